@@ -1,0 +1,88 @@
+# One command each on a machine with Python 3.11 to 3.13, pip, make and git. `make` alone prints this help.
+
+VENV := .venv
+PORT ?= 5000
+TRACKING_URI := $(or $(MLFLOW_TRACKING_URI),sqlite:///$(CURDIR)/mlflow.db)
+# Passed on to pytest, e.g. make test ARGS="tests/core -x"
+ARGS ?=
+
+export DVC_NO_ANALYTICS := 1
+export MLFLOW_DISABLE_TELEMETRY := true
+export DO_NOT_TRACK := 1
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+
+# Named after the folder, so a copied or moved environment (its scripts point to the old place) is built anew.
+STAMP := $(VENV)/.installed-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup repro test ui lint params clean
+
+help:  ## print this help
+	@echo "usage: make TARGET"
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+setup: $(STAMP)  ## make .venv with the pinned dependencies and the package
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -e $(STAMP) && $(VENV)/bin/python -c '$(SUPPORTED)' 2>/dev/null || rm -rf $(VENV)
+	@rm -f $(STAMP)
+	@test -d $(VENV) || { \
+	  for python in $(PYTHON) python3.11 python3.12 python3.13 python3; do \
+	    $$python -c '$(SUPPORTED)' 2>/dev/null && break; python=; \
+	  done; \
+	  test -n "$$python" || { echo "make setup: no Python 3.11 to 3.13 found; name one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+	  echo "$(VENV): with $$($$python --version), pinned dependencies (a few minutes)"; \
+	  $$python -m venv $(VENV) >/dev/null 2>&1 || { \
+	    rm -rf $(VENV); $$python -m venv --without-pip $(VENV) && \
+	    $$python -m pip --python $(VENV)/bin/python install --quiet pip; }; \
+	}
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $(STAMP)
+
+repro: setup  ## run the whole pipeline (dvc repro)
+	dvc repro
+
+test: setup  ## run the tests; ARGS="..." goes to pytest
+	@$(VENV)/bin/python -m pytest $(ARGS)
+
+ui: setup  ## mirror the runs into MLflow and show them on 127.0.0.1; PORT=5000
+	realm-lab mirror --uri "$(TRACKING_URI)"
+	@case "$(TRACKING_URI)" in http*) echo "the runs are shown at $(TRACKING_URI)";; *) \
+	  echo "http://127.0.0.1:$(PORT) (stop it with Ctrl-C)"; \
+	  MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --host 127.0.0.1 --port $(PORT) --workers 1 \
+	    --backend-store-uri "$(TRACKING_URI)";; esac
+
+lint: setup  ## ruff check, ruff format --check, mypy
+	ruff check .
+	ruff format --check .
+	mypy
+
+params: setup  ## write params.yaml again from the presets; its preset and the values filled in are kept
+	@$(VENV)/bin/python -c "$$WRITE_PARAMS"
+
+clean:  ## remove the environment and the caches; data, models, runs and reports stay
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+define WRITE_PARAMS
+import json, re
+from pathlib import Path
+from ruamel.yaml import YAML
+from realm_lab.config import flatten, render_params_yaml
+from realm_lab.core.files import write_text
+
+file = Path("params.yaml")
+filled = flatten(YAML(typ="safe").load(file) or {}) if file.exists() else {}
+parents, lines = [], []
+for line in render_params_yaml(filled.get("preset") or "toy").splitlines():
+    parameter = re.match(r"( *)(\w+):(?=  #)", line)
+    if parameter:
+        parents = [*parents[: len(parameter[1]) // 2], parameter[2]]
+        value = filled.get(".".join(parents))
+        if value is not None:
+            line = f"{parameter[0]} {json.dumps(value, ensure_ascii=False)}{line[parameter.end():]}"
+    lines.append(line)
+write_text(file, "\n".join(lines) + "\n")
+endef
+export WRITE_PARAMS

@@ -1,0 +1,204 @@
+"""The command line: one verb for each stage of the pipeline, and a few to look at what is there.
+
+Everything heavy is imported inside a verb, so that help and error messages come at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from realm_lab import __version__
+from realm_lab.errors import UserError
+
+if TYPE_CHECKING:
+    from realm_lab.config import Params
+
+PROGRAM = "realm-lab"
+EXIT_UNEXPECTED = 1
+EXIT_USER_ERROR = 2  # as argparse
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+STAGES = {
+    "prepare": "read or make the corpus: passages, sentences with salient spans, questions",
+    "warm-start": "train the reader (masked language model) and the embedder (inverse cloze task)",
+    "pretrain": "pre-train retriever and reader through the marginal likelihood, refreshing the index",
+    "finetune": "fine-tune on open-domain questions",
+    "evaluate": "measure exact match, recall@k, retrieval utility, and what an edited corpus changes",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; returns the exit code. Argparse itself leaves with code 2 on a wrong command line."""
+    options = build_parser().parse_args(arguments)
+    try:
+        code = options.run(options)
+        sys.stdout.flush()  # a reader that went away is noticed here, not in the interpreter's last breath
+    except UserError as error:
+        return _fail(options, EXIT_USER_ERROR, f"error: {_one_line(error)}")
+    except KeyboardInterrupt:
+        return _fail(options, EXIT_INTERRUPTED, f"{options.verb} interrupted; run it again to go on")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except Exception as error:
+        message = f"unexpected {type(error).__name__}: {_one_line(error)}; run again with --debug for the traceback"
+        return _fail(options, EXIT_UNEXPECTED, message)
+    return code or 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line. The README's commands are checked against it."""
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description="REALM pre-training as an experiment: every part can be ablated.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+
+    def add(name: str, run: Callable[[argparse.Namespace], int | None], summary: str) -> argparse.ArgumentParser:
+        verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
+        verb.set_defaults(run=run)
+        # SUPPRESS: without it the verb's default would undo a --debug given before the verb.
+        verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback")
+        verb.add_argument("--root", type=Path, default=Path("."), metavar="DIR", help="project folder (default: .)")
+        return verb
+
+    for name, summary in STAGES.items():
+        _add_parameters(add(name, _run_stage, summary))
+
+    report = add("report", _run_report, "write the report, its figures and the page reports/index.html from the runs")
+    _add_runs(report)
+    report.add_argument("--reports", type=Path, metavar="DIR", help="where to write (default: ROOT/reports)")
+
+    mirror = add("mirror", _run_mirror, "show the runs in MLflow; may be repeated at any time")
+    _add_runs(mirror)
+    mirror.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml, if there)")
+    mirror.add_argument(
+        "--uri",
+        metavar="URI",
+        help="tracking store (default: MLFLOW_TRACKING_URI, else launch.tracking_uri, else mlflow.db beside the runs)",
+    )
+    mirror.add_argument("--follow", action="store_true", help="keep mirroring while runs are being made")
+
+    ask = add("ask", _run_ask, "answer a question with the passages it was found in")
+    ask.add_argument("question", help='for example "Who wrote Hamlet?"')
+    fill = add("fill", _run_fill, "fill the [MASK] of a sentence with the passages that helped")
+    fill.add_argument("sentence", help='for example "Hamlet was written by [MASK]."')
+    for verb in (ask, fill):
+        _add_parameters(verb)
+        verb.add_argument("--seed", type=int, metavar="N", help="of the run to ask (default: the first of seeds)")
+        verb.add_argument("--label", default="realm", help="of the run to ask: realm or warm_start (default: realm)")
+        verb.add_argument("-k", type=_positive, default=5, metavar="N", help="passages to show (default: 5)")
+        verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+    doctor = add("doctor", _run_doctor, "say what this machine can do, and how to get what is missing")
+    _add_parameters(doctor)
+    _add_runs(doctor)
+    return parser
+
+
+def _add_parameters(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
+    verb.add_argument("--preset", metavar="NAME", help="use this preset instead of the one in the file")
+    verb.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="change one parameter, e.g. pretrain.steps=100; may be repeated",
+    )
+
+
+def _add_runs(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--runs", type=Path, metavar="DIR", help="the records of the runs (default: ROOT/runs)")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value
+
+
+def _params(options: argparse.Namespace) -> Params:
+    from realm_lab.config import load, parse_override
+
+    overrides = dict(parse_override(text) for text in options.overrides)
+    if options.preset is not None:
+        overrides["preset"] = options.preset
+    return load(options.params or options.root / "params.yaml", overrides)
+
+
+def _run_stage(options: argparse.Namespace) -> None:
+    params = _params(options)  # before the heavy import: a typing error is answered at once
+    from realm_lab import stages
+
+    stages.run(options.verb.replace("-", "_"), params, options.root)
+
+
+def _run_report(options: argparse.Namespace) -> None:
+    from realm_lab.reporting.report import write_report
+
+    print(write_report(options.runs or options.root / "runs", options.reports or options.root / "reports"))
+
+
+def _run_mirror(options: argparse.Namespace) -> None:
+    uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI")
+    parameters = options.params or options.root / "params.yaml"
+    if not uri and (options.params or parameters.exists()):
+        from realm_lab.config import load
+
+        uri = load(parameters).launch.tracking_uri
+    from realm_lab.tracking.mlflow_mirror import mirror
+
+    print(mirror(options.runs or options.root / "runs", uri, options.follow))
+
+
+def _run_ask(options: argparse.Namespace) -> None:
+    params = _params(options)
+    from realm_lab.systems import ask
+
+    seed = params.seeds[0] if options.seed is None else options.seed
+    ask.ask(options.question, params, options.root, seed, options.label, k=options.k, as_json=options.json)
+
+
+def _run_fill(options: argparse.Namespace) -> None:
+    params = _params(options)
+    from realm_lab.systems import ask
+
+    seed = params.seeds[0] if options.seed is None else options.seed
+    ask.fill(options.sentence, params, options.root, seed, options.label, k=options.k, as_json=options.json)
+
+
+def _run_doctor(options: argparse.Namespace) -> None:
+    from realm_lab.doctor import examine, show
+
+    try:
+        params = _params(options)
+    except UserError as error:
+        show(examine(None, options.root, options.runs or options.root / "runs", _one_line(error)))
+        return
+    show(examine(params, options.root, options.runs or options.root / "runs"))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _fail(options: argparse.Namespace, code: int, message: str) -> int:
+    if options.debug:
+        traceback.print_exc()
+    print(f"{PROGRAM}: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

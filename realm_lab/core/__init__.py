@@ -1,0 +1,1 @@
+"""Files, seeds and processes: what every other room stands on."""

@@ -1,0 +1,50 @@
+"""The records of the corpus room. All offsets count characters (Unicode code points); an end is exclusive."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """A salient span of a text: `text[start:end]`."""
+
+    start: int  # offset of the first character
+    end: int  # offset after the last character
+    label: str  # "name", "date" or "number" (rule tagger); an entity type (toy world)
+
+
+class Document(NamedTuple):
+    """One text with a title, to be cut into passages (of SQuAD: one paragraph)."""
+
+    id: str  # unique in a corpus; SQuAD: "<article>#<paragraph number>", counted from 0
+    title: str  # as people write it: no underscores, no percent signs of URLs; may be empty
+    text: str  # not empty
+    article: str  # what documents of one article share; SQuAD: the title as in the file
+
+
+class Passage(NamedTuple):
+    """A retrieval unit, the paper's document z."""
+
+    id: str  # "<document id>/<n>", counted from 0
+    title: str  # title of the document, repeated in each of its passages
+    body: str  # exact slice of the document's text
+    document: str  # id of the document
+    article: str  # article of the document
+
+
+class Sentence(NamedTuple):
+    """A sentence of the pre-training corpus X with the spans that may be masked in it."""
+
+    text: str
+    spans: tuple[Span, ...]  # sorted, not overlapping; offsets in `text`
+    passage: str | None  # id of the passage it came from (the trivial candidate); None: from another corpus
+    article: str | None  # article of that passage; None where there is none
+
+
+class Question(NamedTuple):
+    """An open-domain question with its reference answers."""
+
+    id: str
+    question: str  # without outer blanks
+    answers: tuple[str, ...]  # at least one; regular expressions in CuratedTREC
+    document: str | None  # id of the gold document; None where unknown

@@ -1,0 +1,257 @@
+"""The prepared corpus on disk: tokens memory-mapped, text in Arrow files, counts and digests in a manifest.
+
+<folder>/manifest.json            counts, drops by reason, digests
+<folder>/tokenizer/               Hugging Face tokenizer folder
+<folder>/passages/                knowledge corpus Z        (passages_updated/: its second edition)
+<folder>/sentences/               pre-training corpus X
+<folder>/cloze_dev/, cloze_test/  held-out sentences of the same kind
+<folder>/articles/                pairs for the reader's warm start (toy world only)
+<folder>/questions_train/, _dev/, _test/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from realm_lab.core.files import read_json
+from realm_lab.corpus.records import Passage, Question
+from realm_lab.errors import UserError
+
+NO_ROW = -1
+
+
+class RaggedWriter:
+    """Appends integer lists to NAME.bin, with their boundaries in NAME.offsets.bin; constant memory."""
+
+    def __init__(self, folder: Path, name: str, dtype: Any):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._dtype = np.dtype(dtype)
+        self._values = open(folder / f"{name}.bin", "wb")
+        self._offsets = open(folder / f"{name}.offsets.bin", "wb")
+        self._end = 0
+        np.zeros(1, np.int64).tofile(self._offsets)
+
+    def append(self, rows: Iterable[Sequence[int]]) -> None:
+        """Append several rows."""
+        rows = list(rows)
+        if not rows:
+            return
+        lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
+        total = int(lengths.sum())
+        np.fromiter((value for row in rows for value in row), self._dtype, total).tofile(self._values)
+        (self._end + lengths.cumsum()).tofile(self._offsets)
+        self._end += total
+
+    def close(self) -> None:
+        """Flush both files."""
+        self._values.close()
+        self._offsets.close()
+
+
+class Ragged:
+    """Read side of RaggedWriter: `rows[i]` is a view into the memory map."""
+
+    def __init__(self, folder: Path, name: str, dtype: Any):
+        values, offsets = folder / f"{name}.bin", folder / f"{name}.offsets.bin"
+        self.offsets = np.memmap(offsets, np.int64, "r")
+        empty = values.stat().st_size == 0
+        self.values = np.zeros(0, dtype) if empty else np.memmap(values, dtype, "r")
+        if self.offsets[-1] != len(self.values):
+            raise UserError(f"{values}: {len(self.values)} values where {self.offsets[-1]} were written; prepare again")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """int64 [rows]"""
+        return np.diff(self.offsets)
+
+
+class TextTable:
+    """Rows of text in an Arrow file, memory-mapped; `row(i)` is a dictionary."""
+
+    def __init__(self, path: Path):
+        self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+    def __len__(self) -> int:
+        return self._table.num_rows
+
+    def row(self, index: int) -> dict[str, Any]:
+        """One row as {column: value}."""
+        return self._table.slice(int(index), 1).to_pylist()[0]
+
+    def column(self, name: str) -> list[Any]:
+        """A whole column."""
+        return self._table.column(name).to_pylist()
+
+
+class TextTableWriter:
+    """Streams batches of rows into an Arrow file."""
+
+    def __init__(self, path: Path, schema: pa.Schema):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._schema = schema
+        self._file = pa.OSFile(str(path), "wb")
+        self._writer = pa.ipc.new_file(self._file, schema)
+
+    def append(self, rows: list[dict[str, Any]]) -> None:
+        """Append rows (dictionaries with the schema's columns)."""
+        if rows:
+            self._writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=self._schema))
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._writer.close()
+        self._file.close()
+
+
+class Passages:
+    """The knowledge corpus Z. Row i has `titles[i]`, `bodies[i]` (wordpieces) and `text.row(i)`."""
+
+    SCHEMA = pa.schema([(name, pa.string()) for name in Passage._fields])
+
+    def __init__(self, folder: Path, token_dtype: Any):
+        self.titles = Ragged(folder, "titles", token_dtype)
+        self.bodies = Ragged(folder, "bodies", token_dtype)
+        self.sentence_starts = Ragged(folder, "sentence_starts", np.int32)
+        self.articles = np.fromfile(folder / "articles.bin", np.int32)
+        self.text = TextTable(folder / "text.arrow")
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+
+class Sentences:
+    """Sentences with salient spans. `spans[i]` is a flat list of (first wordpiece, end wordpiece) pairs.
+
+    `origins` and `gold` are rows of the knowledge corpus, or NO_ROW.
+    """
+
+    def __init__(self, folder: Path, token_dtype: Any):
+        self.tokens = Ragged(folder, "tokens", token_dtype)
+        self.spans = Ragged(folder, "spans", np.int32)
+        self.origins = np.fromfile(folder / "origins.bin", np.int32)  # the passage it was taken from (X = Z)
+        self.gold = np.fromfile(folder / "gold.bin", np.int32)  # another passage known to hold the answer
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def salient_spans(self, row: int) -> np.ndarray:
+        """Wordpiece spans [first, end) of one sentence, int32 [spans, 2]."""
+        return np.asarray(self.spans[row]).reshape(-1, 2)
+
+
+class Articles:
+    """Throw-away pairs for the reader's warm start: `restated` helps with `sentences`, `other` does not."""
+
+    def __init__(self, folder: Path, token_dtype: Any):
+        self.sentences = Ragged(folder, "sentences", token_dtype)
+        self.spans = Ragged(folder, "spans", np.int32)
+        self.restated = Ragged(folder, "restated", token_dtype)
+        self.other = Ragged(folder, "other", token_dtype)
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+
+class Questions:
+    """Open-QA questions with answers and, where known, the gold passages."""
+
+    SCHEMA = pa.schema(
+        [
+            ("id", pa.string()),
+            ("question", pa.string()),
+            ("answers", pa.list_(pa.string())),
+            ("answers_updated", pa.list_(pa.string())),
+        ]
+    )
+
+    def __init__(self, folder: Path, token_dtype: Any):
+        self.tokens = Ragged(folder, "tokens", token_dtype)
+        self.gold = Ragged(folder, "gold", np.int32)
+        self._text = TextTable(folder / "text.arrow")
+        self.ids: list[str] = self._text.column("id")
+        self.texts: list[str] = self._text.column("question")
+        self.answers: list[list[str]] = self._text.column("answers")
+        self.answers_updated: list[list[str]] = self._text.column("answers_updated")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class Manifest(NamedTuple):
+    """What prepare says of a corpus."""
+
+    key: str
+    digest: str
+    tokenizer_digest: str
+    vocabulary_size: int
+    counts: dict[str, int]
+    dropped: dict[str, int]
+
+
+class PreparedCorpus:
+    """A prepared folder, opened lazily. A missing or unfinished one is a UserError."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        if not (self.folder / "manifest.json").exists():
+            raise UserError(f"{self.folder}: not a prepared corpus; run `realm-lab prepare` first")
+        self.manifest = Manifest(**read_json(self.folder / "manifest.json"))
+        self._token_dtype = token_dtype(self.manifest.vocabulary_size)
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The Hugging Face tokenizer folder."""
+        return self.folder / "tokenizer"
+
+    def passages(self, edition: int = 0) -> Passages:
+        """The knowledge corpus, or its second edition (edition=1)."""
+        return Passages(self._existing("passages_updated" if edition else "passages"), self._token_dtype)
+
+    def has_second_edition(self) -> bool:
+        """Whether a changed edition of the knowledge corpus was prepared."""
+        return (self.folder / "passages_updated").exists()
+
+    def sentences(self, name: str = "sentences") -> Sentences:
+        """`sentences` (X), `cloze_dev` or `cloze_test`."""
+        return Sentences(self._existing(name), self._token_dtype)
+
+    def articles(self) -> Articles | None:
+        """Pairs for the reader's warm start, where the corpus has them apart."""
+        folder = self.folder / "articles"
+        return Articles(folder, self._token_dtype) if folder.exists() else None
+
+    def questions(self, split: str) -> Questions:
+        """Questions of `train`, `dev` or `test`."""
+        return Questions(self._existing(f"questions_{split}"), self._token_dtype)
+
+    def _existing(self, name: str) -> Path:
+        folder = self.folder / name
+        if not folder.exists():
+            raise UserError(f"{folder}: not in this prepared corpus; run `realm-lab prepare` again")
+        return folder
+
+
+def token_dtype(vocabulary_size: int) -> type:
+    """The smallest unsigned type that holds every wordpiece id."""
+    return np.uint16 if vocabulary_size <= 1 << 16 else np.uint32
+
+
+def question_row(question: Question, updated: Sequence[str]) -> dict[str, Any]:
+    """A question as a row of Questions.SCHEMA."""
+    return {
+        "id": question.id,
+        "question": question.question,
+        "answers": list(question.answers),
+        "answers_updated": list(updated),
+    }

@@ -1,0 +1,254 @@
+"""The toy world: an embedded corpus, deterministic in its seed, in which REALM really learns.
+
+Entities of four types have six facts each. The knowledge corpus Z holds one titled passage per fact (and a few
+passages without one); the pre-training corpus X words the facts of the training entities differently; questions
+ask about facts of training, development and test entities, the latter two stated in Z alone. A second edition
+changes the value of some facts (the paper's Table 4). Throw-away articles about entities outside the world teach
+a reader to use a passage without teaching it any fact.
+
+Everything about an entity is a pure function of (seed, entity number), so a world of a million entities streams
+in bounded memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from realm_lab.core.seeding import derive_seed, numpy_generator
+from realm_lab.corpus.records import Passage, Question, Sentence, Span
+from realm_lab.corpus.toy_language import (
+    FILLERS,
+    POOL_SIZE,
+    POOLS,
+    RELATIONS,
+    TAILS,
+    TYPES,
+    Relation,
+    template_words,
+)
+
+SYLLABLES = 96  # first and second syllables each: names are pairs, so every syllable is frequent
+SPLITS = ("train", "dev", "test")
+FIRST_YEAR, LAST_YEAR = 1700, 1999
+HELD_OUT_FRACTION = 0.2  # of the subjects, for each of dev and test
+
+
+class Article(NamedTuple):
+    """A throw-away article: a sentence, a passage restating it, and a passage with another fact of its subject."""
+
+    sentence: Sentence
+    restated: str
+    other: str
+    title: str
+
+
+class Permutation:
+    """A keyed bijection of 0..size-1 that needs no table (Feistel network with cycle walking)."""
+
+    def __init__(self, size: int, seed: int):
+        self.size = size
+        self._half = max(1, ((size - 1).bit_length() + 1) // 2)
+        self._mask = (1 << self._half) - 1
+        self._keys = [derive_seed(seed, "feistel", number).to_bytes(8, "little") for number in range(4)]
+
+    def __call__(self, index: int) -> int:
+        while True:
+            left, right = index >> self._half, index & self._mask
+            for key in self._keys:
+                word = hashlib.blake2b(right.to_bytes(8, "little"), digest_size=8, key=key).digest()
+                left, right = right, left ^ (int.from_bytes(word, "little") & self._mask)
+            index = (left << self._half) | right
+            if index < self.size:
+                return index
+
+
+def _syllables() -> list[str]:
+    words = template_words()
+    consonants, vowels = "bdfgklmnprstvz", "aeiou"
+    every = [a + v + b for a in consonants for v in vowels for b in consonants]
+    # A syllable that begins a word of the templates would let WordPiece split a name elsewhere.
+    free = [text for text in every if not any(word.startswith(text) for word in words)]
+    order = numpy_generator(0, "toy-language", "syllables").permutation(len(free))[: 2 * SYLLABLES]
+    return [free[index] for index in order]
+
+
+class ToyWorld:
+    """One world. `entities` scales it; `fillers_per_entity` adds fact-free passages under each title."""
+
+    def __init__(self, entities: int, fillers_per_entity: int, changed_fraction: float, seed: int):
+        self.entities, self.fillers_per_entity = entities, fillers_per_entity
+        self.changed_fraction, self.seed = changed_fraction, seed
+        syllables = _syllables()
+        self._first, self._second = syllables[:SYLLABLES], syllables[SYLLABLES:]
+        reserved = entities + POOL_SIZE * len(POOLS)
+        self._pieces = 2
+        while SYLLABLES**self._pieces < 8 * reserved:  # leave most names to throw-away entities
+            self._pieces += 1
+        self._names = Permutation(SYLLABLES**self._pieces, derive_seed(seed, "names"))
+        self._order = Permutation(entities, derive_seed(seed, "split"))
+
+    @cached_property
+    def vocabulary(self) -> list[str]:
+        """WordPiece vocabulary under which every name is `_pieces` pieces and every year two."""
+        years = ["17", "18", "19", *(f"##{number:02d}" for number in range(100))]
+        return [*template_words(), *self._first, *(f"##{text}" for text in self._second), *years]
+
+    def type_of(self, entity: int) -> str:
+        """The entity's type; types take turns."""
+        return TYPES[entity % len(TYPES)]
+
+    def split_of(self, entity: int) -> str:
+        """train (60 %), dev or test (20 % each), by subject."""
+        place = self._order(entity) / self.entities
+        if place < HELD_OUT_FRACTION:
+            return "test"
+        return "dev" if place < 2 * HELD_OUT_FRACTION else "train"
+
+    def name(self, number: int) -> str:
+        """The name with this number: first the entities, then the pools, then throw-away names."""
+        code = self._names(number)
+        parts = []
+        for place in range(self._pieces - 1):
+            code, rest = divmod(code, SYLLABLES)
+            parts.append(self._second[(rest + place) % SYLLABLES])
+        return self._first[code] + "".join(parts)
+
+    def facts(self, entity: int) -> list[tuple[Relation, str, str]]:
+        """(relation, value, value in the second edition) of an entity; equal where nothing changed."""
+        rng = numpy_generator(self.seed, "facts", entity)
+        known = []
+        for relation in RELATIONS[self.type_of(entity)]:
+            value = self._draw(relation, entity, rng)
+            other = value
+            while other == value:
+                other = self._draw(relation, entity, rng)
+            known.append((relation, value, other if rng.random() < self.changed_fraction else value))
+        return known
+
+    def _draw(self, relation: Relation, entity: int, rng: np.random.Generator) -> str:
+        kind, _, pool = relation.value.partition(":")
+        if kind == "year":
+            return str(rng.integers(FIRST_YEAR, LAST_YEAR + 1))
+        if kind == "pool":
+            return self.name(self.entities + POOLS.index(pool) * POOL_SIZE + int(rng.integers(POOL_SIZE)))
+        return self.name(self._another(TYPES.index(kind), entity, rng))
+
+    def _another(self, kind: int, entity: int, rng: np.random.Generator) -> int:
+        """A random entity of a type other than `entity` itself."""
+        while True:
+            other = int(rng.integers(self.entities // len(TYPES))) * len(TYPES) + kind
+            if other != entity:
+                return other
+
+    @property
+    def passages_per_entity(self) -> int:
+        """Passages under one title; those of entity e are rows e * passages_per_entity and on."""
+        return len(RELATIONS[TYPES[0]]) + self.fillers_per_entity
+
+    def passages(self, edition: int = 0) -> Iterator[tuple[Passage, list[Sentence]]]:
+        """The knowledge corpus Z in row order; edition 1 states the changed values in the same words."""
+        for entity in range(self.entities):
+            subject, kind = self.name(entity), self.type_of(entity)
+            rng = numpy_generator(self.seed, "passages", entity)
+            texts: list[list[tuple[str, list[Span]]]] = []
+            for relation, old, new in self.facts(entity):
+                wording = relation.encyclopedia[int(rng.integers(2))]
+                fact = _fill(wording, s=subject, o=(old, new)[edition])
+                pair = [fact, self._filler(kind, entity, subject, rng)]
+                texts.append(pair if rng.random() < 0.5 else pair[::-1])
+            for _ in range(self.fillers_per_entity):
+                texts.append([self._filler(kind, entity, subject, rng) for _ in range(2)])
+            for number, sentences in enumerate(texts):
+                identifier = f"{subject}/{number}"
+                body = " ".join(text for text, _ in sentences)
+                yield (
+                    Passage(identifier, subject, body, identifier, subject),
+                    [Sentence(text, tuple(spans), identifier, subject) for text, spans in sentences],
+                )
+
+    def _filler(self, kind: str, entity: int, subject: str, rng: np.random.Generator) -> tuple[str, list[Span]]:
+        wording = FILLERS[kind][int(rng.integers(len(FILLERS[kind])))]
+        return _fill(wording, s=subject, f=self.name(self._another(TYPES.index(kind), entity, rng)))
+
+    def sentences(self, split: str) -> Iterator[tuple[Sentence, int]]:
+        """News sentences (X) about the facts of one split, with the row of the passage that states the same fact."""
+        for entity in range(self.entities):
+            if self.split_of(entity) != split:
+                continue
+            subject = self.name(entity)
+            rng = numpy_generator(self.seed, "news", entity)
+            for number, (relation, value, _) in enumerate(self.facts(entity)):
+                for wording in relation.news:
+                    tail = TAILS[int(rng.integers(len(TAILS)))]
+                    text, spans = _fill(f"{wording} {tail}", s=subject, o=value)
+                    sentence = Sentence(text, tuple(spans), None, None)
+                    yield sentence, entity * self.passages_per_entity + number
+
+    def questions(self, split: str) -> Iterator[tuple[Question, str, int]]:
+        """(question, answer in the second edition, row of the gold passage), two wordings a fact."""
+        for entity in range(self.entities):
+            if self.split_of(entity) != split:
+                continue
+            subject = self.name(entity)
+            for number, (relation, old, new) in enumerate(self.facts(entity)):
+                for style, wording in enumerate((relation.question_encyclopedia, relation.question_news)):
+                    text, _ = _fill(wording, s=subject)
+                    gold = f"{subject}/{number}"
+                    row = entity * self.passages_per_entity + number
+                    yield Question(f"{gold}?{style}", text, (old,), gold), new, row
+
+    def articles(self, count: int) -> Iterator[Article]:
+        """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world."""
+        first, last = self.entities + POOL_SIZE * len(POOLS), SYLLABLES**self._pieces
+        rng = numpy_generator(self.seed, "articles")
+        for _ in range(count):
+            kind = TYPES[int(rng.integers(len(TYPES)))]
+            subject, value, other, third, fourth = (self.name(int(n)) for n in rng.integers(first, last, size=5))
+            stated, unstated = rng.permutation(len(RELATIONS[kind]))[:2]
+            news = rng.random() < 0.5
+            relation = RELATIONS[kind][stated]
+            wordings = relation.news if news else relation.encyclopedia
+            one, two = rng.permutation(len(wordings))[:2]
+            value = str(rng.integers(FIRST_YEAR, LAST_YEAR + 1)) if relation.value == "year" else value
+            text, spans = _fill(_with_tail(wordings[one], news, rng), s=subject, o=value)
+            restated = _fill(_with_tail(wordings[two], news, rng), s=subject, o=value)[0]
+            another = RELATIONS[kind][unstated]
+            choices = another.news if news else another.encyclopedia
+            other = str(rng.integers(FIRST_YEAR, LAST_YEAR + 1)) if another.value == "year" else other
+            distractor = _with_tail(choices[int(rng.integers(len(choices)))], news, rng)
+            different = _fill(distractor, s=subject, o=other)[0]
+            yield Article(
+                Sentence(text, tuple(spans), None, subject),
+                self._beside_filler(restated, kind, subject, third, rng),
+                self._beside_filler(different, kind, subject, fourth, rng),
+                subject,
+            )
+
+    def _beside_filler(self, text: str, kind: str, subject: str, named: str, rng: np.random.Generator) -> str:
+        filler = _fill(FILLERS[kind][int(rng.integers(len(FILLERS[kind])))], s=subject, f=named)[0]
+        return f"{text} {filler}" if rng.random() < 0.5 else f"{filler} {text}"
+
+
+def _with_tail(wording: str, news: bool, rng: np.random.Generator) -> str:
+    return f"{wording} {TAILS[int(rng.integers(len(TAILS)))]}" if news else wording
+
+
+def _fill(wording: str, **names: str) -> tuple[str, list[Span]]:
+    """Put names into a wording; the spans of subject and object (not of a filler's name) are salient."""
+    parts: list[str] = []
+    spans: list[Span] = []
+    length = 0
+    for word in wording.split(" "):
+        if word.startswith("{"):
+            role = word[1:-1]
+            if role in ("s", "o"):
+                spans.append(Span(length, length + len(names[role]), "subject" if role == "s" else "object"))
+            word = names[role]
+        parts.append(word)
+        length += len(word) + 1
+    return " ".join(parts), spans

@@ -1,0 +1,205 @@
+"""The WordPiece vocabulary: learned, given, loaded or saved. Always BERT's own normaliser and pre-tokeniser.
+
+A tokenizer is a `tokenizers.Tokenizer`. Corpus text is encoded with `encode_batch_plain`, which adds no special
+tokens and reads a literal "[MASK]" in a text as the four characters and brackets that it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers.processors import TemplateProcessing
+
+from realm_lab.core.files import digest, read_json, write_json, write_text
+from realm_lab.errors import UserError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MAX_CHARACTERS = 1000  # characters that get a wordpiece of their own, as in the trainer's default
+_CHUNK = 1000  # occurrences of a word handed to the trainer in one text
+
+
+class SpecialIds(NamedTuple):
+    """Token ids of the special tokens."""
+
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+
+def special_ids(tokenizer: Tokenizer) -> SpecialIds:
+    """The ids of the special tokens; a vocabulary that lacks one is a UserError."""
+    ids = [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS]
+    missing = [token for token, number in zip(SPECIAL_TOKENS, ids, strict=True) if number is None]
+    if missing:
+        raise UserError(f"the vocabulary lacks {', '.join(missing)}; use the tokenizer of a BERT checkpoint")
+    return SpecialIds(*(number for number in ids if number is not None))
+
+
+def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
+    """Learn a WordPiece vocabulary of at most `size` entries (fewer where the text has no more to offer).
+
+    Special tokens have the ids 0 to 4. The same texts give the same vocabulary in every process: the trainer's
+    own order of characters follows a random hash, so they are given to it sorted.
+
+    Raises:
+        UserError: there is no text, or `size` is too small for the characters of the text.
+    """
+    blank = _build({token: number for number, token in enumerate(SPECIAL_TOKENS)}, lowercase=True)
+    assert blank.normalizer is not None
+    assert blank.pre_tokenizer is not None
+    words: Counter[str] = Counter()
+    for text in texts:
+        normal = blank.normalizer.normalize_str(text)
+        words.update(word for word, _ in blank.pre_tokenizer.pre_tokenize_str(normal))
+    if not words:
+        raise UserError("no text to learn a vocabulary from; name files with text in corpus.files.knowledge")
+    pieces = _character_pieces(words)
+    if size < len(SPECIAL_TOKENS) + len(pieces):
+        least = len(SPECIAL_TOKENS) + len(pieces)
+        raise UserError(f"tokenizer.vocabulary_size: {size} does not hold the characters; give at least {least}")
+    # As "special tokens" the characters come first and in this order; the tokenizer is built anew below,
+    # so that nothing but the vocabulary remains of this.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size, special_tokens=[*SPECIAL_TOKENS, *pieces], limit_alphabet=MAX_CHARACTERS, show_progress=False
+    )
+    learner = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    learner.train_from_iterator(_repeated(words, set(pieces)), trainer)
+    vocabulary = learner.get_vocab()
+    return _build({word: vocabulary[word] for word in sorted(vocabulary, key=vocabulary.__getitem__)}, lowercase=True)
+
+
+def wordpiece_from_vocabulary(words: Sequence[str], lowercase: bool = True) -> Tokenizer:
+    """A tokenizer over given wordpieces; a word's place is its id.
+
+    The special tokens are put first (ids 0 to 4) if none of them is among `words`.
+
+    Raises:
+        UserError: a word twice, or some but not all of the special tokens.
+    """
+    missing = [token for token in SPECIAL_TOKENS if token not in set(words)]
+    if missing and len(missing) < len(SPECIAL_TOKENS):
+        raise UserError(f"vocabulary: {', '.join(missing)} missing; name all of {', '.join(SPECIAL_TOKENS)} or none")
+    entries = [*missing, *words]
+    twice = [word for word, count in Counter(entries).items() if count > 1]
+    if twice:
+        raise UserError(f"vocabulary: '{twice[0]}' occurs more than once ({len(twice)} such words); name each once")
+    return _build({word: number for number, word in enumerate(entries)}, lowercase)
+
+
+def load_tokenizer(folder: Path | str) -> Tokenizer:
+    """The WordPiece tokenizer of a Hugging Face folder: tokenizer.json, else vocab.txt and tokenizer_config.json.
+
+    Truncation and padding that a checkpoint's tokenizer.json may carry are switched off.
+
+    Raises:
+        UserError: no such folder or files, a broken file, or not a WordPiece tokenizer.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder; put a checkpoint there or change tokenizer.checkpoint")
+    if (folder / "tokenizer.json").is_file():
+        path = folder / "tokenizer.json"
+        if read_json(path).get("model", {}).get("type") != "WordPiece":
+            raise UserError(f"{path}: not a WordPiece tokenizer; use the tokenizer of a BERT checkpoint")
+        tokenizer = Tokenizer.from_file(str(path))
+    elif (folder / "vocab.txt").is_file():
+        path = folder / "vocab.txt"
+        config = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+        try:
+            words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: not UTF-8 at byte {error.start}; fetch it again") from None
+        words = [word.rstrip("\r") for word in (words[:-1] if words[-1] == "" else words)]
+        tokenizer = _build({word: number for number, word in enumerate(words)}, config.get("do_lower_case", True))
+    else:
+        raise UserError(f"{folder}: neither tokenizer.json nor vocab.txt; use the folder of a BERT checkpoint")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    try:
+        special_ids(tokenizer)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, max_length: int = 512) -> None:
+    """Write tokenizer.json, vocab.txt and tokenizer_config.json, so that `AutoTokenizer.from_pretrained` reads them."""
+    folder = Path(folder)
+    ids = tokenizer.get_vocab()
+    words = sorted(ids, key=ids.__getitem__)
+    assert [ids[word] for word in words] == list(range(len(words))), "a vocabulary has no holes"
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS, strict=True))
+    write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
+    write_text(folder / "vocab.txt", "\n".join(words) + "\n")
+    lowercases = bool(json.loads(tokenizer.to_str())["normalizer"].get("lowercase", True))
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lowercases, "model_max_length": max_length}
+    write_json(folder / "tokenizer_config.json", config | names)
+
+
+def tokenizer_digest(tokenizer: Tokenizer) -> str:
+    """SHA-256 of what decides how text is encoded: wordpieces with their ids, normaliser and pre-tokeniser."""
+    state = json.loads(tokenizer.to_str())
+    return digest({key: state[key] for key in ("model", "normalizer", "pre_tokenizer")})
+
+
+def encode_batch_plain(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
+    """Encode corpus texts: no special tokens added, none recognised in the text, nothing cut; offsets in characters."""
+    assert tokenizer.truncation is None, "load_tokenizer switches truncation off"
+    assert tokenizer.padding is None, "load_tokenizer switches padding off"
+    before = tokenizer.encode_special_tokens
+    tokenizer.encode_special_tokens = True  # the library's name for: encode them as the text they are
+    try:
+        return tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    finally:
+        tokenizer.encode_special_tokens = before
+
+
+def token_counter(tokenizer: Tokenizer) -> Callable[[list[str]], list[int]]:
+    """The function that counts the wordpieces of each text, as `chunking` wants it."""
+    return lambda texts: [len(encoding.ids) for encoding in encode_batch_plain(tokenizer, texts)]
+
+
+def _build(vocabulary: dict[str, int], lowercase: bool) -> Tokenizer:
+    """BERT's pipeline over a vocabulary."""
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    if all(token in vocabulary for token in SPECIAL_TOKENS):
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+        tokenizer.post_processor = TemplateProcessing(
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
+        )
+    return tokenizer
+
+
+def _character_pieces(words: Counter[str]) -> list[str]:
+    """The most frequent characters as wordpieces ("a", and "##a" where it continues a word), in code point order."""
+    counts: Counter[str] = Counter()
+    inner: set[str] = set()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+        inner.update(word[1:])
+    kept = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:MAX_CHARACTERS])
+    return kept + [f"##{character}" for character in kept if character in inner]
+
+
+def _repeated(words: Counter[str], characters: set[str]) -> Iterator[str]:
+    """Each word as often as it occurred, in texts of bounded length: the corpus need not be read twice or kept.
+
+    Words with a character that got no wordpiece are left out: they can only become [UNK].
+    """
+    for word in sorted(word for word in words if characters.issuperset(word)):
+        for done in range(0, words[word], _CHUNK):
+            yield " ".join([word] * min(_CHUNK, words[word] - done))

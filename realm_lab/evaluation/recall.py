@@ -1,0 +1,77 @@
+"""Recall@k: how often an answer, or the gold passage, is among the first k passages (section 4.5)."""
+
+# Shapes: B questions, K passages
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from realm_lab.corpus.answers import holds_answer, normalise_answer
+from realm_lab.corpus.store import Passages, Questions
+from realm_lab.retrieval.retriever import Retriever
+
+DEPTHS = (1, 5, 20)
+QUESTIONS_AT_ONCE = 256
+
+
+class Ranks(NamedTuple):
+    """1-based rank of the first passage with an answer, and of the first gold passage; 0 where beyond the depth."""
+
+    answer: np.ndarray
+    gold: np.ndarray
+    gold_known: np.ndarray
+    rows_BK: np.ndarray
+
+
+class NormalisedBodies:
+    """Passage bodies in the normal form of answers, each made once."""
+
+    def __init__(self, passages: Passages):
+        self._passages = passages
+        self._known: dict[int, str] = {}
+
+    def __getitem__(self, row: int) -> str:
+        if row not in self._known:
+            self._known[row] = normalise_answer(self._passages.text.row(row)["body"])
+        return self._known[row]
+
+
+def zero_shot_rows(retriever: Retriever, questions: Questions, chosen: np.ndarray, depth: int) -> np.ndarray:
+    """Rows of the first `depth` passages of each question, int64 [B, depth], with the retriever as it stands."""
+    parts = []
+    for start in range(0, len(chosen), QUESTIONS_AT_ONCE):
+        tokens = [questions.tokens[int(number)] for number in chosen[start : start + QUESTIONS_AT_ONCE]]
+        parts.append(retriever.find(retriever.search_queries(tokens), depth, null=False))
+    return np.concatenate(parts)
+
+
+def rank_answers(
+    rows_BK: np.ndarray, bodies: NormalisedBodies, answers: Sequence[Sequence[str]], gold: Sequence[np.ndarray]
+) -> Ranks:
+    """Ranks of the answers and of the gold passages in retrieved rows."""
+    answer_rank, gold_rank = np.zeros(len(rows_BK), np.int64), np.zeros(len(rows_BK), np.int64)
+    for number, rows in enumerate(rows_BK):
+        for place, row in enumerate(rows, 1):
+            if row < 0:
+                continue
+            if not answer_rank[number] and holds_answer(bodies[int(row)], answers[number]):
+                answer_rank[number] = place
+            if not gold_rank[number] and row in gold[number]:
+                gold_rank[number] = place
+    return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]), rows_BK)
+
+
+def recall_metrics(ranks: Ranks, suffix: str = "") -> dict[str, float]:
+    """recall_at_k by answer string, and gold_recall_at_k where gold passages are known."""
+    values = {f"recall_at_{k}{suffix}": _share(ranks.answer, k) for k in DEPTHS}
+    if ranks.gold_known.any():
+        known = ranks.gold[ranks.gold_known]
+        values |= {f"gold_recall_at_{k}{suffix}": _share(known, k) for k in DEPTHS}
+    return values
+
+
+def _share(rank: np.ndarray, depth: int) -> float:
+    return float(((rank > 0) & (rank <= depth)).mean())

@@ -1,0 +1,148 @@
+"""Retrieval utility (Eq. 2) and likelihood on held-out masked sentences."""
+
+# Shapes: B sentences, K candidates with the null document first, M masked positions
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from realm_lab.config import Params
+from realm_lab.core.process import autocast
+from realm_lab.corpus.store import Sentences
+from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.masking import MaskedSentence, mask
+from realm_lab.models.inputs import join, pad_positions
+from realm_lab.models.marginal import read_candidates
+from realm_lab.models.reader import Reader
+from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, reader_log_probs, retrieval_utility
+from realm_lab.retrieval.retriever import NULL, Retriever
+
+SENTENCES_AT_ONCE = 32
+WITHOUT_PRIOR = -1.0e4  # score of a null document that is read for comparison only
+
+
+class ClozeResult(NamedTuple):
+    """Per sentence, on the CPU. Column 0 is the null document."""
+
+    masked: list[MaskedSentence]
+    rows_BK: np.ndarray
+    log_prior_BK: Tensor  # log p(z|x); about -1e4 for a null document that is only diagnostic
+    log_reader_BK: Tensor  # log p(y|z,x), nats per span
+    utility_BK: Tensor  # RU(z|x)
+    top1_correct_B: Tensor  # all masked wordpieces right, read with the top passage
+    gold_B: np.ndarray
+
+
+@torch.no_grad()
+def run_cloze(
+    params: Params, retriever: Retriever, reader: Reader, sentences: Sentences, special: SpecialIds, count: int
+) -> ClozeResult:
+    """Read the first `count` held-out sentences, each with its one span masked, under every candidate.
+
+    The null document is always read, so that utility is comparable between runs with and without it.
+    """
+    reader.eval()
+    retriever.embedder.eval()
+    null = params.pretrain.null_document != "off"
+    places = params.pretrain.candidates + (0 if null else 1)
+    numbers = spread(len(sentences), count)
+    masked = [mask_first_span(sentences, int(number), special.mask) for number in numbers]
+    origins = np.asarray(sentences.origins[numbers], np.int64)
+    rows, priors, readers, right = [], [], [], []
+    for start in range(0, len(masked), SENTENCES_AT_ONCE):
+        part = masked[start : start + SENTENCES_AT_ONCE]
+        queries = [sentence.tokens for sentence in part]
+        query_BD = retriever.embed_queries(queries)
+        trivial = origins[start : start + SENTENCES_AT_ONCE]
+        rows_BK = retriever.find(
+            query_BD, places, null=True, trivial=trivial, by_article=params.pretrain.exclude_trivial == "article"
+        )
+        score_BK = retriever.score(query_BD, rows_BK)
+        if not null:
+            score_BK[:, 0] = WITHOUT_PRIOR
+        at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in part])
+        targets_BM, _ = pad_positions([sentence.targets for sentence in part])
+        token_BKM = read_candidates(
+            reader,
+            queries,
+            at_BM,
+            targets_BM,
+            rows_BK,
+            retriever.passages,
+            special,
+            max_length=params.corpus.sentence_length + params.corpus.passage_length,
+            token_budget=params.launch.token_budget,
+            precision=params.model.precision,
+        )
+        rows.append(rows_BK)
+        priors.append(candidate_log_probs(score_BK).cpu())
+        readers.append(reader_log_probs(token_BKM, is_masked_BM.to(token_BKM.device)).cpu())
+        right.append(top1_correct(params, retriever, reader, part, rows_BK[:, 1], special))
+    log_reader_BK = torch.cat(readers)
+    return ClozeResult(
+        masked,
+        np.concatenate(rows),
+        torch.cat(priors),
+        log_reader_BK,
+        retrieval_utility(log_reader_BK, log_reader_BK[:, 0]),
+        torch.cat(right),
+        np.asarray(sentences.gold[numbers]),
+    )
+
+
+def mask_first_span(sentences: Sentences, number: int, mask_id: int) -> MaskedSentence:
+    """A held-out sentence with its (only) span masked."""
+    first, end = sentences.salient_spans(number)[0]
+    return mask(sentences.tokens[number], np.arange(first, end), mask_id)
+
+
+def spread(total: int, count: int) -> np.ndarray:
+    """Up to `count` item numbers spread evenly over `total`."""
+    return np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
+
+
+def top1_correct(
+    params: Params,
+    retriever: Retriever,
+    reader: Reader,
+    masked: list[MaskedSentence],
+    top_rows: np.ndarray,
+    special: SpecialIds,
+) -> Tensor:
+    """Whether the reader restores every masked wordpiece from the top passage, bool [B]."""
+    device = next(reader.parameters()).device
+    empty = np.empty(0, np.int64)
+    bodies = [retriever.passages.bodies[row] if row >= 0 else empty for row in top_rows]
+    longest = params.corpus.sentence_length + params.corpus.passage_length
+    joined = join([sentence.tokens for sentence in masked], bodies, special, longest).to(device)
+    at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in masked])
+    targets_BM, _ = pad_positions([sentence.targets for sentence in masked])
+    with autocast(device, params.model.precision):
+        hidden_BMD = reader.masked_hidden(joined, (at_BM + 1).to(device))
+        guessed = reader.word_log_probs(hidden_BMD[is_masked_BM.to(device)]).argmax(-1).cpu()
+    correct_BM = torch.ones(at_BM.shape, dtype=torch.bool)
+    correct_BM[is_masked_BM] = guessed == targets_BM[is_masked_BM]
+    return correct_BM.all(1)
+
+
+def cloze_metrics(result: ClozeResult) -> dict[str, float]:
+    """Means over the sentences; utilities in nats per span."""
+    prior_BK = result.log_prior_BK.exp()
+    top = result.log_prior_BK[:, 1:].argmax(1, keepdim=True)
+    values = {
+        "retrieval_utility": (prior_BK * result.utility_BK).sum(1).mean().item(),
+        "retrieval_utility_top1": result.utility_BK[:, 1:].gather(1, top).mean().item(),
+        "retrieval_utility_best": result.utility_BK[:, 1:].max(1).values.mean().item(),
+        "cloze_log_likelihood": marginal_log_likelihood(result.log_prior_BK, result.log_reader_BK).mean().item(),
+        "cloze_exact_match": result.top1_correct_B.float().mean().item(),
+        "cloze_entropy": -(prior_BK * result.log_prior_BK).sum(1).mean().item(),
+        "cloze_null_probability": prior_BK[:, result.rows_BK[0] == NULL].sum(1).mean().item(),
+    }
+    if (result.gold_B >= 0).any():
+        known = result.gold_B >= 0
+        values["cloze_gold_among_candidates"] = float((result.rows_BK == result.gold_B[:, None]).any(1)[known].mean())
+    return values

@@ -1,0 +1,1 @@
+"""Embedder, reader and the paper's equations (section 3.2)."""

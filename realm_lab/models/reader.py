@@ -1,0 +1,78 @@
+"""The knowledge-augmented encoder p(y|z,x): masked words (pre-training) and answer spans (fine-tuning), section 3.2."""
+
+# Shapes: N pairs (x, z), L positions, M masked positions, D hidden size, V vocabulary, S spans, W span widths
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from realm_lab.models.encoder import LAYER_NORM_EPSILON, Encoder, EncoderShape
+from realm_lab.models.inputs import Batch
+
+SPAN_NORM_EPSILON = 1e-3  # Keras's default, as in the released span head
+NO_SPAN = -1.0e4
+
+
+class Reader(nn.Module):
+    """A BERT encoder with BERT's masked-word head (output matrix tied to the word embeddings) and a span head."""
+
+    def __init__(self, shape: EncoderShape, span_hidden_size: int):
+        super().__init__()
+        self.encoder = Encoder(shape)
+        self.transform = nn.Linear(shape.hidden_size, shape.hidden_size)
+        self.transform_norm = nn.LayerNorm(shape.hidden_size, eps=LAYER_NORM_EPSILON)
+        self.word_bias = nn.Parameter(torch.zeros(shape.vocabulary_size))
+        self.span_projection = nn.Linear(shape.hidden_size, 2 * span_hidden_size)
+        self.span_norm = nn.LayerNorm(span_hidden_size, eps=SPAN_NORM_EPSILON)
+        self.span_score = nn.Linear(span_hidden_size, 1)
+
+    def masked_hidden(self, batch: Batch, at_NM: Tensor) -> Tensor:
+        """Final hidden states at the masked positions, [N, M, D]."""
+        return self.encoder(*batch, at_NM)
+
+    def word_log_probs(self, hidden_MD: Tensor) -> Tensor:
+        """log p(w|z,x) for every word w at each hidden state, float32 [..., V]."""
+        features = self.transform_norm(functional.gelu(self.transform(hidden_MD)))
+        logits = functional.linear(features, self.encoder.word_embeddings.weight).float() + self.word_bias
+        return logits.log_softmax(-1)
+
+    def target_log_probs(self, hidden_NMD: Tensor, targets_NM: Tensor) -> Tensor:
+        """log p(y_j|z,x) of the masked words themselves, float32 [N, M]."""
+        return self.word_log_probs(hidden_NMD).gather(-1, targets_NM[:, :, None])[:, :, 0]
+
+    def span_logits(self, batch: Batch, max_width: int) -> Tensor:
+        """MLP([h_START; h_END]) for every span inside the passage, float32 [N, L, W].
+
+        Entry [n, s, w] is the span of wordpieces s..s+w; what is not wholly inside the second segment (its closing
+        [SEP] excluded) is NO_SPAN.
+        """
+        start_NLS, end_NLS = self.span_projection(self.encoder(*batch)).chunk(2, dim=-1)
+        inside_NL = (batch.types_BL == 1) & batch.mask_BL
+        inside_NL = inside_NL & inside_NL.roll(-1, 1).index_fill(1, last_index(inside_NL), False)  # drop the [SEP]
+        logits = []
+        for width in range(max_width):
+            if width >= end_NLS.shape[1]:
+                logits.append(torch.full(inside_NL.shape, NO_SPAN, device=inside_NL.device))
+                continue
+            joined = start_NLS[:, : end_NLS.shape[1] - width] + end_NLS[:, width:]
+            score = self.span_score(self.span_norm(functional.relu(joined)))[:, :, 0].float()
+            valid = inside_NL[:, : inside_NL.shape[1] - width] & inside_NL[:, width:]
+            score = score.masked_fill(~valid, NO_SPAN)
+            logits.append(functional.pad(score, (0, width), value=NO_SPAN))
+        return torch.stack(logits, dim=-1)
+
+
+def last_index(inside_NL: Tensor) -> Tensor:
+    """The last position, as an index tensor [1]."""
+    return torch.tensor([inside_NL.shape[1] - 1], device=inside_NL.device)
+
+
+def initialise_heads(reader: Reader, generator: torch.Generator, words_too: bool) -> None:
+    """Initial weights of the span head, and of the masked-word head where no checkpoint gives one."""
+    size = reader.encoder.shape.hidden_size
+    linears = [reader.span_projection, reader.span_score] + ([reader.transform] if words_too else [])
+    for linear in linears:
+        nn.init.normal_(linear.weight, 0.0, min(0.02 * (768 / size), linear.in_features**-0.5), generator=generator)
+        nn.init.zeros_(linear.bias)

@@ -1,0 +1,1 @@
+"""Run folders in, tables, figures and pages out. Nothing here trains or imports torch."""

@@ -1,0 +1,335 @@
+"""Every drawing of the report, as SVG and PNG. The only file that imports matplotlib.
+
+Colours are those of Okabe and Ito (2008), safe for colour-blind readers. The same curves give the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from realm_lab.reporting.document import Figure
+
+INK, MUTED, GRID, PAPER = "#1f2933", "#5b6771", "#e2e6ea", "#ffffff"
+BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"
+ON_ORANGE = "#111111"  # Not themed: orange is light in both schemes.
+SERIES = (BLUE, GREEN, PURPLE, ORANGE)
+# What the page replaces by its own variables, so that a drawing follows light and dark.
+THEMED = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--rule",
+    PAPER: "--paper",
+    BLUE: "--blue",
+    VERMILION: "--vermilion",
+    GREEN: "--green",
+    PURPLE: "--purple",
+    ORANGE: "--orange",
+}
+DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.2, 1.5)))
+WIDTH_INCHES = 7.6
+DOTS_PER_INCH = 170
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8.0,
+    "text.color": INK,
+    "text.parse_math": False,
+    "svg.hashsalt": "realm_lab",
+    "svg.fonttype": "path",
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.titlepad": 6.0,
+    "axes.labelsize": 8.0,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.linewidth": 0.7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "axes.unicode_minus": True,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 0.0,
+    "xtick.major.width": 0.7,
+    "legend.frameon": False,
+    "legend.fontsize": 8.0,
+    "legend.labelcolor": INK,
+    "legend.handlelength": 2.2,
+    "figure.facecolor": PAPER,
+    "axes.facecolor": PAPER,
+    "lines.solid_capstyle": "round",
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One set of axes: which metric, and how it is called and bounded."""
+
+    metric: str
+    title: str
+    unit: str
+    low: float | None = None
+    high: float | None = None
+    reference: float | None = None
+    reference_name: str = ""
+    is_age: bool = False  # Steps since the index was built: rises by one a step, falls to 0 when it is rebuilt.
+
+
+def curves_figure(
+    name: str,
+    caption: str,
+    points: pd.DataFrame,
+    panels: Sequence[Panel],
+    *,
+    columns: int,
+    step_name: str,
+    share_y: bool = False,
+    legend_in_panel: bool = False,
+) -> Figure | None:
+    """Small multiples over steps: a thin line per seed, a heavy one for the mean at the steps all seeds have.
+
+    `points` is the long table of `table.curves_table`. Metrics without a point are left out; None if none is left.
+    """
+    drawn = [panel for panel in panels if (points["metric"] == panel.metric).any()]
+    if not drawn:
+        return None
+    labels = sorted(points["label"].unique(), key=lambda label: (label != "realm", label))
+    seeds = sorted(int(seed) for seed in points["seed"].unique())
+    columns = min(columns, len(drawn))
+    free_cell = legend_in_panel and len(drawn) % columns != 0
+    rows = math.ceil(len(drawn) / columns)
+
+    def draw(figure: Canvas) -> None:
+        grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if share_y else False)
+        places = list(grid.flat)
+        for place, panel in zip(places, drawn, strict=False):
+            _draw_curves(place, panel, points[points["metric"] == panel.metric], labels)
+            if share_y and place not in grid[:, 0]:
+                place.set_ylabel("")  # The same axis, named once.
+        for place in places[len(drawn) :]:
+            place.set_axis_off()
+        # The step axis is named once, under the lowest panel of each column.
+        for index in range(max(0, len(drawn) - columns), len(drawn)):
+            places[index].set_xlabel(step_name)
+        handles = _legend_handles(labels, seeds)
+        if free_cell:
+            places[len(drawn)].legend(handles=handles, loc="center left", borderaxespad=0.0)
+        else:
+            figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), borderaxespad=0.3)
+
+    height = 1.95 * rows + (0.2 if free_cell else 0.5)
+    names = ", ".join(panel.title for panel in drawn)
+    alt = f"{caption} Panels: {names}. Seeds: {', '.join(map(str, seeds))}."
+    return _render(name, caption, alt, draw, height)
+
+
+def slopes_figure(
+    name: str, caption: str, columns: Sequence[tuple[str, dict[int, float], dict[int, float]]], names: tuple[str, str]
+) -> Figure | None:
+    """One panel per metric: each seed a line from its value under `names[0]` to that under `names[1]`."""
+    drawn = [column for column in columns if column[1].keys() & column[2].keys()]
+    if not drawn:
+        return None
+
+    def draw(figure: Canvas) -> None:
+        for place, (title, before, after) in zip(
+            figure.subplots(1, len(drawn), squeeze=False).flat, drawn, strict=True
+        ):
+            seeds = sorted(before.keys() & after.keys())
+            for index, seed in enumerate(seeds):
+                ends = [before[seed], after[seed]]
+                place.plot([0, 1], ends, color=MUTED, linewidth=1.1, linestyle=DASHES[index % len(DASHES)], zorder=2)
+                place.plot([0], ends[:1], "o", color=VERMILION, markersize=6.5, zorder=3)
+                place.plot([1], ends[1:], "o", color=BLUE, markersize=6.5, zorder=3)
+            for x, side, align in ((-0.07, before, "right"), (1.07, after, "left")):
+                for seed, y in _spread({seed: side[seed] for seed in seeds}, gap=0.062).items():
+                    place.text(x, y, f"seed {seed}: {side[seed]:.3f}", ha=align, va="center", fontsize=7.5)
+            place.set(xlim=(-0.75, 1.75), ylim=(-0.03, 1.03), title=title)
+            place.set_xticks([0, 1], names)
+            place.tick_params(axis="x", length=0, labelsize=8.0, labelcolor=INK)
+
+    details = "; ".join(
+        f"{title} "
+        + ", ".join(
+            f"seed {seed} {before[seed]:.3f} to {after[seed]:.3f}" for seed in sorted(before.keys() & after.keys())
+        )
+        for title, before, after in drawn
+    )
+    return _render(name, caption, f"{caption} {details}.", draw, 2.7)
+
+
+def shares_figure(
+    name: str, caption: str, rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[str]
+) -> Figure | None:
+    """One stacked bar per row, `parts` naming its shares (of one)."""
+    if not rows:
+        return None
+    colours = (BLUE, ORANGE, MUTED)
+
+    def draw(figure: Canvas) -> None:
+        place = figure.subplots()
+        for y, (_, shares) in enumerate(rows):
+            left = 0.0
+            for share, colour in zip(shares, colours, strict=True):
+                place.barh(y, share, left=left, height=0.62, color=colour, edgecolor=PAPER, linewidth=1.2)
+                if share >= 0.07:
+                    text = ON_ORANGE if colour == ORANGE else PAPER
+                    place.text(left + share / 2, y, f"{share:.3f}", ha="center", va="center", color=text, fontsize=7.5)
+                left += share
+        place.set_yticks(range(len(rows)), [title for title, _ in rows])
+        place.tick_params(axis="y", labelcolor=INK, labelsize=8.0)
+        place.set(xlim=(0, 1), ylim=(len(rows) - 0.5, -0.5), xlabel="share of the questions whose answer changed")
+        place.grid(False)
+        place.spines["left"].set_visible(False)
+        handles = [Patch(color=colour, label=part) for part, colour in zip(parts, colours, strict=True)]
+        figure.legend(handles=handles, loc="outside upper left", ncols=len(parts), borderaxespad=0.3, handlelength=1.2)
+
+    details = "; ".join(
+        f"{title}: " + ", ".join(f"{part} {share:.3f}" for part, share in zip(parts, shares, strict=True))
+        for title, shares in rows
+    )
+    return _render(name, caption, f"{caption} {details}.", draw, 0.95 + 0.36 * len(rows))
+
+
+def themed(figure: Figure) -> str:
+    """The SVG element to be put into a page: colours as CSS variables, and ids of its own."""
+    svg = figure.svg[figure.svg.index("<svg") :]
+    for colour, variable in THEMED.items():
+        svg = svg.replace(colour, f"var({variable})")
+    svg = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{figure.name}-", svg)
+    return re.sub(r'<svg height="[^"]*"', "<svg", re.sub(r' width="[\d.]+pt"', "", svg, count=1), count=1).strip()
+
+
+def _draw_curves(place: Axes, panel: Panel, points: pd.DataFrame, labels: Sequence[str]) -> None:
+    for label, colour in zip(labels, _colours(labels), strict=True):
+        wide = points[points["label"] == label].pivot(index="step", columns="seed", values="value")
+        if wide.empty:
+            continue
+        several = wide.shape[1] > 1
+        for index, seed in enumerate(wide.columns):
+            line = wide[seed].dropna()
+            dash = DASHES[index % len(DASHES)] if several else "-"
+            width, alpha = (0.9, 0.65) if several else (1.8, 1.0)
+            x, y = _sawtooth(line) if panel.is_age else (list(line.index), list(line))
+            place.plot(x, y, color=colour, linewidth=width, alpha=alpha, linestyle=dash)
+        mean = wide.dropna().mean(axis=1)
+        if several and not mean.empty and not panel.is_age:
+            place.plot(mean.index, mean, color=colour, linewidth=2.0)
+    if (panel.low is not None and panel.low < 0) or points["value"].min() < 0 < points["value"].max():
+        place.axhline(0.0, color=MUTED, linewidth=0.7)
+    if panel.reference is not None:
+        _draw_reference(place, panel, panel.reference, points)
+    place.set_title(panel.title)
+    place.set_ylabel(panel.unit)
+    if panel.low is not None or panel.high is not None:
+        place.set_ylim(panel.low, panel.high)
+    place.margins(x=0.02)
+
+
+def _draw_reference(place: Axes, panel: Panel, height: float, points: pd.DataFrame) -> None:
+    """A dotted line with its name, at the side where the curves are farther away."""
+    place.axhline(height, color=VERMILION, linewidth=1.1, linestyle=(0, (2, 2)))
+    distance = points.groupby("step")["value"].mean().sub(height).abs()
+    at_right = distance.iloc[-1] >= distance.iloc[0]
+    near_top = panel.high is not None and height > 0.85 * panel.high
+    place.annotate(
+        panel.reference_name,
+        (1.0 if at_right else 0.0, height),
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        xytext=(-1 if at_right else 4, -3 if near_top else 3),
+        ha="right" if at_right else "left",
+        va="top" if near_top else "bottom",
+        fontsize=7.0,
+        color=VERMILION,
+    )
+
+
+def _sawtooth(age: pd.Series) -> tuple[list[float], list[float]]:
+    """Logged ages with the falls put where they happened: an index of age a at step s was built at step s - a."""
+    steps, ages = [float(step) for step in age.index], [float(value) for value in age]
+    x, y = steps[:1], ages[:1]
+    for before, step, value in zip(steps[:-1], steps[1:], ages[1:], strict=True):
+        built = step - value
+        if built > before:
+            x += [built, built]
+            y += [y[-1] + built - before, 0.0]
+        x.append(step)
+        y.append(value)
+    return x, y
+
+
+def _colours(labels: Sequence[str]) -> list[str]:
+    return [SERIES[index % len(SERIES)] for index in range(len(labels))]
+
+
+def _legend_handles(labels: Sequence[str], seeds: Sequence[int]) -> list[Line2D]:
+    """Colours name labels (only if there are several), dashes name seeds; the heavy line is the mean."""
+    colours = _colours(labels)
+    names = [label if label != "shared" else "warm start" for label in labels]
+    handles = (
+        []
+        if len(labels) == 1
+        else [Line2D([], [], color=c, linewidth=2.0, label=n) for c, n in zip(colours, names, strict=True)]
+    )
+    tone = colours[0] if len(labels) == 1 else MUTED
+    if len(seeds) == 1:
+        return [*handles, Line2D([], [], color=tone, linewidth=1.8, label=f"seed {seeds[0]} (the only one)")]
+    mean = Line2D([], [], color=tone, linewidth=2.0, label=f"mean of {len(seeds)} seeds")
+    thin = [
+        Line2D(
+            [], [], color=tone, linewidth=0.9, alpha=0.8, linestyle=DASHES[index % len(DASHES)], label=f"seed {seed}"
+        )
+        for index, seed in enumerate(seeds)
+    ]
+    return [*handles, mean, *thin]
+
+
+def _spread(values: dict[int, float], gap: float) -> dict[int, float]:
+    """Heights for texts beside points, at least `gap` apart and near their points, inside 0..1."""
+    order = sorted(values, key=lambda seed: values[seed])
+    heights: list[float] = []
+    for seed in order:
+        heights.append(max(values[seed], heights[-1] + gap) if heights else values[seed])
+    excess = max(0.0, heights[-1] - 1.0) if heights else 0.0
+    for index in range(len(heights) - 1, -1, -1):
+        limit = 1.0 if index == len(heights) - 1 else heights[index + 1] - gap
+        heights[index] = min(heights[index], limit) if excess else heights[index]
+    return dict(zip(order, heights, strict=True))
+
+
+def _render(name: str, caption: str, alt: str, draw: Callable[[Canvas], None], height_inches: float) -> Figure:
+    with rc_context(STYLE):
+        canvas = Canvas(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
+        canvas.get_layout_engine().set(w_pad=0.06, h_pad=0.035, wspace=0.04, hspace=0.06)  # type: ignore[union-attr,call-arg]
+        draw(canvas)
+        vector, raster = io.StringIO(), io.BytesIO()
+        # No dates and no program versions: the same curves must give the same bytes.
+        canvas.savefig(vector, format="svg", metadata={"Date": None, "Creator": None})
+        canvas.savefig(raster, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return Figure(name, caption, alt, vector.getvalue(), raster.getvalue())

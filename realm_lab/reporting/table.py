@@ -1,0 +1,275 @@
+"""Run folders -> tidy pandas tables: one row per run, one row per point of a curve, one row per missing piece."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from realm_lab.core.files import read_json
+from realm_lab.errors import UserError
+from realm_lab.tracking.metric_log import read_metrics
+from realm_lab.tracking.run_dir import (
+    RunRecord,
+    Status,
+    read_run_record,
+    run_record_paths,
+    stage_of,
+    stage_statuses,
+)
+
+STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
+BM25 = "bm25"
+CURVE_COLUMNS = ["label", "seed", "stage", "metric", "step", "value"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run as the report sees it. `results` are those of its evaluate stage, empty when there are none."""
+
+    record: RunRecord
+    statuses: dict[str, Status]
+    results: dict[str, Any]
+    environments: dict[str, dict[str, Any]]
+
+    @property
+    def wall_seconds(self) -> float:
+        """Time of all its stages; a stage shared with another run counts in both."""
+        return sum(status.wall_seconds for status in self.statuses.values())
+
+    @property
+    def is_complete(self) -> bool:
+        """True if every stage is complete and left results."""
+        return all(status.state == "COMPLETE" for status in self.statuses.values()) and bool(self.results)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Every run that is shown, the seeds that were asked for, and what could not be read."""
+
+    runs_folder: Path
+    runs: list[Run]
+    seeds: list[int]
+    missing_runs: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def labels(self) -> list[str]:
+        """Baseline first, then realm, then the others by name."""
+        baselines = {run.record.label for run in self.runs if run.record.baseline}
+        names = {run.record.label for run in self.runs}
+        return sorted(names, key=lambda name: (name not in baselines, name != "realm", name))
+
+    @property
+    def baseline(self) -> str | None:
+        """The label marked as the baseline, if any run carries the mark."""
+        return next((run.record.label for run in self.runs if run.record.baseline), None)
+
+    @property
+    def treatment(self) -> str | None:
+        """The label the verdict is about: realm, else the first that is not the baseline."""
+        return next((label for label in self.labels if label != self.baseline), None)
+
+    def of(self, label: str | None) -> list[Run]:
+        """Runs of one label, by seed."""
+        return [run for run in self.runs if run.record.label == label]
+
+
+class Summary(NamedTuple):
+    """What a handful of seeds says; `sd` has ddof = 1 and is None for one value."""
+
+    n: int
+    mean: float
+    sd: float | None
+    low: float
+    high: float
+
+
+def summarise(values: Iterable[Any]) -> Summary | None:
+    """Mean, standard deviation (ddof = 1) and range of the finite values; None when there are none."""
+    series = pd.Series([number for number in map(finite, values) if number is not None], dtype=float)
+    if series.empty:
+        return None
+    sd = float(series.std(ddof=1)) if len(series) > 1 else None
+    return Summary(len(series), float(series.mean()), sd, float(series.min()), float(series.max()))
+
+
+def finite(value: Any) -> float | None:
+    """`value` as a float, or None when it is not a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def collect(
+    runs_folder: Path, study: str, names: list[str] | None = None, seeds: list[int] | None = None
+) -> Collection:
+    """Read the runs called `names`, or all runs of `study`; nothing that is broken stops the reading.
+
+    Of two runs with one label and seed (only possible without `names`) the one that started last is taken, and
+    `problems` says so.
+    """
+    runs_folder = Path(runs_folder)
+    problems: list[str] = []
+    found: list[Run] = []
+    wanted = set(names) if names is not None else None
+    for path in run_record_paths(runs_folder):
+        if wanted is not None and path.parent.name not in wanted:
+            continue
+        try:
+            record = read_run_record(path)
+            if wanted is None and record.study != study:
+                continue
+            found.append(_read_run(runs_folder, record, problems))
+        except (UserError, OSError) as error:
+            problems.append(_relative(error, runs_folder))
+    missing = sorted(wanted - {run.record.name for run in found}) if wanted is not None else []
+    kept = _newest(found, problems) if wanted is None else found
+    kept.sort(key=lambda run: (not run.record.baseline, run.record.label, run.record.seed, run.record.run_key))
+    asked = sorted({*(seeds or []), *(run.record.seed for run in kept)})
+    return Collection(runs_folder, kept, asked, missing, problems)
+
+
+def results_table(collection: Collection) -> pd.DataFrame:
+    """One row per run: label, seed, run, and every number of its evaluate results (nested ones as bm25.recall_at_5)."""
+    rows = []
+    for run in collection.runs:
+        row: dict[str, Any] = {"label": run.record.label, "seed": run.record.seed, "run": run.record.name}
+        for name, value in run.results.items():
+            nested = value.items() if isinstance(value, dict) else ()
+            row.update({f"{name}.{inner}": finite(number) for inner, number in nested})
+            if (number := finite(value)) is not None:
+                row[name] = number
+        rows.append(row)
+    return pd.DataFrame(rows, columns=None if rows else ["label", "seed", "run"])
+
+
+def column(rows: pd.DataFrame, label: str | None, metric: str) -> dict[int, float]:
+    """seed -> value of one metric of one label, finite values only."""
+    if metric not in rows:
+        return {}
+    chosen = rows[(rows["label"] == label) & rows[metric].notna()]
+    return {int(seed): float(value) for seed, value in zip(chosen["seed"], chosen[metric], strict=True)}
+
+
+def curves_table(collection: Collection) -> pd.DataFrame:
+    """Every finite point of every metrics.jsonl, long form; a step logged twice counts once, the last time.
+
+    A warm start that several labels share appears once, under the label "shared".
+    """
+    frames: list[pd.DataFrame] = []
+    seen: set[Path] = set()
+    shared_seeds: set[int] = set()
+    for run in collection.runs:
+        for stage in run.record.stages:
+            found = stage_of(collection.runs_folder, run.record, stage)
+            if found is None or found.path in seen:
+                continue
+            seen.add(found.path)
+            try:
+                points = pd.DataFrame(read_metrics(found.path / "metrics.jsonl"))
+            except UserError as error:
+                collection.problems.append(_relative(error, collection.runs_folder))
+                continue
+            if points.empty:
+                continue
+            long = points.drop(columns="time", errors="ignore").melt("step", var_name="metric", value_name="value")
+            long["value"] = pd.to_numeric(long["value"], errors="coerce")
+            long = long[long["value"].map(math.isfinite)].drop_duplicates(["metric", "step"], keep="last")
+            label = run.record.label
+            if stage == "warm_start" and run.record.seed not in shared_seeds:
+                shared_seeds.add(run.record.seed)
+                label = "shared"
+            frames.append(long.assign(label=label, seed=run.record.seed, stage=stage)[CURVE_COLUMNS])
+    if not frames:
+        return pd.DataFrame(columns=CURVE_COLUMNS)
+    table = pd.concat(frames, ignore_index=True)
+    return table.sort_values(["stage", "metric", "label", "seed", "step"], ignore_index=True)
+
+
+def coverage_table(collection: Collection) -> pd.DataFrame:
+    """One row per label and seed that should exist: label, seed, run, then the state of each stage.
+
+    A stage the label does not have is "–"; a run that does not exist is "no run".
+    """
+    rows = []
+    for label in collection.labels:
+        by_seed = {run.record.seed: run for run in collection.of(label)}
+        for seed in collection.seeds:
+            run = by_seed.get(seed)
+            row: dict[str, Any] = {"label": label, "seed": seed, "run": run.record.name if run else "none"}
+            for stage in STAGES:
+                status = run.statuses.get(stage) if run else None
+                row[stage] = status.state if status else ("–" if run else "no run")
+            rows.append(row)
+    return pd.DataFrame(rows, columns=["label", "seed", "run", *STAGES])
+
+
+def gaps(collection: Collection) -> list[str]:
+    """One sentence for every missing or unfinished piece, failures with their cause; empty when all is there."""
+    found = [f"Run {name} is listed in metrics.json and has no folder." for name in collection.missing_runs]
+    for label in collection.labels:
+        by_seed = {run.record.seed: run for run in collection.of(label)}
+        for seed in collection.seeds:
+            run = by_seed.get(seed)
+            if run is None:
+                found.append(f"{label}, seed {seed}: there is no run.")
+                continue
+            for stage, status in run.statuses.items():
+                if status.state == "COMPLETE":
+                    continue
+                cause = f" ({status.error})" if status.error else ""
+                done = f" at step {status.step} of {status.total_steps}" if status.total_steps else ""
+                found.append(f"{label}, seed {seed}: stage {stage} is {status.state}{done}{cause}.")
+            if not run.results and run.statuses.get("evaluate", Status()).state == "COMPLETE":
+                found.append(f"{label}, seed {seed}: stage evaluate left no readable results.json.")
+    return found
+
+
+def _read_run(runs_folder: Path, record: RunRecord, problems: list[str]) -> Run:
+    statuses = stage_statuses(runs_folder, record)
+    results: dict[str, Any] = {}
+    environments: dict[str, dict[str, Any]] = {}
+    for stage in record.stages:
+        found = stage_of(runs_folder, record, stage)
+        if found is None:
+            continue
+        environments[stage] = _read_object(found.path / "env.json", runs_folder, problems)
+        if stage == "evaluate" and statuses[stage].state == "COMPLETE":
+            results = _read_object(found.path / "results.json", runs_folder, problems)
+    return Run(record, statuses, results, environments)
+
+
+def _read_object(path: Path, runs_folder: Path, problems: list[str]) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        value = read_json(path)
+    except UserError as error:
+        problems.append(_relative(error, runs_folder))
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _newest(runs: list[Run], problems: list[str]) -> list[Run]:
+    """The latest start per label and seed."""
+    latest: dict[tuple[str, int], Run] = {}
+    for run in sorted(runs, key=lambda run: (_started(run), run.record.run_key)):
+        place = (run.record.label, run.record.seed)
+        if place in latest:
+            problems.append(f"Seed {place[1]} of {place[0]} has several runs; shown is {run.record.name}, begun last.")
+        latest[place] = run
+    return list(latest.values())
+
+
+def _started(run: Run) -> float:
+    return max((status.started_at or 0.0 for status in run.statuses.values()), default=0.0)
+
+
+def _relative(error: Exception, runs_folder: Path) -> str:
+    """The message with the run folder's own path shortened: reports must read the same on every machine."""
+    return str(error).replace(f"{runs_folder}/", "runs/")

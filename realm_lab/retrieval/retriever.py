@@ -1,0 +1,141 @@
+"""Candidates of a query: top passages, the null document, never the trivial candidate (section 3.4)."""
+
+# Shapes: B queries, K candidates, N passages, D embedding size
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from realm_lab.core.process import autocast
+from realm_lab.corpus.store import Passages
+from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.models.embedder import Embedder
+from realm_lab.models.inputs import join
+from realm_lab.models.realm import retrieval_score
+from realm_lab.retrieval.index import Exclusion, IndexGeneration, build_index, check_index, embed_rows, search
+
+NULL = -1  # row of the null document
+ABSENT = -2  # row of a place that too small a corpus left empty
+
+
+class Retriever:
+    """Finds candidates in an index that may be stale, and scores them with the current weights (section 3.3)."""
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        passages: Passages,
+        special: SpecialIds,
+        *,
+        corpus_digest: str,
+        query_length: int,
+        passage_length: int,
+        token_budget: int,
+        precision: str,
+        search_query: str = "fresh",
+    ):
+        self.embedder, self.passages, self._special = embedder, passages, special
+        self.corpus_digest, self._query_length, self._passage_length = corpus_digest, query_length, passage_length
+        self._token_budget, self._precision, self._search_query = token_budget, precision, search_query
+        self.device = next(embedder.parameters()).device
+        self._articles_N = torch.from_numpy(np.ascontiguousarray(passages.articles)).to(self.device, torch.int64)
+        self.index: IndexGeneration | None = None
+        self.snapshot: Embedder | None = None  # the weights behind the index; embeds queries when search is stale
+        self.null_offset = 0.0  # added to the null document's score (calibration)
+
+    def refresh(self, step: int) -> None:
+        """Build the index from the current weights."""
+        self.adopt(self._build(step), copy.deepcopy(self.embedder) if self._search_query == "stale" else None)
+
+    def _build(self, step: int) -> IndexGeneration:
+        return build_index(
+            self.embedder,
+            self.passages,
+            self._special,
+            corpus_digest=self.corpus_digest,
+            step=step,
+            passage_length=self._passage_length,
+            token_budget=self._token_budget,
+            precision=self._precision,
+        )
+
+    def adopt(self, index: IndexGeneration, snapshot: Embedder | None) -> None:
+        """Use an index that was built elsewhere; one of another corpus is refused."""
+        check_index(index, self.corpus_digest, len(self.passages))
+        self.index = index
+        self.snapshot = snapshot.requires_grad_(False).eval() if snapshot is not None else None
+
+    def embed_queries(self, queries: Sequence[np.ndarray], embedder: Embedder | None = None) -> Tensor:
+        """Embed_input of wordpiece sequences, [B, D]."""
+        with autocast(self.device, self._precision):
+            batch = join(queries, None, self._special, self._query_length).to(self.device)
+            return (embedder or self.embedder).embed_queries(batch)
+
+    def search_queries(self, queries: Sequence[np.ndarray]) -> Tensor:
+        """Query vectors for the search: of the index's own snapshot if stale, else of the current weights."""
+        with torch.no_grad():
+            return self.embed_queries(queries, self.snapshot)
+
+    def find(
+        self, query_BD: Tensor, count: int, *, null: bool, trivial: np.ndarray | None = None, by_article: bool = False
+    ) -> np.ndarray:
+        """Rows of `count` candidates each, int64 [B, K]: the null document first if wanted, then passages, best first.
+
+        `trivial` holds each query's own passage (or -1), which, or whose whole article, is never returned; places
+        that a small corpus leaves empty are ABSENT.
+        """
+        assert self.index is not None, "search before the index was built"
+        exclude = None
+        if trivial is not None:
+            own_B = torch.from_numpy(np.asarray(trivial, np.int64)).to(self.device)
+            if by_article:
+                own_B = torch.where(own_B >= 0, self._articles_N[own_B.clamp(min=0)], own_B)
+            exclude = Exclusion(own_B, self._articles_N if by_article else None)
+        found = search(self.index, query_BD.detach(), count - int(null), exclude).rows_BK.cpu().numpy()
+        rows_BK = np.full((len(query_BD), count), ABSENT, np.int64)
+        rows_BK[:, int(null) : int(null) + found.shape[1]] = np.where(found < 0, ABSENT, found)
+        if null:
+            rows_BK[:, 0] = NULL
+        return rows_BK
+
+    def score(self, query_BD: Tensor, rows_BK: np.ndarray) -> Tensor:
+        """f(x, z) with the current weights, differentiable in both towers, float32 [B, K]; ABSENT scores -1e4.
+
+        Each distinct document of the batch is embedded once.
+        """
+        distinct, where = np.unique(np.where(rows_BK == ABSENT, NULL, rows_BK), return_inverse=True)
+        document_UD = embed_rows(
+            self.embedder,
+            self.passages,
+            distinct,
+            self._special,
+            self._passage_length,
+            self._token_budget,
+            self._precision,
+        )
+        where_BK = torch.from_numpy(where.reshape(rows_BK.shape)).to(self.device)
+        score_BK = retrieval_score(query_BD, document_UD[where_BK])
+        rows = torch.from_numpy(rows_BK).to(self.device)
+        score_BK = score_BK + self.null_offset * (rows == NULL)
+        return score_BK.masked_fill(rows == ABSENT, -1.0e4)
+
+    def indexed_score(self, query_BD: Tensor, rows_BK: np.ndarray) -> Tensor:
+        """f(x, z) with the index's frozen document vectors, [B, K] (fine-tuning, section 3.3)."""
+        assert self.index is not None, "score before the index was built"
+        rows = torch.from_numpy(rows_BK).to(self.device)
+        score_BK = retrieval_score(query_BD, self.index.embeddings_ND[rows.clamp(min=0)])
+        return score_BK.masked_fill(rows == ABSENT, -1.0e4)
+
+    @torch.no_grad()
+    def calibrate_null(self, queries: Sequence[np.ndarray], count: int, trivial: np.ndarray | None) -> float:
+        """Shift the null document's score to the mean top-k score; returns the shift."""
+        self.null_offset = 0.0
+        rows_BK = self.find(self.search_queries(queries), count, null=True, trivial=trivial)
+        score_BK = self.score(self.embed_queries(queries), rows_BK)
+        self.null_offset = float((score_BK[:, 1:].mean() - score_BK[:, 0].mean()).item())
+        return self.null_offset

@@ -1,0 +1,105 @@
+"""`run(stage, ...)`: one stage for every run of the parameters, several side by side, then its exports."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from realm_lab.config import Params
+from realm_lab.core.files import atomic_directory, digest, read_json
+from realm_lab.corpus.prepare import corpus_inputs, prepare
+from realm_lab.errors import UserError
+from realm_lab.masking import masking_scheme
+from realm_lab.runs import Plan, corpus_folder, open_stage, plan_runs, record_run
+from realm_lab.stages.pool import Job, run_jobs
+from realm_lab.stages.summary import write_curves, write_metrics
+
+TRAINED = ("warm_start", "pretrain", "finetune")
+console = Console(stderr=True, soft_wrap=True)
+
+
+def run(stage: str, params: Params, root: Path) -> None:
+    """Do one stage for every seed, with and without REALM pre-training, and export what it made.
+
+    Raises:
+        UserError: something in the input or in a run failed; finished runs are kept and not done again.
+    """
+    root = Path(root)
+    masking_scheme(params.pretrain.masking)  # an unknown name is refused before any work
+    if stage == "prepare":
+        _prepare_all(params, root)
+        return
+    plans = plan_runs(params)
+    for plan in plans:
+        record_run(root / "runs", plan, params)
+    jobs = _jobs(stage, plans, params, root)
+    run_jobs(jobs, params, root)
+    if stage in TRAINED:
+        _export(stage, plans, params, root)
+    else:
+        write_metrics(root, params, plans)
+        write_curves(root, params, plans)
+
+
+def _jobs(stage: str, plans: list[Plan], params: Params, root: Path) -> list[Job]:
+    """One job for each distinct stage key that is not complete."""
+    jobs: dict[str, Job] = {}
+    for plan in plans:
+        if stage in plan.stages and plan.stages[stage] not in jobs:
+            stage_run = open_stage(root / "runs", plan, stage, params)
+            if not stage_run.is_complete():
+                jobs[plan.stages[stage]] = Job(stage, plan.label, plan.seed, stage_run)
+    return list(jobs.values())
+
+
+def _prepare_all(params: Params, root: Path) -> None:
+    """Prepare every distinct corpus of the seeds, and remove those of other parameters."""
+    wanted = {digest(corpus_inputs(params, seed)): seed for seed in params.seeds}
+    plans = {plan.corpus_key: plan for plan in plan_runs(params)}
+    kept = set()
+    for key, seed in wanted.items():
+        folder = corpus_folder(root, plans[key])
+        kept.add(folder.name)
+        if (folder / "manifest.json").exists() and read_json(folder / "manifest.json")["key"] == key:
+            continue
+        with console.status(f"prepare {folder.name}") as status:
+            manifest = prepare(params, folder, seed, _progress(status.update, folder.name))
+        counts = ", ".join(f"{name} {count:,}" for name, count in manifest.counts.items())
+        console.print(f"prepared {folder.name}: {counts}")
+        for reason, count in manifest.dropped.items():
+            console.print(f"  dropped {count:,}: {reason}")
+    for other in (root / "data" / "prepared").glob("*"):
+        if other.name not in kept:
+            shutil.rmtree(other)
+
+
+def _progress(update: Callable[[str], None], name: str) -> Callable[[str, int], None]:
+    return lambda part, count: update(f"prepare {name}: {part} {count:,}")
+
+
+def _export(stage: str, plans: list[Plan], params: Params, root: Path) -> None:
+    """Copy finished models to models/<stage>/<label>-s<seed>: what DVC versions and other tools open."""
+    target = root / "models" / stage
+    wanted = set()
+    done = set()
+    for plan in plans:
+        key = plan.stages.get(stage)
+        if key is None or key in done:
+            continue
+        done.add(key)
+        source = open_stage(root / "runs", plan, stage, params).path / "model"
+        if not source.exists():
+            raise UserError(f"{source}: the models of a finished stage are gone; delete {source.parent} and run again")
+        shared = stage == "warm_start"
+        folder = target / (f"s{plan.seed}" if shared else f"{plan.label}-s{plan.seed}")
+        wanted.add(folder.name)
+        if (folder / "manifest.json").exists() and read_json(folder / "manifest.json")["key"] == key:
+            continue
+        with atomic_directory(folder) as scratch:
+            shutil.copytree(source, scratch, dirs_exist_ok=True)
+    for other in target.glob("*"):
+        if other.name not in wanted:
+            shutil.rmtree(other)

@@ -1,0 +1,1 @@
+"""Whole systems: what a user asks, and what REALM is compared with."""

@@ -1,0 +1,207 @@
+"""`realm-lab ask` and `realm-lab fill`: one question or masked sentence, with the passages behind the answer."""
+
+# Shapes: K candidates, the null document first
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from realm_lab.config import Params
+from realm_lab.core.process import autocast
+from realm_lab.corpus.vocabulary import encode_batch_plain
+from realm_lab.errors import UserError
+from realm_lab.evaluation.answering import answer_questions
+from realm_lab.models.inputs import join
+from realm_lab.models.reader import Reader
+from realm_lab.models.realm import candidate_log_probs, retrieval_utility
+from realm_lab.retrieval.retriever import NULL, Retriever
+from realm_lab.runs import LABELS, plan_run
+from realm_lab.systems.context import Context
+
+MASK = "[MASK]"
+MAX_MASKED_WORDPIECES = 4
+BEAM = 8
+
+
+def open_run(params: Params, root: Path, seed: int, label: str) -> Context:
+    """The run to ask."""
+    if label not in LABELS:
+        raise UserError(f"--label {label}: choose {' or '.join(LABELS)}")
+    return Context(params, plan_run(params, label, seed), root)
+
+
+def ask(question: str, params: Params, root: Path, seed: int, label: str, k: int = 5, as_json: bool = False) -> None:
+    """Print the answer, and of each passage its span, p(z|x), p(y|z,x) and utility.
+
+    p(y|z,x) is the probability of the answer given that passage (summed over its occurrences there).
+    """
+    if not question.strip():
+        raise UserError("the question is empty")
+    context = open_run(params, root, seed, label)
+    wide = params.model_copy(update={"finetune": params.finetune.model_copy(update={"candidates": k})})
+    reader, embedder, _ = context.load_models("finetune")
+    retriever = context.retriever(embedder)
+    retriever.refresh(0)
+    query = encode_batch_plain(context.tokenizer, [question])[0].ids[: params.corpus.sentence_length - 2]
+    tokens = [np.array(query, np.int64)]
+    answer = answer_questions(wide, retriever, reader, context.tokenizer, context.special, tokens)[0]
+    utilities = _answer_utilities(context, tokens[0], [candidate.row for candidate in answer.candidates], answer)
+    rows = [
+        {
+            "passage": context.passages.text.row(candidate.row),
+            "span": list(candidate.span),
+            "answer": candidate.text,
+            "probability": math.exp(candidate.log_prior),
+            "reader_probability": math.exp(candidate.log_span),
+            "utility": utility,
+        }
+        for candidate, utility in zip(answer.candidates, utilities, strict=True)
+    ]
+    if as_json:
+        print(json.dumps({"question": question, "answer": answer.text, "candidates": rows}, ensure_ascii=False))
+        return
+    console = Console()
+    console.print(Text.assemble(("answer  ", "dim"), (answer.text, "bold")))
+    console.print(_table(rows, "p(span|z,x)", answer.best))
+
+
+@torch.no_grad()
+def _answer_utilities(context: Context, query: np.ndarray, rows: list[int], answer: Any) -> list[float]:
+    """RU of each passage for the chosen answer: log p(y|z,x) - log p(y|null,x), with the question followed by masks.
+
+    The span head cannot read an empty passage, so utility is measured with the masked-word head of the run before
+    fine-tuning: the question followed by as many [MASK] as the answer has wordpieces.
+    """
+    reader, _, _ = context.load_models(context.trained())
+    reader.eval()
+    targets = np.array(answer.candidates[answer.best].wordpieces, np.int64)
+    tokens = np.concatenate([query, np.full(len(targets), context.special.mask)])
+    log_reader = _read(context, reader, tokens, len(query) + np.arange(len(targets)), targets, [NULL, *rows])
+    return retrieval_utility(log_reader[None], log_reader[None, 0])[0, 1:].tolist()
+
+
+def fill(sentence: str, params: Params, root: Path, seed: int, label: str, k: int = 5, as_json: bool = False) -> None:
+    """Print the best fillings of [MASK]: without retrieval, per passage, and marginal (the paper's Table 3)."""
+    if sentence.count(MASK) != 1:
+        raise UserError(f"write exactly one {MASK} into the sentence, found {sentence.count(MASK)}")
+    context = open_run(params, root, seed, label)
+    reader, embedder, null_offset = context.load_models(context.trained())
+    reader.eval()
+    retriever = context.retriever(embedder, null_offset=null_offset)
+    retriever.refresh(0)
+    before, after = (encode_batch_plain(context.tokenizer, [part])[0].ids for part in sentence.split(MASK))
+    tried = [_fill_length(context, retriever, reader, before, after, length, k) for length in range(1, 5)]
+    best = max(tried, key=lambda found: found["marginal_log_probability"] / found["wordpieces"])
+    if as_json:
+        print(json.dumps({"sentence": sentence, **best}, ensure_ascii=False))
+        return
+    console = Console()
+    console.print(Text.assemble(("marginal      ", "dim"), (best["answer"], "bold"), f"  p = {best['marginal']:.3g}"))
+    console.print(Text.assemble(("no retrieval  ", "dim"), (best["answer"], ""), f"  p = {best['without']:.3g}"))
+    console.print(_table(best["candidates"], "p(y|z,x)", None))
+
+
+@torch.no_grad()
+def _fill_length(
+    context: Context, retriever: Retriever, reader: Reader, before: list[int], after: list[int], length: int, k: int
+) -> dict[str, Any]:
+    """The best filling of `length` wordpieces, by a beam over the marginal of left-to-right choices."""
+    mask = context.special.mask
+    tokens = np.array([*before, *[mask] * length, *after], np.int64)
+    at = len(before) + np.arange(length)
+    query_BD = retriever.embed_queries([tokens])
+    rows_BK = retriever.find(query_BD, k + 1, null=True)
+    rows = [int(row) for row in rows_BK[0] if row >= NULL]
+    log_prior = candidate_log_probs(retriever.score(query_BD, np.array([rows])))[0]
+    log_words_KMV = _words(context, reader, tokens, at, rows)
+    # p(y|z,x) is a product over positions (section 3.2), so the best marginal filling is searched among combinations
+    # of the words that are likely under some passage.
+    beams: list[tuple[list[int], torch.Tensor]] = [([], torch.zeros(len(rows), device=log_prior.device))]
+    for place in range(length):
+        grown = []
+        for words, log_reader in beams:
+            marginal_V = (log_prior[:, None] + log_reader[:, None] + log_words_KMV[:, place]).logsumexp(0)
+            for word in marginal_V.topk(BEAM).indices.tolist():
+                grown.append(([*words, word], log_reader + log_words_KMV[:, place, word]))
+        grown.sort(key=lambda beam: -float((log_prior + beam[1]).logsumexp(0)))
+        beams = grown[:BEAM]
+    words, log_reader = beams[0]
+    utility = retrieval_utility(log_reader[None], log_reader[None, 0])[0]
+    marginal = float((log_prior + log_reader).logsumexp(0))
+    candidates: list[dict[str, Any]] = []
+    for place, row in enumerate(rows):
+        own = log_words_KMV[place].argmax(-1).tolist()
+        candidates.append(
+            {
+                "passage": context.passages.text.row(row) if row >= 0 else None,
+                "span": None,
+                "answer": context.tokenizer.decode(own),
+                "probability": float(log_prior[place].exp()),
+                "reader_probability": float(log_reader[place].exp()),
+                "utility": float(utility[place]),
+            }
+        )
+    candidates.sort(key=lambda candidate: -candidate["probability"])
+    return {
+        "answer": context.tokenizer.decode(words),
+        "wordpieces": length,
+        "marginal": math.exp(marginal),
+        "marginal_log_probability": marginal,
+        "without": float(log_reader[0].exp()),
+        "candidates": candidates,
+    }
+
+
+def _words(context: Context, reader: Reader, tokens: np.ndarray, at: np.ndarray, rows: list[int]) -> torch.Tensor:
+    """log p(w|z,x) at each masked position, [K, M, V]."""
+    empty = np.empty(0, np.int64)
+    bodies = [context.passages.bodies[row] if row >= 0 else empty for row in rows]
+    corpus = context.params.corpus
+    batch = join([tokens] * len(rows), bodies, context.special, corpus.sentence_length + corpus.passage_length)
+    at_KM = torch.from_numpy(at + 1).expand(len(rows), -1).to(context.device)
+    with torch.no_grad(), autocast(context.device, context.params.model.precision):
+        return reader.word_log_probs(reader.masked_hidden(batch.to(context.device), at_KM))
+
+
+def _read(
+    context: Context, reader: Reader, tokens: np.ndarray, at: np.ndarray, targets: np.ndarray, rows: list[int]
+) -> torch.Tensor:
+    """log p(y|z,x) of given words, [K]."""
+    log_words_KMV = _words(context, reader, tokens, at, rows)
+    targets_KM1 = torch.from_numpy(targets).to(context.device).expand(len(rows), -1)[:, :, None]
+    return log_words_KMV.gather(-1, targets_KM1)[:, :, 0].sum(1)
+
+
+def _table(rows: list[dict[str, Any]], reader_column: str, best: int | None) -> Table:
+    """The candidates; the answer's span is highlighted in its passage."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name, justify in (("p(z|x)", "right"), (reader_column, "right"), ("utility", "right"), ("answer", "left")):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("passage")
+    for number, row in enumerate(rows):
+        passage = row["passage"]
+        text = Text("(null document)", style="dim")
+        if passage is not None:
+            text = Text.assemble((passage["title"], "bold"), "  ", passage["body"])
+            if row["span"]:
+                offset = len(passage["title"]) + 2
+                text.stylize("reverse", offset + row["span"][0], offset + row["span"][1])
+        utility = f"{row['utility']:+.2f}" if row["utility"] is not None else "-"
+        style = "bold" if number == best else ""
+        table.add_row(
+            f"{row['probability']:.3f}",
+            f"{row['reader_probability']:.3g}",
+            utility,
+            Text(row["answer"], style),
+            text,
+        )
+    return table

@@ -1,0 +1,106 @@
+"""metrics.jsonl: one JSON object a line, appended while a stage runs, cut back when it resumes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from realm_lab.core.files import atomic_write
+from realm_lab.errors import UserError
+
+RESERVED = ("step", "time")
+
+
+class MetricLog:
+    """The metrics of one stage; `path` need not exist yet. One writer at a time, any number of readers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._non_finite: set[str] = set()
+        self._tail_is_whole = False
+
+    @property
+    def non_finite(self) -> set[str]:
+        """Names that were NaN or infinite at least once since this object was made."""
+        return set(self._non_finite)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Append one line {"step", "time" (unix seconds), **values} and flush it.
+
+        Values are anything `float()` takes. JSON has no NaN or infinity: they become null, and
+        `non_finite` remembers the name.
+        """
+        row: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
+        for name, value in values.items():
+            assert name not in RESERVED, f"'{name}' is not a metric name"
+            number = float(value)
+            if not math.isfinite(number):
+                self._non_finite.add(name)
+            row[name] = number if math.isfinite(number) else None
+        line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
+        if not self._tail_is_whole:
+            self._drop_torn_line()
+        with open(self.path, "ab") as file:
+            # One write, so that a reader sees at most one torn line: the last.
+            file.write(line.encode())
+
+    def truncate_after(self, step: int) -> int:
+        """Drop the lines with a step greater than `step`, and a torn last line; atomic. Returns how many went."""
+        if not self.path.exists():
+            return 0
+        lines, torn = _whole_lines(self.path)
+        kept = [text for text, row in lines if row["step"] <= step]
+        dropped = len(lines) - len(kept) + torn
+        if dropped:
+            with atomic_write(self.path, "wb") as file:
+                file.writelines(text + b"\n" for text in kept)
+        self._tail_is_whole = True
+        return dropped
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All whole lines in file order; a torn last line is ignored, an absent file is empty.
+
+        Raises:
+            UserError: a broken line before the last, with file and line number.
+        """
+        return read_metrics(self.path)
+
+    def _drop_torn_line(self) -> None:
+        """A crash may have left half a line: appending to it would break the file in the middle."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            lines, torn = _whole_lines(self.path)
+            if torn:
+                os.truncate(self.path, sum(len(text) + 1 for text, _ in lines))
+        self._tail_is_whole = True
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics.jsonl; non-finite values read as None. See `MetricLog.rows`."""
+    return [row for _, row in _whole_lines(Path(path))[0]] if Path(path).exists() else []
+
+
+def _whole_lines(path: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], int]:
+    """([(bytes without newline, row)], number of torn lines at the end: 0 or 1)."""
+    *texts, tail = path.read_bytes().split(b"\n")
+    lines: list[tuple[bytes, dict[str, Any]]] = []
+    for number, text in enumerate(texts, 1):
+        try:
+            row = json.loads(text)
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int) or not row.get("time"):
+                raise ValueError("no 'step' or no 'time'")
+        except ValueError as error:
+            # A machine that loses power can leave a last line of the right length with wrong bytes.
+            if number == len(texts) and not tail:
+                return lines, 1
+            raise UserError(
+                f"{path}, line {number}: not a metrics record ({error}); delete this line, "
+                "or the stage's folder to run it again"
+            ) from None
+        lines.append((text, row))
+    return lines, int(bool(tail))

@@ -1,0 +1,346 @@
+"""Run folders: runs/<label>-s<seed>-<key>/run.json and the stages they share, runs/stages/<stage>-<key>/.
+
+These files are the truth about what ran; reports and MLflow only read them.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+import psutil
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from realm_lab.core.files import atomic_write, canonical_json, read_json, write_json
+from realm_lab.errors import UserError
+from realm_lab.tracking.environment import describe
+from realm_lab.tracking.metric_log import MetricLog
+
+State = Literal["PENDING", "RUNNING", "PREEMPTED", "COMPLETE", "FAILED"]
+KEY_LENGTH = 12
+HEARTBEAT_INTERVAL_SECONDS = 2.0
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True)
+class Status:
+    """status.json of a stage. Times are unix seconds; `wall_seconds` is the sum over attempts."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    state: State = "PENDING"
+    attempt: int = 0
+    host: str = ""
+    pid: int = 0
+    started_at: float | None = None
+    heartbeat_at: float | None = None
+    finished_at: float | None = None
+    step: int = 0
+    total_steps: int = 0
+    steps_per_second: float = 0.0
+    wall_seconds: float = 0.0
+    error: str | None = None
+    flags: tuple[str, ...] = ()
+
+    @property
+    def is_lost(self) -> bool:
+        """True if it claims to run on this host and its process is gone."""
+        here = self.host == socket.gethostname()
+        return self.state == "RUNNING" and here and not _is_alive(self.pid, self.heartbeat_at or 0.0)
+
+
+STATUS = TypeAdapter(Status)
+
+
+class StageRun:
+    """One execution of one stage: runs/stages/<stage>-<key[:12]>/. Made by `open`; one process writes, others read."""
+
+    def __init__(self, path: Path, stage: str) -> None:
+        self.path = Path(path)
+        self.stage = stage
+        self.metrics = MetricLog(self.path / "metrics.jsonl")
+        self._began = time.monotonic()
+        self._wall_before = 0.0
+        self._anchor: tuple[int, float] | None = None
+        self._last_beat = -math.inf
+        self._current: Status | None = None
+
+    @functools.cached_property
+    def key(self) -> str:
+        """The stage's key in full, from config.yaml."""
+        return str(_read_config(self.path / "config.yaml").get("key"))
+
+    @classmethod
+    def open(cls, runs: Path, stage: str, key: str, config: Mapping[str, Any]) -> StageRun:
+        """The stage's folder, made with config.yaml if new.
+
+        Raises:
+            UserError: the folder belongs to another key.
+        """
+        path = Path(runs) / "stages" / f"{stage}-{key[:KEY_LENGTH]}"
+        config_path = path / "config.yaml"
+        if not config_path.exists():
+            plain = {"stage": stage, "key": key, **json.loads(json.dumps(dict(config), allow_nan=False))}
+            assert (plain["stage"], plain["key"]) == (stage, key), "config names another stage or key"
+            with atomic_write(config_path) as file:
+                writer = YAML(typ="safe")
+                writer.default_flow_style = False
+                writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+                writer.dump(plain, file)
+        run = cls(path, stage)
+        if run.key != key:
+            raise UserError(f"{config_path}: belongs to key {run.key}, not {key}; move this folder away")
+        return run
+
+    def status(self) -> Status:
+        """What status.json says; PENDING when there is none."""
+        path = self.path / "status.json"
+        return _validated(STATUS, read_json(path), path) if path.exists() else Status()
+
+    def is_complete(self) -> bool:
+        """True once `finish` has been reached."""
+        return self.status().state == "COMPLETE" and (self.path / "results.json").exists()
+
+    def start(self, total_steps: int, device: str = "cpu") -> None:
+        """Begin an attempt: RUNNING, written with env.json. The first attempt's start, flags and wall time are kept."""
+        before = self.status()
+        now = time.time()
+        self._began = time.monotonic()
+        self._wall_before = before.wall_seconds
+        self._anchor = None
+        self._last_beat = -math.inf
+        write_json(self.path / "env.json", describe(device))
+        self._write(
+            replace(
+                before,
+                state="RUNNING",
+                attempt=before.attempt + 1,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                started_at=before.started_at or now,
+                heartbeat_at=now,
+                finished_at=None,
+                total_steps=int(total_steps),
+                steps_per_second=0.0,
+                error=None,
+            )
+        )
+
+    def heartbeat(self, step: int, *, force: bool = False) -> None:
+        """Say that `step` is done; written at most every 2 s unless `force`."""
+        now = time.monotonic()
+        anchor_step, anchor_time = self._anchor = self._anchor or (step, now)
+        elapsed = now - anchor_time
+        rate = (step - anchor_step) / elapsed if elapsed > 0 else 0.0
+        self._current = replace(self._now(), step=int(step), steps_per_second=rate)
+        if force or now - self._last_beat >= HEARTBEAT_INTERVAL_SECONDS:
+            self._last_beat = now
+            self._write(self._current)
+
+    def flag(self, name: str) -> None:
+        """Add a warning such as "collapsed" to the status, once."""
+        current = self._now()
+        if name not in current.flags:
+            self._write(replace(current, flags=(*current.flags, name)))
+
+    def finish(self, results: Mapping[str, Any]) -> None:
+        """Write results.json, then COMPLETE. Non-finite numbers become null and set the flag non_finite_results."""
+        plain, non_finite = _plain(results)
+        write_json(self.path / "results.json", plain)
+        if non_finite:
+            self.flag("non_finite_results")
+        self._write(replace(self._now(), state="COMPLETE", finished_at=time.time(), error=None))
+
+    def fail(self, message: str) -> None:
+        """FAILED, with the last line of `message` that is not empty."""
+        lines = [line.strip() for line in message.splitlines() if line.strip()]
+        error = lines[-1] if lines else "unknown error"
+        self._write(replace(self._now(), state="FAILED", finished_at=time.time(), error=error))
+
+    def preempt(self) -> None:
+        """PREEMPTED: stopped on request after a checkpoint; the next `start` goes on from it."""
+        self._write(replace(self._now(), state="PREEMPTED", finished_at=time.time()))
+
+    def results(self) -> dict[str, Any]:
+        """results.json; a stage that has not finished is a UserError."""
+        path = self.path / "results.json"
+        if not path.exists():
+            raise UserError(f"{path}: no results yet; the stage {self.stage} is {self.status().state}, run it again")
+        return read_json(path)
+
+    def _now(self) -> Status:
+        """The status as known to this process, with the clocks brought forward."""
+        wall = self._wall_before + time.monotonic() - self._began
+        current = self._current or self.status()
+        if current.pid != os.getpid() or current.state != "RUNNING":
+            return current  # Nobody's attempt, or another process's: its clocks are not ours.
+        return replace(current, heartbeat_at=time.time(), wall_seconds=wall)
+
+    def _write(self, status: Status) -> None:
+        self._current = status
+        write_json(self.path / "status.json", asdict(status))
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """run.json: one cell of a study at one seed. `stages` maps stage -> folder relative to runs/, in order."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    label: str
+    seed: int
+    run_key: str
+    cell_key: str
+    study: str
+    baseline: bool
+    preset: str
+    engine_version: int
+    params: dict[str, Any]
+    inputs: dict[str, str]
+    stages: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """The folder's name under runs/."""
+        return f"{self.label}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
+
+
+RUN_RECORD = TypeAdapter(RunRecord)
+
+
+def write_run_record(runs: Path, record: RunRecord) -> Path:
+    """Write runs/<name>/run.json and return its path; the same content again changes nothing.
+
+    Raises:
+        UserError: a label that is no folder name, or other content under the same name.
+    """
+    if not re.fullmatch(r"\w[\w.=,+-]*", record.label):
+        raise UserError(f"label '{record.label}': use letters, digits and . _ = , + - only (it names a folder)")
+    path = Path(runs) / record.name / "run.json"
+    plain = json.loads(canonical_json(asdict(record)))
+    if path.exists():
+        found = read_json(path)
+        if found != plain:
+            changed = sorted(key for key in {*found, *plain} if found.get(key) != plain.get(key))
+            raise UserError(f"{path}: another run has this name (different: {', '.join(changed)}); change the label")
+    else:
+        write_json(path, asdict(record))
+    return path
+
+
+def read_run_record(path: Path) -> RunRecord:
+    """One run.json; a broken one is a UserError that names file and field."""
+    record = _validated(RUN_RECORD, read_json(path), path)
+    if path.parent.name != record.name:
+        raise UserError(f"{path}: the record is of {record.name}; rename the folder back, or delete the copy")
+    return record
+
+
+def run_record_paths(runs: Path) -> list[Path]:
+    """All run.json files under `runs`, sorted."""
+    return sorted(Path(runs).glob("*/run.json"))
+
+
+def read_run_records(runs: Path) -> list[RunRecord]:
+    """All records, sorted by label and seed; a broken run.json is a UserError that names the file."""
+    records = [read_run_record(path) for path in run_record_paths(runs)]
+    return sorted(records, key=lambda record: (record.label, record.seed, record.run_key))
+
+
+def stage_of(runs: Path, record: RunRecord, stage: str) -> StageRun | None:
+    """The folder of one of the run's stages; None when the run has no such stage or it does not exist yet."""
+    relative = record.stages.get(stage)
+    if relative is None or not (Path(runs) / relative / "config.yaml").exists():
+        return None
+    return StageRun(Path(runs) / relative, stage)
+
+
+def run_state(runs: Path, record: RunRecord) -> State:
+    """COMPLETE if every stage is; else FAILED (also when a process is lost), RUNNING, PREEMPTED or PENDING."""
+    return state_of(stage_statuses(runs, record))
+
+
+def state_of(statuses: Mapping[str, Status]) -> State:
+    """The state of a run whose stages have these statuses, as `run_state` says it."""
+    present = {status.state for status in statuses.values()}
+    if present == {"COMPLETE"}:
+        return "COMPLETE"
+    order: tuple[State, ...] = ("FAILED", "RUNNING", "PREEMPTED")
+    return next((state for state in order if state in present), "PENDING")
+
+
+def run_error(runs: Path, record: RunRecord) -> str | None:
+    """Why the run failed, as "<stage>: <last line>"; None if it did not."""
+    for stage, status in stage_statuses(runs, record).items():
+        if status.state == "FAILED":
+            return f"{stage}: {status.error or 'unknown error'}"
+    return None
+
+
+def stage_statuses(runs: Path, record: RunRecord) -> dict[str, Status]:
+    """The status of each of the run's stages, in order; a lost process is shown as FAILED."""
+    statuses = {}
+    for stage in record.stages:
+        run = stage_of(runs, record, stage)
+        status = run.status() if run else Status()
+        if status.is_lost:
+            status = replace(status, state="FAILED", error=f"lost (process {status.pid} on {status.host} is gone)")
+        statuses[stage] = status
+    return statuses
+
+
+def _validated(adapter: TypeAdapter[Record], value: Any, path: Path) -> Record:
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        field = ".".join(str(part) for part in problem["loc"]) or "the whole file"
+        raise UserError(f"{path}: {field}: {problem['msg']}; repair or delete the file") from None
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid YAML ({str(error).splitlines()[0]}); delete this folder") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: expected 'key: value' lines; delete this folder to run the stage again")
+    return config
+
+
+def _is_alive(pid: int, seen_at: float) -> bool:
+    """True if process `pid` runs and may be the one that wrote at `seen_at` (unix seconds)."""
+    try:
+        process = psutil.Process(pid)
+        # A killed child that nobody has collected is dead; a process born after the last word is another one.
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= seen_at + 1.0
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:
+        return True
+
+
+def _plain(value: Any) -> tuple[Any, bool]:
+    """(value of plain JSON types, whether a non-finite number became null)."""
+    if isinstance(value, Mapping):
+        pairs = {str(key): _plain(item) for key, item in value.items()}
+        return {key: item for key, (item, _) in pairs.items()}, any(bad for _, bad in pairs.values())
+    if isinstance(value, list | tuple):
+        items = [_plain(item) for item in value]
+        return [item for item, _ in items], any(bad for _, bad in items)
+    if hasattr(value, "item"):
+        value = value.item()  # numpy and torch scalars
+    if isinstance(value, float) and not math.isfinite(value):
+        return None, True
+    return value, False

@@ -1,0 +1,133 @@
+"""Masked pairs of segments for the reader's warm start: BERT training on text that can help (section 3.4)."""
+
+# Shapes: B pairs, L positions, M masked positions
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from realm_lab.core.seeding import epoch_order
+from realm_lab.corpus.store import NO_ROW, Articles, Passages, Sentences
+from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.models.inputs import Batch, join, pad_positions
+
+
+class Pair(NamedTuple):
+    """A sentence with its salient spans, and a second segment that may or may not help."""
+
+    first: np.ndarray
+    spans: np.ndarray  # [spans, 2]
+    second: np.ndarray
+
+
+class PairSource(Protocol):
+    """Where pairs come from."""
+
+    def __len__(self) -> int: ...
+
+    def pair(self, item: int, related: bool, generator: np.random.Generator) -> Pair:
+        """Pair `item`, its second segment related to the first or not."""
+
+
+class ArticlePairs:
+    """Throw-away articles of the toy world. Unrelated: another fact of the same subject, or another article."""
+
+    def __init__(self, articles: Articles):
+        self._articles = articles
+
+    def __len__(self) -> int:
+        return len(self._articles)
+
+    def pair(self, item: int, related: bool, generator: np.random.Generator) -> Pair:
+        """See PairSource."""
+        second = self._articles.restated[item]
+        if not related and generator.random() < 0.5:
+            second = self._articles.other[item]
+        elif not related:
+            second = self._articles.restated[int(generator.integers(len(self)))]
+        return Pair(self._articles.sentences[item], np.asarray(self._articles.spans[item]).reshape(-1, 2), second)
+
+
+class PassagePairs:
+    """Sentences of a corpus. Related: the passage before, around or after it in its article; unrelated: any passage."""
+
+    def __init__(self, sentences: Sentences, passages: Passages):
+        self._sentences, self._passages = sentences, passages
+
+    def __len__(self) -> int:
+        return len(self._sentences)
+
+    def pair(self, item: int, related: bool, generator: np.random.Generator) -> Pair:
+        """See PairSource."""
+        origin = int(self._sentences.origins[item])
+        row = int(generator.integers(len(self._passages)))
+        if related and origin != NO_ROW:
+            near = origin + int(generator.integers(-1, 2))
+            inside = 0 <= near < len(self._passages)
+            row = near if inside and self._passages.articles[near] == self._passages.articles[origin] else origin
+        return Pair(self._sentences.tokens[item], self._sentences.salient_spans(item), self._passages.bodies[row])
+
+
+class MaskedPairs(NamedTuple):
+    """A joined batch with its masked positions."""
+
+    batch: Batch
+    at_BM: Tensor  # int64
+    targets_BM: Tensor  # int64
+    is_masked_BM: Tensor  # bool: false in padding of the positions
+
+
+class PairSampler:
+    """Draws masked batches of pairs, a pure function of the step."""
+
+    def __init__(
+        self,
+        source: PairSource,
+        special: SpecialIds,
+        continues: np.ndarray,
+        *,
+        seed: int,
+        max_length: int,
+        mask_rate: float,
+        salient_fraction: float,
+    ):
+        self._source, self._special, self._continues = source, special, continues
+        self._max_length, self._mask_rate, self._salient_fraction = max_length, mask_rate, salient_fraction
+        self._order = epoch_order(len(source), seed, "warm-start-pairs")
+
+    def batch(self, step: int, size: int, related_fraction: float, generator: np.random.Generator) -> MaskedPairs:
+        """Batch `step`: half salient spans of the first segment, half whole words of both segments."""
+        firsts, seconds, places, targets = [], [], [], []
+        for item in self._order.take(step * size, size):
+            pair = self._source.pair(int(item), generator.random() < related_fraction, generator)
+            first, second = np.array(pair.first, np.int64), np.array(pair.second, np.int64)
+            second = second[: self._max_length - 3 - len(first)]
+            in_second = np.empty(0, np.int64)
+            if generator.random() < self._salient_fraction and len(pair.spans):
+                start, end = pair.spans[generator.integers(len(pair.spans))]
+                in_first = np.arange(start, end)
+            else:
+                in_first = self._whole_words(first, generator)
+                in_second = self._whole_words(second, generator)
+            targets.append(np.concatenate([first[in_first], second[in_second]]))
+            places.append(np.concatenate([in_first + 1, in_second + len(first) + 2]))
+            first[in_first] = self._special.mask
+            second[in_second] = self._special.mask
+            firsts.append(first)
+            seconds.append(second)
+        at_BM, is_masked_BM = pad_positions(places)
+        targets_BM, _ = pad_positions(targets)
+        return MaskedPairs(join(firsts, seconds, self._special, self._max_length), at_BM, targets_BM, is_masked_BM)
+
+    def _whole_words(self, tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Positions of a share of the words, every wordpiece of a chosen word, at least one word."""
+        if not len(tokens):
+            return np.empty(0, np.int64)
+        starts = np.flatnonzero(~self._continues[tokens])
+        words = np.split(np.arange(len(tokens)), starts[starts > 0])
+        count = max(1, round(self._mask_rate * len(words)))
+        chosen = generator.choice(len(words), size=count, replace=False)
+        return np.concatenate([words[number] for number in chosen])

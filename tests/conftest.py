@@ -1,0 +1,61 @@
+"""What every test stands on: no telemetry, no tracking server of the user's, one thread."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+# Before any library is imported; inherited by the processes that tests start.
+os.environ["DVC_NO_ANALYTICS"] = "1"
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+os.environ["DO_NOT_TRACK"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch and faiss bring an OpenMP each; two tests at once share the cores
+os.environ.pop("MLFLOW_TRACKING_URI", None)
+
+
+def _slurm_answers() -> bool:
+    if not shutil.which("sbatch"):
+        return False
+    try:
+        ping = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return ping.returncode == 0 and " UP" in ping.stdout
+
+
+def _cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+# marker -> (is it here?, why a test is skipped)
+NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
+    "browser": (lambda: shutil.which("chromium") is not None, "no Chromium: apt-get install chromium"),
+    "slurm": (_slurm_answers, "no SLURM controller answers `scontrol ping`"),
+    "gpu": (_cuda, "no CUDA device"),
+    "postgres": (lambda: "REALM_LAB_POSTGRES" in os.environ, "REALM_LAB_POSTGRES names no PostgreSQL server"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip, with the reason, what this machine cannot run."""
+    for marker, (is_here, reason) in NEEDS.items():
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and not is_here():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return REPOSITORY

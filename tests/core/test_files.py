@@ -1,0 +1,165 @@
+"""Atomic writes leave the old file or the new one, and digests depend on content alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from realm_lab.core.files import (
+    atomic_directory,
+    atomic_write,
+    canonical_json,
+    digest,
+    digest_file,
+    read_json,
+    read_json_lines,
+    write_json,
+    write_text,
+)
+from realm_lab.errors import UserError
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def test_a_write_makes_the_folders_and_leaves_nothing_else(tmp_path: Path) -> None:
+    target = tmp_path / "a" / "b.txt"
+    write_text(target, "Σ\n")
+    assert target.read_bytes() == "Σ\n".encode()
+    assert list(target.parent.iterdir()) == [target]
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    write_text(target, "old")
+    with pytest.raises(RuntimeError, match="in the middle"), atomic_write(target) as file:  # noqa: PT012
+        file.write("half of the new")
+        raise RuntimeError("in the middle")
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_old_file_stands_until_the_block_ends(tmp_path: Path) -> None:
+    target = tmp_path / "a.bin"
+    with atomic_write(target, "wb") as file:
+        file.write(b"\x00\xff")
+        assert not target.exists()
+    assert target.read_bytes() == b"\x00\xff"
+
+
+def test_a_process_killed_in_the_middle_of_a_write_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "a.txt"
+    write_text(target, "old")
+    program = (
+        "import os, sys; from pathlib import Path; from realm_lab.core.files import atomic_write\n"
+        "with atomic_write(Path(sys.argv[1])) as file:\n"
+        "    file.write('new'); file.flush(); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run([sys.executable, "-c", program, str(target)], check=False)
+    assert killed.returncode == -9
+    assert target.read_text() == "old"
+    write_text(target, "next")  # what the killed one left behind is in nobody's way
+    assert target.read_text() == "next"
+
+
+def test_a_directory_appears_whole_and_replaces_the_old_one(tmp_path: Path) -> None:
+    target = tmp_path / "generation"
+    with atomic_directory(target) as scratch:
+        (scratch / "one").write_text("1")
+        assert not target.exists()
+    with atomic_directory(target) as scratch:
+        (scratch / "two").write_text("2")
+        assert (target / "one").exists()
+    assert [path.name for path in target.iterdir()] == ["two"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_failed_directory_vanishes_and_the_old_one_stays(tmp_path: Path) -> None:
+    target = tmp_path / "generation"
+    with atomic_directory(target) as scratch:
+        (scratch / "one").write_text("1")
+    with pytest.raises(KeyboardInterrupt), atomic_directory(target) as scratch:  # noqa: PT012
+        (scratch / "two").write_text("2")
+        raise KeyboardInterrupt
+    assert [path.name for path in target.iterdir()] == ["one"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@given(JSON_VALUES)
+def test_json_survives_the_round_trip(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+    path = tmp_path_factory.getbasetemp() / "round-trip.json"
+    write_json(path, value)
+    assert read_json(path) == value
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, {"deep": [-math.inf]}])
+def test_a_number_that_json_does_not_have_is_refused(tmp_path: Path, value: object) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(tmp_path / "a.json", value)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical_json(value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_json_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"metrics\.json: no such file"):
+        read_json(tmp_path / "metrics.json")
+
+
+def test_a_broken_json_file_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.json"
+    path.write_text('{\n"a": 1,\n"b": }\n')
+    with pytest.raises(UserError, match=r"metrics\.json, line 3: not valid JSON"):
+        read_json(path)
+    path.write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(UserError, match=r"metrics\.json.*not valid JSON"):
+        read_json(path)
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "eval.jsonl"
+    path.write_text('{"id": 1}\n{"id": 2}\n')
+    assert read_json_lines(path) == [{"id": 1}, {"id": 2}]
+    path.write_text('{"id": 1}\n{"id": \n')
+    with pytest.raises(UserError, match=r"eval\.jsonl, line 2: not valid JSON"):
+        read_json_lines(path)
+
+
+@given(st.dictionaries(st.text(), JSON_VALUES, max_size=5))
+def test_a_digest_does_not_depend_on_the_order_of_keys(value: dict[str, object]) -> None:
+    backwards = dict(reversed(value.items()))
+    assert digest(value) == digest(backwards) == digest(json.loads(canonical_json(value)))
+
+
+def test_a_digest_tells_values_and_types_apart() -> None:
+    values = [0, 0.5, "0", False, None, [], {}, [0], {"a": 0}, {"a": "0"}, {"b": 0}]
+    assert len({digest(value) for value in values}) == len(values)
+
+
+def test_the_digest_of_a_run_never_moves() -> None:
+    # Runs are found by this digest: if this line has to change, every earlier run is orphaned.
+    assert canonical_json({"b": 1e-5, "a": ["é", None, True]}) == '{"a":["é",null,true],"b":1e-05}'
+    assert (
+        digest({"b": 1e-5, "a": ["é", None, True]})
+        == hashlib.sha256('{"a":["é",null,true],"b":1e-05}'.encode()).hexdigest()
+    )
+
+
+def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(os.urandom(100_000))
+    assert digest_file(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(UserError, match=r"absent\.txt: no such file; check the path in params\.yaml"):
+        digest_file(tmp_path / "absent.txt")

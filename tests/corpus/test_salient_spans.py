@@ -1,0 +1,120 @@
+"""The rule tagger: dates, names and numbers with exact offsets."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from realm_lab.corpus import salient_spans
+from realm_lab.corpus.dates import find_dates
+from realm_lab.corpus.records import Span
+from realm_lab.corpus.salient_spans import find_tagger, register_tagger, tag
+from realm_lab.errors import UserError
+
+DATES = [
+    "July 1969", "July, 1969", "July of 1969", "12 March 1912", "12th of March, 1912", "March 12, 1912",
+    "Sept. 5, 2001", "March 12–14, 1912", "12-14 March 1912", "1969", "1914–1918", "1914-18", "1960s", "1960's",
+    "'60s", "19th century", "19th-century", "nineteenth century", "5th century BC", "4th to 6th centuries",
+    "1969-07-20", "1969/7/20", "20/07/1969", "7.20.1969", "12 March", "March 12", "March 12th", "44 BC", "44 B.C.",
+    "800–700 BCE", "AD 70", "70 AD", "476 CE", "summer of 1969", "Spring 2010", "May–June 1940",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("date", DATES)
+@pytest.mark.parametrize("frame", ["it was {} when", "{}", "({}), 😀 {}, and", "Éa in {}."])
+def test_dates(date: str, frame: str) -> None:
+    text = frame.format(*[date] * frame.count("{}"))
+    assert [text[start:end] for start, end in find_dates(text)] == [date] * frame.count("{}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10,000 men", "$1500", "1500 km", "2000 people", "31969", "X1969", "1969X", "19690", "3.1969", "1969.5", "999",
+        "marching 5",
+    ],
+)  # fmt: skip
+def test_not_dates(text: str) -> None:
+    assert find_dates(text) == []
+
+
+def spans_of(text: str, context: str = "") -> list[tuple[str, str]]:
+    return [(text[start:end], label) for start, end, label in tag(text, context)]
+
+
+SENTENCES = {
+    "The Statue of Liberty and Vincent van Gogh met.": ["Statue of Liberty", "Vincent van Gogh"],
+    "It was J. R. R. Tolkien, Dr. Dre and Martin Luther King, Jr. in St. Louis.": [
+        "J. R. R. Tolkien", "Dr. Dre", "Martin Luther King, Jr.", "St. Louis",
+    ],
+    "In the U.S. no Alps are seen by Alexander the Great.": ["U.S.", "Alps", "Alexander the Great"],
+    "Super Bowl 50 pits AT&T against O'Brien's iPhone.": ["Super Bowl 50", "AT&T", "O'Brien", "iPhone"],
+    "However, the Franco-Prussian War made Adolphe Thiers.": ["Franco-Prussian War", "Adolphe Thiers"],
+    "I think I'm in Paris.": ["Paris"],
+    "She heard The Who and One Nation.": ["The Who", "One Nation"],
+    "NASA flew.": ["NASA"],
+    "Élan Vital met Иван Грозный and Ångström.": ["Élan Vital", "Иван Грозный", "Ångström"],
+    "Because of the Danube it stopped.": ["Danube"],
+    "Who was he?": [],
+    "": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "names"), SENTENCES.items())
+def test_names(text: str, names: list[str]) -> None:
+    assert [name for name, label in spans_of(text) if label == "name"] == names
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "names"),
+    [
+        ("Warsaw is large.", "", []),
+        ("Warsaw is large.", "Warsaw is large. They left Warsaw.", ["Warsaw"]),
+        ("Cats sleep.", "Cats sleep. Most cats do.", []),
+        ("Physicist Marie Curie won.", "", ["Physicist Marie Curie"]),
+        ("Physicist Marie Curie won.", "She was a physicist.", ["Marie Curie"]),
+        ('He said: "Warsaw is large."', "", []),
+    ],
+)
+def test_first_words_need_the_context(text: str, context: str, names: list[str]) -> None:
+    assert [name for name, _ in spans_of(text, context)] == names
+
+
+def test_numbers_and_the_order_of_kinds() -> None:
+    text = "On 7 May 1945 it paid $1.5 million (71%) to Apollo 11 for 1,200 parts and the 3rd of 24–10."
+    assert spans_of(text) == [
+        ("7 May 1945", "date"),
+        ("$1.5 million", "number"),
+        ("71%", "number"),
+        ("Apollo 11", "name"),
+        ("1,200", "number"),
+        ("3rd", "number"),
+        ("24", "number"),
+        ("10", "number"),
+    ]
+
+
+PIECES = [
+    "The ", "New York", " of ", "1969", ". ", "U.S.", "É\u0301a", "😀", "12 March ", ",", "\u200b", "van ", "$5",
+    " ", "\0", "I",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=12))
+def test_spans_are_sorted_apart_and_without_outer_blanks(parts: list[str]) -> None:
+    text = "".join(parts)
+    place = 0
+    for start, end, _ in tag(text, text):
+        assert place <= start < end <= len(text)
+        assert text[start:end] == text[start:end].strip()
+        assert "\0" not in text[start:end]
+        place = end
+
+
+def test_a_tagger_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(salient_spans, "TAGGERS", dict(salient_spans.TAGGERS))
+    register_tagger("first", lambda text, context: (Span(0, 1, "x"),))
+    assert find_tagger("first")("abc", "") == (Span(0, 1, "x"),)
+    with pytest.raises(UserError, match="'last' is not one of first, rule"):
+        find_tagger("last")

@@ -1,0 +1,150 @@
+"""The WordPiece vocabulary: deterministic, readable by transformers, blind to special tokens in text."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models
+
+from realm_lab.corpus.vocabulary import (
+    MAX_CHARACTERS,
+    SPECIAL_TOKENS,
+    SpecialIds,
+    encode_batch_plain,
+    load_tokenizer,
+    save_tokenizer,
+    special_ids,
+    token_counter,
+    tokenizer_digest,
+    train_wordpiece,
+    wordpiece_from_vocabulary,
+)
+from realm_lab.errors import UserError
+
+# Few words and many ties: what the library's own trainer orders by chance.
+TEXTS = [f"Word{number} and Élan {number % 7} the other{number % 5}." for number in range(40)]
+
+
+@pytest.fixture
+def learned() -> Tokenizer:
+    return train_wordpiece(TEXTS, 100)
+
+
+def test_learned_vocabulary_has_special_tokens_first_and_the_size_asked_for(learned: Tokenizer) -> None:
+    assert special_ids(learned) == SpecialIds(0, 1, 2, 3, 4)
+    assert learned.get_vocab_size() == 100
+    assert sorted(learned.get_vocab().values()) == list(range(100))
+    assert learned.encode("the Élan", add_special_tokens=False).tokens == ["the", "elan"]
+
+
+def test_learning_stops_where_the_text_has_no_more_to_offer() -> None:
+    assert train_wordpiece(["aa bb"], 1000).get_vocab_size() == len(SPECIAL_TOKENS) + 4 + 2
+
+
+def test_learning_is_the_same_in_every_process() -> None:
+    many = "".join(chr(0x4E00 + number) + "x " for number in range(MAX_CHARACTERS + 50))  # ties at the cut-off
+    program = (
+        "import sys, json; from realm_lab.corpus.vocabulary import *; "
+        "print(tokenizer_digest(train_wordpiece(json.load(sys.stdin), 1200)))"
+    )
+    run = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            input=json.dumps([*TEXTS, many]),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for _ in range(2)
+    ]
+    assert run[0] == run[1] == tokenizer_digest(train_wordpiece([*TEXTS, many], 1200)) + "\n"
+
+
+def test_learning_needs_text_and_room_for_its_characters() -> None:
+    with pytest.raises(UserError, match="no text to learn a vocabulary from"):
+        train_wordpiece([" ", ""], 1000)
+    with pytest.raises(UserError, match=r"vocabulary_size: 8 does not hold the characters; give at least 9"):
+        train_wordpiece(["aa bb"], 8)
+
+
+def test_given_vocabulary() -> None:
+    tokenizer = wordpiece_from_vocabulary(["ab", "##c", "a"])
+    assert special_ids(tokenizer) == SpecialIds(0, 1, 2, 3, 4)
+    assert tokenizer.encode("ABC a x").ids == [2, 5, 6, 7, 1, 3]
+    placed = wordpiece_from_vocabulary(["a", *SPECIAL_TOKENS])
+    assert special_ids(placed) == SpecialIds(1, 2, 3, 4, 5)
+    assert wordpiece_from_vocabulary(["A", "a"], lowercase=False).encode("A a").ids == [2, 5, 6, 3]
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"), [(["a", "a"], "'a' occurs more than once"), (["[PAD]"], r"\[UNK\].* missing")]
+)
+def test_given_vocabulary_is_checked(words: list[str], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        wordpiece_from_vocabulary(words)
+
+
+def test_saved_tokenizer_loads_here_and_in_transformers(learned: Tokenizer, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    save_tokenizer(learned, tmp_path, max_length=99)
+    assert tokenizer_digest(load_tokenizer(tmp_path)) == tokenizer_digest(learned)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    text = "The Élan, [MASK] word3!"
+    assert theirs(text)["input_ids"] == learned.encode(text).ids
+    assert theirs("the", "other")["token_type_ids"] == learned.encode("the", "other").type_ids == [0, 0, 0, 1, 1]
+    assert (theirs.pad_token_id, theirs.mask_token_id, theirs.model_max_length) == (0, 4, 99)
+    assert len(theirs) == 100
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_folder_with_only_a_word_list(tmp_path: Path, lowercase: bool) -> None:
+    tokenizer = wordpiece_from_vocabulary(["a", "A", "\u2028b"], lowercase)
+    save_tokenizer(tokenizer, tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    assert tokenizer_digest(load_tokenizer(tmp_path)) == tokenizer_digest(tokenizer)
+
+
+def test_truncation_and_padding_of_a_checkpoint_are_switched_off(learned: Tokenizer, tmp_path: Path) -> None:
+    learned.enable_truncation(4)
+    learned.enable_padding(length=4)
+    save_tokenizer(learned, tmp_path)
+    assert token_counter(load_tokenizer(tmp_path))(["the", "the the the the the the"]) == [1, 6]
+
+
+def test_special_tokens_in_text_are_text(learned: Tokenizer) -> None:
+    text = "😀 é the [MASK] [SEP]"
+    (encoding,) = encode_batch_plain(learned, [text])
+    assert not {0, 2, 3, 4} & set(encoding.ids)
+    assert [text[start:end] for start, end in encoding.offsets][:3] == ["😀", "é", "the"]
+    assert learned.encode("[MASK]", add_special_tokens=False).ids == [4], "the tokenizer itself is left as it was"
+
+
+def test_digest_is_of_what_decides_the_encoding(learned: Tokenizer) -> None:
+    before = tokenizer_digest(learned)
+    learned.enable_truncation(4)
+    assert tokenizer_digest(learned) == before
+    words = sorted(learned.get_vocab(), key=learned.get_vocab().__getitem__)
+    assert tokenizer_digest(wordpiece_from_vocabulary(words)) == before
+    assert tokenizer_digest(wordpiece_from_vocabulary(words, lowercase=False)) != before
+    assert tokenizer_digest(wordpiece_from_vocabulary([*words[:-2], words[-1], words[-2]])) != before
+
+
+def test_folders_that_hold_no_tokenizer(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder; put a checkpoint there"):
+        load_tokenizer(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"neither tokenizer.json nor vocab.txt"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "vocab.txt").write_text("a\nb\n")
+    with pytest.raises(UserError, match=r"vocab.txt: the vocabulary lacks \[PAD\]"):
+        load_tokenizer(tmp_path)
+    Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match=r"tokenizer.json: not a WordPiece tokenizer"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match=r"tokenizer.json, line 1: not valid JSON"):
+        load_tokenizer(tmp_path)

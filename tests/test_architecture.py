@@ -1,0 +1,226 @@
+"""The house rules: imports point down, files stay readable, heavy libraries have one door each."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import graphlib
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PACKAGE = REPOSITORY / "realm_lab"
+
+# From the bottom: a room may import those before it.
+ROOMS = (
+    "errors config core tracking corpus runs masking models retrieval evaluation training systems sweeps reporting "
+    "stages doctor cli"
+).split()
+TORCH_FREE = ("errors", "config", "tracking", "corpus", "runs", "sweeps", "reporting", "cli")
+ONLY_DOOR = {"mlflow": "realm_lab.tracking.mlflow_mirror", "matplotlib": "realm_lab.reporting.figures"}
+# What would make `realm-lab --help` slow.
+NOT_AT_START = {"torch", "transformers", "mlflow", "pandas", "numpy", "matplotlib", "pydantic", "faiss", "dvc", "rich"}
+MOST_LINES = 500
+
+
+class Import(NamedTuple):
+    target: str  # a module of ours in full, or the top name of a library
+    line: int
+    at_start: bool  # when the module is imported: outside functions and `if TYPE_CHECKING`
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(REPOSITORY).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def room(module: str) -> str:
+    """The second part of the name; the package itself belongs to nobody."""
+    return [*module.split("."), ""][1]
+
+
+def imports_of(source: str) -> list[Import]:
+    found: list[Import] = []
+
+    def add(target: str, node: ast.AST, at_start: bool) -> None:
+        target = target if target.split(".")[0] == "realm_lab" else target.split(".")[0]
+        found.append(Import(target, getattr(node, "lineno", 0), at_start))
+
+    def visit(node: ast.AST, at_start: bool) -> None:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                add(alias.name, node, at_start)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the room they come from"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                add(full if full in MODULES else node.module or "", node, at_start)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names = [part.value for part in node.args[:1] if isinstance(part, ast.Constant)]
+            for name in names:
+                add(str(name), node, at_start)
+        for child in ast.iter_child_nodes(node):
+            inside_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            only_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and child in node.body
+            visit(child, at_start and not inside_function and not only_types)
+
+    visit(ast.parse(source), True)
+    return found
+
+
+@functools.cache
+def imports(module: str) -> tuple[Import, ...]:
+    return tuple(imports_of(MODULES[module].read_text(encoding="utf-8")))
+
+
+@functools.cache
+def needed_at_start(module: str) -> frozenset[str]:
+    """Everything that importing `module` imports, through our own modules; packages on the way run too."""
+    reached: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        if name in MODULES:
+            waiting.extend(item.target for item in imports(name) if item.at_start)
+            waiting.extend(name.rsplit(".", depth)[0] for depth in range(1, name.count(".") + 1))
+    return frozenset(reached)
+
+
+def modules_of(*rooms: str) -> list[str]:
+    return [module for module in MODULES if room(module) in rooms]
+
+
+def test_the_walk_sees_what_it_must() -> None:
+    source = (
+        "import torch.nn\n"
+        "from realm_lab.core import files\n"
+        "from realm_lab.errors import UserError\n"
+        "if TYPE_CHECKING:\n    import mlflow\n"
+        "def verb():\n    import matplotlib.pyplot\n    importlib.import_module('faiss')\n"
+        "class Model:\n    import numpy\n"
+    )
+    seen = {item.target: item.at_start for item in imports_of(source)}
+    assert seen == {
+        "torch": True,
+        "realm_lab.core.files": True,
+        "realm_lab.errors": True,
+        "mlflow": False,
+        "matplotlib": False,
+        "faiss": False,
+        "numpy": True,
+    }
+
+
+def test_every_module_is_in_a_room_of_the_house() -> None:
+    assert {room(module) for module in MODULES} - {""} <= set(ROOMS)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_down(module: str) -> None:
+    if not room(module):
+        assert [item for item in imports(module) if item.target in MODULES] == [], "the package itself imports nothing"
+        return
+    own = ROOMS.index(room(module))
+    for item in imports(module):
+        if item.target.startswith("realm_lab") and room(item.target):
+            other = ROOMS.index(room(item.target))
+            assert other <= own, f"{MODULES[module]}:{item.line}: {room(module)} must not import {item.target}"
+
+
+def test_there_are_no_cycles() -> None:
+    graph = {module: {item.target for item in imports(module)} & set(MODULES) - {module} for module in MODULES}
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError, which names the cycle
+
+
+@pytest.mark.parametrize("module", modules_of(*TORCH_FREE))
+def test_a_torch_free_room_does_not_reach_torch(module: str) -> None:
+    assert "torch" not in needed_at_start(module)
+
+
+@pytest.mark.parametrize(("library", "door"), ONLY_DOOR.items())
+def test_a_library_with_one_door_is_imported_there_only(library: str, door: str) -> None:
+    assert {module for module in MODULES for item in imports(module) if item.target == library} <= {door}
+
+
+def loaded_after_importing(modules: list[str]) -> set[str]:
+    """The top names in sys.modules of a fresh interpreter: libraries import each other, which no AST of ours shows."""
+    program = f"import sys, {', '.join(modules)}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    return {name.split(".")[0] for name in done.stdout.split()}
+
+
+def test_reports_tracking_and_sweeps_start_without_torch() -> None:
+    modules = modules_of("errors", "config", "tracking", "runs", "sweeps", "reporting")
+    assert not {"torch", "faiss"} & loaded_after_importing(modules)
+
+
+def test_the_corpus_is_read_without_torch() -> None:
+    assert not {"torch", "faiss"} & loaded_after_importing(modules_of("corpus"))
+
+
+def test_help_comes_at_once() -> None:
+    assert not NOT_AT_START & loaded_after_importing(["realm_lab.cli"])
+
+
+def declared(group: str = "") -> set[str]:
+    """Distributions that pyproject.toml names, in lower case with dashes."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = project["optional-dependencies"][group] if group else project["dependencies"]
+    return {normal(re.match(r"[\w.-]+", line)[0]) for line in wanted}  # type: ignore[index]
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_what_is_imported_is_declared() -> None:
+    owners = importlib.metadata.packages_distributions()
+    libraries = {item.target for module in MODULES for item in imports(module)} - set(sys.stdlib_module_names)
+    named = declared()
+    undeclared = {
+        library
+        for library in libraries
+        if library.split(".")[0] != "realm_lab" and not {normal(name) for name in owners.get(library, [])} & named
+    }
+    assert undeclared == set()
+
+
+def test_what_is_declared_is_pinned() -> None:
+    lines = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    # Exact, and from any index: no address, no file, no local version such as torch's +cpu.
+    assert [pin for pin in pins if not re.fullmatch(r"[\w.-]+==[\w.!]+", pin)] == []
+    assert declared() | declared("dev") <= {normal(pin.split("==")[0]) for pin in pins}
+    assert "torch==2.13.0" in pins
+
+
+@pytest.mark.parametrize("folder", ["realm_lab", "tests", "benchmarks"])
+def test_files_stay_readable(folder: str) -> None:
+    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in (REPOSITORY / folder).rglob("*.py")}
+    assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
+
+
+def test_a_room_has_a_name() -> None:
+    nameless = {"utils", "util", "helpers", "helper", "misc", "common"}
+    assert [module for module in MODULES if nameless & set(module.split("."))] == []
+
+
+def test_every_module_says_what_it_is() -> None:
+    undocumented = [
+        module for module, path in MODULES.items() if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    assert undocumented == []

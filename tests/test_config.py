@@ -1,0 +1,297 @@
+"""Parameters: what is wrong is said in one line that names file, line or key, and the remedy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+
+from realm_lab.config import (
+    PRESET_FOLDER,
+    PRESETS,
+    Params,
+    flatten,
+    load,
+    parameter_names,
+    parse_override,
+    preset_values,
+    render_params_yaml,
+)
+from realm_lab.errors import UserError
+
+
+def write(folder: Path, text: str | bytes) -> Path:
+    path = folder / "params.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def refusal(path: Path, overrides: dict[str, Any] | None = None) -> str:
+    """The message for the user: one line, with the file's folder left out."""
+    with pytest.raises(UserError) as caught:
+        load(path, overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.replace(f"{path.parent}/", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "preset: toy\npretrain:\n  candidates: 9\n  step: 5\n",
+            "params.yaml, line 4: unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.steps'",
+        ),
+        (
+            "preset: toy\n\nmodle:\n  layers: 2\n",
+            "params.yaml, line 3: unknown parameter 'modle'; the nearest valid one is 'model'",
+        ),
+        (
+            "warm_start:\n  reader:\n    optimiser:\n      # a comment\n      learning_rat: 0.1\n",
+            "params.yaml, line 5: unknown parameter 'warm_start.reader.optimiser.learning_rat'; "
+            "the nearest valid one is 'warm_start.reader.optimiser.learning_rate'",
+        ),
+        ("preset: toyy\n", "params.yaml: preset 'toyy' is not one of toy, smoke, real, paper; did you mean 'toy'?"),
+        ("preset: enormous\n", "params.yaml: preset 'enormous' is not one of toy, smoke, real, paper"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest_one_and_its_line(tmp_path: Path, text: str, message: str) -> None:
+    assert refusal(write(tmp_path, text)) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("pretrain:\n  steps: many\n", ["line 2", "'pretrain.steps'", "valid integer", "'many'"]),
+        ("pretrain:\n  steps: 1.5\n", ["line 2", "'pretrain.steps'", "integer", "1.5"]),
+        ("pretrain:\n  steps: [5]\n", ["line 2", "'pretrain.steps'", "[5]"]),
+        ("pretrain:\n  steps: true\n", ["line 2", "'pretrain.steps'"]),
+        ("pretrain:\n  mask_rate: some\n", ["line 2", "'pretrain.mask_rate'", "valid number", "'some'"]),
+        ("pretrain:\n  train_reader: perhaps\n", ["line 2", "'pretrain.train_reader'", "boolean", "'perhaps'"]),
+        ("pretrain:\n  marginal: tokens\n", ["line 2", "'pretrain.marginal'", "'example' or 'token'", "'tokens'"]),
+        ("pretrain: 5\n", ["line 1", "'pretrain'", "5"]),
+        ("seeds: 3\n", ["line 1", "'seeds'", "list", "3"]),
+        ("corpus:\n  files:\n    knowledge: a.txt\n", ["line 3", "'corpus.files.knowledge'", "list", "'a.txt'"]),
+        ("1: 2\n", ["params.yaml", "'1'"]),
+    ],
+)
+def test_an_ill_typed_value_names_its_key_line_and_what_was_given(tmp_path: Path, text: str, parts: list[str]) -> None:
+    message = refusal(write(tmp_path, text))
+    assert message.startswith("params.yaml")
+    assert [part for part in parts if part not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("pretrain:\n  steps: -1\n", ["line 2", "'pretrain.steps'", "greater than or equal to 0", "-1"]),
+        ("pretrain:\n  candidates: 0\n", ["line 2", "'pretrain.candidates'", "greater than or equal to 1"]),
+        ("pretrain:\n  mask_rate: 1.01\n", ["line 2", "'pretrain.mask_rate'", "less than or equal to 1"]),
+        ("pretrain:\n  mask_rate: .nan\n", ["line 2", "'pretrain.mask_rate'", "nan"]),
+        ("pretrain:\n  reader:\n    clip_norm: 0\n", ["line 3", "'pretrain.reader.clip_norm'", "greater than 0"]),
+        ("pretrain:\n  reader:\n    clip_norm: .inf\n", ["line 3", "'pretrain.reader.clip_norm'"]),
+        ("model:\n  dropout: 1.0\n", ["line 2", "'model.dropout'", "less than 1"]),
+        ("seeds: []\n", ["line 1", "'seeds'", "at least 1"]),
+        ("seeds: [0, -1]\n", ["line 1", "'seeds.1'", "greater than or equal to 0"]),
+    ],
+)
+def test_a_value_out_of_range_names_its_key_line_and_bound(tmp_path: Path, text: str, parts: list[str]) -> None:
+    message = refusal(write(tmp_path, text))
+    assert [part for part in parts if part not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("model:\n  hidden_size: 65\n", ["line 1", "'model'", "hidden_size 65 is not a multiple of heads 4"]),
+        ("corpus:\n  toy:\n    entities: 81\n", ["line 2", "'corpus.toy'", "divisible by the 4"]),
+        ("pretrain:\n  candidates: 1\n", ["pretrain.candidates must be at least 2"]),
+        ("seeds: [1, 0, 1]\n", ["seeds: a seed is named twice"]),
+        ("corpus:\n  source: files\n", ["'corpus'", "tagger: exact", "use tagger: rule"]),
+        ("corpus:\n  source: files\n  tagger: rule\n", ["corpus.files.knowledge is empty"]),
+    ],
+)
+def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, text: str, parts: list[str]) -> None:
+    message = refusal(write(tmp_path, text))
+    assert [part for part in parts if part not in message] == [], message
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("preset: toy\npretrain:\n  steps: [1\nmodel: 2\n", 4),
+        ("preset: toy\npretrain:\n\tsteps: 1\n", 3),
+        ("preset: toy\nseeds: [0]\npreset: smoke\n", 3),
+        ("preset: *nobody\n", 1),
+    ],
+)
+def test_broken_yaml_names_its_line(tmp_path: Path, text: str, line: int) -> None:
+    assert re.fullmatch(rf"params\.yaml, line {line}: not valid YAML \(.+\)", refusal(write(tmp_path, text)))
+
+
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    assert "expected 'key: value' lines" in refusal(write(tmp_path, "- toy\n"))
+
+
+@pytest.mark.parametrize("encoded", [b"preset: \xff\n", "preset: toy\n".encode("utf-16"), b"# caf\xe9\npreset: toy\n"])
+def test_another_encoding_is_refused(tmp_path: Path, encoded: bytes) -> None:
+    message = refusal(write(tmp_path, encoded))
+    assert re.fullmatch(r"params\.yaml: not UTF-8 at byte \d+; save the file as UTF-8", message)
+
+
+def test_a_byte_order_mark_is_no_trouble(tmp_path: Path) -> None:
+    assert load(write(tmp_path, b"\xef\xbb\xbfpreset: smoke\n")).preset == "smoke"
+
+
+def test_a_missing_file_says_how_to_name_one(tmp_path: Path) -> None:
+    message = refusal(tmp_path / "params.yaml")
+    assert message == "params.yaml: no such file; run from the project's folder or give --params FILE"
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    assert tmp_path.name in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "# only this\n", "preset:\n", "preset: toy\npretrain:\nmodel:\n  layers:\n"])
+def test_what_is_empty_is_left_to_the_preset(tmp_path: Path, text: str) -> None:
+    assert load(write(tmp_path, text)) == Params(**preset_values("toy") | {"preset": "toy"})
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS if name != "paper"])
+def test_a_preset_loads(tmp_path: Path, preset: str) -> None:
+    params = load(write(tmp_path, f"preset: {preset}\n"))
+    assert params.preset == preset
+    given = flatten(preset_values(preset))
+    resolved = flatten(params)
+    assert {key: resolved[key] for key in given} == given
+
+
+def test_the_paper_preset_is_the_defaults_and_leaves_only_the_files_to_name(tmp_path: Path) -> None:
+    params = load(write(tmp_path, "preset: paper\ncorpus:\n  files:\n    knowledge: [wiki.jsonl]\n"))
+    # Guu et al. 2020, section 4.3 and appendix: blocks of 288 wordpieces, 8 candidates with the null document,
+    # 200k steps of 512, refresh every 500 steps, learning rate 3e-5.
+    pretrain = params.pretrain
+    assert params.corpus.passage_length == 288
+    assert (pretrain.candidates, pretrain.null_document, pretrain.masking) == (8, "encoded", "salient_span")
+    assert (pretrain.steps, pretrain.batch_size, pretrain.refresh_interval_steps) == (200_000, 512, 500)
+    assert pretrain.reader.learning_rate == pretrain.retriever.learning_rate == 3e-5
+    assert flatten(params) == flatten(Params(corpus={"files": {"knowledge": ["wiki.jsonl"]}}))
+
+
+def test_the_list_of_presets_is_the_folder_of_presets() -> None:
+    assert {path.stem for path in PRESET_FOLDER.glob("*.yaml")} == set(PRESETS)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_file_holds_known_keys_and_no_empty_ones(preset: str) -> None:
+    # Read apart from preset_values, which would drop an empty key.
+    raw = flatten(YAML(typ="safe").load(PRESET_FOLDER / f"{preset}.yaml"))
+    assert set(raw) <= set(flatten(Params()))
+    assert [key for key, value in raw.items() if value is None] == []
+
+
+def test_parameter_names_are_those_of_the_parameters_and_their_sections() -> None:
+    names = parameter_names()
+    leaves = set(flatten(Params()))
+    assert leaves <= set(names)
+    assert len(names) == len(set(names))
+    assert all(any(leaf.startswith(f"{name}.") for leaf in leaves) for name in set(names) - leaves)
+
+
+def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(tmp_path: Path) -> None:
+    path = write(tmp_path, "preset: toy\npretrain:\n  steps: 7\n  reader: {learning_rate: 1e-4}\n")
+    toy = Params(**preset_values("toy"))
+    params = load(path, {"pretrain.batch_size": 3, "pretrain.reader.warmup_steps": 0})
+    assert params.pretrain.steps == 7
+    assert params.pretrain.batch_size == 3
+    assert params.pretrain.reader.learning_rate == 1e-4  # as the YAML of today reads it; older readers see a word
+    assert params.pretrain.reader.warmup_steps == 0
+    assert params.pretrain.reader.beta2 == toy.pretrain.reader.beta2 == 0.98  # a section is merged, not replaced
+    assert load(path, {"pretrain.steps": 8}).pretrain.steps == 8
+
+
+def test_an_override_of_the_preset_takes_the_other_preset(tmp_path: Path) -> None:
+    path = write(tmp_path, "preset: toy\npretrain:\n  steps: 7\n")
+    params = load(path, {"preset": "smoke"})
+    assert params.preset == "smoke"
+    assert params.model.hidden_size == 32
+    assert params.pretrain.steps == 7
+
+
+def test_a_wrong_override_is_refused_like_a_wrong_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "preset: toy\n")
+    assert "unknown parameter 'pretrain.step'" in refusal(path, {"pretrain.step": 1})
+    assert "'pretrain.steps'" in refusal(path, {"pretrain.steps": "many"})
+    assert "'preset' is a value, not a section" in refusal(path, {"preset.name": "toy"})
+    assert "'seeds'" in refusal(path, {"seeds": 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("pretrain.steps=100", "pretrain.steps", 100),
+        ("pretrain.reader.learning_rate=1e-4", "pretrain.reader.learning_rate", 1e-4),
+        ("pretrain.null_document=off", "pretrain.null_document", "off"),
+        ("pretrain.train_reader=false", "pretrain.train_reader", False),
+        ("seeds=[3, 4]", "seeds", [3, 4]),
+        (" preset = smoke", "preset", "smoke"),
+        ("model.checkpoint=a=b", "model.checkpoint", "a=b"),
+        ("model.checkpoint=", "model.checkpoint", None),
+    ],
+)
+def test_an_override_is_read_as_yaml(text: str, key: str, value: object) -> None:
+    assert parse_override(text) == (key, value)
+    assert type(parse_override(text)[1]) is type(value)
+
+
+@pytest.mark.parametrize("text", ["pretrain.steps", "", "=3", " =3", "pretrain.steps=[1", "pretrain.steps=a: b: c"])
+def test_an_override_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--set") as caught:
+        parse_override(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_parameters_cannot_be_changed() -> None:
+    params = Params(**preset_values("toy"))
+    with pytest.raises(ValidationError, match="frozen"):
+        params.pretrain.steps = 3  # type: ignore[misc]
+
+
+def test_flat_parameters_are_plain_values_under_dotted_keys() -> None:
+    flat = flatten(Params(**preset_values("toy")))
+    assert flat["pretrain.reader.learning_rate"] == 1.5e-3
+    assert flat["seeds"] == [0, 1]
+    assert flat["corpus.toy.world_seed"] is None
+    assert not any(isinstance(value, dict | BaseModel) for value in flat.values())
+    assert flatten({"a": {"b": {}, "c": 1}, "d": [2]}) == {"a.c": 1, "d": [2]}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_rendered_file_changes_nothing_and_names_everything(tmp_path: Path, preset: str) -> None:
+    text = render_params_yaml(preset)
+    raw = flatten(YAML(typ="safe").load(text))
+    assert list(raw) == list(flatten(Params()))
+    assert {key: value for key, value in raw.items() if value is not None} == {"preset": preset}
+    if preset != "paper":
+        assert load(write(tmp_path, text)) == load(write(tmp_path, f"preset: {preset}\n"))
+
+
+def test_the_rendered_comments_are_the_values_of_the_presets() -> None:
+    text = render_params_yaml()
+    steps = re.search(r"^pretrain:.*?^  steps:  # (.*?)$", text, re.DOTALL | re.MULTILINE)
+    assert steps is not None
+    said = dict(part.split() for part in steps[1].split(" · "))
+    assert said == {name: str(Params(**preset_values(name) | {"preset": name}).pretrain.steps) for name in PRESETS}
+
+
+def test_params_yaml_is_the_rendered_file_apart_from_what_is_filled_in(repository: Path) -> None:
+    path = repository / "params.yaml"
+    params = load(path)
+    without_values = re.compile(r"^( *\w+:)(?: [^#]*?)?(  #.*)$")
+    written = [without_values.sub(r"\1\2", line) for line in path.read_text(encoding="utf-8").splitlines()]
+    rendered = [without_values.sub(r"\1\2", line) for line in render_params_yaml(params.preset).splitlines()]
+    assert written == rendered, "run `make params`"

@@ -1,0 +1,200 @@
+"""The README does not lie: its shell blocks run, and its verbs, options and targets exist.
+
+Every ```bash block stands under a comment that says how it is tested:
+
+    <!-- test: fast -->        run with every test
+    <!-- test: slow -->        run too, and marked slow
+    <!-- test: no, REASON -->  not run, and why
+
+The blocks to run are run from top to bottom in one copy of the checkout, each in a new `bash -euo pipefail`, with the
+environment of the tests active. Words inside `backticks` and blocks are checked in any case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from realm_lab.cli import build_parser
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+MARK = re.compile(r"<!-- test: (fast|slow|no, \S.*?) -->")
+BLOCK_TIMEOUT_SECONDS = 900
+
+
+class Block(NamedTuple):
+    line: int  # of the opening fence, from 1
+    mark: str | None  # "fast", "slow", "no, REASON", or None where the comment is missing
+    code: str
+
+
+def shell_blocks(text: str) -> list[Block]:
+    """The ```bash blocks of a Markdown text."""
+    blocks: list[Block] = []
+    lines = text.splitlines()
+    opened: int | None = None
+    for number, line in enumerate(lines):
+        if opened is None and re.match(r"```\w*", line):
+            opened = number
+        elif opened is not None and line.strip() == "```":
+            if lines[opened].strip() == "```bash":
+                before = [above for above in lines[:opened] if above.strip()][-1:]
+                marked = MARK.fullmatch(before[0].strip()) if before else None
+                blocks.append(Block(opened + 1, marked[1] if marked else None, "\n".join(lines[opened + 1 : number])))
+            opened = None
+    return blocks
+
+
+def code_of(text: str) -> str:
+    """What stands in fenced blocks and in `backticks`, one piece a line; prose about making sure is no command."""
+    fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    rest = re.sub(r"^```\w*\n.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return "\n".join([*fenced, *re.findall(r"`([^`\n]+)`", rest)])
+
+
+def verbs() -> dict[str, argparse.ArgumentParser]:
+    [action] = [action for action in build_parser()._actions if isinstance(action, argparse._SubParsersAction)]
+    return dict(action.choices)
+
+
+def wrong_commands(text: str) -> list[str]:
+    """`realm-lab` commands in the text whose verb or option does not exist."""
+    known = verbs()
+    wrong = []
+    for command in re.findall(r"\brealm-lab ([^\n|;&#)]*)", code_of(text).replace("\\\n", " ")):
+        verb, *rest = command.split() or [""]
+        if re.fullmatch(r"[a-z][a-z-]*", verb):
+            options = known[verb]._option_string_actions if verb in known else {}
+            unknown = [word for word in rest if re.match(r"--\w", word) and word.split("=")[0] not in options]
+            if verb not in known or unknown:
+                wrong.append(f"realm-lab {command}".strip())
+    return wrong
+
+
+def wrong_targets(text: str, makefile: str) -> list[str]:
+    """`make` targets in the text that the Makefile does not have."""
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    named = re.findall(r"(?:^|[;&|(]|\bthen )\s*make ([a-z]+)", code_of(text), re.MULTILINE)
+    return [name for name in named if name not in targets]
+
+
+EXAMPLE = """
+# Title
+Make sure that `make sure` and `realm-lab dream` are found, and `make test ARGS="-x"` is fine.
+
+<!-- test: fast -->
+```bash
+make setup && make everything
+realm-lab pretrain --preset toy \\
+  --stpes 3   # prose
+```
+<!-- test: no, it trains for an hour -->
+
+```bash
+realm-lab report --runs=runs | less
+```
+```bash
+echo unmarked
+```
+```text
+<!-- test: fast -->
+```
+<!-- test: no, -->
+```bash
+echo no reason
+```
+"""
+
+
+def test_the_parser_finds_blocks_and_their_marks() -> None:
+    found = [(block.line, block.mark, block.code.splitlines()[0]) for block in shell_blocks(EXAMPLE)]
+    assert found == [
+        (6, "fast", "make setup && make everything"),
+        (13, "no, it trains for an hour", "realm-lab report --runs=runs | less"),
+        (16, None, "echo unmarked"),
+        (23, None, "echo no reason"),
+    ]
+
+
+def test_the_parser_finds_what_does_not_exist() -> None:
+    assert wrong_targets(EXAMPLE, "setup: x\ntest: setup\n") == ["everything", "sure"]
+    assert [command.split("  ")[0] for command in wrong_commands(EXAMPLE)] == [
+        "realm-lab pretrain --preset toy",
+        "realm-lab dream",
+    ]
+
+
+@pytest.fixture(scope="module")
+def readme() -> str:
+    assert README.is_file(), "README.md is missing"
+    return README.read_text(encoding="utf-8")
+
+
+def test_every_shell_block_says_how_it_is_tested(readme: str) -> None:
+    blocks = shell_blocks(readme)
+    assert blocks, "a README without one command"
+    assert [f"README.md, line {block.line}" for block in blocks if block.mark is None] == []
+    for block in blocks:
+        if block.mark and block.mark.startswith("no, "):
+            print(f"README.md, line {block.line}: not run: {block.mark[4:]}")
+
+
+def test_every_verb_and_option_exists(readme: str) -> None:
+    assert wrong_commands(readme) == []
+
+
+def test_every_make_target_exists(readme: str) -> None:
+    assert wrong_targets(readme, (README.parent / "Makefile").read_text(encoding="utf-8")) == []
+
+
+def copy_of_checkout(target: Path) -> None:
+    """What a clone would hold, with what is not committed yet; as a repository of its own, which DVC needs."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listing, cwd=README.parent, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (README.parent / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(README.parent / name, target / name)
+    subprocess.run(["git", "init", "-q"], cwd=target, check=True)
+
+
+def run_blocks(marks: set[str], folder: Path) -> None:
+    copy_of_checkout(folder)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PATH": path, "PYTHONPATH": str(folder)}
+    for block in shell_blocks(README.read_text(encoding="utf-8")):
+        if block.mark not in marks:
+            continue
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block.code],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=BLOCK_TIMEOUT_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"README.md, line {block.line}: exit code {done.returncode}\n{done.stdout[-4000:]}"
+
+
+@pytest.mark.usefixtures("readme")
+def test_the_fast_blocks_run(tmp_path: Path) -> None:
+    run_blocks({"fast"}, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("readme")
+def test_the_slow_blocks_run_too(tmp_path: Path) -> None:
+    if not any(block.mark == "slow" for block in shell_blocks(README.read_text(encoding="utf-8"))):
+        pytest.skip("the README has no slow block")
+    run_blocks({"fast", "slow"}, tmp_path)

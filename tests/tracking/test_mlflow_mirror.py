@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import BEGAN_AT, complete, key_of, make_run, pretrain_rows, set_status, write_points
+
+from realm_lab.errors import UserError
+from realm_lab.tracking.mlflow_mirror import MirrorSummary, MlflowClient, _prepare, mirror
+from realm_lab.tracking.run_dir import RunRecord, StageRun, stage_of, write_run_record
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow needs seconds to make its tables: once for this module."""
+    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
+    _prepare(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def runs(tmp_path: Path, empty_database: Path) -> Path:
+    """A folder runs/ with an empty database where `mirror` looks for it."""
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
+    (tmp_path / "runs").mkdir()
+    return tmp_path / "runs"
+
+
+def client_of(runs: Path) -> MlflowClient:
+    return MlflowClient(tracking_uri=f"sqlite:///{runs.parent / 'mlflow.db'}")
+
+
+def dump(runs: Path) -> list[str]:
+    """Everything in the database."""
+    with sqlite3.connect(runs.parent / "mlflow.db") as database:
+        return list(database.iterdump())
+
+
+def content(runs: Path, study: str = "default") -> dict[str, dict[str, Any]]:
+    """What MLflow shows, by run name, without its own identifiers."""
+    client = client_of(runs)
+    experiment = client.get_experiment_by_name(f"realm_lab/{study}")
+    assert experiment is not None
+    shown = {}
+    for run in client.search_runs([experiment.experiment_id]):
+        assert run.info.run_name not in shown
+        inputs = run.inputs.dataset_inputs if run.inputs else []
+        shown[str(run.info.run_name)] = {
+            "status": run.info.status,
+            "times": (run.info.start_time, run.info.end_time),
+            "params": run.data.params,
+            "tags": run.data.tags,
+            "points": {
+                name: sorted(
+                    (point.step, point.timestamp, point.value)
+                    for point in client.get_metric_history(run.info.run_id, name)
+                )
+                for name in run.data.metrics
+            },
+            "inputs": [(given.dataset.name, given.dataset.digest) for given in inputs],
+            "files": sorted(path.name for path in _files(Path(str(run.info.artifact_uri).removeprefix("file://")))),
+        }
+    return shown
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def begin_pretrain(runs: Path, last_step: int) -> tuple[RunRecord, StageRun]:
+    """A run whose pretrain is under way at `last_step`, on another host."""
+    key = key_of("live")
+    stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})
+    write_points(stage.metrics, pretrain_rows("realm", 0, 0, last_step, BEGAN_AT))
+    set_status(stage, step=last_step)
+    finished = make_run(runs.parent / "elsewhere" / "runs", "realm", 0)
+    record = replace(finished, label="live", stages={"pretrain": f"stages/{stage.path.name}"})
+    write_run_record(runs, record)
+    return record, stage
+
+
+def expected_points(stage: StageRun) -> dict[str, list[tuple[int, int, float]]]:
+    points: dict[str, list[tuple[int, int, float]]] = {}
+    for row in stage.metrics.rows():
+        for name, value in row.items():
+            if name not in ("step", "time"):
+                points.setdefault(f"pretrain/{name}", []).append((row["step"], round(row["time"] * 1000), value))
+    return {name: sorted(values) for name, values in points.items()}
+
+
+def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
+    record = make_run(runs, "realm", 0)
+    (runs.parent / "reports" / "figures").mkdir(parents=True)
+    (runs.parent / "reports" / "figures" / "utility.png").write_bytes(b"png")
+    summary = mirror(runs)
+    assert (summary.runs, summary.created, summary.problems) == (1, 1, ())
+    (run,) = content(runs).values()
+    assert run["status"] == "FINISHED"
+    assert run["times"] == (BEGAN_AT * 1000, (BEGAN_AT + 420) * 1000)
+    assert run["params"]["pretrain.reader.learning_rate"] == "3e-05"
+    assert run["params"]["pretrain.masking"] == "salient_span"
+    assert run["params"]["corpus.toy.world_seed"] == "none"
+    assert run["tags"]["realm.run_key"] == record.run_key
+    assert run["tags"]["realm.cell_key"] == record.cell_key
+    assert (run["tags"]["realm.baseline"], run["tags"]["realm.seed"]) == ("true", "0")
+    assert run["tags"]["realm.state"] == "COMPLETE"
+    assert run["tags"]["realm.git_commit"].startswith("0123456789abcdef")
+    assert "exact_match" in run["tags"]["mlflow.note.content"]
+    pretrain = stage_of(runs, record, "pretrain")
+    assert pretrain is not None
+    assert {name: run["points"][name] for name in expected_points(pretrain)} == expected_points(pretrain)
+    assert run["points"]["evaluate/bm25/recall_at_5"] == [(0, (BEGAN_AT + 420) * 1000, 0.71)]
+    assert "evaluate/bm25/gold_recall_at_5" not in run["points"]  # null
+    assert [value for _, _, value in run["points"]["pretrain/final_retrieval_utility"]] == [0.8]  # not on the curve
+    assert run["inputs"] == [("corpus", record.inputs["corpus"][:36])]
+    assert {"run.json", "pretrain.yaml", "predictions.jsonl", "utility.png"} <= set(run["files"])
+
+
+def test_ten_mirrors_leave_the_same_database(runs: Path, make_runs: Callable[..., Any]) -> None:
+    make_runs(runs, seeds=(0,))
+    assert mirror(runs).created == 3
+    once = dump(runs)
+    for _ in range(9):
+        again = mirror(runs)
+        assert (again.created, again.updated, again.rebuilt, again.points) == (0, 0, 0, 0)
+    assert dump(runs) == once
+
+
+def test_a_deleted_database_is_built_again_with_the_same_content(
+    runs: Path, make_runs: Callable[..., Any], empty_database: Path
+) -> None:
+    make_runs(runs, labels=("realm", "random_mask"))
+    mirror(runs)
+    before = content(runs)
+    # In a process of its own, as a user would: this one keeps connections to the deleted file.
+    (runs.parent / "mlflow.db").unlink()
+    shutil.rmtree(runs.parent / "mlartifacts")
+    shutil.copy(empty_database, runs.parent / "mlflow.db")
+    code = f"from realm_lab.tracking.mlflow_mirror import mirror; print(mirror({str(runs)!r}).created)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "4"
+    moved = runs.parent / "moved"
+    moved.mkdir()
+    shutil.copy(runs.parent / "mlflow.db", moved / "mlflow.db")
+    assert content(moved / "runs") == before
+
+
+@pytest.mark.slow
+def test_the_database_is_made_when_there_is_none_even_in_one_process(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    make_run(runs, "realm", 0)
+    mirror(runs)
+    before = content(runs)
+    (tmp_path / "mlflow.db").unlink()
+    mirror(runs)
+    assert content(runs) == before
+
+
+@pytest.mark.parametrize("failing_call", range(1, 8))
+def test_a_mirror_that_dies_is_finished_by_the_next(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, failing_call: int
+) -> None:
+    make_run(runs, "realm", 0)
+    monkeypatch.setattr("realm_lab.tracking.mlflow_mirror.MAX_METRICS", 30)
+    calls = 0
+
+    def dying(*arguments: Any, **named: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == failing_call:
+            raise OSError("killed")
+        real(*arguments, **named)
+
+    real = MlflowClient.log_batch
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+        patch.setattr(MlflowClient, "log_batch", dying)
+        mirror(runs)
+    mirror(runs)
+    interrupted = content(runs)
+    mirror(runs)
+    assert content(runs) == interrupted
+    (run,) = interrupted.values()
+    for name, points in run["points"].items():
+        assert len({step for step, _, _ in points}) == len(points), name
+    assert len(run["points"]["pretrain/loss"]) == 20
+    assert run["status"] == "FINISHED"
+
+
+def test_a_batch_that_arrived_without_its_mark_shows_no_point_twice(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, stage = begin_pretrain(runs, 100)
+    real = MlflowClient.log_batch
+
+    def dying(client: MlflowClient, run_id: str, *arguments: Any, **named: Any) -> None:
+        real(client, run_id, *arguments, **named)
+        if named.get("metrics"):
+            raise OSError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+        patch.setattr(MlflowClient, "log_batch", dying)
+        mirror(runs)
+    write_points(stage.metrics, pretrain_rows("realm", 0, 110, 150, BEGAN_AT))
+    mirror(runs)
+    (run,) = content(runs).values()
+    assert run["points"] == expected_points(stage)
+
+
+def test_a_running_run_grows_and_ends(runs: Path) -> None:
+    _, stage = begin_pretrain(runs, 100)
+    mirror(runs)
+    (run,) = content(runs).values()
+    assert (run["status"], run["times"]) == ("RUNNING", (BEGAN_AT * 1000, None))
+    write_points(stage.metrics, pretrain_rows("realm", 0, 110, 200, BEGAN_AT))
+    summary = mirror(runs)
+    assert (summary.created, summary.updated, summary.rebuilt) == (0, 1, 0)
+    complete(stage, 200, {"steps": 200}, BEGAN_AT, 90.0)
+    mirror(runs)
+    (run,) = content(runs).values()
+    assert (run["status"], run["times"]) == ("FINISHED", (BEGAN_AT * 1000, (BEGAN_AT + 90) * 1000))
+    assert expected_points(stage).items() <= run["points"].items()
+
+
+@pytest.mark.parametrize("dies_after", [None, "batch"])
+def test_a_resumed_run_shows_each_point_once_and_nothing_of_the_lost_steps(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, dies_after: str | None
+) -> None:
+    _, stage = begin_pretrain(runs, 150)
+    if dies_after:
+        monkeypatch.setattr("realm_lab.tracking.mlflow_mirror.MAX_METRICS", 40)
+        real, calls = MlflowClient.set_tag, []
+
+        def dying(*arguments: Any, **named: Any) -> None:
+            calls.append(arguments)
+            if len(calls) == 2:  # the mark after the batches
+                raise OSError("killed")
+            real(*arguments, **named)
+
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+            patch.setattr(MlflowClient, "set_tag", dying)
+            mirror(runs)
+    else:
+        mirror(runs)
+    # The job is preempted, goes back to its checkpoint at step 100 and passes 150 with other values at other times.
+    stage.metrics.truncate_after(100)
+    write_points(stage.metrics, pretrain_rows("random_mask", 3, 110, 200, BEGAN_AT + 500))
+    set_status(stage, step=200, attempt=2)
+    assert mirror(runs).rebuilt == 1
+    (run,) = content(runs).values()
+    assert run["points"] == expected_points(stage)
+    once = dump(runs)
+    mirror(runs)
+    assert dump(runs) == once
+
+
+@pytest.mark.parametrize(
+    ("status", "shown", "ended"),
+    [
+        ({"state": "PREEMPTED", "finished_at": BEGAN_AT + 70}, "KILLED", BEGAN_AT + 70),
+        ({"state": "FAILED", "finished_at": BEGAN_AT + 80, "error": "out of memory"}, "FAILED", BEGAN_AT + 80),
+        ({"state": "RUNNING", "host": "here", "pid": 2**22 + 1}, "FAILED", BEGAN_AT + 60),  # lost
+    ],
+)
+def test_how_a_run_ended_is_exact_and_may_be_resumed(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, status: dict[str, Any], shown: str, ended: float
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    _, stage = begin_pretrain(runs, 100)
+    set_status(stage, **status)
+    mirror(runs)
+    (run,) = content(runs).values()
+    assert (run["status"], run["times"][1]) == (shown, ended * 1000)
+    if shown == "FAILED":
+        assert (status.get("error") or "lost") in run["tags"]["mlflow.note.content"]
+    set_status(stage, attempt=2)
+    mirror(runs)
+    (run,) = content(runs).values()
+    assert (run["status"], run["times"][1]) == ("RUNNING", None)
+
+
+def test_a_run_that_has_not_begun_waits(runs: Path) -> None:
+    record, stage = begin_pretrain(runs, 0)
+    (stage.path / "status.json").unlink()
+    summary = mirror(runs)
+    assert (summary.waiting, summary.created, summary.states) == (1, 0, {"PENDING": 1})
+    assert content(runs) == {}
+    assert record.name in {path.name for path in runs.iterdir()}
+
+
+def test_a_broken_record_is_named_and_the_others_are_shown(runs: Path) -> None:
+    make_run(runs, "realm", 0)
+    broken = write_run_record(runs, replace(make_run(runs, "warm_start", 1), label="broken"))
+    broken.write_text("{")
+    _, stage = begin_pretrain(runs, 50)
+    stage.metrics.path.write_text('{"step": 1, "time": 1.0}\nnonsense\n{"step": 2, "time": 2.0}\n')
+    summary = mirror(runs)
+    assert len(summary.problems) == 2
+    assert "broken-s1" in summary.problems[0]
+    assert "metrics.jsonl, line 2" in summary.problems[1]
+    assert set(content(runs)) == {"realm-s0", "warm_start-s1"}
+    assert "2 not shown" in str(summary)
+
+
+def test_names_and_values_that_mlflow_refuses(runs: Path) -> None:
+    record, stage = begin_pretrain(runs, 0)
+    row = '{"step": 10, "time": 1790000001.0, "recall@5": 0.5, "what?": 1.0, "lost": null, "nan": NaN, "inf": Infinity}'
+    stage.metrics.path.write_text(row + "\n")
+    params = {"list": list(range(5000)), "odd name!": "x", "empty": ""}
+    (runs / record.name / "run.json").unlink()
+    write_run_record(runs, replace(record, params=params))
+    assert mirror(runs).problems == ()
+    (run,) = content(runs).values()
+    assert set(run["points"]) == {"pretrain/recall_at_5", "pretrain/what_"}
+    assert len(run["params"]["list"]) == 6000
+    assert run["params"]["odd name_"] == "x"
+    assert mirror(runs).updated == 0
+
+
+def test_follow_ends_when_all_runs_are_final(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, stage = begin_pretrain(runs, 100)
+    slept: list[float] = []
+
+    def work_instead(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            write_points(stage.metrics, pretrain_rows("realm", 0, 110, 200, BEGAN_AT))
+            complete(stage, 200, {}, BEGAN_AT, 90.0)
+
+    monkeypatch.setattr("time.sleep", work_instead)
+    summary = mirror(runs, follow=True, interval_seconds=7.0)
+    assert slept == [7.0, 7.0]
+    assert summary.states == {"COMPLETE": 1}
+    (run,) = content(runs).values()
+    assert run["points"] == expected_points(stage)
+
+
+def test_follow_ends_with_control_c(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_pretrain(runs, 100)
+
+    def control_c(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", control_c)
+    assert mirror(runs, follow=True).states == {"RUNNING": 1}
+
+
+def test_two_mirrors_at_once_make_one_run_each(tmp_path: Path, make_runs: Callable[..., Any]) -> None:
+    """Also the first use of a new database, which MLflow alone does not survive."""
+    runs = tmp_path / "runs"
+    make_runs(runs, labels=("realm",))
+    code = f"from realm_lab.tracking.mlflow_mirror import mirror; print(mirror({str(runs)!r}).created)"
+    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    assert sorted(process.communicate()[0].strip() for process in both) == ["0", "2"]
+    assert set(content(runs)) == {"realm-s0", "realm-s1"}
+
+
+def test_the_environment_names_the_store(runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (runs.parent / "other.db").write_bytes((runs.parent / "mlflow.db").read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
+    assert mirror(runs).uri.endswith("other.db")
+    assert mirror(runs, f"sqlite:///{tmp_path / 'mlflow.db'}").uri.endswith("mlflow.db")
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("mlflow.db", "write sqlite:////"),
+        ("sqlite://", "in memory"),
+        ("file:///tmp/mlruns", "tracking store file:"),
+        ("http://127.0.0.1:9", "tracking store http://127.0.0.1:9"),
+    ],
+)
+def test_a_store_that_cannot_be_used_is_a_user_error(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, uri: str, message: str
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(UserError, match=message):
+        mirror(runs, uri)
+
+
+def test_a_file_that_is_no_database_is_a_user_error(runs: Path) -> None:
+    (runs.parent / "mlflow.db").write_text("not a database, certainly")
+    with pytest.raises(UserError, match=r"mlflow\.db: not a database of MLflow"):
+        mirror(runs)
+
+
+def test_no_runs_folder_is_a_user_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        mirror(tmp_path / "runs")
+
+
+def test_the_summary_is_one_line() -> None:
+    summary = MirrorSummary("sqlite:///x", {"RUNNING": 1, "COMPLETE": 3}, created=2, points=70)
+    assert str(summary) == "4 runs (3 complete, 1 running) in sqlite:///x: 2 new, 0 updated, 70 points sent"
+    assert json.dumps(summary.runs) == "4"

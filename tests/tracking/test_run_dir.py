@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+from realm_lab.errors import UserError
+from realm_lab.tracking.run_dir import (
+    RunRecord,
+    StageRun,
+    read_run_records,
+    run_error,
+    run_state,
+    stage_of,
+    write_run_record,
+)
+
+KEY = "ab" * 32
+CONFIG = {"seed": 0, "engine_version": 1, "params": {"learning_rate": 1e-5, "names": ["a"], "empty": None}}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def stage(runs: Path) -> StageRun:
+    return StageRun.open(runs, "pretrain", KEY, CONFIG)
+
+
+def record_of(*stages: StageRun, **changes: Any) -> RunRecord:
+    record = RunRecord(
+        label="realm",
+        seed=0,
+        run_key="cd" * 32,
+        cell_key="ef" * 32,
+        study="default",
+        baseline=False,
+        preset="toy",
+        engine_version=1,
+        params={"pretrain": {"steps": 10}},
+        inputs={"corpus": "12" * 32},
+        stages={stage.stage: f"stages/{stage.path.name}" for stage in stages},
+    )
+    return replace(record, **changes)
+
+
+def test_a_new_stage_has_its_config_and_is_pending(runs: Path, stage: StageRun) -> None:
+    assert stage.path == runs / "stages" / "pretrain-abababababab"
+    assert YAML(typ="safe").load(stage.path / "config.yaml") == {"stage": "pretrain", "key": KEY, **CONFIG}
+    assert stage.status().state == "PENDING"
+    assert not stage.is_complete()
+
+
+def test_opening_again_is_fine_and_another_key_is_refused(runs: Path, stage: StageRun) -> None:
+    assert StageRun.open(runs, "pretrain", KEY, {}).path == stage.path
+    with pytest.raises(UserError, match=r"config\.yaml: belongs to key ab"):
+        StageRun.open(runs, "pretrain", KEY[:12] + "00", CONFIG)
+
+
+def test_the_life_of_a_stage(stage: StageRun) -> None:
+    stage.start(total_steps=100)
+    running = stage.status()
+    assert (running.state, running.attempt, running.total_steps) == ("RUNNING", 1, 100)
+    assert (running.host, running.pid) == (socket.gethostname(), os.getpid())
+    stage.heartbeat(40, force=True)
+    assert stage.status().step == 40
+    stage.flag("collapsed")
+    stage.flag("collapsed")
+    stage.heartbeat(100)  # too soon to be written, but not forgotten
+    stage.finish({"loss": np.float64(1.5), "bm25": {"recall_at_5": float("nan")}})
+    done = stage.status()
+    assert (done.state, done.step, done.flags) == ("COMPLETE", 100, ("collapsed", "non_finite_results"))
+    assert done.started_at
+    assert done.finished_at
+    assert done.started_at <= done.finished_at
+    assert stage.is_complete()
+    assert stage.results() == {"loss": 1.5, "bm25": {"recall_at_5": None}}
+
+
+def test_heartbeats_are_written_at_most_every_two_seconds(stage: StageRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    stage.start(total_steps=100)
+    written = []
+    for step in range(1, 9):
+        clock[0] += 0.5
+        stage.heartbeat(step)
+        written.append(stage.status().step)
+    assert written == [1, 1, 1, 1, 5, 5, 5, 5]
+    stage.heartbeat(9, force=True)
+    assert stage.status().steps_per_second == pytest.approx(8 / 3.5)
+    assert stage.status().wall_seconds == pytest.approx(4.0)
+
+
+def test_wall_time_and_attempts_add_up_over_attempts(
+    runs: Path, stage: StageRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [50.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    stage.start(total_steps=10)
+    clock[0] += 30
+    stage.preempt()
+    assert stage.status().state == "PREEMPTED"
+    first_start = stage.status().started_at
+    clock[0] += 1000  # waiting in the queue is not work
+    again = StageRun.open(runs, "pretrain", KEY, CONFIG)
+    again.start(total_steps=10)
+    clock[0] += 12
+    again.heartbeat(3, force=True)
+    status = again.status()
+    assert (status.attempt, status.state, status.started_at) == (2, "RUNNING", first_start)
+    assert status.finished_at is None
+    assert status.wall_seconds == pytest.approx(42.0)
+
+
+def test_a_failure_keeps_the_last_line(stage: StageRun) -> None:
+    stage.start(total_steps=10)
+    stage.fail("Traceback (most recent call last):\n  ...\nValueError: bad\n\n")
+    assert (stage.status().state, stage.status().error) == ("FAILED", "ValueError: bad")
+    stage.start(total_steps=10)
+    assert stage.status().error is None
+
+
+def test_results_before_the_end_are_a_user_error(stage: StageRun) -> None:
+    with pytest.raises(UserError, match=r"results\.json: no results yet; the stage pretrain is PENDING"):
+        stage.results()
+
+
+def test_the_environment_is_recorded_without_importing_torch(runs: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from realm_lab.tracking.run_dir import StageRun;"
+        f"StageRun.open(Path({str(runs)!r}), 'pretrain', {KEY!r}, {{}}).start(1, device='cuda');"
+        "print([name for name in ('torch', 'mlflow', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    environment = json.loads((runs / "stages" / "pretrain-abababababab" / "env.json").read_text())
+    assert environment["device"] == "cuda"
+    assert environment["packages"]["torch"] >= "2"
+    assert environment["python"].startswith("3.")
+    assert environment["cpu"]
+    assert environment["cores"] >= 1
+    assert "git_commit" in environment
+
+
+def test_git_may_be_missing(stage: StageRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    stage.start(total_steps=1)
+    environment = json.loads((stage.path / "env.json").read_text())
+    assert environment["git_commit"] is None
+    assert environment["git_dirty"] is None
+
+
+def test_a_broken_status_names_file_and_field(stage: StageRun) -> None:
+    (stage.path / "status.json").write_text('{"state": "DONE"}')
+    with pytest.raises(UserError, match=r"status\.json: state: .*repair or delete"):
+        stage.status()
+
+
+def test_a_record_is_written_once_and_read_back(runs: Path, stage: StageRun) -> None:
+    record = record_of(stage)
+    path = write_run_record(runs, record)
+    assert path == runs / "realm-s0-cdcdcdcdcdcd" / "run.json"
+    before = path.stat().st_mtime_ns
+    assert write_run_record(runs, record) == path
+    assert path.stat().st_mtime_ns == before
+    assert read_run_records(runs) == [record]
+    with pytest.raises(UserError, match=r"another run has this name \(different: study\)"):
+        write_run_record(runs, replace(record, study="staleness"))
+
+
+@pytest.mark.parametrize("label", ["", "a/b", "../up", ".hidden", "two words"])
+def test_a_label_that_names_no_folder_is_refused(runs: Path, label: str) -> None:
+    with pytest.raises(UserError, match="label"):
+        write_run_record(runs, record_of(label=label))
+
+
+def test_records_are_sorted_by_label_and_seed(runs: Path) -> None:
+    for label, seed in [("realm", 10), ("realm", 2), ("null_off", 0)]:
+        write_run_record(runs, record_of(label=label, seed=seed))
+    assert [(r.label, r.seed) for r in read_run_records(runs)] == [("null_off", 0), ("realm", 2), ("realm", 10)]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"label": "realm"}', ""])
+def test_a_broken_record_is_named(runs: Path, text: str) -> None:
+    path = write_run_record(runs, record_of())
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"realm-s0-cdcdcdcdcdcd/run\.json"):
+        read_run_records(runs)
+
+
+def test_a_copied_record_is_refused(runs: Path) -> None:
+    path = write_run_record(runs, record_of())
+    path.parent.rename(runs / "copy")
+    with pytest.raises(UserError, match=r"copy/run\.json: the record is of realm-s0-cdcdcdcdcdcd"):
+        read_run_records(runs)
+
+
+def test_stage_of_is_none_until_the_folder_exists(runs: Path, stage: StageRun) -> None:
+    record = record_of(stage, stages={"pretrain": f"stages/{stage.path.name}", "finetune": "stages/finetune-00"})
+    found = stage_of(runs, record, "pretrain")
+    assert found is not None
+    assert (found.path, found.key) == (stage.path, KEY)
+    assert stage_of(runs, record, "finetune") is None
+    assert stage_of(runs, record, "evaluate") is None
+
+
+def test_run_state_follows_its_stages(runs: Path, stage: StageRun) -> None:
+    second = StageRun.open(runs, "finetune", KEY, CONFIG)
+    record = record_of(stage, second)
+    assert run_state(runs, record) == "PENDING"
+    stage.start(1)
+    assert run_state(runs, record) == "RUNNING"
+    stage.finish({})
+    assert run_state(runs, record) == "PENDING"
+    second.start(1)
+    second.preempt()
+    assert run_state(runs, record) == "PREEMPTED"
+    second.start(1)
+    second.fail("out of memory")
+    assert run_state(runs, record) == "FAILED"
+    assert run_error(runs, record) == "finetune: out of memory"
+    second.start(1)
+    second.finish({})
+    assert run_state(runs, record) == "COMPLETE"
+    assert run_error(runs, record) is None
+
+
+def test_a_process_that_is_gone_makes_its_run_lost(runs: Path) -> None:
+    code = (
+        "import os, signal; from pathlib import Path; from realm_lab.tracking.run_dir import StageRun;"
+        f"StageRun.open(Path({str(runs)!r}), 'pretrain', {KEY!r}, {{}}).start(1); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=False)
+    stage = StageRun.open(runs, "pretrain", KEY, {})
+    assert stage.status().state == "RUNNING"
+    record = record_of(stage)
+    assert run_state(runs, record) == "FAILED"
+    assert "lost" in str(run_error(runs, record))
+    elsewhere = json.loads((stage.path / "status.json").read_text()) | {"host": "another-node"}
+    (stage.path / "status.json").write_text(json.dumps(elsewhere))
+    assert run_state(runs, record) == "RUNNING"
+
+
+def test_a_reused_process_id_is_not_the_lost_process(runs: Path, stage: StageRun) -> None:
+    stage.start(1)
+    older = json.loads((stage.path / "status.json").read_text()) | {"heartbeat_at": 1e9}  # before this process began
+    (stage.path / "status.json").write_text(json.dumps(older))
+    assert run_state(runs, record_of(stage)) == "FAILED"
