@@ -150,7 +150,7 @@ def _run_report(options: argparse.Namespace) -> None:
     print(write_report(options.runs or options.root / "runs", options.reports or options.root / "reports"))
 
 
-def _run_mirror(options: argparse.Namespace) -> None:
+def _run_mirror(options: argparse.Namespace) -> int:
     uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI")
     parameters = options.params or options.root / "params.yaml"
     if not uri and (options.params or parameters.exists()):
@@ -159,7 +159,9 @@ def _run_mirror(options: argparse.Namespace) -> None:
         uri = load(parameters).launch.tracking_uri
     from realm_lab.tracking.mlflow_mirror import mirror
 
-    print(mirror(options.runs or options.root / "runs", uri, options.follow))
+    summary = mirror(options.runs or options.root / "runs", uri, options.follow)
+    print(summary)
+    return 1 if summary.problems else 0
 
 
 def _run_ask(options: argparse.Namespace) -> None:

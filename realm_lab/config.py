@@ -8,12 +8,13 @@ not empty changes it once more. No other room reads YAML parameters.
 from __future__ import annotations
 
 import difflib
+import math
 import types
 import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -32,6 +33,16 @@ class Section(BaseModel):
     """A group of parameters: frozen, and a name it does not know is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_accident(cls, value: Any, info: ValidationInfo) -> Any:
+        """Pydantic would take `true` for the number 1, and an infinity has no JSON and so no run_key."""
+        if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
+            raise ValueError("input should not be true or false")
+        if isinstance(value, float) and math.isinf(value):
+            raise ValueError("input should be a finite number")
+        return value
 
 
 class ToyWorld(Section):
@@ -273,7 +284,11 @@ def parse_override(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UserError(f"--set {text}: write it as KEY=VALUE, for example pretrain.steps=100")
-    return key.strip(), YAML(typ="safe").load(value)
+    try:
+        return key.strip(), YAML(typ="safe").load(value)
+    except YAMLError as error:
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"--set {text}: the value is not valid YAML ({problem})") from None
 
 
 def render_params_yaml(preset: str = "toy") -> str:
@@ -328,6 +343,8 @@ def _read_yaml(path: Path) -> Any:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; run from the project's folder or give --params FILE") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); give another with --params FILE") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None
     try:
@@ -339,6 +356,8 @@ def _read_yaml(path: Path) -> Any:
         raise UserError(f"{path}{line}: not valid YAML ({problem})") from None
     if document is None:
         return {}
+    if isinstance(document, dict) and (strange := [key for key in document if not isinstance(key, str)]):
+        raise UserError(f"{path}: unknown parameter '{strange[0]}'; names are words")
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected 'key: value' lines, found a {type(document).__name__}")
     return document

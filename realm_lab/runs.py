@@ -39,8 +39,14 @@ class Plan:
         """The key of the last stage names the run."""
         return self.stages["evaluate"]
 
+    def key(self, stage: str) -> str:
+        """The key of a stage; that of prepare is the corpus's."""
+        return self.corpus_key if stage == "prepare" else self.stages[stage]
+
     def before(self, stage: str) -> str | None:
         """The training stage before `stage` in this run, None for the first."""
+        if stage == "prepare":
+            return None
         names = list(self.stages)
         place = names.index(stage)
         return names[place - 1] if place else None
@@ -91,10 +97,10 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     config: dict[str, Any] = {
         "seed": plan.seed,
         "engine_version": ENGINE_VERSION,
-        "params": {section: values[section] for section in ("corpus", "tokenizer", *SECTIONS[stage])},
+        "params": {section: values[section] for section in ("corpus", "tokenizer", *SECTIONS.get(stage, ()))},
         "upstream": upstream,
     }
-    return StageRun.open(runs, stage, plan.stages[stage], config)
+    return StageRun.open(runs, stage, plan.key(stage), config)
 
 
 def record_run(runs: Path, plan: Plan, params: Params, study: str = "default") -> RunRecord:

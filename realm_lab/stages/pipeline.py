@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
-from rich.console import Console
-
 from realm_lab.config import Params
-from realm_lab.core.files import atomic_directory, digest, read_json
-from realm_lab.corpus.prepare import corpus_inputs, prepare
+from realm_lab.core.files import atomic_directory, read_json
 from realm_lab.errors import UserError
 from realm_lab.masking import masking_scheme
 from realm_lab.runs import Plan, corpus_folder, open_stage, plan_runs, record_run
@@ -18,7 +14,6 @@ from realm_lab.stages.pool import Job, run_jobs
 from realm_lab.stages.summary import write_curves, write_metrics
 
 TRAINED = ("warm_start", "pretrain", "finetune")
-console = Console(stderr=True, soft_wrap=True)
 
 
 def run(stage: str, params: Params, root: Path) -> None:
@@ -57,27 +52,17 @@ def _jobs(stage: str, plans: list[Plan], params: Params, root: Path) -> list[Job
 
 def _prepare_all(params: Params, root: Path) -> None:
     """Prepare every distinct corpus of the seeds, and remove those of other parameters."""
-    wanted = {digest(corpus_inputs(params, seed)): seed for seed in params.seeds}
     plans = {plan.corpus_key: plan for plan in plan_runs(params)}
-    kept = set()
-    for key, seed in wanted.items():
-        folder = corpus_folder(root, plans[key])
-        kept.add(folder.name)
-        if (folder / "manifest.json").exists() and read_json(folder / "manifest.json")["key"] == key:
-            continue
-        with console.status(f"prepare {folder.name}") as status:
-            manifest = prepare(params, folder, seed, _progress(status.update, folder.name))
-        counts = ", ".join(f"{name} {count:,}" for name, count in manifest.counts.items())
-        console.print(f"prepared {folder.name}: {counts}")
-        for reason, count in manifest.dropped.items():
-            console.print(f"  dropped {count:,}: {reason}")
+    jobs = []
+    for key, plan in plans.items():
+        manifest = corpus_folder(root, plan) / "manifest.json"
+        if not manifest.exists() or read_json(manifest)["key"] != key:
+            jobs.append(Job("prepare", plan.label, plan.seed, open_stage(root / "runs", plan, "prepare", params)))
+    run_jobs(jobs, params, root)
+    kept = {corpus_folder(root, plan).name for plan in plans.values()}
     for other in (root / "data" / "prepared").glob("*"):
         if other.name not in kept:
             shutil.rmtree(other)
-
-
-def _progress(update: Callable[[str], None], name: str) -> Callable[[str, int], None]:
-    return lambda part, count: update(f"prepare {name}: {part} {count:,}")
 
 
 def _export(stage: str, plans: list[Plan], params: Params, root: Path) -> None:

@@ -34,7 +34,8 @@ class Job(NamedTuple):
     @property
     def title(self) -> str:
         """What people see."""
-        return f"{self.stage.replace('_', '-')} {self.label} seed {self.seed}"
+        whose = "" if self.stage == "prepare" else f" {self.label}"
+        return f"{self.stage.replace('_', '-')}{whose} seed {self.seed}"
 
 
 class Running(NamedTuple):

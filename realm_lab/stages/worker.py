@@ -12,10 +12,17 @@ from realm_lab.core.process import limit_threads
 from realm_lab.errors import UserError
 from realm_lab.runs import plan_run
 from realm_lab.stages.evaluate import evaluate
+from realm_lab.stages.prepare import prepare
 from realm_lab.stages.train import finetune, pretrain, warm_start
 from realm_lab.systems.context import Context
 
-STAGES = {"warm_start": warm_start, "pretrain": pretrain, "finetune": finetune, "evaluate": evaluate}
+STAGES = {
+    "prepare": prepare,
+    "warm_start": warm_start,
+    "pretrain": pretrain,
+    "finetune": finetune,
+    "evaluate": evaluate,
+}
 
 
 def run_stage(stage: str, label: str, params: Params, seed: int, root: Path) -> None:
@@ -24,7 +31,7 @@ def run_stage(stage: str, label: str, params: Params, seed: int, root: Path) -> 
     plan = plan_run(params, label, seed)
     context = Context(params, plan, root)
     run = context.stage(stage)
-    if run.is_complete():
+    if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
         return
     try:
         STAGES[stage](context, run)

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -33,6 +34,7 @@ from realm_lab.tracking.run_view import RunView, read_run, rows_digest, run_colo
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("DO_NOT_TRACK", "true")
 os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 # An unreachable server is an answer, not a reason to wait for minutes.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
@@ -119,7 +121,7 @@ class _Mirror:
 
     def __init__(self, runs: Path, uri: str) -> None:
         self.runs = runs
-        self.summary = MirrorSummary(uri, {})
+        self.summary = MirrorSummary(re.sub(r"//[^/@]*@", "//", uri), {})  # without a password
         self._experiments: dict[str, str] = {}
         self._shown: dict[str, object] = {}  # record name -> what its files looked like when last shown
         try:
@@ -127,7 +129,7 @@ class _Mirror:
                 self.client = MlflowClient(tracking_uri=uri)
                 self.client.search_experiments(max_results=1)
         except MlflowException as error:
-            raise UserError(f"tracking store {uri}: {_one_line(error)}") from None
+            raise UserError(f"tracking store {self.summary.uri}: {_one_line(error)}") from None
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         """Two mirrors at once would both miss a run, and both make it."""
@@ -171,14 +173,13 @@ class _Mirror:
         folders = [self.runs / record.name, *(self.runs / folder for folder in record.stages.values())]
         reports = self.runs.parent / "reports"
         folders += [reports / "figures", reports / record.study / "figures"]
+        state = run_state(self.runs, record)  # changes without a file when a process is lost
         files = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()) if path.is_file()]
-        with contextlib.suppress(FileNotFoundError):  # a temporary file that was renamed meanwhile: look again
-            return (
-                run_state(self.runs, record),
-                color,
-                tuple((path, (stat := path.stat()).st_mtime_ns, stat.st_size) for path in files),
-            )
-        return object()
+        try:
+            stats = [path.stat() for path in files]
+        except FileNotFoundError:  # a temporary file that was renamed meanwhile: look again
+            return object()
+        return state, color, files, [(stat.st_mtime_ns, stat.st_size) for stat in stats]
 
     def _experiment(self, study: str) -> str:
         if study not in self._experiments:
@@ -218,13 +219,13 @@ class _Mirror:
 
     def _show(self, view: RunView, run: Run | None) -> None:
         """Make MLflow show `view`; `run` is what shows it so far."""
-        if run is not None and (run.info.start_time != view.started_ms or _contradicts(run, view)):
-            self.client.delete_run(run.info.run_id)
-            self._count(rebuilt=1)
-            run = None
         if run is None:
             self._fill(self._create(view), view)
             self._count(created=1)
+        elif run.info.start_time != view.started_ms or _contradicts(run, view):
+            self.client.delete_run(run.info.run_id)
+            self._fill(self._create(view), view)
+            self._count(rebuilt=1)
         elif self._fill(run, view):
             self._count(updated=1)
 

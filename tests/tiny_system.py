@@ -1,0 +1,157 @@
+"""A tiny untrained REALM on a small prepared toy world, and the same weights once more in transformers' classes.
+
+Test modules do not import each other: the conftest.py of a folder loads this file and offers it as fixtures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from realm_lab.config import Params, preset_values
+from realm_lab.corpus.prepare import prepare
+from realm_lab.corpus.store import Passages, PreparedCorpus
+from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
+from realm_lab.models.embedder import Embedder
+from realm_lab.models.export import new_embedder, new_reader, write_embedder, write_reader
+from realm_lab.models.reader import Reader
+from realm_lab.retrieval.retriever import Retriever
+
+
+def tiny_params(**overrides: dict[str, Any]) -> Params:
+    """The smoke preset on 320 passages; `pretrain={"candidates": 3}` changes single values of a section."""
+    values = preset_values("smoke") | {"preset": "smoke"}
+    values["corpus"] = values["corpus"] | {"toy": {"entities": 40, "articles": 200}}
+    for section, changes in overrides.items():
+        values[section] = values.get(section, {}) | changes
+    return Params(**values)
+
+
+def scramble(module: nn.Module, seed: int = 0, scale: float = 0.2) -> None:
+    """Add noise to every parameter: no bias stays 0, no LayerNorm 1, no two matrices equal."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=scale)
+
+
+@dataclass
+class TinySystem:
+    """A corpus with an untrained reader and an embedder of two towers."""
+
+    params: Params
+    corpus: PreparedCorpus
+    passages: Passages
+    tokenizer: Tokenizer
+    special: SpecialIds
+    reader: Reader
+    embedder: Embedder
+
+    def retriever(self, search_query: str = "fresh", embedder: Embedder | None = None) -> Retriever:
+        """A retriever whose index is not yet built."""
+        return Retriever(
+            embedder or self.embedder,
+            self.passages,
+            self.special,
+            corpus_digest=self.corpus.manifest.digest,
+            query_length=self.params.corpus.sentence_length,
+            passage_length=self.params.corpus.passage_length,
+            token_budget=self.params.launch.token_budget,
+            precision="float32",
+            search_query=search_query,
+        )
+
+    def built_retriever(self) -> Retriever:
+        """A retriever with a fresh index."""
+        retriever = self.retriever()
+        retriever.refresh(0)
+        return retriever
+
+
+def prepare_corpus(folder: Path) -> PreparedCorpus:
+    """The small toy world, prepared into `folder`."""
+    prepare(tiny_params(), folder, 0)
+    return PreparedCorpus(folder)
+
+
+def build_system(corpus: PreparedCorpus, **overrides: dict[str, Any]) -> TinySystem:
+    """New models on a prepared corpus; the same every time."""
+    params = tiny_params(**{"model": {"share_towers": False}, **overrides})
+    tokenizer = load_tokenizer(corpus.tokenizer_folder)
+    size = corpus.manifest.vocabulary_size
+    reader, embedder = new_reader(params, size, 0), new_embedder(params, size, 1, None)
+    scramble(reader, 2, 0.1)
+    scramble(embedder, 3, 0.1)
+    reader.eval()
+    embedder.eval()
+    return TinySystem(params, corpus, corpus.passages(), tokenizer, special_ids(tokenizer), reader, embedder)
+
+
+class Reference:
+    """The same system in transformers' BERT, float64, one sequence at a time without padding."""
+
+    def __init__(self, system: TinySystem, folder: Path):
+        from transformers import BertForMaskedLM, BertModel
+
+        write_reader(system.reader, folder / "reader")
+        write_embedder(system.embedder, folder / "embedder")
+        self.special, self.passages = system.special, system.passages
+        self.words = BertForMaskedLM.from_pretrained(folder / "reader", dtype=torch.float64).eval()
+        towers = (folder / "embedder", folder / "embedder" / "document")
+        self.query_tower, self.document_tower = (
+            BertModel.from_pretrained(tower, add_pooling_layer=False, dtype=torch.float64).eval() for tower in towers
+        )
+        state = {name: value.detach().double() for name, value in system.embedder.state_dict().items()}
+        self.query_matrix, self.document_matrix = state["query_projection.weight"], state["document_projection.weight"]
+        self.span_head = {name: value.detach().double() for name, value in system.reader.state_dict().items()}
+
+    def _inputs(self, first: np.ndarray, second: np.ndarray | None) -> dict[str, Tensor]:
+        special = self.special
+        tokens = [special.cls, *first.tolist(), special.sep]
+        types = [0] * len(tokens)
+        if second is not None:
+            tokens += [*second.tolist(), special.sep]
+            types += [1] * (len(second) + 1)
+        return {"input_ids": torch.tensor([tokens]), "token_type_ids": torch.tensor([types])}
+
+    @torch.no_grad()
+    def query(self, tokens: np.ndarray) -> Tensor:
+        """Embed_input(x), [D]."""
+        return self.query_matrix @ self.query_tower(**self._inputs(tokens, None)).last_hidden_state[0, 0]
+
+    @torch.no_grad()
+    def document(self, row: int) -> Tensor:
+        """Embed_doc(z), [D]; row -1 is the null document."""
+        empty = np.empty(0, np.int64)
+        title, body = (self.passages.titles[row], self.passages.bodies[row]) if row >= 0 else (empty, empty)
+        return self.document_matrix @ self.document_tower(**self._inputs(title, body)).last_hidden_state[0, 0]
+
+    @torch.no_grad()
+    def masked_words(self, query: np.ndarray, body: np.ndarray, positions: np.ndarray) -> Tensor:
+        """log p(w|z,x) at masked positions of the query, [M, V]."""
+        logits = self.words(**self._inputs(query, body)).logits[0]
+        return logits[torch.from_numpy(positions) + 1].log_softmax(-1)
+
+    @torch.no_grad()
+    def spans(self, query: np.ndarray, body: np.ndarray, max_width: int) -> dict[tuple[int, int], float]:
+        """log p(s|z,x) of every span (first, last wordpiece of the body): MLP([h_START; h_END]), normalised."""
+        hidden_LD = self.words.bert(**self._inputs(query, body)).last_hidden_state[0][len(query) + 2 :][: len(body)]
+        head = self.span_head
+        first, last = head["span_projection.weight"].chunk(2)
+        matrix = torch.cat([first, last], dim=1)
+        bias = sum(head["span_projection.bias"].chunk(2))
+        scores = {}
+        for start in range(len(body)):
+            for end in range(start, min(start + max_width, len(body))):
+                inner = torch.relu(matrix @ torch.cat([hidden_LD[start], hidden_LD[end]]) + bias)
+                inner = (inner - inner.mean()) / (inner.var(unbiased=False) + 1e-3).sqrt()
+                inner = inner * head["span_norm.weight"] + head["span_norm.bias"]
+                scores[start, end] = (head["span_score.weight"] @ inner + head["span_score.bias"]).item()
+        total = np.logaddexp.reduce(list(scores.values()))
+        return {span: score - total for span, score in scores.items()}

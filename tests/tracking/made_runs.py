@@ -1,0 +1,144 @@
+"""Runs as training leaves them, made in a second: smooth curves, three labels, any number of seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+
+from realm_lab.tracking.metric_log import MetricLog
+from realm_lab.tracking.run_dir import RunRecord, StageRun, write_run_record
+
+BEGAN_AT = 1_790_000_000.0  # unix seconds; fixed, so that two sets of runs are equal
+LABELS = ("warm_start", "realm", "random_mask")
+
+
+def key_of(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def write_points(log: MetricLog, rows: list[dict[str, float]]) -> None:
+    """Rows with times of their own; `MetricLog.log` would write the clock's."""
+    log.path.parent.mkdir(parents=True, exist_ok=True)
+    with open(log.path, "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+def set_status(run: StageRun, **values: object) -> None:
+    """status.json with these values over those of a stage that has just begun."""
+    status = {
+        "state": "RUNNING",
+        "attempt": 1,
+        "host": "node7",
+        "pid": 4711,
+        "started_at": BEGAN_AT,
+        "heartbeat_at": BEGAN_AT + 60,
+        "finished_at": None,
+        "step": 0,
+        "total_steps": 200,
+        "steps_per_second": 2.5,
+        "wall_seconds": 60.0,
+        "error": None,
+        "flags": [],
+    }
+    (run.path / "status.json").write_text(json.dumps(status | values))
+
+
+def complete(run: StageRun, step: int, results: dict[str, object], began_at: float, seconds: float) -> None:
+    (run.path / "results.json").write_text(json.dumps(results))
+    environment = {"python": "3.11.7", "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False}
+    (run.path / "env.json").write_text(json.dumps(environment))
+    times = {"started_at": began_at, "heartbeat_at": began_at + seconds, "finished_at": began_at + seconds}
+    set_status(run, state="COMPLETE", step=step, total_steps=step, wall_seconds=seconds, **times)
+
+
+def pretrain_rows(label: str, seed: int, first: int, last: int, began_at: float) -> list[dict[str, float]]:
+    """Steps first..last: a loss every 10, an evaluation every 50."""
+    noise = random.Random(f"{label}{seed}{first}")
+    level = {"realm": 0.9, "random_mask": 0.45}[label]
+    rows: list[dict[str, float]] = []
+    for step in range(first, last + 1, 10):
+        progress, time = 1 - math.exp(-step / 80), began_at + 0.4 * step
+        if step:
+            loss = 4.2 - 2.4 * level * progress + noise.gauss(0, 0.06)
+            values = {"loss": loss, "null_probability": 0.5 - 0.4 * progress, "gradient_norm_reader": 1.0 + 1 / step}
+            rows.append({"step": step, "time": time, **values, "index_staleness_steps": float(step % 50)})
+        if step % 50 == 0:
+            utility = level * progress + noise.gauss(0, 0.01)
+            rows.append({"step": step, "time": time, "retrieval_utility": utility, "recall_at_5": 0.3 + 0.5 * utility})
+    return rows
+
+
+def make_run(runs: Path, label: str, seed: int, study: str = "default") -> RunRecord:
+    """One finished run; the warm start is shared by all runs of the seed."""
+    plan = ["warm_start", *(["pretrain"] if label != "warm_start" else []), "finetune", "evaluate"]
+    folders: dict[str, str] = {}
+    began_at = BEGAN_AT + 1000 * seed
+    for stage in plan:
+        key = key_of(stage, seed) if stage == "warm_start" else key_of(stage, label, seed)
+        run = StageRun.open(runs, stage, key, {"stage": stage, "key": key, "seed": seed, "params": {}, "upstream": {}})
+        folders[stage] = f"stages/{run.path.name}"
+        if run.is_complete():
+            continue
+        noise = random.Random(f"{stage}{label}{seed}")
+        if stage == "pretrain":
+            write_points(run.metrics, pretrain_rows(label, seed, 0, 200, began_at + 200))
+            complete(run, 200, {"retrieval_utility": 0.8, "steps": 200}, began_at + 200, 90.0)
+        elif stage == "evaluate":
+            scores = {"warm_start": 0.31, "realm": 0.62, "random_mask": 0.44}[label] + noise.gauss(0, 0.02)
+            results = {"exact_match": scores, "f1": scores + 0.05, "recall_at_5": 0.5 * scores + 0.4}
+            bm25 = {"recall_at_5": 0.71, "gold_recall_at_5": None}
+            complete(run, 0, results | {"questions": 400, "bm25": bm25}, began_at + 400, 20.0)
+            (run.path / "eval").mkdir(exist_ok=True)
+            prediction = {"id": "q1", "question": "Where was Ada born?", "prediction": "Paris", "exact_match": 1}
+            (run.path / "eval" / "predictions.jsonl").write_text(json.dumps(prediction) + "\n")
+        else:
+            name = "loss_mlm" if stage == "warm_start" else "loss"
+            start = began_at + (0 if stage == "warm_start" else 300)
+            write_points(
+                run.metrics,
+                [
+                    {"step": s, "time": start + s, name: 5 * math.exp(-s / 40) + noise.gauss(0, 0.05)}
+                    for s in range(10, 101, 10)
+                ],
+            )
+            complete(run, 100, {"final_loss": 1.0}, start, 100.0)
+    masking = "random_token" if label == "random_mask" else "salient_span"
+    record = RunRecord(
+        label=label,
+        seed=seed,
+        run_key=key_of("run", study, label, seed),
+        cell_key=key_of("cell", study, label),
+        study=study,
+        baseline=label == "realm",
+        preset="toy",
+        engine_version=1,
+        params={
+            "preset": "toy",
+            "pretrain": {"masking": masking, "steps": 200, "reader": {"learning_rate": 3e-5}},
+            "corpus": {"files": {"knowledge": []}, "toy": {"world_seed": None}},
+        },
+        inputs={"corpus": key_of("corpus")},
+        stages=folders,
+    )
+    write_run_record(runs, record)
+    return record
+
+
+def make_runs(runs: Path, labels: tuple[str, ...] = LABELS, seeds: tuple[int, ...] = (0, 1)) -> list[RunRecord]:
+    return [make_run(runs, label, seed) for label in labels for seed in seeds]
+
+
+def begin_pretrain(runs: Path, last_step: int) -> tuple[RunRecord, StageRun]:
+    """A run whose pretrain is under way at `last_step`, on another host."""
+    key = key_of("live")
+    stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})
+    write_points(stage.metrics, pretrain_rows("realm", 0, 0, last_step, BEGAN_AT))
+    set_status(stage, step=last_step)
+    finished = make_run(runs.parent / "elsewhere" / "runs", "realm", 0)
+    record = replace(finished, label="live", stages={"pretrain": f"stages/{stage.path.name}"})
+    write_run_record(runs, record)
+    return record, stage
