@@ -5,16 +5,16 @@ Test modules do not import each other: the conftest.py of a folder loads this fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from realm_lab.config import Params, preset_values
+from realm_lab.config import Params
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.store import Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
@@ -23,14 +23,35 @@ from realm_lab.models.export import new_embedder, new_reader, write_embedder, wr
 from realm_lab.models.reader import Reader
 from realm_lab.retrieval.retriever import Retriever
 
+# Everything a test relies on; the presets may move.
+SECTIONS: dict[str, dict[str, Any]] = {
+    "corpus": {
+        "source": "toy",
+        "pretrain_corpus": "separate",
+        "passage_length": 32,
+        "sentence_length": 26,
+        "tagger": "exact",
+        "toy": {"entities": 40, "articles": 200},
+    },
+    "model": {
+        "hidden_size": 32,
+        "layers": 2,
+        "heads": 2,
+        "intermediate_size": 64,
+        "dropout": 0.0,
+        "projection_size": 32,
+        "share_towers": False,
+    },
+    "pretrain": {"candidates": 8},
+    "finetune": {"candidates": 5, "max_span_wordpieces": 3, "span_hidden_size": 32},
+}
+
 
 def tiny_params(**overrides: dict[str, Any]) -> Params:
-    """The smoke preset on 320 passages; `pretrain={"candidates": 3}` changes single values of a section."""
-    values = preset_values("smoke") | {"preset": "smoke"}
-    values["corpus"] = values["corpus"] | {"toy": {"entities": 40, "articles": 200}}
-    for section, changes in overrides.items():
-        values[section] = values.get(section, {}) | changes
-    return Params(**values)
+    """A world of 320 passages and a narrow encoder; `pretrain={"candidates": 3}` changes values of a section."""
+    names = SECTIONS.keys() | overrides.keys()
+    values = {name: SECTIONS.get(name, {}) | overrides.get(name, {}) for name in names}
+    return Params(preset="smoke", **values)  # type: ignore[arg-type]
 
 
 def scramble(module: nn.Module, seed: int = 0, scale: float = 0.2) -> None:
@@ -41,8 +62,7 @@ def scramble(module: nn.Module, seed: int = 0, scale: float = 0.2) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=scale)
 
 
-@dataclass
-class TinySystem:
+class TinySystem(NamedTuple):
     """A corpus with an untrained reader and an embedder of two towers."""
 
     params: Params
@@ -82,7 +102,7 @@ def prepare_corpus(folder: Path) -> PreparedCorpus:
 
 def build_system(corpus: PreparedCorpus, **overrides: dict[str, Any]) -> TinySystem:
     """New models on a prepared corpus; the same every time."""
-    params = tiny_params(**{"model": {"share_towers": False}, **overrides})
+    params = tiny_params(**overrides)
     tokenizer = load_tokenizer(corpus.tokenizer_folder)
     size = corpus.manifest.vocabulary_size
     reader, embedder = new_reader(params, size, 0), new_embedder(params, size, 1, None)
@@ -155,3 +175,15 @@ class Reference:
                 scores[start, end] = (head["span_score.weight"] @ inner + head["span_score.bias"]).item()
         total = np.logaddexp.reduce(list(scores.values()))
         return {span: score - total for span, score in scores.items()}
+
+
+@pytest.fixture(scope="session")
+def system(tmp_path_factory: pytest.TempPathFactory) -> TinySystem:
+    """An untrained system; tests leave it as it is."""
+    return build_system(prepare_corpus(tmp_path_factory.mktemp("tiny") / "corpus"))
+
+
+@pytest.fixture(scope="session")
+def reference(system: TinySystem, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    """The same weights in transformers."""
+    return Reference(system, tmp_path_factory.mktemp("reference"))

@@ -113,8 +113,17 @@ class Writer:
             part.close()
 
 
+class SentenceRow(NamedTuple):
+    """A sentence as stored."""
+
+    tokens: list[int]
+    spans: list[int]  # flat wordpiece spans
+    origin: int
+    gold: int
+
+
 class SentenceWriter:
-    """Writes one set of sentences; what cannot be a query is dropped and counted."""
+    """Writes one set of sentences, in batches; what cannot be a query is dropped and counted."""
 
     def __init__(self, writer: Writer, name: str):
         self._writer, self._name = writer, name
@@ -123,6 +132,7 @@ class SentenceWriter:
         self._spans = RaggedWriter(folder, "spans", np.int32)
         self._origins, self._gold = open(folder / "origins.bin", "wb"), open(folder / "gold.bin", "wb")
         self._longest = writer.params.corpus.sentence_length - 2  # [CLS] and [SEP]
+        self._waiting: list[SentenceRow] = []
 
     def add(self, tokens: list[int], spans: list[int], origin: int, gold: int) -> None:
         """Add one sentence: wordpieces, flat wordpiece spans, the passage it is from, the passage that answers it."""
@@ -134,14 +144,22 @@ class SentenceWriter:
         elif not spans:
             dropped["sentence without a salient span"] += 1
         else:
-            self._tokens.append([tokens])
-            self._spans.append([spans])
-            np.array([origin], np.int32).tofile(self._origins)
-            np.array([gold], np.int32).tofile(self._gold)
-            self._writer.counts[self._name] += 1
+            self._waiting.append(SentenceRow(tokens, spans, origin, gold))
+            if len(self._waiting) == BATCH:
+                self._flush()
+
+    def _flush(self) -> None:
+        rows = self._waiting
+        self._tokens.append([row.tokens for row in rows])
+        self._spans.append([row.spans for row in rows])
+        np.array([row.origin for row in rows], np.int32).tofile(self._origins)
+        np.array([row.gold for row in rows], np.int32).tofile(self._gold)
+        self._writer.counts[self._name] += len(rows)
+        self._waiting = []
 
     def close(self) -> None:
-        """Finish the files."""
+        """Write what waits and finish the files."""
+        self._flush()
         self._tokens.close()
         self._spans.close()
         self._origins.close()
@@ -202,6 +220,11 @@ def _prepare_toy(params: Params, folder: Path, seed: int, progress: Progress) ->
         tokenizer = load_tokenizer(Path(params.tokenizer.checkpoint))
     else:
         tokenizer = wordpiece_from_vocabulary(world.vocabulary)
+        if world.pieces_per_name > params.finetune.max_span_wordpieces:
+            raise UserError(
+                f"parameter 'finetune.max_span_wordpieces' is {params.finetune.max_span_wordpieces}, but names in a "
+                f"world of {toy.entities:,} entities have {world.pieces_per_name} wordpieces; raise it"
+            )
     writer = Writer(folder, params, tokenizer, progress)
     in_train = SentenceWriter(writer, "sentences")
     same = params.corpus.pretrain_corpus == "same"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ from realm_lab.corpus.toy_language import (
 SYLLABLES = 96  # first and second syllables each: names are pairs, so every syllable is frequent
 SPLITS = ("train", "dev", "test")
 FIRST_YEAR, LAST_YEAR = 1700, 1999
+NAMES_KEPT = 1 << 16  # names remembered, so that a large world stays in bounded memory
 HELD_OUT_FRACTION = 0.2  # of the subjects, for each of dev and test
 
 
@@ -86,15 +87,16 @@ class ToyWorld:
         syllables = _syllables()
         self._first, self._second = syllables[:SYLLABLES], syllables[SYLLABLES:]
         reserved = entities + POOL_SIZE * len(POOLS)
-        self._pieces = 2
-        while SYLLABLES**self._pieces < 8 * reserved:  # leave most names to throw-away entities
-            self._pieces += 1
-        self._names = Permutation(SYLLABLES**self._pieces, derive_seed(seed, "names"))
+        self.pieces_per_name = 2
+        while SYLLABLES**self.pieces_per_name < 8 * reserved:  # leave most names to throw-away entities
+            self.pieces_per_name += 1
+        self.name = lru_cache(NAMES_KEPT)(self._name)
+        self._names = Permutation(SYLLABLES**self.pieces_per_name, derive_seed(seed, "names"))
         self._order = Permutation(entities, derive_seed(seed, "split"))
 
     @cached_property
     def vocabulary(self) -> list[str]:
-        """WordPiece vocabulary under which every name is `_pieces` pieces and every year two."""
+        """WordPiece vocabulary under which every name is `pieces_per_name` pieces and every year two."""
         years = ["17", "18", "19", *(f"##{number:02d}" for number in range(100))]
         return [*template_words(), *self._first, *(f"##{text}" for text in self._second), *years]
 
@@ -109,11 +111,11 @@ class ToyWorld:
             return "test"
         return "dev" if place < 2 * HELD_OUT_FRACTION else "train"
 
-    def name(self, number: int) -> str:
+    def _name(self, number: int) -> str:
         """The name with this number: first the entities, then the pools, then throw-away names."""
         code = self._names(number)
         parts = []
-        for place in range(self._pieces - 1):
+        for place in range(self.pieces_per_name - 1):
             code, rest = divmod(code, SYLLABLES)
             parts.append(self._second[(rest + place) % SYLLABLES])
         return self._first[code] + "".join(parts)
@@ -204,7 +206,7 @@ class ToyWorld:
 
     def articles(self, count: int) -> Iterator[Article]:
         """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world."""
-        first, last = self.entities + POOL_SIZE * len(POOLS), SYLLABLES**self._pieces
+        first, last = self.entities + POOL_SIZE * len(POOLS), SYLLABLES**self.pieces_per_name
         rng = numpy_generator(self.seed, "articles")
         for _ in range(count):
             kind = TYPES[int(rng.integers(len(TYPES)))]

@@ -41,6 +41,7 @@ THEMED = {
     PURPLE: "--purple",
     ORANGE: "--orange",
 }
+MOST_TEETH = 24  # refreshes that a panel can show one by one
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.2, 1.5)))
 WIDTH_INCHES = 7.6
 DOTS_PER_INCH = 170
@@ -236,6 +237,9 @@ def _draw_curves(place: Axes, panel: Panel, points: pd.DataFrame, labels: Sequen
             dash = DASHES[index % len(DASHES)] if several else "-"
             width, alpha = (0.9, 0.65) if several else (1.8, 1.0)
             x, y = _sawtooth(line) if panel.is_age else (list(line.index), list(line))
+            if panel.is_age and y.count(0.0) > MOST_TEETH:  # too dense to read: the range the age runs through
+                place.fill_between(line.index, 0.0, max(y), color=colour, alpha=0.18, linewidth=0.0)
+                x, y = [line.index[0], line.index[-1]], [max(y), max(y)]
             place.plot(x, y, color=colour, linewidth=width, alpha=alpha, linestyle=dash)
         mean = wide.dropna().mean(axis=1)
         if several and not mean.empty and not panel.is_age:

@@ -28,7 +28,7 @@ MEASURE_NOTE = (
     "Exact match and F1 are after fine-tuning: official answer normalisation; the span column asks for the exact span. "
     "Zero-shot recall@k: the share of questions with the answer in the k passages found before any question was "
     "trained on. Retrieval utility: log p(y|z,x) − log p(y|∅,x), nats per masked span, weighted by p(z|x), held-out "
-    "sentences; a system that is not pre-trained has only a start."
+    "sentences; a system that is not pre-trained ends where it starts."
 )
 
 

@@ -101,9 +101,9 @@ def _start(job: Job, params: Params, root: Path, threads: int, progress: Progres
         env=os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"},
     )
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(json.dumps(described))
-        process.stdin.close()
+    with contextlib.suppress(BrokenPipeError):  # the pipe stays open: its end tells the worker that we are gone
+        process.stdin.write(json.dumps(described) + "\n")
+        process.stdin.flush()
     return Running(job, process, errors, progress.add_task(job.title, total=None, rate=""))
 
 
@@ -115,6 +115,9 @@ def _show(worker: Running, progress: Progress) -> None:
 
 def _end(worker: Running, console: Console) -> list[str]:
     """Report a finished worker; its failure as one line."""
+    assert worker.process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        worker.process.stdin.close()
     worker.errors.seek(0)
     text = worker.errors.read().strip()
     worker.errors.close()

@@ -1,9 +1,17 @@
-"""One stage of one run, here or as a process of its own (`python -m realm_lab.stages.worker < job.json`)."""
+"""One stage of one run, as a process of its own: `python -m realm_lab.stages.worker`.
+
+The job is a line of JSON on standard input. A worker whose parent is gone stops, so that none is orphaned.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
 import sys
+import threading
+import time
 import traceback
 from pathlib import Path
 
@@ -33,8 +41,15 @@ def run_stage(stage: str, label: str, params: Params, seed: int, root: Path) -> 
     run = context.stage(stage)
     if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
         return
+    status = run.status()
+    elsewhere = status.pid != os.getpid() and status.host == socket.gethostname()
+    if status.state == "RUNNING" and elsewhere and not status.is_lost:
+        raise UserError(f"{run.path}: process {status.pid} is working on this stage; wait for it, or stop it first")
     try:
         STAGES[stage](context, run)
+    except (KeyboardInterrupt, SystemExit):
+        run.preempt()
+        raise
     except BaseException as error:
         run.fail(f"{type(error).__name__}: {error}")
         raise
@@ -42,7 +57,9 @@ def run_stage(stage: str, label: str, params: Params, seed: int, root: Path) -> 
 
 def main() -> int:
     """Read a job from standard input; a UserError is one line and code 2."""
-    job = json.load(sys.stdin)
+    job = json.loads(sys.stdin.readline())
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    threading.Thread(target=_stop_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         run_stage(job["stage"], job["label"], Params(**job["params"]), job["seed"], Path(job["root"]))
     except UserError as error:
@@ -50,10 +67,20 @@ def main() -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except SystemExit as stop:
+        print("stopped by a signal; run again to resume", file=sys.stderr)
+        return int(stop.code or 0)
     except Exception:
         traceback.print_exc()
         return 1
     return 0
+
+
+def _stop_with_parent(parent: int) -> None:
+    sys.stdin.read()
+    while os.getppid() == parent:  # a caller that closed the pipe and still waits
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

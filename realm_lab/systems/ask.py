@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rich.text import Text
 
 from realm_lab.config import Params
 from realm_lab.core.process import autocast
+from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import encode_batch_plain
 from realm_lab.errors import UserError
 from realm_lab.evaluation.answering import answer_questions
@@ -28,7 +30,7 @@ from realm_lab.runs import LABELS, plan_run
 from realm_lab.systems.context import Context
 
 MASK = "[MASK]"
-MAX_MASKED_WORDPIECES = 4
+MAX_MASKED_WORDPIECES = 6
 BEAM = 8
 
 
@@ -90,17 +92,32 @@ def _answer_utilities(context: Context, query: np.ndarray, rows: list[int], answ
 
 
 def fill(sentence: str, params: Params, root: Path, seed: int, label: str, k: int = 5, as_json: bool = False) -> None:
-    """Print the best fillings of [MASK]: without retrieval, per passage, and marginal (the paper's Table 3)."""
-    if sentence.count(MASK) != 1:
-        raise UserError(f"write exactly one {MASK} into the sentence, found {sentence.count(MASK)}")
+    """Print the best filling of the blank: without retrieval, per passage, and marginal (the paper's Table 3).
+
+    Several [MASK] side by side ask for just as many wordpieces. One [MASK] leaves the length open: lengths are weighed
+    by how often salient spans of the pre-training corpus have them.
+    """
+    blank = re.search(r"\[MASK\](?:\s*\[MASK\])*", sentence)
+    if blank is None or MASK in sentence[blank.end() :]:
+        raise UserError(f"write one blank into the sentence: {MASK}, or several {MASK} side by side")
     context = open_run(params, root, seed, label)
     reader, embedder, null_offset = context.load_models(context.trained())
     reader.eval()
+    embedder.eval()
     retriever = context.retriever(embedder, null_offset=null_offset)
     retriever.refresh(0)
-    before, after = (encode_batch_plain(context.tokenizer, [part])[0].ids for part in sentence.split(MASK))
-    tried = [_fill_length(context, retriever, reader, before, after, length, k) for length in range(1, 5)]
-    best = max(tried, key=lambda found: found["marginal_log_probability"] / found["wordpieces"])
+    parts = (sentence[: blank.start()], sentence[blank.end() :])
+    before, after = (encode_batch_plain(context.tokenizer, [part])[0].ids for part in parts)
+    asked = blank[0].count(MASK)
+    log_lengths = {asked: 0.0} if asked > 1 else span_length_log_probs(context.corpus.sentences())
+    room = params.corpus.sentence_length - 2 - len(before) - len(after)
+    fitting = {length: prior for length, prior in log_lengths.items() if length <= room}
+    if not fitting:
+        raise UserError(f"the sentence is longer than corpus.sentence_length = {params.corpus.sentence_length}")
+    tried = [
+        (prior, _fill_length(context, retriever, reader, before, after, length, k)) for length, prior in fitting.items()
+    ]
+    _, best = max(tried, key=lambda found: found[0] + found[1]["marginal_log_probability"])
     if as_json:
         print(json.dumps({"sentence": sentence, **best}, ensure_ascii=False))
         return
@@ -108,6 +125,13 @@ def fill(sentence: str, params: Params, root: Path, seed: int, label: str, k: in
     console.print(Text.assemble(("marginal      ", "dim"), (best["answer"], "bold"), f"  p = {best['marginal']:.3g}"))
     console.print(Text.assemble(("no retrieval  ", "dim"), (best["answer"], ""), f"  p = {best['without']:.3g}"))
     console.print(_table(best["candidates"], "p(y|z,x)", None))
+
+
+def span_length_log_probs(sentences: Sentences) -> dict[int, float]:
+    """log p(number of wordpieces) over the salient spans of the pre-training corpus, up to MAX_MASKED_WORDPIECES."""
+    spans = np.asarray(sentences.spans.values).reshape(-1, 2)
+    counts = np.bincount(spans[:, 1] - spans[:, 0], minlength=2)[: MAX_MASKED_WORDPIECES + 1]
+    return {length: math.log(count / len(spans)) for length, count in enumerate(counts) if count}
 
 
 @torch.no_grad()

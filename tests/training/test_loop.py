@@ -1,0 +1,301 @@
+"""The loop and its three tasks: deterministic, logged on schedule, and honest about what they train."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from realm_lab.config import Params
+from realm_lab.errors import UserError
+from realm_lab.training.pretrain import PretrainTask
+
+TRAINED = ("warm_start", "pretrain", "finetune")
+# Dropout and calibration draw from torch's own generator: whatever depends on it unseeded shows.
+RANDOM = {"model.dropout": 0.1, "pretrain.calibrate_null": True}
+
+
+@pytest.fixture(scope="module")
+def params(tiny: ModuleType) -> Params:
+    chosen: Params = tiny.params(RANDOM)
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def line(tiny: ModuleType, params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root where all three training stages have run."""
+    root: Path = tiny.prepare(params, tmp_path_factory.mktemp("line"))
+    for stage in TRAINED:
+        tiny.run(stage, params, root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def other_line(tiny: ModuleType, params: Params, line: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same once more, where torch's generator stands elsewhere."""
+    root: Path = tiny.prepare(params, tmp_path_factory.mktemp("other"))
+    for stage in TRAINED:
+        torch.manual_seed(12345)
+        tiny.run(stage, params, root)
+    return root
+
+
+@pytest.mark.xfail(reason="read_checkpoint builds the shape without dropout: pretrain and finetune train without it")
+def test_dropout_reaches_every_stage(tiny: ModuleType, params: Params, line: Path) -> None:
+    for stage in TRAINED:
+        for part in ("reader", "embedder"):
+            config = json.loads((tiny.stage_run(stage, params, line).path / "model" / part / "config.json").read_text())
+            assert config["hidden_dropout_prob"] == params.model.dropout == 0.1, (stage, part)
+
+
+@pytest.mark.parametrize("stage", TRAINED)
+def test_the_same_seed_gives_the_same_bits(
+    tiny: ModuleType, params: Params, line: Path, other_line: Path, stage: str
+) -> None:
+    one, other = (tiny.outcome(tiny.stage_run(stage, params, root)) for root in (line, other_line))
+    assert one == other
+
+
+def test_another_seed_gives_another_run(tiny: ModuleType, params: Params, line: Path) -> None:
+    tiny.prepare(params, line, seed=1)
+    for stage in ("warm_start", "pretrain"):
+        losses = []
+        for seed in (0, 1):
+            tiny.run(stage, params, line, seed=seed)
+            rows = tiny.metrics(tiny.stage_run(stage, params, line, seed=seed))
+            losses.append([row["loss"] for row in rows if "loss" in row])
+        assert all(abs(a - b) > 1e-6 for a, b in zip(*losses, strict=True))
+
+
+def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    """{metric: {step: value}}; a metric is logged once a step."""
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        for name, value in row.items():
+            if name != "step":
+                assert row["step"] not in found[name], f"{name} is there twice at step {row['step']}"
+                found[name][row["step"]] = value
+    return found
+
+
+def test_warm_start_logs_two_phases(tiny: ModuleType, params: Params, line: Path) -> None:
+    found = by_name(tiny.metrics(tiny.stage_run("warm_start", params, line)))
+    assert list(found["loss_mlm"]) == list(found["accuracy_mlm"]) == list(range(1, 13))
+    assert list(found["loss_ict"]) == list(found["accuracy_ict"]) == list(range(13, 25))
+    assert found["loss_ict"][13] == pytest.approx(math.log(8), rel=0.5)  # a choice among the batch
+    assert found["loss_mlm"][1] == pytest.approx(math.log(669), rel=0.2)  # among the vocabulary
+
+
+def test_pretrain_logs_steps_and_evaluations_on_schedule(tiny: ModuleType, params: Params, line: Path) -> None:
+    found = by_name(tiny.metrics(tiny.stage_run("pretrain", params, line)))
+    every_step = (
+        "loss marginal_log_likelihood retrieval_utility_train candidate_entropy null_probability score_spread "
+        "gold_among_candidates index_staleness_steps learning_rate_reader learning_rate_retriever "
+        "gradient_norm_reader gradient_norm_retriever"
+    ).split()
+    evaluated = (
+        "retrieval_utility retrieval_utility_top1 retrieval_utility_best cloze_log_likelihood cloze_exact_match "
+        "cloze_entropy cloze_null_probability cloze_gold_among_candidates recall_at_1 recall_at_5 recall_at_20"
+    ).split()
+    assert {name: list(found[name]) for name in every_step} == {name: list(range(1, 13)) for name in every_step}
+    assert {name: list(found[name]) for name in evaluated} == {name: [0, 4, 8, 12] for name in evaluated}
+    raw = tiny.stage_run("pretrain", params, line).metrics.rows()
+    assert {"step_seconds", "refresh_seconds"} <= {name for row in raw for name in row}
+
+
+def test_pretrain_values_are_what_their_names_say(tiny: ModuleType, params: Params, line: Path) -> None:
+    found = by_name(tiny.metrics(tiny.stage_run("pretrain", params, line)))
+    assert list(found["index_staleness_steps"].values()) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
+    assert found["loss"] == {step: -value for step, value in found["marginal_log_likelihood"].items()}
+    candidates = params.pretrain.candidates
+    for step in range(1, 13):
+        assert 0 <= found["candidate_entropy"][step] <= math.log(candidates) + 1e-6
+        assert 0 <= found["null_probability"][step] <= 1
+        assert 0 <= found["gold_among_candidates"][step] <= 1
+    rates = list(found["learning_rate_retriever"].values())
+    peak = params.pretrain.retriever.learning_rate
+    assert rates[:4] == pytest.approx([peak * step / 4 for step in (1, 2, 3, 4)])
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert rates[-1] > params.pretrain.retriever.final_fraction * peak
+
+
+def test_finetune_logs_every_step(tiny: ModuleType, params: Params, line: Path) -> None:
+    found = by_name(tiny.metrics(tiny.stage_run("finetune", params, line)))
+    for name in ("loss", "answerable_fraction"):
+        assert list(found[name]) == list(range(1, 13))
+    assert all(0 < value <= 1 for value in found["answerable_fraction"].values())  # else the stage tests nothing
+    assert found["loss"] == {step: -value for step, value in found["marginal_log_likelihood"].items()}
+
+
+def test_a_longer_log_interval_changes_no_bit_of_the_model(tiny: ModuleType, line: Path, tmp_path: Path) -> None:
+    sparse = tiny.params(RANDOM | {"launch.log_interval_steps": 5, "launch.checkpoint_interval_seconds": 1000})
+    tiny.prepare(sparse, tmp_path)
+    run = tiny.run("warm_start", sparse, tmp_path)
+    assert [row["step"] for row in tiny.metrics(run) if "loss" in row] == [5, 10, 15, 20, 24]  # and the last
+    assert tiny.outcome(run)[0] == tiny.outcome(tiny.stage_run("warm_start", sparse, line))[0]
+
+
+def pretrained(tiny: ModuleType, line: Path, **changes: Any) -> tuple[Path, dict[str, dict[int, float]]]:
+    """The models and the metrics of pre-training with changed parameters, from the line's warm start."""
+    run = tiny.run("pretrain", tiny.params(RANDOM | {f"pretrain.{key}": value for key, value in changes.items()}), line)
+    return run.path / "model", by_name(tiny.metrics(run))
+
+
+def same(one: Path, other: Path, name: str) -> bool:
+    return (one / name).read_bytes() == (other / name).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def warm(tiny: ModuleType, params: Params, line: Path) -> Path:
+    """The models of the warm start."""
+    folder: Path = tiny.stage_run("warm_start", params, line).path / "model"
+    return folder
+
+
+def test_without_refreshing_the_index_grows_old(tiny: ModuleType, line: Path) -> None:
+    _, found = pretrained(tiny, line, refresh_interval_steps=0)
+    assert list(found["index_staleness_steps"].values()) == list(range(12))
+
+
+def test_stale_and_fresh_search_agree_until_the_weights_move(tiny: ModuleType, line: Path) -> None:
+    plain = {"pretrain.retriever.learning_rate": 0.05}  # without dropout, which a stale query knows nothing of
+    tiny.run("warm_start", tiny.params(plain), line)
+    stale = by_name(tiny.metrics(tiny.run("pretrain", tiny.params(plain), line)))
+    fresh = by_name(tiny.metrics(tiny.run("pretrain", tiny.params(plain | {"pretrain.search_query": "fresh"}), line)))
+    assert stale["loss"][1] == fresh["loss"][1]  # the index and the query are of the same weights
+    assert any(stale["loss"][step] != fresh["loss"][step] for step in range(2, 13))
+
+
+def test_an_untrained_retriever_stays_as_it_was(tiny: ModuleType, line: Path, warm: Path) -> None:
+    model, found = pretrained(tiny, line, train_embedder=False)
+    assert same(model, warm, "embedder/model.safetensors")
+    assert not same(model, warm, "reader/model.safetensors")
+    assert "learning_rate_retriever" not in found
+
+
+def test_an_untrained_reader_stays_as_it_was(tiny: ModuleType, line: Path, warm: Path) -> None:
+    model, found = pretrained(tiny, line, train_reader=False)
+    assert same(model, warm, "reader/model.safetensors")
+    assert not same(model, warm, "embedder/model.safetensors")
+    assert "learning_rate_reader" not in found
+
+
+def test_no_steps_change_nothing(tiny: ModuleType, line: Path, warm: Path) -> None:
+    model, found = pretrained(tiny, line, steps=0, calibrate_null=False)
+    for name in ("reader/model.safetensors", "embedder/model.safetensors", "embedder/projections.safetensors"):
+        assert same(model, warm, name)
+    assert list(found["recall_at_5"]) == [0]
+
+
+def test_without_the_null_document_nothing_is_said_of_it(tiny: ModuleType, line: Path) -> None:
+    _, found = pretrained(tiny, line, null_document="off")
+    assert "null_probability" not in found
+    assert "retrieval_utility_train" not in found
+    assert all(value == 0 for value in found["cloze_null_probability"].values())
+    assert len(found["retrieval_utility"]) == 4  # still measured
+
+
+def test_more_candidates_than_passages_are_allowed(tiny: ModuleType, line: Path) -> None:
+    _, found = pretrained(tiny, line, candidates=400, steps=1, batch_size=2)
+    assert found["gold_among_candidates"] == {1: 1.0}
+    assert 0 < found["candidate_entropy"][1] <= math.log(321) + 1e-5  # 320 passages and the null document
+
+
+def test_the_trivial_candidate_is_never_retrieved(
+    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With X = Z, retrieving everything finds all passages but the sentence's own, or none of its article."""
+    seen: list[tuple[int, int]] = []
+    health = PretrainTask._health
+
+    def watched(self: PretrainTask, rows_BK: Any, *others: Any) -> dict[str, float]:
+        sentence_rows = others[-1]
+        for rows, sentence in zip(rows_BK, sentence_rows, strict=True):
+            origin = int(self._sentences.origins[sentence])
+            articles = self.retriever.passages.articles
+            own = [row for row in rows if row >= 0 and articles[row] == articles[origin]]
+            seen.append((int(origin in rows), len(own)))
+        return health(self, rows_BK, *others)
+
+    monkeypatch.setattr(PretrainTask, "_health", watched)
+    expected = {"off": (1, 8), "passage": (0, 7), "article": (0, 0)}
+    base = {"corpus.pretrain_corpus": "same", "pretrain.candidates": 400, "pretrain.steps": 1}
+    base |= {"pretrain.batch_size": 2, "evaluate.cloze_sentences": 1}
+    for exclude, pair in expected.items():
+        chosen = tiny.params(base | {"pretrain.exclude_trivial": exclude})
+        if exclude == "off":
+            tiny.prepare(chosen, tmp_path)
+            tiny.run("warm_start", chosen, tmp_path)
+        seen.clear()
+        tiny.run("pretrain", chosen, tmp_path)
+        assert set(seen) == {pair}, exclude
+
+
+def test_finetuning_freezes_the_document_tower(tiny: ModuleType, params: Params, line: Path) -> None:
+    before = tiny.stage_run("pretrain", params, line).path / "model" / "embedder"
+    after = tiny.stage_run("finetune", params, line).path / "model" / "embedder"
+    tower = load_file(before / "model.safetensors")  # one tower for both before fine-tuning
+    documents, queries = load_file(after / "document" / "model.safetensors"), load_file(after / "model.safetensors")
+    assert documents.keys() == tower.keys()
+    assert all(torch.equal(documents[name], tower[name]) for name in tower)
+    assert not all(torch.equal(queries[name], tower[name]) for name in tower)
+    old, new = (load_file(folder / "projections.safetensors") for folder in (before, after))
+    assert torch.equal(old["document_projection.weight"], new["document_projection.weight"])
+    assert not torch.equal(old["query_projection.weight"], new["query_projection.weight"])
+
+
+def test_the_baseline_arm_is_finetuned_from_the_warm_start(tiny: ModuleType, params: Params, line: Path) -> None:
+    run = tiny.run("finetune", params, line, "warm_start")
+    assert tiny.metrics(run) != tiny.metrics(tiny.stage_run("finetune", params, line))
+    warm = load_file(tiny.stage_run("warm_start", params, line).path / "model" / "embedder" / "model.safetensors")
+    documents = load_file(run.path / "model" / "embedder" / "document" / "model.safetensors")
+    assert all(torch.equal(documents[name], warm[name]) for name in warm)
+
+
+@pytest.mark.parametrize(
+    ("stage", "key"),
+    [
+        ("warm_start", "warm_start.reader.optimiser"),
+        ("warm_start", "warm_start.embedder.optimiser"),
+        ("pretrain", "pretrain.retriever"),
+        ("finetune", "finetune.reader"),
+    ],
+)
+def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(
+    tiny: ModuleType, params: Params, line: Path, stage: str, key: str
+) -> None:
+    absurd = with_rate(params, key.split("."), 1e6)
+    if stage != "warm_start":
+        tiny.run("warm_start", absurd, line)
+    if stage == "finetune":
+        tiny.run("pretrain", absurd, line)
+    with pytest.raises(UserError) as caught:
+        tiny.run(stage, absurd, line)
+    message = str(caught.value)
+    run = tiny.stage_run(stage, absurd, line)
+    assert message.startswith(f"{run.path}: the loss is nan at step ")
+    assert message.endswith("; lower the learning rates")
+    assert "\n" not in message
+    assert run.status().state == "FAILED"
+    assert run.status().error == f"UserError: {message}"
+    assert not (run.path / "model").exists()
+    assert all(math.isfinite(row["loss"]) for row in tiny.metrics(run) if "loss" in row)
+
+
+def with_rate(params: Params, sections: list[str], rate: float) -> Params:
+    """Parameters with a learning rate that params.yaml may not hold."""
+
+    def changed(part: Any, names: list[str]) -> Any:
+        if not names:
+            return part.model_copy(update={"learning_rate": rate})
+        return part.model_copy(update={names[0]: changed(getattr(part, names[0]), names[1:])})
+
+    absurd: Params = changed(params, sections)
+    return absurd
