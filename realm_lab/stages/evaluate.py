@@ -12,6 +12,7 @@ import numpy as np
 from realm_lab.core.files import atomic_write, write_json
 from realm_lab.corpus.store import Passages, Questions
 from realm_lab.corpus.vocabulary import encode_batch_plain
+from realm_lab.errors import UserError
 from realm_lab.evaluation.answering import Answer, answer_questions
 from realm_lab.evaluation.examples import cloze_examples, question_examples
 from realm_lab.evaluation.open_qa import exact_match, f1
@@ -32,6 +33,8 @@ def evaluate(context: Context, run: StageRun) -> None:
     params = context.params
     run.start(len(STEPS))
     questions = context.corpus.questions("test")
+    if not len(questions):
+        raise UserError("no test questions in the prepared corpus; name them in corpus.files.questions_test")
     chosen = spread(len(questions), params.evaluate.questions or len(questions))
     bodies = NormalisedBodies(context.passages)
     folder = run.path / "eval"

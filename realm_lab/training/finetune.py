@@ -16,6 +16,7 @@ from realm_lab.core.process import autocast
 from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import Questions
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
+from realm_lab.errors import UserError
 from realm_lab.models.export import frozen_names
 from realm_lab.models.inputs import join, length_groups
 from realm_lab.models.reader import Reader
@@ -47,6 +48,13 @@ class FinetuneTask:
         self.total_steps = self._settings.steps
         self.evaluation_interval_steps = self.total_steps + 1
         self._evaluation = evaluation
+        if not len(questions):
+            raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
+        if self._settings.candidates > len(retriever.passages):
+            raise UserError(
+                f"parameter 'finetune.candidates' is {self._settings.candidates}, but the knowledge corpus has only "
+                f"{len(retriever.passages)} passages; lower it"
+            )
         self._answers = [
             [np.array(e.ids, np.int64) for e in encode_batch_plain(tokenizer, answers)] for answers in questions.answers
         ]

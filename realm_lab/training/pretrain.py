@@ -16,6 +16,7 @@ from realm_lab.config import Params
 from realm_lab.core.seeding import epoch_order, numpy_generator
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence, mask, masking_scheme
 from realm_lab.models.export import frozen_names
 from realm_lab.models.inputs import pad_positions
@@ -59,6 +60,12 @@ class PretrainTask:
         self._order = epoch_order(len(sentences), seed, "pretrain-sentences")
         self._by_article = self._settings.exclude_trivial == "article"
         self._null = self._settings.null_document != "off"
+        wanted = self._settings.candidates - int(self._null) + int(self._settings.exclude_trivial != "off")
+        if wanted > len(retriever.passages):
+            raise UserError(
+                f"parameter 'pretrain.candidates' is {self._settings.candidates}, but the knowledge corpus has only "
+                f"{len(retriever.passages)} passages; lower it"
+            )
         self._optimisers: list[ScheduledAdamW] = []
         for name, module, trained in (
             ("reader", reader, self._settings.train_reader),

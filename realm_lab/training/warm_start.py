@@ -14,6 +14,7 @@ from realm_lab.core.process import autocast
 from realm_lab.core.seeding import epoch_order, numpy_generator
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.export import frozen_names
 from realm_lab.models.inputs import join, length_groups
@@ -44,6 +45,11 @@ class WarmStartTask:
         self.evaluation_interval_steps = self.total_steps + 1  # the logged losses say enough
         self._device = next(reader.parameters()).device
         self._multi = np.flatnonzero(passages.sentence_starts.lengths > 1)
+        if not len(self._multi) and self._settings.embedder.steps:
+            raise UserError(
+                "the Inverse Cloze Task needs passages of two sentences or more and the corpus has none; "
+                "raise corpus.passage_length, or set warm_start.embedder.steps to 0"
+            )
         self._order = epoch_order(len(self._multi), seed, "inverse-cloze")
         self._reader_optimiser = ScheduledAdamW(
             "reader", reader, self._settings.reader.optimiser, self.reader_steps, frozen_names(reader, params)

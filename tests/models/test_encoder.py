@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from realm_lab.errors import UserError
 from realm_lab.models.encoder import (
+    Block,
     Encoder,
     EncoderShape,
     bert_config,
@@ -185,6 +186,20 @@ def test_dropout_acts_in_training_only(ours: Encoder) -> None:
         assert not torch.allclose(encoder(*batch), encoder(*batch))
 
 
+@pytest.mark.parametrize("gradient", [True, False])
+def test_attention_weights_drop_out_in_both_kernels(gradient: bool) -> None:
+    block = Block(SHAPE._replace(dropout=0.5))
+    query, key, value = torch.randn(3, 2, 4, 7, 6, generator=torch.Generator().manual_seed(0))
+    bias_B11L = torch.zeros(2, 1, 1, 7)
+    with torch.set_grad_enabled(gradient):
+        block.eval()
+        assert torch.equal(block._attend(query, key, value, bias_B11L), block._attend(query, key, value, bias_B11L))
+        block.train()
+        whole_BLD = block._attend(query, key, torch.ones_like(value), bias_B11L)  # sums of the weights that are left
+    assert whole_BLD.std() > 0.1
+    assert whole_BLD.mean().item() == pytest.approx(1.0, abs=0.2)  # scaled up for what was dropped
+
+
 def test_initial_weights_come_from_the_generator_alone() -> None:
     encoders = []
     for seed, outside in ((0, 1), (0, 2), (5, 1)):
@@ -271,12 +286,18 @@ class Trap:
         return (Path.touch, (self.path,))
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors"])
-def test_a_pickle_is_refused_and_never_run(folder: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("pytorch_model.bin", r"no such file; convert the weights to safetensors \(pickles are never loaded\)"),
+        ("model.safetensors", r"truncated or not safetensors .*copy the file again"),
+    ],
+)
+def test_a_pickle_is_refused_and_never_run(folder: Path, name: str, remedy: str) -> None:
     (folder / "model.safetensors").unlink()
     sprung = folder / "sprung"
     (folder / name).write_bytes(pickle.dumps(Trap(sprung)))
-    with pytest.raises(UserError, match=r"model\.safetensors: .*(convert the weights to safetensors|copy the file)"):
+    with pytest.raises(UserError, match=r"model\.safetensors: " + remedy):
         read_checkpoint(folder)
     assert not sprung.exists()
 

@@ -90,6 +90,7 @@ def test_automodel_opens_the_folders(system: TinySystem, reader_folder: Path, em
     words, report = AutoModelForMaskedLM.from_pretrained(reader_folder, output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]
+    assert load_file(reader_folder / "model.safetensors").keys() <= words.state_dict().keys()  # its own names
     assert torch.equal(words.cls.predictions.transform.dense.weight, system.reader.transform.weight)
     assert torch.equal(words.cls.predictions.bias, system.reader.word_bias)
     assert torch.equal(words.get_output_embeddings().weight, system.reader.encoder.word_embeddings.weight)  # tied

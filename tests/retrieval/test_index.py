@@ -126,7 +126,9 @@ def test_what_is_forbidden_is_never_returned(chunk: int, by_group: bool, count: 
 def test_row_0_and_article_0_can_be_forbidden() -> None:
     embeddings_ND, query_BD = random_vectors(6)
     for group in (None, torch.tensor([0, 0, 0, 1, 1, 1])):
-        found = search(generation(embeddings_ND), query_BD, 6, Exclusion(torch.zeros(QUERIES, dtype=torch.int64), group))
+        found = search(
+            generation(embeddings_ND), query_BD, 6, Exclusion(torch.zeros(QUERIES, dtype=torch.int64), group)
+        )
         banned = [0] if group is None else [0, 1, 2]
         assert not np.isin(found.rows_BK.numpy(), banned).any()
         assert (found.rows_BK >= 0).sum(1).tolist() == [6 - len(banned)] * QUERIES

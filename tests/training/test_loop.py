@@ -202,16 +202,20 @@ def test_without_the_null_document_nothing_is_said_of_it(tiny: ModuleType, line:
     assert len(found["retrieval_utility"]) == 4  # still measured
 
 
-def test_more_candidates_than_passages_are_allowed(tiny: ModuleType, line: Path) -> None:
-    _, found = pretrained(tiny, line, candidates=400, steps=1, batch_size=2)
-    assert found["gold_among_candidates"] == {1: 1.0}
-    assert 0 < found["candidate_entropy"][1] <= math.log(321) + 1e-5  # 320 passages and the null document
+@pytest.mark.parametrize(("stage", "too_many"), [("pretrain", 321), ("finetune", 321)])
+def test_more_candidates_than_passages_are_refused(tiny: ModuleType, line: Path, stage: str, too_many: int) -> None:
+    """320 passages: the null document makes one more, the passage of the sentence itself one less."""
+    most = {f"{stage}.candidates": too_many - 1, f"{stage}.steps": 1, f"{stage}.batch_size": 2}
+    found = by_name(tiny.metrics(tiny.run(stage, tiny.params(RANDOM | most), line)))
+    assert list(found["loss"]) == [1]
+    with pytest.raises(UserError, match=f"^parameter '{stage}.candidates' is 321, .* only 320 passages; lower it$"):
+        tiny.run(stage, tiny.params(RANDOM | most | {f"{stage}.candidates": too_many}), line)
 
 
 def test_the_trivial_candidate_is_never_retrieved(
     tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With X = Z, retrieving everything finds all passages but the sentence's own, or none of its article."""
+    """With X = Z, retrieving everything finds all 320 passages but the sentence's own, or none of its article."""
     seen: list[tuple[int, int]] = []
     health = PretrainTask._health
 
@@ -225,17 +229,17 @@ def test_the_trivial_candidate_is_never_retrieved(
         return health(self, rows_BK, *others)
 
     monkeypatch.setattr(PretrainTask, "_health", watched)
-    expected = {"off": (1, 8), "passage": (0, 7), "article": (0, 0)}
-    base = {"corpus.pretrain_corpus": "same", "pretrain.candidates": 400, "pretrain.steps": 1}
-    base |= {"pretrain.batch_size": 2, "evaluate.cloze_sentences": 1}
-    for exclude, pair in expected.items():
-        chosen = tiny.params(base | {"pretrain.exclude_trivial": exclude})
+    expected = {"off": (321, 1, 8), "passage": (320, 0, 7), "article": (320, 0, 0)}  # with the null document
+    base = {"corpus.pretrain_corpus": "same", "pretrain.steps": 1, "pretrain.batch_size": 2}
+    for exclude, (candidates, *pair) in expected.items():
+        changes = {"pretrain.exclude_trivial": exclude, "pretrain.candidates": candidates}
+        chosen = tiny.params(base | changes | {"evaluate.cloze_sentences": 1})
         if exclude == "off":
             tiny.prepare(chosen, tmp_path)
             tiny.run("warm_start", chosen, tmp_path)
         seen.clear()
         tiny.run("pretrain", chosen, tmp_path)
-        assert set(seen) == {pair}, exclude
+        assert set(seen) == {tuple(pair)}, exclude
 
 
 def test_finetuning_freezes_the_document_tower(tiny: ModuleType, params: Params, line: Path) -> None:

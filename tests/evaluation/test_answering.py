@@ -1,0 +1,117 @@
+"""Answers against the enumeration of every span of every passage."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from realm_lab.evaluation import answering
+from realm_lab.evaluation.answering import Answer, answer_questions
+from realm_lab.models.embedder import Embedder
+
+if TYPE_CHECKING:
+    from tests.tiny_system import Reference, TinySystem
+
+NUMBERS = (0, 11, 40, 77, 90)
+
+
+def ask(system: TinySystem, queries: list[np.ndarray], **finetune: int) -> list[Answer]:
+    params = system.params.model_copy(update={"finetune": system.params.finetune.model_copy(update=finetune)})
+    return answer_questions(params, system.built_retriever(), system.reader, system.tokenizer, system.special, queries)
+
+
+def test_the_answer_is_the_likeliest_span_of_the_likeliest_passage(
+    system: TinySystem, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "QUESTIONS_AT_ONCE", 2)
+    questions = system.corpus.questions("dev")
+    queries = [questions.tokens[number] for number in NUMBERS]
+    documents = [reference.document(row) for row in range(len(system.passages))]
+    found = ask(system, queries, candidates=4, max_span_wordpieces=3)
+    assert len(found) == len(queries)
+    bests = set()
+    for query, answer in zip(queries, found, strict=True):
+        scores = np.array([(reference.query(query) @ document).item() for document in documents])
+        rows = np.argsort(-scores, kind="stable")[:4]
+        assert [candidate.row for candidate in answer.candidates] == rows.tolist()
+        log_prior = scores[rows] - np.logaddexp.reduce(scores[rows])
+        joint = []
+        for place, (row, candidate) in enumerate(zip(rows.tolist(), answer.candidates, strict=True)):
+            body = np.asarray(system.passages.bodies[row])
+            spans = reference.spans(query, body, 3)
+            (start, end), log_span = max(spans.items(), key=lambda item: item[1])
+            assert candidate.log_prior == pytest.approx(log_prior[place], abs=1e-4)
+            assert candidate.log_span == pytest.approx(log_span, abs=1e-4)
+            assert candidate.wordpieces == tuple(body[start : end + 1].tolist())
+            text = system.passages.text.row(row)["body"]
+            assert candidate.text == text[slice(*candidate.span)]
+            joint.append(log_prior[place] + log_span)
+        assert answer.best == int(np.argmax(joint))
+        assert answer.text == answer.candidates[answer.best].text
+        bests.add(answer.best)
+    assert len(bests) > 1  # the reader's view of a span does change which passage wins
+
+
+def test_the_spans_of_the_text_are_those_of_the_wordpieces(system: TinySystem) -> None:
+    questions = system.corpus.questions("dev")
+    for answer in ask(system, [questions.tokens[number] for number in NUMBERS]):
+        for candidate in answer.candidates:
+            body = system.passages.text.row(candidate.row)["body"]
+            encoding = system.tokenizer.encode(body, add_special_tokens=False)
+            covered = [
+                number
+                for number, (first, end) in zip(encoding.ids, encoding.offsets, strict=True)
+                if candidate.span[0] <= first and end <= candidate.span[1]
+            ]
+            assert covered == list(candidate.wordpieces)
+
+
+def test_an_answer_is_no_wider_than_allowed(system: TinySystem) -> None:
+    questions = system.corpus.questions("dev")
+    queries = [questions.tokens[number] for number in NUMBERS]
+    for width in (1, 2):
+        for answer in ask(system, queries, max_span_wordpieces=width):
+            assert all(1 <= len(candidate.wordpieces) <= width for candidate in answer.candidates)
+
+
+def test_answers_do_not_depend_on_the_batch(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = system.corpus.questions("dev")
+    queries = [questions.tokens[number] for number in NUMBERS]
+    together = ask(system, queries)
+    monkeypatch.setattr(answering, "QUESTIONS_AT_ONCE", 1)
+    for one, other in zip(ask(system, queries), together, strict=True):
+        assert (one.text, one.best) == (other.text, other.best)
+
+
+def test_dropout_is_off(system: TinySystem) -> None:
+    shape = system.embedder.query_encoder.shape._replace(dropout=0.5)
+    embedder = Embedder(shape, system.params.model.projection_size, share_towers=False)
+    embedder.load_state_dict(system.embedder.state_dict())
+    reader = type(system.reader)(shape, system.params.finetune.span_hidden_size)
+    reader.load_state_dict(system.reader.state_dict())
+    dropping = system._replace(embedder=embedder.train(), reader=reader.train())
+    queries = [system.corpus.questions("dev").tokens[number] for number in NUMBERS]
+    for one, other in zip(ask(dropping, queries), ask(system, queries), strict=True):
+        assert one.text == other.text
+        assert [c.row for c in one.candidates] == [c.row for c in other.candidates]
+
+
+def test_a_corpus_smaller_than_the_candidates(system: TinySystem, tiny: ModuleType) -> None:
+    queries = [system.corpus.questions("dev").tokens[0]]
+    (answer,) = ask(system, queries, candidates=400)
+    assert sorted(candidate.row for candidate in answer.candidates) == list(range(len(system.passages)))
+    assert np.logaddexp.reduce([candidate.log_prior for candidate in answer.candidates]) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_a_cut_passage_gives_only_what_was_read(system: TinySystem) -> None:
+    # A long question leaves room for 6 wordpieces of each passage.
+    question = np.asarray(system.passages.bodies[0]).repeat(4)[: 32 + 26 - 3 - 6]
+    for answer in ask(system, [question]):
+        for candidate in answer.candidates:
+            body = system.passages.text.row(candidate.row)["body"]
+            read = system.tokenizer.encode(body, add_special_tokens=False)
+            assert candidate.wordpieces
+            assert candidate.span[1] <= read.offsets[5][1]

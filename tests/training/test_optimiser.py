@@ -1,0 +1,197 @@
+"""BERT's optimiser: schedule, decay, clipping, and a state that resumes in the same bits."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from realm_lab.config import Optimiser
+from realm_lab.models.encoder import write_tensors
+from realm_lab.training.optimiser import EPSILON, ScheduledAdamW, rate_factor
+
+SETTINGS = Optimiser(learning_rate=0.1, warmup_steps=4, final_fraction=0.1, weight_decay=0.5, clip_norm=1.0, beta2=0.98)
+
+
+class Small(nn.Module):
+    """A matrix, a bias, a LayerNorm and an embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.words = nn.Embedding(7, 4)
+        self.norm = nn.LayerNorm(4)
+        self.linear = nn.Linear(4, 3)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.linear(self.norm(self.words(tokens)))
+
+
+def make(settings: Optimiser = SETTINGS, total_steps: int = 20, frozen: set[str] | None = None, name: str = "reader"):  # type: ignore[no-untyped-def]
+    module = Small()
+    return module, ScheduledAdamW(name, module, settings, total_steps, frozen or set())
+
+
+def test_the_rate_goes_up_then_down_along_straight_lines() -> None:
+    # 4 steps of warm-up, then 1 - 0.9 * (step - 4) / 16
+    factors = [rate_factor(step, 20, SETTINGS) for step in (0, 1, 2, 3, 4, 5, 12, 19, 20, 50)]
+    assert factors == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 0.94375, 0.55, 0.15625, 0.1, 0.1])
+
+
+def test_a_schedule_without_warm_up_starts_at_the_peak() -> None:
+    settings = Optimiser(warmup_steps=0, final_fraction=0.0)
+    assert [rate_factor(step, 4, settings) for step in range(5)] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
+
+
+def test_a_run_shorter_than_its_warm_up_only_rises() -> None:
+    factors = [rate_factor(step, 3, Optimiser(warmup_steps=10)) for step in range(3)]
+    assert factors == pytest.approx([0.1, 0.2, 0.3])
+    assert rate_factor(10, 10, Optimiser(warmup_steps=10)) == pytest.approx(1.0)  # and divides by no zero
+
+
+def test_the_rate_of_the_step_is_used_and_reported() -> None:
+    for step, factor in ((0, 0.25), (3, 1.0), (12, 0.55)):
+        module, optimiser = make(SETTINGS.model_copy(update={"weight_decay": 0.0, "clip_norm": 1e9}))
+        before = module.linear.bias.detach().clone()
+        module.linear.bias.grad = torch.tensor([2.0, -3.0, 0.5])
+        values = optimiser.step(step)
+        assert values["learning_rate_reader"] == pytest.approx(0.1 * factor)
+        # Adam's first step is the rate times the sign of the gradient
+        expected = before - 0.1 * factor * torch.tensor([1.0, -1.0, 1.0])
+        torch.testing.assert_close(module.linear.bias.detach(), expected, atol=1e-6, rtol=0)
+
+
+def test_two_steps_are_those_of_adamw_by_hand() -> None:
+    module, optimiser = make(SETTINGS.model_copy(update={"clip_norm": 1e9}))
+    value = module.linear.weight[0, 0].item()
+    first = second = 0.0
+    for step, gradient in enumerate((0.3, -0.2)):
+        module.linear.weight.grad = torch.full((3, 4), gradient)
+        optimiser.step(step)
+        rate = 0.1 * (step + 1) / 4
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.98 * second + 0.02 * gradient**2
+        value *= 1 - rate * 0.5
+        corrected = math.sqrt(second / (1 - 0.98 ** (step + 1)))
+        value -= rate * first / (1 - 0.9 ** (step + 1)) / (corrected + EPSILON)
+    assert module.linear.weight[0, 0].item() == pytest.approx(value, abs=1e-6)
+
+
+def test_matrices_decay_and_biases_and_layer_norms_do_not() -> None:
+    module, optimiser = make()
+    before = {name: value.detach().clone() for name, value in module.named_parameters()}
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimiser.step(3)  # the rate is 0.1, the decay 0.5
+    for name, value in module.named_parameters():
+        factor = 0.95 if name in ("words.weight", "linear.weight") else 1.0
+        torch.testing.assert_close(value.detach(), before[name] * factor, msg=name)
+
+
+def test_no_decay_is_kept_apart_in_a_whole_reader() -> None:
+    from realm_lab.models.encoder import EncoderShape
+    from realm_lab.models.reader import Reader
+
+    reader = Reader(EncoderShape(20, 8, 2, 2, 12, 9), 6)
+    optimiser = ScheduledAdamW("reader", reader, SETTINGS, 20, set())
+    decayed, plain = optimiser._adamw.param_groups
+    names = {id(value): name for name, value in reader.named_parameters()}
+    spared = {names[id(value)] for value in plain["params"]}
+    assert spared == {name for name in names.values() if "bias" in name or "norm" in name}
+    assert {names[id(value)] for value in decayed["params"]} == set(names.values()) - spared
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.5, 0.0)
+
+
+def test_gradients_are_clipped_together_and_the_norm_reported_is_the_one_before() -> None:
+    module, optimiser = make()
+    module.linear.weight.grad = torch.full((3, 4), 3.0)
+    module.linear.bias.grad = torch.full((3,), -2.0)
+    norm = math.sqrt(12 * 9 + 3 * 4)
+    values = optimiser.step(0)
+    assert values["gradient_norm_reader"] == pytest.approx(norm)
+    torch.testing.assert_close(module.linear.weight.grad, torch.full((3, 4), 3.0 / norm), rtol=1e-5, atol=0)
+    torch.testing.assert_close(module.linear.bias.grad, torch.full((3,), -2.0 / norm), rtol=1e-5, atol=0)
+
+
+def test_a_small_gradient_is_left_alone() -> None:
+    module, optimiser = make()
+    module.linear.bias.grad = torch.full((3,), 0.1)
+    assert optimiser.step(0)["gradient_norm_reader"] == pytest.approx(0.1 * math.sqrt(3))
+    assert torch.equal(module.linear.bias.grad, torch.full((3,), 0.1))
+
+
+def test_frozen_parameters_are_neither_moved_nor_clipped_for() -> None:
+    module, optimiser = make(frozen={"words.weight"})
+    before = module.words.weight.detach().clone()
+    module.words.weight.grad = torch.full((7, 4), 100.0)
+    module.linear.bias.grad = torch.full((3,), 0.1)
+    assert optimiser.step(0)["gradient_norm_reader"] == pytest.approx(0.1 * math.sqrt(3))
+    assert torch.equal(module.words.weight, before)
+    assert not any("words" in name for name in optimiser.state())
+
+
+def test_gradients_are_forgotten() -> None:
+    module, optimiser = make()
+    module(torch.tensor([1, 2])).sum().backward()
+    optimiser.zero_grad()
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+def train(module: Small, optimiser: ScheduledAdamW, steps: range) -> None:
+    for step in steps:
+        tokens = torch.randint(0, 7, (5,), generator=torch.Generator().manual_seed(step))
+        optimiser.zero_grad()
+        module(tokens).square().sum().backward()
+        optimiser.step(step)
+
+
+def test_a_restored_state_continues_in_the_same_bits(tmp_path: Path) -> None:
+    module, optimiser = make()
+    train(module, optimiser, range(6))
+    write_tensors(tmp_path / "state.safetensors", optimiser.state())
+    weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    train(module, optimiser, range(6, 12))
+
+    resumed, other = make()
+    resumed.load_state_dict(weights)
+    other.load_state(load_file(tmp_path / "state.safetensors"))
+    train(resumed, other, range(6, 12))
+    for name, value in module.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], value), name
+    assert other.state().keys() == optimiser.state().keys()
+    for name, value in optimiser.state().items():
+        assert torch.equal(other.state()[name], value), name
+
+    fresh, without = make()  # moments do matter to where it goes
+    fresh.load_state_dict(weights)
+    train(fresh, without, range(6, 12))
+    assert not torch.equal(fresh.linear.weight, module.linear.weight)
+
+
+def test_a_restored_state_shares_no_memory_with_its_source() -> None:
+    module, optimiser = make()
+    train(module, optimiser, range(2))
+    source = {name: value.clone() for name, value in optimiser.state().items()}
+    kept = {name: value.clone() for name, value in source.items()}
+    resumed, other = make()
+    other.load_state(source)
+    train(resumed, other, range(2, 4))
+    assert all(torch.equal(source[name], kept[name]) for name in kept)
+
+
+def test_two_optimisers_keep_their_states_apart() -> None:
+    module, reader = make()
+    train(module, reader, range(2))
+    twin, retriever = make(name="retriever")
+    assert all(name.startswith("reader.") for name in reader.state())
+    retriever.load_state(reader.state())
+    assert retriever.state() == {}
+    train(twin, retriever, range(1))
+    assert all(name.startswith("retriever.") for name in retriever.state())

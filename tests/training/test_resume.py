@@ -1,0 +1,305 @@
+"""A run that is killed anywhere and started again ends in the same bits as one that was not."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from realm_lab.config import Params
+from realm_lab.models.encoder import write_tensors
+from realm_lab.stages import train as train_module
+from realm_lab.training.finetune import FinetuneTask
+from realm_lab.training.pretrain import PretrainTask
+from realm_lab.training.warm_start import WarmStartTask
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TASKS: dict[str, type] = {"warm_start": WarmStartTask, "pretrain": PretrainTask, "finetune": FinetuneTask}
+RANDOM = {"model.dropout": 0.1, "pretrain.calibrate_null": True}
+# The loop's clock ticks once a step and the interval is 2 s, so that steps 3, 6, 9 ... are saved.
+SAVE_EVERY = 3
+LONG_ENOUGH_SECONDS = 120.0
+
+
+class Killed(BaseException):
+    """Stands in for whatever ends a process."""
+
+
+class Line:
+    """A root with an uninterrupted run, and places to do the same with interruptions."""
+
+    def __init__(self, tiny: ModuleType, folder: Path):
+        self.tiny, self.folder, self.root = tiny, folder, folder / "whole"
+        self.whole: dict[tuple[str, str], Any] = {}
+        self._count = itertools.count()
+
+    def expected(self, stage: str, params: Params) -> Any:
+        """The outcome without interruption."""
+        key = (stage, params.model_dump_json())
+        if key not in self.whole:
+            self.tiny.prepare(params, self.root)
+            stages = list(TASKS)
+            for name in stages[: stages.index(stage) + 1]:
+                self.tiny.run(name, params, self.root)
+            self.whole[key] = self.tiny.outcome(self.tiny.stage_run(stage, params, self.root))
+        return self.whole[key]
+
+    def elsewhere(self, stage: str, params: Params) -> Path:
+        """A root where everything before `stage` is done, and nothing of it."""
+        self.expected(stage, params)
+        root = self.folder / f"killed-{next(self._count)}"
+        shutil.copytree(self.root, root)
+        shutil.rmtree(self.tiny.stage_run(stage, params, root).path)
+        return root
+
+
+@pytest.fixture(scope="module")
+def line(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Line:
+    return Line(tiny, tmp_path_factory.mktemp("resume"))
+
+
+@pytest.fixture(autouse=True)
+def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that moves by one second at each look."""
+    monkeypatch.setattr("realm_lab.training.loop.time", SimpleNamespace(monotonic=itertools.count().__next__))
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, stage: str, step: int) -> None:
+    """Kill the run when it is about to do `step` (0-based)."""
+    original = TASKS[stage].train_step  # type: ignore[attr-defined]
+
+    def train_step(self: Any, number: int) -> dict[str, float]:
+        if number == step:
+            raise Killed
+        values: dict[str, float] = original(self, number)
+        return values
+
+    monkeypatch.setattr(TASKS[stage], "train_step", train_step)
+
+
+def killed(line: Line, stage: str, params: Params, root: Path, arrange: Callable[[pytest.MonkeyPatch], None]) -> None:
+    """One attempt that does not end well."""
+    with pytest.MonkeyPatch.context() as patches:
+        arrange(patches)
+        with pytest.raises(Killed):
+            line.tiny.run(stage, params, root)
+
+
+def steps_of(folder: Path) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in sorted(folder.glob("step-*"))]
+
+
+def assert_resumes(line: Line, stage: str, params: Params, root: Path) -> None:
+    """Run again; everything is as in the uninterrupted run."""
+    torch.manual_seed(777)  # another process's generator would stand anywhere
+    run = line.tiny.run(stage, params, root)
+    models, metrics, results = line.tiny.outcome(run)
+    expected_models, expected_metrics, expected_results = line.expected(stage, params)
+    assert metrics == expected_metrics
+    assert models == expected_models
+    assert results == expected_results
+    assert not (run.path / "checkpoints").exists()
+    pairs = [(row["step"], name) for row in metrics for name in row if name != "step"]
+    assert len(pairs) == len(set(pairs))  # each metric once a step
+
+
+# 12 steps a phase (warm_start has two): before the first checkpoint, right after one, between two, at a refresh,
+# at the change of phase, and at the last step.
+KILLS = [
+    *(("warm_start", step) for step in (2, 3, 12, 13, 23)),
+    *(("pretrain", step) for step in (0, 2, 3, 5, 11)),
+    *(("finetune", step) for step in (1, 3, 11)),
+]
+
+
+@pytest.mark.parametrize(("stage", "step"), KILLS)
+def test_killed_once(line: Line, stage: str, step: int) -> None:
+    params = line.tiny.params(RANDOM)
+    root = line.elsewhere(stage, params)
+    killed(line, stage, params, root, partial(die_at, stage=stage, step=step))
+    run = line.tiny.stage_run(stage, params, root)
+    saved = [step - step % SAVE_EVERY - SAVE_EVERY * older for older in (1, 0)]
+    assert steps_of(run.path / "checkpoints") == [number for number in saved if number > 0]
+    assert run.status().state == "FAILED"
+    assert_resumes(line, stage, params, root)
+    assert run.status().attempt == 2
+    assert run.status().state == "COMPLETE"
+
+
+@pytest.mark.parametrize("stage", TASKS)
+def test_a_resumed_run_does_not_start_over(line: Line, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = line.tiny.params(RANDOM)
+    root = line.elsewhere(stage, params)
+    killed(line, stage, params, root, partial(die_at, stage=stage, step=8))
+    original = TASKS[stage].train_step  # type: ignore[attr-defined]
+    done = []
+
+    def counted(self: Any, number: int) -> Any:
+        done.append(number)
+        return original(self, number)
+
+    monkeypatch.setattr(TASKS[stage], "train_step", counted)
+    assert_resumes(line, stage, params, root)
+    assert done == list(range(6, 24 if stage == "warm_start" else 12))
+
+
+def test_killed_again_and_again(line: Line) -> None:
+    params = line.tiny.params(RANDOM)
+    root = line.elsewhere("pretrain", params)
+    for step in (1, 4, 4, 8, 10):  # and once without any progress
+        killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=step))
+    assert_resumes(line, "pretrain", params, root)
+    assert line.tiny.stage_run("pretrain", params, root).status().attempt == 6
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "fresh search, separate towers": {"pretrain.search_query": "fresh", "model.share_towers": False},
+    "never refreshed, word embeddings frozen": {
+        "pretrain.refresh_interval_steps": 0,
+        "model.train_word_embeddings": False,
+    },
+    "refreshed every step, retriever frozen": {
+        "pretrain.refresh_interval_steps": 1,
+        "pretrain.train_embedder": False,
+    },
+    "random masks, reader frozen": {"pretrain.masking": "random_span", "pretrain.train_reader": False},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_kind_of_pretraining_resumes(line: Line, variant: str) -> None:
+    params = line.tiny.params(RANDOM | VARIANTS[variant])
+    root = line.elsewhere("pretrain", params)
+    killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=8))
+    assert_resumes(line, "pretrain", params, root)
+
+
+@pytest.mark.parametrize("stage", TASKS)
+def test_killed_while_saving(line: Line, stage: str) -> None:
+    params = line.tiny.params(RANDOM)
+    root = line.elsewhere(stage, params)
+
+    def arrange(patches: pytest.MonkeyPatch) -> None:
+        saves = itertools.count()
+
+        def write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+            write_tensors(path, tensors)
+            if next(saves) == 1:
+                raise Killed
+
+        patches.setattr("realm_lab.training.checkpoint.write_tensors", write)
+
+    killed(line, stage, params, root, arrange)
+    checkpoints = line.tiny.stage_run(stage, params, root).path / "checkpoints"
+    assert [path.name for path in checkpoints.iterdir()] == ["step-00000003"]
+    assert_resumes(line, stage, params, root)
+
+
+@pytest.mark.parametrize("stage", TASKS)
+def test_killed_after_the_last_step_before_the_models_are_written(line: Line, stage: str) -> None:
+    params = line.tiny.params(RANDOM)
+    root = line.elsewhere(stage, params)
+
+    def write(*arguments: Any) -> None:
+        raise Killed
+
+    killed(line, stage, params, root, lambda patches: patches.setattr(train_module, "write_embedder", write))
+    run = line.tiny.stage_run(stage, params, root)
+    assert not (run.path / "model").exists()
+    assert not run.is_complete()
+    assert_resumes(line, stage, params, root)
+
+
+def test_a_broken_newest_checkpoint_costs_steps_and_nothing_else(line: Line) -> None:
+    params = line.tiny.params(RANDOM)
+    root = line.elsewhere("pretrain", params)
+    killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=10))
+    folder = line.tiny.stage_run("pretrain", params, root).path / "checkpoints"
+    assert steps_of(folder) == [6, 9]
+    path = folder / "step-00000009" / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="broken checkpoint skipped: .*step-00000009"):
+        assert_resumes(line, "pretrain", params, root)
+
+
+def test_a_torn_last_line_of_metrics_is_mended(line: Line) -> None:
+    params = line.tiny.params(RANDOM)
+    root = line.elsewhere("pretrain", params)
+    killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=7))
+    path = line.tiny.stage_run("pretrain", params, root).path / "metrics.jsonl"
+    with open(path, "ab") as file:
+        file.write(b'{"step": 8, "time": 17')
+    assert_resumes(line, "pretrain", params, root)
+
+
+def test_a_finished_stage_is_not_done_again(line: Line) -> None:
+    params = line.tiny.params(RANDOM)
+    line.expected("pretrain", params)
+    run = line.tiny.stage_run("pretrain", params, line.root)
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    line.tiny.run("pretrain", params, line.root)
+    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
+    assert run.status().attempt == 1
+
+
+def start_worker(params: Params, root: Path) -> subprocess.Popen[str]:
+    job = {
+        "stage": "pretrain",
+        "label": "realm",
+        "seed": 0,
+        "root": str(root),
+        "params": params.model_dump(mode="json"),
+    }
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    (root / "job.json").write_text(json.dumps(job))
+    with open(root / "job.json") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "realm_lab.stages.worker"],
+            stdin=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        )
+
+
+def test_a_worker_killed_by_sigkill_in_the_middle(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("realm_lab.training.loop.time", time)  # as in the worker
+    # More steps than fit into the second until the first checkpoint.
+    long = {"pretrain.steps": 300, "pretrain.batch_size": 2, "evaluate.interval_steps": 100}
+    long |= {"launch.checkpoint_interval_seconds": 1, "pretrain.refresh_interval_steps": 50}
+    params = line.tiny.params(RANDOM | long)
+    root = line.elsewhere("pretrain", params)
+    run = line.tiny.stage_run("pretrain", params, root)
+    checkpoints = run.path / "checkpoints"
+
+    process = start_worker(params, root)
+    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
+    while not (saved := steps_of(checkpoints)) and process.poll() is None:
+        assert time.monotonic() < deadline, "no checkpoint appeared"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    _, errors = process.communicate(timeout=LONG_ENOUGH_SECONDS)
+    assert process.returncode == -signal.SIGKILL, errors
+    assert saved
+    assert 0 < saved[-1] < 300
+    assert run.status().state == "RUNNING"  # it had no chance to say more
+    assert run.status().is_lost
+
+    again = start_worker(params, root)
+    _, errors = again.communicate(timeout=LONG_ENOUGH_SECONDS)
+    assert (again.returncode, errors) == (0, "")
+    assert line.tiny.outcome(run) == line.expected("pretrain", params)
+    assert run.status().attempt == 2
