@@ -62,6 +62,7 @@ def test_the_first_of_several_counts(system: TinySystem) -> None:
         ("The united old kingdom", ["united kingdom"], False),
         ("Of The Rings", ["of rings"], True),  # articles go in both
         ("anything", ["the"], False),  # an answer of which nothing is left is in no passage
+        ("The", ["a"], False),
         ("anything", [], False),
         ("anything at all", ["nothing", "at all"], True),
     ],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from realm_lab.config import Params
 from realm_lab.corpus.store import Sentences
 from realm_lab.evaluation import utility
 from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, mask_first_span, run_cloze, spread
@@ -21,11 +22,19 @@ if TYPE_CHECKING:
 COUNT = 5
 
 
-def held_out(system: TinySystem, trivial: bool) -> Sentences:
-    """Held-out sentences; with `trivial` each is said to come from its gold passage."""
+def run(system: TinySystem, params: Params, sentences: Sentences) -> ClozeResult:
+    return run_cloze(params, system.built_retriever(), system.reader, sentences, system.special, COUNT)
+
+
+def held_out(system: TinySystem, params: Params, origin: str | None) -> Sentences:
+    """Held-out sentences, said to come from the passage that each finds first, or from that article's next."""
     sentences = system.corpus.sentences("cloze_dev")
-    if trivial:
-        sentences.origins = sentences.gold.copy()
+    if origin:
+        top = run(system, params, sentences).rows_BK[:, 1]
+        articles = np.asarray(system.passages.articles)
+        following = [next(row for row in np.flatnonzero(articles == articles[r]).tolist() if row != r) for r in top]
+        sentences.origins = np.full(len(sentences), -1)
+        sentences.origins[spread(len(sentences), COUNT)] = top if origin == "first" else following
     return sentences
 
 
@@ -36,12 +45,13 @@ def documents(reference: Reference) -> dict[int, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("pretrain", "trivial"),
+    ("pretrain", "origin"),
     [
-        ({"null_document": "encoded", "candidates": 4}, False),
-        ({"null_document": "off", "candidates": 4}, False),
-        ({"null_document": "encoded", "candidates": 4}, True),
-        ({"null_document": "encoded", "candidates": 4, "exclude_trivial": "article"}, True),
+        ({"null_document": "encoded", "candidates": 4}, None),
+        ({"null_document": "off", "candidates": 4}, None),
+        ({"null_document": "encoded", "candidates": 4}, "first"),
+        ({"null_document": "encoded", "candidates": 4}, "its article"),
+        ({"null_document": "encoded", "candidates": 4, "exclude_trivial": "article"}, "its article"),
     ],
 )
 def test_a_cloze_run_is_eq_1_and_2_sentence_by_sentence(
@@ -51,12 +61,12 @@ def test_a_cloze_run_is_eq_1_and_2_sentence_by_sentence(
     documents: dict[int, torch.Tensor],
     monkeypatch: pytest.MonkeyPatch,
     pretrain: dict[str, object],
-    trivial: bool,
+    origin: str | None,
 ) -> None:
     monkeypatch.setattr(utility, "SENTENCES_AT_ONCE", 2)
     params = tiny.tiny_params(pretrain=pretrain)
-    sentences = held_out(system, trivial)
-    result = run_cloze(params, system.built_retriever(), system.reader, sentences, system.special, COUNT)
+    sentences = held_out(system, params, origin)
+    result = run(system, params, sentences)
     null = pretrain["null_document"] == "encoded"
     articles = np.asarray(system.passages.articles)
     numbers = spread(len(sentences), COUNT)
@@ -69,11 +79,11 @@ def test_a_cloze_run_is_eq_1_and_2_sentence_by_sentence(
         np.testing.assert_array_equal(result.masked[place].tokens, query)
         vector = reference.query(query)
         scores = {row: (vector @ document).item() for row, document in documents.items()}
-        origin = int(sentences.origins[number])
+        own = int(sentences.origins[number])
         forbidden: set[int] = set()
-        if origin >= 0:
-            same = np.flatnonzero(articles == articles[origin]).tolist()
-            forbidden = set(same) if pretrain.get("exclude_trivial") == "article" else {origin}
+        if own >= 0:
+            same = np.flatnonzero(articles == articles[own]).tolist()
+            forbidden = set(same) if pretrain.get("exclude_trivial") == "article" else {own}
         allowed = sorted((row for row in scores if row >= 0 and row not in forbidden), key=lambda row: -scores[row])
         rows = [NULL, *allowed[: 3 if null else 4]]
         assert result.rows_BK[place].tolist() == rows
@@ -89,12 +99,35 @@ def test_a_cloze_run_is_eq_1_and_2_sentence_by_sentence(
             assert result.log_prior_BK[place, 0] < -9000
         assert result.top1_correct_B[place].item() == (words[1].argmax(1) == targets).all()
     np.testing.assert_array_equal(result.gold_B, sentences.gold[numbers])
-    if trivial:
-        assert not (result.rows_BK == result.gold_B[:, None]).any()
 
 
 def _body(system: TinySystem, row: int) -> np.ndarray:
     return system.passages.bodies[row] if row >= 0 else np.empty(0, np.int64)
+
+
+def test_the_words_are_guessed_from_the_first_passage(
+    system: TinySystem, tiny: ModuleType, reference: Reference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = tiny.tiny_params(pretrain={"candidates": 4})
+    sentences = system.corpus.sentences("cloze_dev")
+    before = run(system, params, sentences)
+    tokens = [np.array(sentences.tokens[row]) for row in range(len(sentences))]
+    expected = []
+    for place, number in enumerate(spread(len(sentences), COUNT).tolist()):
+        masked = before.masked[place]
+        guesses = [
+            reference.masked_words(masked.tokens, _body(system, row), masked.positions).argmax(1).tolist()
+            for row in before.rows_BK[place].tolist()
+        ]
+        # Its answer is now what one of the candidates makes the reader guess; the masked query stays as it was.
+        told_by = next((k for k in (1, 2, 3, 0) if place % 2 or k != 1 if guesses[k] != guesses[1] or k == 1))
+        tokens[number][masked.positions] = guesses[told_by]
+        expected.append(guesses[told_by] == guesses[1])
+    monkeypatch.setattr(sentences, "tokens", tokens)
+    after = run(system, params, sentences)
+    np.testing.assert_array_equal(after.rows_BK, before.rows_BK)
+    assert after.top1_correct_B.tolist() == expected
+    assert len(set(expected)) == 2
 
 
 def test_every_masked_word_must_be_right(system: TinySystem, reference: Reference) -> None:

@@ -105,5 +105,5 @@ def test_it_finds_the_toy_facts_that_are_asked_in_their_own_words(tiny: ModuleTy
         style: np.mean([gold[0] in rows for gold, rows in list(zip(questions.gold, found, strict=False))[style::2]])
         for style in (0, 1)
     }
-    assert shares[0] > 0.95  # "what is the capital of ..." against "the capital of ... is"
+    assert shares[0] > 0.9  # "what is the capital of ..." against "the capital of ... is"
     assert shares[1] < shares[0] - 0.1  # in the words of the news, the name alone must do
