@@ -20,12 +20,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def limit_threads(threads: int) -> None:
-    """Use `threads` cores in this process (0: leave as it is), and treat subnormal numbers as zero.
-
-    Once p(z|x) is sharp, the gradients of the other candidates are subnormal, and a CPU computes with those tens of
-    times slower. Call it before the first parallel computation: threads inherit the mode.
-    """
-    torch.set_flush_denormal(True)
+    """Use `threads` cores in this process (0: leave as it is)."""
     if threads:
         torch.set_num_threads(threads)
         os.environ["OMP_NUM_THREADS"] = str(threads)
