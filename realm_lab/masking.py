@@ -79,7 +79,10 @@ def random_span(length: int, spans: np.ndarray, rate: float, generator: np.rando
     wanted = _count(length, rate, generator)
     chosen: set[int] = set()
     while len(chosen) < wanted:
-        size = min(int(generator.geometric(SPAN_GEOMETRIC_P)), SPAN_MAX_LENGTH, wanted - len(chosen))
+        size = int(generator.geometric(SPAN_GEOMETRIC_P))
+        if size > SPAN_MAX_LENGTH:
+            continue  # drawn again: lengths 1 to 10 renormalised, mean 3.8
+        size = min(size, wanted - len(chosen))
         start = int(generator.integers(length - size + 1))
         chosen.update(range(start, start + size))
     return np.fromiter(chosen, np.int64, len(chosen))

@@ -14,7 +14,7 @@ from realm_lab import ENGINE_VERSION
 from realm_lab.config import Params
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.prepare import corpus_inputs
-from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, write_run_record
+from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
 
 LABELS = ("warm_start", "realm")  # the baseline arm first
 SECTIONS = {
@@ -121,5 +121,8 @@ def record_run(runs: Path, plan: Plan, params: Params, study: str = "default") -
         inputs={"corpus": plan.corpus_key},
         stages={name: f"stages/{name}-{key[:KEY_LENGTH]}" for name, key in plan.stages.items()},
     )
+    path = runs / record.name / "run.json"
+    if path.exists():  # the same run under a preset or with parameters that do not concern it
+        return read_run_record(path)
     write_run_record(runs, record)
     return record

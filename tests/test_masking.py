@@ -108,7 +108,6 @@ def test_random_spans_are_of_geometric_length() -> None:
     assert stats.chisquare(observed, weights / weights.sum() * observed.sum()).pvalue > 1e-3
 
 
-@pytest.mark.xfail(reason="random_span cuts longer draws to 10 where SpanBERT draws among 1 to 10", strict=True)
 def test_random_spans_have_spanberts_mean_length() -> None:
     # Joshi et al. 2019, section 3.1: "this yields a mean span length of 3.8".
     lengths = observed_lengths()

@@ -168,7 +168,6 @@ def test_recording_twice_changes_nothing_and_launch_is_not_recorded(tmp_path: Pa
     assert not {"launch", "seeds"} & read_json(path)["params"].keys()
 
 
-@pytest.mark.xfail(reason="run.json holds parameters that are in no key: the run cannot be recorded, nor relabelled")
 @pytest.mark.parametrize("change", [{"corpus.files.max_articles": 7}, {"preset": "toy"}])
 def test_parameters_that_concern_nothing_do_not_forbid_the_run(tmp_path: Path, change: dict[str, Any]) -> None:
     record_run(tmp_path, plan_run(BASE, "realm", 0), BASE)
@@ -177,7 +176,6 @@ def test_parameters_that_concern_nothing_do_not_forbid_the_run(tmp_path: Path, c
     record_run(tmp_path, plan_run(other, "realm", 0), other)
 
 
-@pytest.mark.xfail(reason="warm_start writes a span head of finetune.span_hidden_size, which is not in its key")
 def test_a_parameter_of_finetuning_needs_no_other_warm_start(tmp_path: Path) -> None:
     from realm_lab.stages.worker import run_stage
 

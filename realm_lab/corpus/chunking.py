@@ -28,6 +28,9 @@ CountTokens = Callable[[list[str]], list[int]]
 # Wiki marks that follow a full stop without a blank: "in 2009.[citation needed][note 1] The ..."
 _MARKS = re.compile(r"(?:\[[^\[\]\n]{1,60}\])+")
 
+# The splitter cuts these inside a character and panics; a line feed has the same length in characters.
+_LINE_ENDS = str.maketrans({"\u2028": "\n", "\u2029": "\n", "\x85": "\n"})
+
 
 def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     """Character offsets (start, end) of the sentences of `text`, in order.
@@ -36,7 +39,7 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     Two of them always have a blank between them, unless the writing has none (Chinese, Japanese).
     """
     sentences: list[tuple[int, int]] = []
-    for boundary in sentencex.get_sentence_boundaries(language, text):
+    for boundary in sentencex.get_sentence_boundaries(language, text.translate(_LINE_ENDS)):
         start, end = _strip(text, boundary["start_index"], boundary["end_index"])
         if start == end:
             continue

@@ -132,11 +132,16 @@ def top1_correct(
 def cloze_metrics(result: ClozeResult) -> dict[str, float]:
     """Means over the sentences; utilities in nats per span."""
     prior_BK = result.log_prior_BK.exp()
+    is_real_BK = torch.from_numpy(result.rows_BK[:, 1:] >= 0)
     top = result.log_prior_BK[:, 1:].argmax(1, keepdim=True)
     values = {
         "retrieval_utility": (prior_BK * result.utility_BK).sum(1).mean().item(),
         "retrieval_utility_top1": result.utility_BK[:, 1:].gather(1, top).mean().item(),
-        "retrieval_utility_best": result.utility_BK[:, 1:].max(1).values.mean().item(),
+        "retrieval_utility_best": result.utility_BK[:, 1:]
+        .masked_fill(~is_real_BK, -torch.inf)
+        .max(1)
+        .values.mean()
+        .item(),
         "cloze_log_likelihood": marginal_log_likelihood(result.log_prior_BK, result.log_reader_BK).mean().item(),
         "cloze_exact_match": result.top1_correct_B.float().mean().item(),
         "cloze_entropy": -(prior_BK * result.log_prior_BK).sum(1).mean().item(),

@@ -26,6 +26,7 @@ from realm_lab.errors import UserError
 
 MASKED = -1.0e4  # added to the logits of padding: exp underflows to 0, and no row turns into NaN
 LAYER_NORM_EPSILON = 1e-12  # BERT's
+SUPPORTED = {"hidden_act": "gelu", "layer_norm_eps": LAYER_NORM_EPSILON, "position_embedding_type": "absolute"}
 
 
 class EncoderShape(NamedTuple):
@@ -176,6 +177,11 @@ def to_bert(encoder: Encoder) -> dict[str, Tensor]:
     return named
 
 
+def modern_name(name: str) -> str:
+    """BertModel's name for a tensor; the first checkpoints say gamma and beta."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
 def from_bert(encoder: Encoder, weights: dict[str, Tensor], source: Path) -> None:
     """Copy BertModel weights (with or without a `bert.` prefix) into the encoder."""
     weights = {name.removeprefix("bert."): value for name, value in weights.items()}
@@ -228,10 +234,15 @@ def read_checkpoint(folder: Path) -> tuple[EncoderShape, dict[str, Tensor]]:
             config["num_attention_heads"],
             config["intermediate_size"],
             config["max_position_embeddings"],
+            config.get("hidden_dropout_prob", 0.0),
         )
     except (json.JSONDecodeError, KeyError) as error:
         raise UserError(f"{folder / 'config.json'}: not a BERT configuration ({error})") from None
-    return shape, read_tensors(folder / "model.safetensors")
+    for name, only in SUPPORTED.items():
+        if config.get(name, only) != only:
+            raise UserError(f"{folder / 'config.json'}: {name} is {config[name]}; only {only} is supported")
+    tensors = read_tensors(folder / "model.safetensors")
+    return shape, {modern_name(name): value for name, value in tensors.items()}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:

@@ -98,25 +98,28 @@ def frozen_names(module: Reader | Embedder, params: Params) -> set[str]:
     return frozen
 
 
-def write_reader(reader: Reader, folder: Path) -> None:
-    """Save a reader as a BertForMaskedLM folder with the span head beside it."""
+def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
+    """Save a reader as a BertForMaskedLM folder, with the span head beside it where there is one to keep."""
     weights = {f"bert.{name}": value for name, value in to_bert(reader.encoder).items()}
     for ours, theirs in _word_head().items():
         weights[theirs] = reader.get_parameter(ours).data
     write_tensors(folder / "model.safetensors", weights)
-    state = reader.state_dict()
-    write_tensors(folder / "span_head.safetensors", {k: v for k, v in state.items() if k.startswith(SPAN_HEAD)})
+    if span_head:
+        state = reader.state_dict()
+        write_tensors(folder / "span_head.safetensors", {k: v for k, v in state.items() if k.startswith(SPAN_HEAD)})
     write_json(folder / "config.json", bert_config(reader.encoder.shape, "BertForMaskedLM"))
 
 
-def read_reader(folder: Path, span_hidden_size: int) -> Reader:
-    """Load what write_reader saved."""
+def read_reader(folder: Path, span_hidden_size: int, span_head: bool = True) -> Reader:
+    """Load what write_reader saved; without `span_head` that part stays to be initialised."""
     shape, weights = read_checkpoint(folder)
     reader = Reader(shape, span_hidden_size)
     from_bert(reader.encoder, weights, folder)
     if not _load_word_head(reader, weights):
         raise UserError(f"{folder}: no masked-word head in model.safetensors; it is not a reader of realm_lab")
-    _load_parts(reader, read_tensors(folder / "span_head.safetensors"), folder)
+    if span_head:
+        expected = [name for name, _ in reader.named_parameters() if name.startswith(SPAN_HEAD)]
+        _load_parts(reader, read_tensors(folder / "span_head.safetensors"), expected, folder)
     return reader
 
 
@@ -136,13 +139,15 @@ def read_embedder(folder: Path) -> tuple[Embedder, float]:
     """Load what write_embedder saved: the embedder and its null document's score offset."""
     shape, weights = read_checkpoint(folder)
     projections = read_tensors(folder / "projections.safetensors")
+    if "query_projection.weight" not in projections:
+        raise UserError(f"{folder}: no tensor 'query_projection.weight'; it is not an embedder of realm_lab")
     share = not (folder / "document").exists()
     embedder = Embedder(shape, projections["query_projection.weight"].shape[0], share)
     from_bert(embedder.query_encoder, weights, folder)
     if not share:
         from_bert(embedder.document_encoder, read_checkpoint(folder / "document")[1], folder / "document")
     null_offset = float(projections.pop("null_offset", torch.tensor(0.0)))
-    _load_parts(embedder, projections, folder)
+    _load_parts(embedder, projections, _projections(embedder), folder)
     return embedder, null_offset
 
 
@@ -164,11 +169,17 @@ def _load_word_head(reader: Reader, weights: dict[str, Tensor]) -> bool:
     if not all(theirs in weights for theirs in names.values()):
         return False
     for ours, theirs in names.items():
+        wanted, found = tuple(reader.get_parameter(ours).shape), tuple(weights[theirs].shape)
+        if wanted != found:
+            raise UserError(f"the checkpoint's '{theirs}' has shape {found}, the parameters ask for {wanted}")
         reader.get_parameter(ours).data.copy_(weights[theirs])
     return True
 
 
-def _load_parts(module: Reader | Embedder, tensors: dict[str, Tensor], folder: Path) -> None:
+def _load_parts(module: Reader | Embedder, tensors: dict[str, Tensor], expected: list[str], folder: Path) -> None:
+    missing = [name for name in expected if name not in tensors]
+    if missing:
+        raise UserError(f"{folder}: no tensor '{missing[0]}'; write the model again")
     for name, value in tensors.items():
         parameter = module.get_parameter(name)
         if parameter.shape != value.shape:

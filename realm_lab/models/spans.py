@@ -42,6 +42,6 @@ def mark_answers(spans: Sequence[Sequence[tuple[int, int]]], offsets: Sequence[i
     is_answer_NLW = torch.zeros(shape, dtype=torch.bool)
     for number, (pairs, offset) in enumerate(zip(spans, offsets, strict=True)):
         for start, width in pairs:
-            if start + offset + width < shape[1]:
+            if start + offset + width < shape[1] - 1:
                 is_answer_NLW[number, start + offset, width] = True
     return is_answer_NLW

@@ -99,6 +99,8 @@ def search(index: IndexGeneration, query_BD: Tensor, count: int, exclude: Exclus
 
     A forbidden passage is never returned, even where fewer than `count` are left.
     """
+    if not torch.isfinite(query_BD).all():
+        raise UserError("the query embeddings are not finite: training has diverged; lower the learning rates")
     total = len(index.embeddings_ND)
     width = max(1, SEARCH_CHUNK_SCORES // max(1, len(query_BD)))
     best_scores, best_rows = [], []
@@ -108,7 +110,7 @@ def search(index: IndexGeneration, query_BD: Tensor, count: int, exclude: Exclus
         if exclude is not None:
             scores_BN = scores_BN.masked_fill(_is_forbidden(exclude, start, len(chunk_ND)), -torch.inf)
         kept = min(count, len(chunk_ND))
-        scores, rows = scores_BN.topk(kept, dim=1)
+        scores, rows = _top(scores_BN, kept)
         best_scores.append(scores)
         best_rows.append(rows + start)
     scores_BC, rows_BC = torch.cat(best_scores, 1), torch.cat(best_rows, 1)
@@ -117,6 +119,24 @@ def search(index: IndexGeneration, query_BD: Tensor, count: int, exclude: Exclus
     order = scores_BC.argsort(dim=1, descending=True, stable=True)[:, :count]
     scores_BK, rows_BK = scores_BC.gather(1, order), rows_BC.gather(1, order)
     return SearchResult(rows_BK.masked_fill(scores_BK == -torch.inf, -1), scores_BK)
+
+
+def _top(scores_BN: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest scores of each row and their columns, in no order; of equal scores the lower columns.
+
+    topk alone leaves it open which of several equal scores it keeps, so rows with a tie at the border are redone.
+    """
+    found = scores_BN.topk(min(count + 1, scores_BN.shape[1]), dim=1)
+    scores_BK, columns_BK = found.values[:, :count], found.indices[:, :count]
+    if found.values.shape[1] > count:
+        tied = (found.values[:, count] == found.values[:, count - 1]).nonzero()[:, 0]
+        if len(tied):
+            least = found.values[tied, count - 1 : count]
+            above, ties = scores_BN[tied] > least, scores_BN[tied] == least
+            ties &= ties.cumsum(1) <= count - above.sum(1, keepdim=True)
+            columns_BK[tied] = (above | ties).nonzero()[:, 1].view(-1, count)
+            scores_BK = scores_BN.gather(1, columns_BK)
+    return scores_BK, columns_BK
 
 
 def _is_forbidden(exclude: Exclusion, start: int, length: int) -> Tensor:

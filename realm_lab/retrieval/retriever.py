@@ -129,13 +129,21 @@ class Retriever:
         assert self.index is not None, "score before the index was built"
         rows = torch.from_numpy(rows_BK).to(self.device)
         score_BK = retrieval_score(query_BD, self.index.embeddings_ND[rows.clamp(min=0)])
+        assert not (rows == NULL).any(), "the null document is not in the index"
         return score_BK.masked_fill(rows == ABSENT, -1.0e4)
 
     @torch.no_grad()
-    def calibrate_null(self, queries: Sequence[np.ndarray], count: int, trivial: np.ndarray | None) -> float:
+    def calibrate_null(
+        self, queries: Sequence[np.ndarray], count: int, trivial: np.ndarray | None, by_article: bool = False
+    ) -> float:
         """Shift the null document's score to the mean top-k score; returns the shift."""
+        training = self.embedder.training
+        self.embedder.eval()
         self.null_offset = 0.0
-        rows_BK = self.find(self.search_queries(queries), count, null=True, trivial=trivial)
+        query_BD = self.search_queries(queries)
+        rows_BK = self.find(query_BD, count, null=True, trivial=trivial, by_article=by_article)
         score_BK = self.score(self.embed_queries(queries), rows_BK)
-        self.null_offset = float((score_BK[:, 1:].mean() - score_BK[:, 0].mean()).item())
+        self.embedder.train(training)
+        real_BK = torch.from_numpy(rows_BK >= 0).to(score_BK.device)
+        self.null_offset = float((score_BK[real_BK].mean() - score_BK[:, 0].mean()).item())
         return self.null_offset

@@ -7,15 +7,17 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import atomic_directory, write_json
+from realm_lab.core.seeding import derive_seed
 from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, rank_answers, recall_metrics, zero_shot_rows
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze, spread
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import Encoder, from_bert, read_checkpoint
 from realm_lab.models.export import encoder_shape, new_embedder, new_reader, write_embedder, write_reader
-from realm_lab.models.reader import Reader
+from realm_lab.models.reader import Reader, initialise_heads
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.systems.context import Context
 from realm_lab.tracking.run_dir import StageRun
@@ -111,6 +113,9 @@ def finetune(context: Context, run: StageRun) -> None:
     """Open-QA fine-tuning; the document tower and its index stay as pre-training left them."""
     params = context.params
     reader, embedder, null_offset = context.load_models(context.trained())
+    initialise_heads(
+        reader, torch.Generator().manual_seed(derive_seed(context.plan.seed, "span-head")), words_too=False
+    )
     if embedder.share_towers:
         embedder.document_encoder = copy.deepcopy(embedder.query_encoder)
     retriever = context.retriever(embedder)
@@ -124,7 +129,7 @@ def finetune(context: Context, run: StageRun) -> None:
 def _finish(run: StageRun, reader: Reader, embedder: Embedder, null_offset: float) -> None:
     """Export the models, write the last metrics as results, drop the checkpoints."""
     with atomic_directory(run.path / "model") as scratch:
-        write_reader(reader, scratch / "reader")
+        write_reader(reader, scratch / "reader", span_head=run.stage == "finetune")
         write_embedder(embedder, scratch / "embedder", null_offset)
         write_json(scratch / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
     last: dict[str, float] = {}

@@ -71,7 +71,7 @@ class Context:
     def load_models(self, stage: str) -> tuple[Reader, Embedder, float]:
         """Reader, embedder and null offset that a stage left."""
         folder = self.model_folder(stage)
-        reader = read_reader(folder / "reader", self.params.finetune.span_hidden_size)
+        reader = read_reader(folder / "reader", self.params.finetune.span_hidden_size, span_head=stage == "finetune")
         embedder, null_offset = read_embedder(folder / "embedder")
         if reader.encoder.shape.vocabulary_size != self.corpus.manifest.vocabulary_size:
             raise UserError(

@@ -44,7 +44,7 @@ def load_newest(folder: Path) -> Checkpoint | None:
             if digest_file(path / "state.safetensors") != described["sha256"]:
                 raise UserError(f"{path}: the digest of state.safetensors differs from checkpoint.json")
             return Checkpoint(described["step"], read_tensors(path / "state.safetensors"))
-        except (UserError, KeyError) as error:
+        except (UserError, KeyError, TypeError) as error:
             warnings.warn(f"broken checkpoint skipped: {error}", stacklevel=2)
     return None
 

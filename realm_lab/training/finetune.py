@@ -48,6 +48,7 @@ class FinetuneTask:
         self.total_steps = self._settings.steps
         self.evaluation_interval_steps = self.total_steps + 1
         self._evaluation = evaluation
+        self._longest = params.corpus.sentence_length + params.corpus.passage_length
         if not len(questions):
             raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
         if self._settings.candidates > len(retriever.passages):
@@ -79,7 +80,8 @@ class FinetuneTask:
         query_BD = self.retriever.embed_queries(queries)
         rows_BK = self.retriever.find(query_BD, settings.candidates, null=False)
         spans = [
-            [self._spans(int(row), int(number)) for row in rows] for rows, number in zip(rows_BK, chosen, strict=True)
+            [self._spans(int(row), int(number), len(query)) for row in rows]
+            for rows, number, query in zip(rows_BK, chosen, queries, strict=True)
         ]
         held_BK = np.array([[len(found) > 0 for found in row] for row in spans])
         answerable = np.flatnonzero(held_BK.any(1))
@@ -98,10 +100,11 @@ class FinetuneTask:
                 values |= optimiser.step(step)
         return values
 
-    def _spans(self, row: int, number: int) -> list[tuple[int, int]]:
+    def _spans(self, row: int, number: int, query_length: int) -> list[tuple[int, int]]:
+        """The answer's spans in what the reader will see of a passage."""
         if row < 0:
             return []
-        body = self.retriever.passages.bodies[row]
+        body = self.retriever.passages.bodies[row][: self._longest - 3 - query_length]
         return find_answer(body, self._answers[number], self._settings.max_span_wordpieces)
 
     def _read(self, queries: list[np.ndarray], rows_BK: np.ndarray, spans: list[list[list[tuple[int, int]]]]) -> Tensor:
@@ -111,13 +114,12 @@ class FinetuneTask:
         read = np.array([number for number, found in enumerate(flat) if found])
         owners = read // rows_BK.shape[1]
         bodies = [self.retriever.passages.bodies[row] for row in rows_BK.reshape(-1)[read]]
-        longest = self._params.corpus.sentence_length + self._params.corpus.passage_length
         lengths = [len(queries[b]) + len(body) + 3 for b, body in zip(owners, bodies, strict=True)]
         groups = length_groups(lengths, self._params.launch.token_budget)
         parts = []
         for group in groups:
             firsts = [queries[owners[i]] for i in group]
-            batch = join(firsts, [bodies[i] for i in group], self._special, longest).to(device)
+            batch = join(firsts, [bodies[i] for i in group], self._special, self._longest).to(device)
             with autocast(device, self._params.model.precision):
                 logits_NLW = self.reader.span_logits(batch, self._settings.max_span_wordpieces)
             marked = mark_answers([flat[read[i]] for i in group], [len(f) + 2 for f in firsts], logits_NLW.shape)

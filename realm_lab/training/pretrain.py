@@ -89,7 +89,7 @@ class PretrainTask:
             rows = self._order.take(0, min(CALIBRATION_SENTENCES, len(self._sentences)))
             masked = [self._mask(int(row), numpy_generator(self.seed, "calibration", int(row))) for row in rows]
             queries = [sentence.tokens for sentence in masked]
-            self.retriever.calibrate_null(queries, self._settings.candidates, self._trivial(rows))
+            self.retriever.calibrate_null(queries, self._settings.candidates, self._trivial(rows), self._by_article)
 
     def _mask(self, row: int, generator: np.random.Generator) -> MaskedSentence:
         tokens = self._sentences.tokens[row]

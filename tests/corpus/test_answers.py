@@ -53,6 +53,7 @@ def test_the_normal_form_is_lower_case_in_single_blanks(text: str) -> None:
         ("nothing of use", ["the"], False),  # an answer that normalises to nothing is held by no text
         ("anything", [], False),
         ("", ["x"], False),
+        ("", ["the"], False),
         ("Paris", ["Paris"], True),  # the whole text
     ],
 )

@@ -95,7 +95,6 @@ def test_ties_lose_no_score_and_no_order(chunk: int) -> None:
         assert (found.rows_BK.diff(dim=1)[same] > 0).all()  # among equals, the lower row stands first
 
 
-@pytest.mark.xfail(reason="index.search leaves it to torch.topk which of equal passages are kept", strict=True)
 def test_ties_go_to_the_lower_row() -> None:
     embeddings_ND, query_BD = tied_vectors()
     for count in (1, 3, 8):

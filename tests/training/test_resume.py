@@ -210,7 +210,7 @@ def test_killed_while_saving(line: Line, stage: str) -> None:
 
 @pytest.mark.parametrize("stage", TASKS)
 def test_killed_after_the_last_step_before_the_models_are_written(line: Line, stage: str) -> None:
-    params = line.tiny.params(RANDOM)
+    params = line.tiny.params(RANDOM | {"launch.checkpoint_interval_seconds": 10_000})
     root = line.elsewhere(stage, params)
 
     def write(*arguments: Any) -> None:
@@ -220,6 +220,7 @@ def test_killed_after_the_last_step_before_the_models_are_written(line: Line, st
     run = line.tiny.stage_run(stage, params, root)
     assert not (run.path / "model").exists()
     assert not run.is_complete()
+    assert steps_of(run.path / "checkpoints") == [run.status().total_steps]  # the last step is always saved
     assert_resumes(line, stage, params, root)
 
 
