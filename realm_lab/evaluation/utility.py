@@ -43,7 +43,8 @@ def run_cloze(
 ) -> ClozeResult:
     """Read the first `count` held-out sentences, each with its one span masked, under every candidate.
 
-    The null document is always read, so that utility is comparable between runs with and without it.
+    The null document is always read and the passage a sentence was taken from never is, whatever pre-training does,
+    so that utility is comparable between runs.
     """
     reader.eval()
     retriever.embedder.eval()
