@@ -14,6 +14,7 @@ from realm_lab import ENGINE_VERSION
 from realm_lab.config import Params
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.prepare import corpus_inputs
+from realm_lab.errors import UserError
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
 
 LABELS = ("warm_start", "realm")  # the baseline arm first
@@ -79,6 +80,11 @@ def _keys(params: Params, label: str, seed: int | None, corpus_key: str) -> dict
 
 def digest_checkpoint(folder: Path) -> str:
     """Digest of a Hugging Face folder's weights; a missing one is a UserError."""
+    for name in ("config.json", "model.safetensors"):
+        if not (folder / name).exists():
+            raise UserError(
+                f"{folder / name}: no such file; model.checkpoint must be a local Hugging Face folder with safetensors"
+            )
     return digest({name: digest_file(folder / name) for name in ("config.json", "model.safetensors")})
 
 
@@ -108,11 +114,13 @@ def record_run(runs: Path, plan: Plan, params: Params, study: str = "default") -
     values = params.model_dump(mode="json")
     values.pop("launch")
     values.pop("seeds")
+    inputs = corpus_inputs(params, plan.seed)
+    inputs.pop("seed", None)  # of a toy world; equal cells differ in their seed alone
     record = RunRecord(
         label=plan.label,
         seed=plan.seed,
         run_key=plan.run_key,
-        cell_key=digest({"params": values, "label": plan.label, "engine": ENGINE_VERSION}),
+        cell_key=digest({"params": values, "inputs": inputs, "label": plan.label, "engine": ENGINE_VERSION}),
         study=study,
         baseline=plan.label == LABELS[0],
         preset=params.preset,

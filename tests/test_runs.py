@@ -129,6 +129,9 @@ def test_the_baseline_is_not_trained_again_for_another_pretraining() -> None:
     before = keys(BASE, "warm_start")
     after = keys(load(TINY, {"pretrain.reader.learning_rate": 0.5, "pretrain.steps": 3}), "warm_start")
     assert (after["warm_start"], after["finetune"]) == (before["warm_start"], before["finetune"])
+    measured = keys(load(TINY, {"pretrain.candidates": 7}), "warm_start")
+    assert measured["finetune"] == before["finetune"]
+    assert measured["evaluate"] != before["evaluate"]  # utility is measured with as many candidates
 
 
 def test_all_runs_of_the_default_pipeline() -> None:

@@ -113,9 +113,9 @@ def finetune(context: Context, run: StageRun) -> None:
     """Open-QA fine-tuning; the document tower and its index stay as pre-training left them."""
     params = context.params
     reader, embedder, null_offset = context.load_models(context.trained())
-    initialise_heads(
-        reader, torch.Generator().manual_seed(derive_seed(context.plan.seed, "span-head")), words_too=False
-    )
+    generator = torch.Generator().manual_seed(derive_seed(context.plan.seed, "span-head"))
+    initialise_heads(reader.cpu(), generator, words_too=False)  # drawn on the CPU: equal on every device
+    reader.to(context.device)
     if embedder.share_towers:
         embedder.document_encoder = copy.deepcopy(embedder.query_encoder)
     retriever = context.retriever(embedder)

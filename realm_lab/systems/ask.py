@@ -44,7 +44,7 @@ def open_run(params: Params, root: Path, seed: int, label: str) -> Context:
 def ask(question: str, params: Params, root: Path, seed: int, label: str, k: int = 5, as_json: bool = False) -> None:
     """Print the answer, and of each passage its span, p(z|x), p(y|z,x) and utility.
 
-    p(y|z,x) is the probability of the answer given that passage (summed over its occurrences there).
+    The reader's probability is that of the passage's best span among all its spans.
     """
     if not question.strip():
         raise UserError("the question is empty")

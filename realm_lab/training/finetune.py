@@ -85,7 +85,7 @@ class FinetuneTask:
         ]
         held_BK = np.array([[len(found) > 0 for found in row] for row in spans])
         answerable = np.flatnonzero(held_BK.any(1))
-        values = {"answerable_fraction": len(answerable) / len(chosen), "loss": 0.0}
+        values = {"answerable_fraction": len(answerable) / len(chosen)}
         if len(answerable):
             score_BK = self.retriever.indexed_score(query_BD[answerable], rows_BK[answerable])
             log_prior_BK = candidate_log_probs(score_BK)

@@ -29,7 +29,7 @@ class Task(Protocol):
     evaluation_interval_steps: int
 
     def train_step(self, step: int) -> dict[str, float]:
-        """Run optimiser step `step` and return what is worth logging; `loss` is among it."""
+        """Run optimiser step `step` and return what is worth logging; `loss` is among it where there was one."""
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Metrics of the state after `step` finished steps."""
@@ -74,5 +74,5 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
 
 
 def _check_finite(values: dict[str, float], step: int, path: Path) -> None:
-    if not math.isfinite(values["loss"]):
+    if not math.isfinite(values.get("loss", 0.0)):
         raise UserError(f"{path}: the loss is {values['loss']} at step {step}; lower the learning rates")
