@@ -260,7 +260,8 @@ def _draw_reference(place: Axes, panel: Panel, height: float, points: pd.DataFra
     place.axhline(height, color=VERMILION, linewidth=1.1, linestyle=(0, (2, 2)))
     distance = points.groupby("step")["value"].mean().sub(height).abs()
     at_right = distance.iloc[-1] >= distance.iloc[0]
-    near_top = panel.high is not None and height > 0.85 * panel.high
+    top = panel.high if panel.high is not None else max(height, float(points["value"].max()))
+    near_top = height > 0.85 * top
     place.annotate(
         panel.reference_name,
         (1.0 if at_right else 0.0, height),
