@@ -50,7 +50,7 @@ class Reader(nn.Module):
         """
         start_NLS, end_NLS = self.span_projection(self.encoder(*batch)).chunk(2, dim=-1)
         inside_NL = (batch.types_BL == 1) & batch.mask_BL
-        inside_NL = inside_NL & inside_NL.roll(-1, 1).index_fill(1, last_index(inside_NL), False)  # drop the [SEP]
+        inside_NL = inside_NL & inside_NL.roll(-1, 1)  # drop the closing [SEP]; position 0, [CLS], is never inside
         logits = []
         for width in range(max_width):
             if width >= end_NLS.shape[1]:
@@ -62,11 +62,6 @@ class Reader(nn.Module):
             score = score.masked_fill(~valid, NO_SPAN)
             logits.append(functional.pad(score, (0, width), value=NO_SPAN))
         return torch.stack(logits, dim=-1)
-
-
-def last_index(inside_NL: Tensor) -> Tensor:
-    """The last position, as an index tensor [1]."""
-    return torch.tensor([inside_NL.shape[1] - 1], device=inside_NL.device)
 
 
 def initialise_heads(reader: Reader, generator: torch.Generator, words_too: bool) -> None:
