@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -226,7 +227,10 @@ def test_report_writes_from_runs_to_reports(
 def test_the_tracking_store_is_the_nearest_one_named(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mirror = Recorder("mirrored 0 runs")
+    from realm_lab.tracking.mlflow_mirror import MirrorSummary
+
+    summary = MirrorSummary("sqlite:///here", {"COMPLETE": 2})
+    mirror = Recorder(summary)
     monkeypatch.setattr("realm_lab.tracking.mlflow_mirror.mirror", mirror)
     root = ["mirror", "--root", str(project)]
     assert cli.main(root) == 0
@@ -242,7 +246,9 @@ def test_the_tracking_store_is_the_nearest_one_named(
         (runs, "http://environment:2", True),
         (runs, "http://option:3", False),
     ]
-    assert capsys.readouterr().out == "mirrored 0 runs\n" * 4
+    assert capsys.readouterr().out == f"{summary}\n" * 4
+    mirror.answer = replace(summary, problems=("runs/x/run.json: broken",))
+    assert cli.main(root) == 1
 
 
 @pytest.mark.parametrize("verb", ["ask", "fill"])
@@ -262,8 +268,10 @@ def test_a_question_goes_to_the_run_named(verb: str, project: Path, monkeypatch:
     assert second_options == {"k": 2, "as_json": True}
 
 
+# A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
 PRINTS_AND_WAITS = """
-import sys, types
+import signal, sys, types
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import realm_lab
 from realm_lab import cli
 def run(stage, params, root):

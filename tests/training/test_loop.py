@@ -127,12 +127,18 @@ def test_pretrain_values_are_what_their_names_say(tiny: ModuleType, params: Para
 
 def test_finetune_logs_every_step(tiny: ModuleType, params: Params, line: Path) -> None:
     found = by_name(tiny.metrics(tiny.stage_run("finetune", params, line)))
-    assert list(found["loss"]) == list(found["answerable_fraction"]) == list(range(1, 13))
+    assert list(found["answerable_fraction"]) == list(range(1, 13))
     assert all(0 <= value <= 1 for value in found["answerable_fraction"].values())
     trained = [step for step, value in found["answerable_fraction"].items() if value > 0]
     assert len(trained) > 6  # else the stage tests nothing
     # Without an answerable question there is no loss, and nothing is updated.
-    for name in ("marginal_log_likelihood", "learning_rate_reader", "learning_rate_retriever", "gradient_norm_reader"):
+    for name in (
+        "loss",
+        "marginal_log_likelihood",
+        "learning_rate_reader",
+        "learning_rate_retriever",
+        "gradient_norm_reader",
+    ):
         assert list(found[name]) == trained
     assert {step: -value for step, value in found["loss"].items() if step in trained} == found[
         "marginal_log_likelihood"
