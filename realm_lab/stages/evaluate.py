@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import atomic_write, write_json
 from realm_lab.corpus.store import Passages, Questions
 from realm_lab.corpus.vocabulary import encode_batch_plain
@@ -77,6 +78,7 @@ def evaluate(context: Context, run: StageRun) -> None:
     found = Bm25(context.passages).search([questions.texts[int(number)] for number in chosen], max(DEPTHS))
     results["bm25"] = recall_metrics(_rank(found, bodies, questions, chosen))
     write_json(folder / "explorer.json", examples)
+    write_json(folder / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
     run.heartbeat(6, force=True)
     run.finish(results)
 

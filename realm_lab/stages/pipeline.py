@@ -13,7 +13,14 @@ from realm_lab.runs import Plan, corpus_folder, open_stage, plan_runs, record_ru
 from realm_lab.stages.pool import Job, run_jobs
 from realm_lab.stages.summary import write_curves, write_metrics
 
-TRAINED = ("warm_start", "pretrain", "finetune")
+# stage -> (what of a run's stage folder is exported, where to). What evaluate exports is no report: it makes DVC run
+# the stage in a fresh clone, where the committed reports exist and the run records do not.
+EXPORTS = {
+    "warm_start": ("model", "models/warm_start"),
+    "pretrain": ("model", "models/pretrain"),
+    "finetune": ("model", "models/finetune"),
+    "evaluate": ("eval", "data/evaluated"),
+}
 
 
 def run(stage: str, params: Params, root: Path) -> None:
@@ -32,9 +39,8 @@ def run(stage: str, params: Params, root: Path) -> None:
         record_run(root / "runs", plan, params)
     jobs = _jobs(stage, plans, params, root)
     run_jobs(jobs, params, root)
-    if stage in TRAINED:
-        _export(stage, plans, params, root)
-    else:
+    _export(stage, plans, params, root)
+    if stage == "evaluate":
         write_metrics(root, params, plans)
         write_curves(root, params, plans)
 
@@ -66,8 +72,9 @@ def _prepare_all(params: Params, root: Path) -> None:
 
 
 def _export(stage: str, plans: list[Plan], params: Params, root: Path) -> None:
-    """Copy finished models to models/<stage>/<label>-s<seed>: what DVC versions and other tools open."""
-    target = root / "models" / stage
+    """Copy what a finished stage made to its place for DVC and other tools, a folder `<label>-s<seed>` each."""
+    part, place = EXPORTS[stage]
+    target = root / place
     wanted = set()
     done = set()
     for plan in plans:
@@ -75,9 +82,9 @@ def _export(stage: str, plans: list[Plan], params: Params, root: Path) -> None:
         if key is None or key in done:
             continue
         done.add(key)
-        source = open_stage(root / "runs", plan, stage, params).path / "model"
+        source = open_stage(root / "runs", plan, stage, params).path / part
         if not source.exists():
-            raise UserError(f"{source}: the models of a finished stage are gone; delete {source.parent} and run again")
+            raise UserError(f"{source}: the results of a finished stage are gone; delete {source.parent} and run again")
         shared = stage == "warm_start"
         folder = target / (f"s{plan.seed}" if shared else f"{plan.label}-s{plan.seed}")
         wanted.add(folder.name)
