@@ -23,6 +23,9 @@ def verdict(collection: Collection) -> str:
         return f"No verdict yet: no seed has exact match for both {baseline} and {treatment}."
     name = "REALM pre-training" if treatment == "realm" else f"{treatment} (against {baseline})"
     old, new = _mean(before, seeds), _mean(after, seeds)
+    if len(seeds) == 1:  # a difference of two runs is not an effect: no verb that claims one
+        values = f"exact match was {number(old)} for {baseline} and {number(new)} after {name}"
+        return f"With the one seed {seeds[0]}, {values}; {significance(1)}."
     each = "; ".join(f"seed {seed}: {number(before[seed])} → {number(after[seed])}" for seed in seeds)
     change = f"exact match from {number(old)} to {number(new)}"
     ups = sum(after[seed] > before[seed] for seed in seeds)
@@ -38,16 +41,14 @@ def verdict(collection: Collection) -> str:
     else:
         claim = f"{name} did not raise exact match on average ({number(old)} to {number(new)})"
         claim += " and the direction differs between seeds"
-    over = f"Over {len(seeds)} seeds" if len(seeds) > 1 else f"With the one seed {seeds[0]}"
-    detail = f" ({each})" if len(seeds) > 1 else ""
-    return f"{over}, {claim}{detail}; {significance(len(seeds))}."
+    return f"Over {len(seeds)} seeds, {claim} ({each}); {significance(len(seeds))}."
 
 
 def significance(seeds: int) -> str:
     """What a two-sided exact sign-flip test over `seeds` pairs could say at best: its smallest p is 2 / 2^n."""
     smallest = min(1.0, 2.0 / 2**seeds)
     if seeds == 1:
-        return "one seed says nothing about the spread between seeds, and no significance is possible"
+        return "one seed says nothing about the spread between seeds, so no difference can be claimed"
     if smallest > SIGNIFICANCE_LEVEL:
         return f"with {seeds} seeds no seed-level significance is possible (smallest two-sided p = {smallest:.3g})"
     return f"the smallest two-sided p that {seeds} seeds can reach is {smallest:.2g}, and no test was made here"
