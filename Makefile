@@ -58,31 +58,9 @@ lint: setup  ## ruff check, ruff format --check, mypy
 	ruff format --check .
 	mypy
 
-params: setup  ## write params.yaml again from the presets; its preset and the values filled in are kept
-	@$(VENV)/bin/python -c "$$WRITE_PARAMS"
+params: setup  ## write params.yaml and docs/parameters.md again; the preset and the values filled in are kept
+	@$(VENV)/bin/python -m realm_lab.reference_page
 
 clean:  ## remove the environment and the caches; data, models, runs and reports stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-
-define WRITE_PARAMS
-import json, re
-from pathlib import Path
-from ruamel.yaml import YAML
-from realm_lab.config import flatten, render_params_yaml
-from realm_lab.core.files import write_text
-
-file = Path("params.yaml")
-filled = flatten(YAML(typ="safe").load(file) or {}) if file.exists() else {}
-parents, lines = [], []
-for line in render_params_yaml(filled.get("preset") or "toy").splitlines():
-    parameter = re.match(r"( *)(\w+):(?=  #)", line)
-    if parameter:
-        parents = [*parents[: len(parameter[1]) // 2], parameter[2]]
-        value = filled.get(".".join(parents))
-        if value is not None:
-            line = f"{parameter[0]} {json.dumps(value, ensure_ascii=False)}{line[parameter.end():]}"
-    lines.append(line)
-write_text(file, "\n".join(lines) + "\n")
-endef
-export WRITE_PARAMS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,20 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 
+from realm_lab import parameters
 from realm_lab.config import (
     PRESET_FOLDER,
     PRESETS,
-    Params,
     flatten,
     load,
     parameter_names,
     parse_override,
     preset_values,
     render_params_yaml,
+    renewed_params_yaml,
 )
 from realm_lab.errors import UserError
+from realm_lab.parameters import Params
 
 
 def write(folder: Path, text: str | bytes) -> Path:
@@ -104,20 +107,107 @@ def test_a_value_out_of_range_names_its_key_line_and_bound(tmp_path: Path, text:
     assert [part for part in parts if part not in message] == [], message
 
 
+FILES: dict[str, Any] = {"corpus.source": "files", "corpus.tagger": "rule", "corpus.pretrain_corpus": "same"}
+FROZEN: dict[str, Any] = {"pretrain.train_query_tower": False, "pretrain.train_document_tower": False}
+NO_NULL: dict[str, Any] = {"pretrain.null_document": "off"}
+UNBOUNDED: dict[str, Any] = {
+    "pretrain.watch.max_entropy_fraction": 1.0,
+    "pretrain.watch.max_null_probability": 1.0,
+    "pretrain.watch.min_gold_utility": -100.0,
+}
+# Parameters that contradict each other, laid over the toy preset: what the message names, and its remedy.
+CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
+    ({"corpus.toy.entities": 81}, "'corpus.toy': entities 81 is not divisible by the 4", "choose a multiple of 4"),
+    ({"corpus.source": "files"}, "'corpus': tagger: exact", "use tagger: rule"),
+    (FILES, "corpus.files.knowledge is empty", "name at least one file"),
+    ({"corpus.files.knowledge": ["a.txt"]}, "corpus.source is toy", "set corpus.source to files"),
+    (FILES | {"corpus.files.pretrain": ["a.txt"]}, "pretrain_corpus: same ignores files.pretrain", "separate"),
+    (FILES | {"corpus.pretrain_corpus": "separate"}, "pretrain_corpus: separate needs files.pretrain", "to same"),
+    ({"model.hidden_size": 65}, "hidden_size 65 is not a multiple of heads 4", "change either"),
+    ({"model.share_projection": True, "model.share_towers": False}, "share_projection", "needs share_towers: true"),
+    ({"warm_start.embedder.initial_encoder": "checkpoint"}, "initial_encoder", "choose reader or scratch"),
+    ({"pretrain.candidates": 1}, "'pretrain': candidates must be at least 2", "raise it, or set null_document to off"),
+    (FROZEN | {"pretrain.train_reader": False}, "nothing is trained", "or steps to 0"),
+    (FROZEN | {"pretrain.null_document": "learned"}, "null_document: learned", "needs a tower that trains"),
+    (NO_NULL | {"pretrain.calibrate_null": True}, "calibrate_null", "set null_document to encoded or learned"),
+    (FROZEN | {"pretrain.hold_retriever_until_useful": True}, "until_useful needs train_reader and a tower", "to true"),
+    (
+        {"pretrain.hold_retriever_until_useful": True, "pretrain.watch.sentences": 0},
+        "hold_retriever_until_useful asks the probe set",
+        "set watch.sentences above 0",
+    ),
+    (
+        NO_NULL | {"pretrain.hold_retriever_until_useful": True, "pretrain.diagnostic_null": False},
+        "hold_retriever_until_useful needs utility",
+        "set diagnostic_null to true",
+    ),
+    ({"pretrain.hold_retriever_steps": 5, "pretrain.train_reader": False}, "trains the reader alone", "steps to 0"),
+    ({"pretrain.hold_retriever_steps": 800}, "leaves the retriever none of 800 steps", "lower it, or set both towers"),
+    ({"pretrain.masking": "random_span", "pretrain.salient_spans": 2}, "salient_spans", "set it to 1"),
+    ({"pretrain.masking": "random_token", "pretrain.mask_rate": 0.0}, "mask_rate 0 would mask one", "raise it"),
+    ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "choose salient or by_span"),
+    ({"pretrain.over_retrieve": 10}, "over_retrieve 10 is fewer than the 11 passages read", "raise it"),
+    (UNBOUNDED | {"pretrain.watch.stop": True}, "'pretrain.watch': stop: true asks for a bound", "stop to false"),
+    ({"finetune.train_reader": False, "finetune.train_query_tower": False}, "'finetune': nothing is trained", "to 0"),
+    ({"finetune.early_loss_candidates": 4}, "early_loss_candidates 4 is fewer than candidates 5", "or set it to 0"),
+    ({"seeds": [1, 0, 1]}, "seeds: a seed is named twice", "name each once"),
+    ({"launch.micro_batch": 25}, "launch.micro_batch is larger than pretrain.batch_size", "lower it, or set it to 0"),
+]
+
+
+@pytest.mark.parametrize(("change", "named", "remedy"), CONTRADICTIONS, ids=[named for _, named, _ in CONTRADICTIONS])
+def test_contradictions_are_refused_with_a_remedy(
+    tmp_path: Path, change: dict[str, Any], named: str, remedy: str
+) -> None:
+    message = refusal(write(tmp_path, "preset: toy\n"), change)
+    assert named in message
+    assert remedy in message.partition(named)[2]
+
+
+def test_every_refusal_of_the_types_was_tried(tmp_path: Path) -> None:
+    said = "\n".join(refusal(write(tmp_path, "preset: toy\n"), change) for change, _, _ in CONTRADICTIONS)
+    tree = ast.parse(Path(parameters.__file__).read_text(encoding="utf-8"))
+    refusals = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)]
+    by_type = ("input should not be true or false", "input should be a finite number")  # tried above
+    literals = []
+    for call in refusals:
+        text = call.args[0]
+        parts = text.values if isinstance(text, ast.JoinedStr) else [text]
+        literals.append([part.value for part in parts if isinstance(part, ast.Constant)])
+    assert len(literals) > len(CONTRADICTIONS)
+    unseen = [words for words in literals if not all(str(word) in said for word in words) and words[0] not in by_type]
+    assert unseen == []
+
+
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("text", "line"),
     [
-        ("model:\n  hidden_size: 65\n", ["line 1", "'model'", "hidden_size 65 is not a multiple of heads 4"]),
-        ("corpus:\n  toy:\n    entities: 81\n", ["line 2", "'corpus.toy'", "divisible by the 4"]),
-        ("pretrain:\n  candidates: 1\n", ["pretrain.candidates must be at least 2"]),
-        ("seeds: [1, 0, 1]\n", ["seeds: a seed is named twice"]),
-        ("corpus:\n  source: files\n", ["'corpus'", "tagger: exact", "use tagger: rule"]),
-        ("corpus:\n  source: files\n  tagger: rule\n", ["corpus.files.knowledge is empty"]),
+        ("preset: toy\npretrain:\n  steps: 5\n  candidates: 1\n", 4),
+        ("preset: toy\nmodel:\n  layers: 2\n  hidden_size: 65\n", 4),
+        ("preset: toy\ncorpus:\n  source: files\n", 2),  # the tagger is the preset's: the section is named
+        ("preset: toy\nlaunch:\n  threads: 1\n  micro_batch: 600\n", 4),
+        ("preset: toy\nmodel:\n  layers: 2\nseeds: [1, 1]\n", 4),
     ],
 )
-def test_values_that_do_not_fit_together_are_refused(tmp_path: Path, text: str, parts: list[str]) -> None:
-    message = refusal(write(tmp_path, text))
-    assert [part for part in parts if part not in message] == [], message
+def test_a_contradiction_names_the_line_of_the_parameter(tmp_path: Path, text: str, line: int) -> None:
+    assert refusal(write(tmp_path, text)).startswith(f"params.yaml, line {line}: ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        FROZEN | {"pretrain.search_query": "fresh", "pretrain.refresh_interval_steps": 500},  # the same either way
+        FROZEN | {"pretrain.hold_retriever_steps": 900},
+        NO_NULL | {"pretrain.candidates": 1, "pretrain.diagnostic_null": False},
+        {"pretrain.masking": "package.module:function", "pretrain.sentence_choice": "any", "pretrain.salient_spans": 2},
+        {"pretrain.train_reader": False, "finetune.train_reader": False},
+        {"finetune.train_query_tower": False, "finetune.early_loss_candidates": 5000},
+        {"pretrain.steps": 5},  # shorter than its warm-up: a trial
+        UNBOUNDED | {"pretrain.watch.stop": True, "pretrain.watch.min_entropy": 0.1},
+    ],
+)
+def test_what_is_merely_without_effect_is_allowed(tmp_path: Path, change: dict[str, Any]) -> None:
+    assert load(write(tmp_path, "preset: toy\n"), change)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +260,10 @@ def test_a_preset_loads(tmp_path: Path, preset: str) -> None:
     assert {key: resolved[key] for key in given} == given
 
 
-def test_the_paper_preset_is_the_defaults_and_leaves_only_the_files_to_name(tmp_path: Path) -> None:
-    params = load(write(tmp_path, "preset: paper\ncorpus:\n  files:\n    knowledge: [wiki.jsonl]\n"))
+def test_the_paper_preset_is_the_defaults_and_leaves_files_and_checkpoint_to_name(tmp_path: Path) -> None:
+    named = "preset: paper\ncorpus:\n  files:\n    knowledge: [wiki.jsonl]\n"
+    assert "needs model.checkpoint; name a folder there" in refusal(write(tmp_path, named))
+    params = load(write(tmp_path, f"{named}model:\n  checkpoint: bert\n"))
     # Guu et al. 2020, section 4.3 and appendix: blocks of 288 wordpieces, 8 candidates with the null document,
     # 200k steps of 512, refresh every 500 steps, learning rate 3e-5.
     pretrain = params.pretrain
@@ -179,7 +271,9 @@ def test_the_paper_preset_is_the_defaults_and_leaves_only_the_files_to_name(tmp_
     assert (pretrain.candidates, pretrain.null_document, pretrain.masking) == (8, "encoded", "salient_span")
     assert (pretrain.steps, pretrain.batch_size, pretrain.refresh_interval_steps) == (200_000, 512, 500)
     assert pretrain.reader.learning_rate == pretrain.retriever.learning_rate == 3e-5
-    assert flatten(params) == flatten(Params(corpus={"files": {"knowledge": ["wiki.jsonl"]}}))
+    assert flatten(params) == flatten(
+        Params(corpus={"files": {"knowledge": ["wiki.jsonl"]}}, model={"checkpoint": "bert"})
+    )
 
 
 def test_the_list_of_presets_is_the_folder_of_presets() -> None:
@@ -289,9 +383,16 @@ def test_the_rendered_comments_are_the_values_of_the_presets() -> None:
 
 
 def test_params_yaml_is_the_rendered_file_apart_from_what_is_filled_in(repository: Path) -> None:
-    path = repository / "params.yaml"
-    params = load(path)
-    without_values = re.compile(r"^( *\w+:)(?: [^#]*?)?(  #.*)$")
-    written = [without_values.sub(r"\1\2", line) for line in path.read_text(encoding="utf-8").splitlines()]
-    rendered = [without_values.sub(r"\1\2", line) for line in render_params_yaml(params.preset).splitlines()]
-    assert written == rendered, "run `make params`"
+    written = (repository / "params.yaml").read_text(encoding="utf-8")
+    assert written == renewed_params_yaml(written), "run `make params`"
+
+
+def test_writing_the_file_again_keeps_what_was_filled_in(tmp_path: Path) -> None:
+    text = render_params_yaml("smoke").replace("  steps:  #", "  steps: 7  #").replace("seeds:  #", "seeds: [3, 4]  #")
+    text = text.replace("  masking:  #", '  masking: "a: b"  #')
+    stale = "\n".join(re.sub(r"  #.*", "  # another comment", line) for line in text.splitlines())
+    assert renewed_params_yaml(stale) == renewed_params_yaml(text)
+    params = load(write(tmp_path, renewed_params_yaml(stale)))
+    assert (params.preset, params.seeds, params.pretrain.masking) == ("smoke", [3, 4], "a: b")
+    assert {params.warm_start.reader.steps, params.pretrain.steps, params.finetune.steps} == {7}
+    assert renewed_params_yaml("") == render_params_yaml()
