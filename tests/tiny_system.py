@@ -14,13 +14,14 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from realm_lab.config import Params
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.store import Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.export import new_embedder, new_reader, write_embedder, write_reader
+from realm_lab.models.export import write_embedder, write_reader
+from realm_lab.models.initial import new_embedder, new_reader
 from realm_lab.models.reader import Reader
+from realm_lab.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
 
 # Everything a test relies on; the presets may move.
@@ -42,6 +43,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "projection_size": 32,
         "share_towers": False,
     },
+    "warm_start": {"embedder": {"initial_encoder": "reader"}},
     "pretrain": {"candidates": 8},
     "finetune": {"candidates": 5, "max_span_wordpieces": 3, "span_hidden_size": 32},
 }
@@ -159,8 +161,8 @@ class Reference:
         return logits[torch.from_numpy(positions) + 1].log_softmax(-1)
 
     @torch.no_grad()
-    def spans(self, query: np.ndarray, body: np.ndarray, max_width: int) -> dict[tuple[int, int], float]:
-        """log p(s|z,x) of every span (first, last wordpiece of the body): MLP([h_START; h_END]), normalised."""
+    def span_logits(self, query: np.ndarray, body: np.ndarray, max_width: int) -> dict[tuple[int, int], float]:
+        """MLP([h_START; h_END]) of every span (first, last wordpiece of the body)."""
         hidden_LD = self.words.bert(**self._inputs(query, body)).last_hidden_state[0][len(query) + 2 :][: len(body)]
         head = self.span_head
         first, last = head["span_projection.weight"].chunk(2)
@@ -173,6 +175,11 @@ class Reference:
                 inner = (inner - inner.mean()) / (inner.var(unbiased=False) + 1e-3).sqrt()
                 inner = inner * head["span_norm.weight"] + head["span_norm.bias"]
                 scores[start, end] = (head["span_score.weight"] @ inner + head["span_score.bias"]).item()
+        return scores
+
+    def spans(self, query: np.ndarray, body: np.ndarray, max_width: int) -> dict[tuple[int, int], float]:
+        """log p(s|z,x) of every span."""
+        scores = self.span_logits(query, body, max_width)
         total = np.logaddexp.reduce(list(scores.values()))
         return {span: score - total for span, score in scores.items()}
 

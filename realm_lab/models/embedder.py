@@ -5,51 +5,149 @@
 from __future__ import annotations
 
 import copy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from realm_lab.models.encoder import Encoder, EncoderShape
 from realm_lab.models.inputs import Batch
 
 PROJECTION_STD = 0.05  # scores of an untrained projection spread by a few nats, neither flat nor one-hot
+PARTS = ("encoder", "pooler", "projection", "norm")  # of a tower, each an attribute query_* and document_*
+
+
+class EmbedderShape(NamedTuple):
+    """What follows the Transformers, and what the towers share; the parameters' docstrings say what each means."""
+
+    projection_size: int
+    share_towers: bool = True
+    share_projection: bool = False
+    pooling: str = "cls"  # or "tanh"
+    projection_norm: bool = False
+    projection_dropout: float = 0.0
+    score_scale: str = "none"  # or "inverse_sqrt"
+    learned_null: bool = False
+    projection_bias: bool = False  # the released weights have one; Guu's equation has none
 
 
 class Embedder(nn.Module):
-    """Two towers W BERT_CLS(join(...)); with `share_towers` they share the Transformer but not the projection."""
+    """Two towers W pool(BERT(join(...))), from one Transformer or two.
 
-    def __init__(self, shape: EncoderShape, projection_size: int, share_towers: bool):
+    BERT's pooler, where there is one, belongs to the Transformer and is shared with it; the LayerNorm belongs to the
+    projection.
+    """
+
+    null_vector: nn.Parameter | None  # [D]
+
+    def __init__(self, shape: EncoderShape, head: EmbedderShape):
         super().__init__()
+        assert head.share_towers or not head.share_projection, "one projection cannot serve two towers"
+        self._head = head
+        size = shape.hidden_size
         self.query_encoder = Encoder(shape)
-        self.document_encoder = self.query_encoder if share_towers else Encoder(shape)
-        self.query_projection = nn.Linear(shape.hidden_size, projection_size, bias=False)
-        self.document_projection = nn.Linear(shape.hidden_size, projection_size, bias=False)
+        self.document_encoder = self.query_encoder if head.share_towers else Encoder(shape)
+        self.query_projection = nn.Linear(size, head.projection_size, bias=head.projection_bias)
+        self.document_projection = self.query_projection
+        if not head.share_projection:
+            self.document_projection = nn.Linear(size, head.projection_size, bias=head.projection_bias)
+        self.query_pooler = nn.Linear(size, size) if head.pooling == "tanh" else None
+        self.document_pooler = self.query_pooler if head.share_towers else copy.deepcopy(self.query_pooler)
+        # The released TensorFlow code took Keras's default epsilon, 1e-3; the port of its weights that people use,
+        # transformers' RealmScorerProjection, takes BERT's 1e-12, and so do we.
+        norm = nn.LayerNorm(head.projection_size, eps=shape.layer_norm_epsilon) if head.projection_norm else None
+        self.query_norm = norm
+        self.document_norm = norm if head.share_projection else copy.deepcopy(norm)
+        self.register_parameter("null_vector", None)
+        self.set_learned_null(head.learned_null)
 
     @property
     def share_towers(self) -> bool:
         """Whether one Transformer serves both towers."""
         return self.query_encoder is self.document_encoder
 
+    @property
+    def head(self) -> EmbedderShape:
+        """The shape as it is now: sharing and null vector may have changed."""
+        return self._head._replace(
+            share_towers=self.share_towers,
+            share_projection=self.query_projection is self.document_projection,
+            learned_null=self.null_vector is not None,
+        )
+
     def embed_queries(self, batch: Batch) -> Tensor:
-        """Embed_input(x), float32 [B, D]."""
-        return self._embed(self.query_encoder, self.query_projection, batch)
+        """Embed_input(x), float32 [B, D]; the score's scale is in here, so that f(x, z) is an inner product."""
+        query_BD = self._embed(self.query_encoder, self.query_pooler, self.query_projection, self.query_norm, batch)
+        return query_BD / query_BD.shape[1] ** 0.5 if self._head.score_scale == "inverse_sqrt" else query_BD
 
     def embed_documents(self, batch: Batch) -> Tensor:
         """Embed_doc(z), float32 [B, D]."""
-        return self._embed(self.document_encoder, self.document_projection, batch)
+        return self._embed(
+            self.document_encoder, self.document_pooler, self.document_projection, self.document_norm, batch
+        )
 
-    @staticmethod
-    def _embed(encoder: Encoder, projection: nn.Linear, batch: Batch) -> Tensor:
+    def _embed(
+        self,
+        encoder: Encoder,
+        pooler: nn.Linear | None,
+        projection: nn.Linear,
+        norm: nn.LayerNorm | None,
+        batch: Batch,
+    ) -> Tensor:
         first_B1 = torch.zeros(len(batch.tokens_BL), 1, dtype=torch.int64, device=batch.tokens_BL.device)
-        return projection(encoder(*batch, first_B1)[:, 0]).float()
+        pooled = encoder(*batch, first_B1)[:, 0]
+        if pooler is not None:
+            pooled = torch.tanh(pooler(pooled))
+        vector_BD = projection(pooled).float()
+        if norm is not None:
+            vector_BD = norm(vector_BD)
+        return functional.dropout(vector_BD, self._head.projection_dropout, self.training)
 
-    def start_from(self, encoder: Encoder, generator: torch.Generator) -> None:
-        """Copy `encoder` into the towers and draw one projection for both, so that f(x, z) starts as a similarity."""
+    def start_from(self, encoder: Encoder, generator: torch.Generator, pooler: dict[str, Tensor] | None = None) -> None:
+        """Copy `encoder` into the towers and draw one projection for both, so that f(x, z) starts as a similarity.
+
+        `pooler` holds weight and bias of a checkpoint's pooler; without it a new one is drawn.
+        """
         self.query_encoder.load_state_dict(encoder.state_dict())
-        if not self.share_towers:
-            self.document_encoder.load_state_dict(copy.deepcopy(encoder.state_dict()))
         nn.init.normal_(self.query_projection.weight, 0.0, projection_std(encoder.shape), generator=generator)
-        self.document_projection.weight.data.copy_(self.query_projection.weight)
+        if self._head.projection_bias:
+            nn.init.zeros_(self.query_projection.bias)
+        if self.query_pooler is not None and pooler is not None:
+            self.query_pooler.load_state_dict(pooler)
+        elif self.query_pooler is not None:
+            size = encoder.shape.hidden_size
+            nn.init.normal_(self.query_pooler.weight, 0.0, size**-0.5, generator=generator)
+            nn.init.zeros_(self.query_pooler.bias)
+        for part in PARTS:
+            query, document = getattr(self, f"query_{part}"), getattr(self, f"document_{part}")
+            if document is not query:
+                document.load_state_dict(query.state_dict())
+
+    def split_towers(self) -> None:
+        """Copy what the towers share, so that one can be trained without the other; no number changes."""
+        self._split(PARTS)
+
+    def split_projection(self) -> None:
+        """Copy a shared projection and its norm; the Transformer stays shared. No number changes."""
+        self._split(("projection", "norm"))
+
+    def _split(self, parts: tuple[str, ...]) -> None:
+        for part in parts:
+            query = getattr(self, f"query_{part}")
+            if query is not None and getattr(self, f"document_{part}") is query:
+                setattr(self, f"document_{part}", copy.deepcopy(query))
+
+    def set_learned_null(self, learned: bool) -> None:
+        """Give the null document a vector of zeros where it has none, or take it away.
+
+        Zeros: every query gives it the score 0, which neither favours it nor rules it out, and the score's gradient
+        in the vector is the query's vector, so that it learns from the first step on.
+        """
+        if learned and self.null_vector is None:
+            self.null_vector = nn.Parameter(torch.zeros_like(self.query_projection.weight[:, 0]))
+        elif not learned:
+            self.null_vector = None
 
 
 def projection_std(shape: EncoderShape) -> float:

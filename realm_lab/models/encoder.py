@@ -10,27 +10,20 @@ BertModel's numbers; `benchmarks/` measures what the savings are worth.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from realm_lab.errors import UserError
 
 MASKED = -1.0e4  # added to the logits of padding: exp underflows to 0, and no row turns into NaN
-LAYER_NORM_EPSILON = 1e-12  # BERT's
-SUPPORTED = {"hidden_act": "gelu", "layer_norm_eps": LAYER_NORM_EPSILON, "position_embedding_type": "absolute"}
 
 
 class EncoderShape(NamedTuple):
-    """Sizes of an encoder."""
+    """Sizes of an encoder, and what else its numbers depend on."""
 
     vocabulary_size: int
     hidden_size: int
@@ -39,6 +32,13 @@ class EncoderShape(NamedTuple):
     intermediate_size: int
     positions: int
     dropout: float = 0.0
+    activation: str = "gelu"  # or "gelu_new", the tanh approximation
+    layer_norm_epsilon: float = 1e-12  # BERT's
+
+
+def activate(states: Tensor, activation: str) -> Tensor:
+    """GELU, exact or by its tanh approximation (`gelu_new`: Google's BERT and REALM)."""
+    return functional.gelu(states, approximate="tanh" if activation == "gelu_new" else "none")
 
 
 class Block(nn.Module):
@@ -47,13 +47,13 @@ class Block(nn.Module):
     def __init__(self, shape: EncoderShape):
         super().__init__()
         size = shape.hidden_size
-        self.heads, self.dropout = shape.heads, shape.dropout
+        self.heads, self.dropout, self.activation = shape.heads, shape.dropout, shape.activation
         self.qkv = nn.Linear(size, 3 * size)
         self.attention_output = nn.Linear(size, size)
-        self.attention_norm = nn.LayerNorm(size, eps=LAYER_NORM_EPSILON)
+        self.attention_norm = nn.LayerNorm(size, eps=shape.layer_norm_epsilon)
         self.intermediate = nn.Linear(size, shape.intermediate_size)
         self.output = nn.Linear(shape.intermediate_size, size)
-        self.output_norm = nn.LayerNorm(size, eps=LAYER_NORM_EPSILON)
+        self.output_norm = nn.LayerNorm(size, eps=shape.layer_norm_epsilon)
 
     def forward(self, hidden_BLD: Tensor, bias_B11L: Tensor, at_BM: Tensor | None = None) -> Tensor:
         """Hidden states after the layer, [B, L, D], or [B, M, D] at positions `at_BM` only."""
@@ -68,7 +68,7 @@ class Block(nn.Module):
         context = self._attend(self._split(query), self._split(key), self._split(value), bias_B11L)
         context = functional.dropout(self.attention_output(context), self.dropout, self.training)
         hidden = self.attention_norm(kept + context)
-        inner = self.output(functional.gelu(self.intermediate(hidden)))
+        inner = self.output(activate(self.intermediate(hidden), self.activation))
         return self.output_norm(hidden + functional.dropout(inner, self.dropout, self.training))
 
     def _split(self, states: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Encoder(nn.Module):
         self.word_embeddings = nn.Embedding(shape.vocabulary_size, shape.hidden_size)
         self.position_embeddings = nn.Embedding(shape.positions, shape.hidden_size)
         self.type_embeddings = nn.Embedding(2, shape.hidden_size)
-        self.norm = nn.LayerNorm(shape.hidden_size, eps=LAYER_NORM_EPSILON)
+        self.norm = nn.LayerNorm(shape.hidden_size, eps=shape.layer_norm_epsilon)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
 
     def forward(self, tokens_BL: Tensor, types_BL: Tensor, mask_BL: Tensor, at_BM: Tensor | None = None) -> Tensor:
@@ -142,121 +142,3 @@ def sinusoids(positions: int, size: int, base: float = 200.0) -> np.ndarray:
     frequency = base ** -(np.arange(size // 2) / (size / 2))
     angle = np.arange(positions)[:, None] * frequency[None, :]
     return (np.concatenate([np.sin(angle), np.cos(angle)], axis=1) * (2 / size) ** 0.5).astype(np.float32)
-
-
-def bert_names(layers: int) -> dict[str, str | tuple[str, ...]]:
-    """Our parameter name -> BertModel's name (three names where ours is one fused matrix)."""
-    names: dict[str, str | tuple[str, ...]] = {
-        "word_embeddings.weight": "embeddings.word_embeddings.weight",
-        "position_embeddings.weight": "embeddings.position_embeddings.weight",
-        "type_embeddings.weight": "embeddings.token_type_embeddings.weight",
-        "norm.weight": "embeddings.LayerNorm.weight",
-        "norm.bias": "embeddings.LayerNorm.bias",
-    }
-    for layer in range(layers):
-        theirs, ours = f"encoder.layer.{layer}", f"blocks.{layer}"
-        for part in ("weight", "bias"):
-            fused = ("query", "key", "value")
-            names[f"{ours}.qkv.{part}"] = tuple(f"{theirs}.attention.self.{name}.{part}" for name in fused)
-            names[f"{ours}.attention_output.{part}"] = f"{theirs}.attention.output.dense.{part}"
-            names[f"{ours}.attention_norm.{part}"] = f"{theirs}.attention.output.LayerNorm.{part}"
-            names[f"{ours}.intermediate.{part}"] = f"{theirs}.intermediate.dense.{part}"
-            names[f"{ours}.output.{part}"] = f"{theirs}.output.dense.{part}"
-            names[f"{ours}.output_norm.{part}"] = f"{theirs}.output.LayerNorm.{part}"
-    return names
-
-
-def to_bert(encoder: Encoder) -> dict[str, Tensor]:
-    """The encoder's weights under BertModel's names."""
-    state = encoder.state_dict()
-    named: dict[str, Tensor] = {}
-    for ours, theirs in bert_names(encoder.shape.layers).items():
-        parts = (theirs,) if isinstance(theirs, str) else theirs
-        for name, part in zip(parts, state[ours].chunk(len(parts)), strict=True):
-            named[name] = part.contiguous()
-    return named
-
-
-def modern_name(name: str) -> str:
-    """BertModel's name for a tensor; the first checkpoints say gamma and beta."""
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-
-
-def from_bert(encoder: Encoder, weights: dict[str, Tensor], source: Path) -> None:
-    """Copy BertModel weights (with or without a `bert.` prefix) into the encoder."""
-    weights = {name.removeprefix("bert."): value for name, value in weights.items()}
-    state = encoder.state_dict()
-    for ours, theirs in bert_names(encoder.shape.layers).items():
-        parts = (theirs,) if isinstance(theirs, str) else theirs
-        missing = [name for name in parts if name not in weights]
-        if missing:
-            raise UserError(f"{source}: no tensor '{missing[0]}'; model.checkpoint must be a BERT-style folder")
-        value = torch.cat([weights[name].float() for name in parts])
-        if value.shape != state[ours].shape:
-            raise UserError(
-                f"{source}: '{parts[0]}' has shape {tuple(value.shape)} but the parameters ask for "
-                f"{tuple(state[ours].shape)}; set the model section to the checkpoint's sizes"
-            )
-        state[ours].copy_(value)
-
-
-def bert_config(shape: EncoderShape, architecture: str) -> dict[str, object]:
-    """config.json of a Hugging Face BERT folder with this shape."""
-    return {
-        "architectures": [architecture],
-        "model_type": "bert",
-        "hidden_act": "gelu",
-        "hidden_size": shape.hidden_size,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "intermediate_size": shape.intermediate_size,
-        "max_position_embeddings": shape.positions,
-        "vocab_size": shape.vocabulary_size,
-        "type_vocab_size": 2,
-        "layer_norm_eps": LAYER_NORM_EPSILON,
-        "hidden_dropout_prob": shape.dropout,
-        "attention_probs_dropout_prob": shape.dropout,
-        "pad_token_id": 0,
-    }
-
-
-def read_checkpoint(folder: Path) -> tuple[EncoderShape, dict[str, Tensor]]:
-    """Shape and weights of a Hugging Face BERT folder (safetensors only: a pickle is never loaded)."""
-    folder = Path(folder)
-    if not (folder / "config.json").exists():
-        raise UserError(f"{folder}: no config.json; model.checkpoint must be a local Hugging Face folder")
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        shape = EncoderShape(
-            config["vocab_size"],
-            config["hidden_size"],
-            config["num_hidden_layers"],
-            config["num_attention_heads"],
-            config["intermediate_size"],
-            config["max_position_embeddings"],
-            config.get("hidden_dropout_prob", 0.0),
-        )
-    except (json.JSONDecodeError, KeyError) as error:
-        raise UserError(f"{folder / 'config.json'}: not a BERT configuration ({error})") from None
-    for name, only in SUPPORTED.items():
-        if config.get(name, only) != only:
-            raise UserError(f"{folder / 'config.json'}: {name} is {config[name]}; only {only} is supported")
-    tensors = read_tensors(folder / "model.safetensors")
-    return shape, {modern_name(name): value for name, value in tensors.items()}
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors of a safetensors file; a missing or truncated one is a UserError."""
-    if not path.exists():
-        raise UserError(f"{path}: no such file; convert the weights to safetensors (pickles are never loaded)")
-    try:
-        return load_file(str(path))
-    except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path}: truncated or not safetensors ({error}); copy the file again") from None
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor], names: Sequence[str] | None = None) -> None:
-    """Save tensors as safetensors (contiguous, on the CPU)."""
-    kept = tensors if names is None else {name: tensors[name] for name in names}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.detach().cpu().contiguous() for name, value in kept.items()}, str(path))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from realm_lab.models.encoder import LAYER_NORM_EPSILON, Encoder, EncoderShape
+from realm_lab.models.encoder import Encoder, EncoderShape, activate
 from realm_lab.models.inputs import Batch
 
 SPAN_NORM_EPSILON = 1e-3  # Keras's default, as in the released span head
@@ -22,7 +22,7 @@ class Reader(nn.Module):
         super().__init__()
         self.encoder = Encoder(shape)
         self.transform = nn.Linear(shape.hidden_size, shape.hidden_size)
-        self.transform_norm = nn.LayerNorm(shape.hidden_size, eps=LAYER_NORM_EPSILON)
+        self.transform_norm = nn.LayerNorm(shape.hidden_size, eps=shape.layer_norm_epsilon)
         self.word_bias = nn.Parameter(torch.zeros(shape.vocabulary_size))
         self.span_projection = nn.Linear(shape.hidden_size, 2 * span_hidden_size)
         self.span_norm = nn.LayerNorm(span_hidden_size, eps=SPAN_NORM_EPSILON)
@@ -34,13 +34,13 @@ class Reader(nn.Module):
 
     def word_log_probs(self, hidden_MD: Tensor) -> Tensor:
         """log p(w|z,x) for every word w at each hidden state, float32 [..., V]."""
-        features = self.transform_norm(functional.gelu(self.transform(hidden_MD)))
+        features = self.transform_norm(activate(self.transform(hidden_MD), self.encoder.shape.activation))
         logits = functional.linear(features, self.encoder.word_embeddings.weight).float() + self.word_bias
         return logits.log_softmax(-1)
 
-    def target_log_probs(self, hidden_NMD: Tensor, targets_NM: Tensor) -> Tensor:
-        """log p(y_j|z,x) of the masked words themselves, float32 [N, M]."""
-        return self.word_log_probs(hidden_NMD).gather(-1, targets_NM[:, :, None])[:, :, 0]
+    def target_log_probs(self, hidden_MD: Tensor, targets_M: Tensor) -> Tensor:
+        """log p(y_j|z,x) of the masked words themselves, float32 [..., M]."""
+        return self.word_log_probs(hidden_MD).gather(-1, targets_M[..., None])[..., 0]
 
     def span_logits(self, batch: Batch, max_width: int) -> Tensor:
         """MLP([h_START; h_END]) for every span inside the passage, float32 [N, L, W].

@@ -1,6 +1,11 @@
-"""Answer spans in fine-tuning: p(s|z,x) over the spans of a passage, and the marginal over passages (section 3.2)."""
+"""Answer spans in fine-tuning: p(s|z,x), p(z|x) of what is read, and the early loss (section 3.2; Lee et al. 2019).
 
-# Shapes: B questions, K passages, N = B * K pairs, L positions, W span widths
+With T(z) = log sum_s exp h(s, z) over all spans of a passage and G(z) the same over those that are the answer, the two
+ways to combine retriever and reader differ in p(z|x) alone; in both
+    log p(y|x) = logsumexp_z [log p(z|x) + log p(y|z,x)],   log p(y|z,x) = G(z) - T(z).
+"""
+
+# Shapes: B questions, K passages, C passages of the early loss, N = B * K pairs, L positions, W span widths
 
 from __future__ import annotations
 
@@ -10,6 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from realm_lab.corpus.store import Ragged
+from realm_lab.models.realm import candidate_log_probs
+
 NO_ANSWER = -1.0e9
 
 
@@ -18,12 +26,38 @@ def span_log_probs(logits_NLW: Tensor) -> Tensor:
     return logits_NLW.flatten(1).log_softmax(1).view_as(logits_NLW)
 
 
+def span_logit_sums(logits_NLW: Tensor) -> Tensor:
+    """T(z) = log sum of exp h(s, z) over all spans of one passage, [N]."""
+    return logits_NLW.flatten(1).logsumexp(1)
+
+
 def answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tensor:
     """log p(y|z,x) = log sum over the spans in S(z, y) of p(s|z,x); NO_ANSWER where z holds none. Returns [N]."""
     inside = log_probs_NLW.masked_fill(~is_answer_NLW, -torch.inf).flatten(1)
     held_N = is_answer_NLW.flatten(1).any(1)
     safe = torch.where(held_N[:, None], inside, torch.zeros_like(inside))
     return torch.where(held_N, safe.logsumexp(1), torch.full_like(safe[:, 0], NO_ANSWER))
+
+
+def passage_log_probs(score_BK: Tensor, span_logit_sum_BK: Tensor, softmax: str) -> Tensor:
+    """log p(z|x) in fine-tuning, [B, K].
+
+    `factored`: the retriever's own softmax over f(x, z) (Guu et al., section 3.2). `joint`: z's share of one softmax
+    over the spans of all passages, with logits h(s, z) + f(x, z) (Lee et al. 2019, "Learning"; released code), that is
+    exp(f(x, z) + T(z)) normalised; log p(y|x) is then logsumexp over the answer's spans of all passages minus
+    logsumexp over all their spans.
+    """
+    return candidate_log_probs(score_BK if softmax == "factored" else score_BK + span_logit_sum_BK)
+
+
+def early_log_likelihood(score_BC: Tensor, holds_answer_BC: Tensor) -> Tensor:
+    """log p_early(a passage with an answer | x), the softmax being over the C passages (Lee et al. 2019, "Learning").
+
+    Returns [B]; 0, with no gradient, where no passage holds an answer.
+    """
+    held_B = holds_answer_BC.any(1)
+    log_prob_BC = candidate_log_probs(score_BC).masked_fill(~(holds_answer_BC | ~held_B[:, None]), -torch.inf)
+    return torch.where(held_B, log_prob_BC.logsumexp(1), torch.zeros_like(score_BC[:, 0]))
 
 
 def find_answer(body: np.ndarray, answers: Sequence[np.ndarray], max_width: int) -> list[tuple[int, int]]:
@@ -35,6 +69,30 @@ def find_answer(body: np.ndarray, answers: Sequence[np.ndarray], max_width: int)
             windows = np.lib.stride_tricks.sliding_window_view(body, width)
             found.update((int(start), width - 1) for start in np.flatnonzero((windows == answer).all(1)))
     return sorted(found)
+
+
+def holds_answer(bodies: Ragged, rows_C: np.ndarray, answers: Sequence[np.ndarray]) -> np.ndarray:
+    """Whether the wordpieces of one of the answers stand in each of some passages, bool [C].
+
+    find_answer for thousands of passages at once: their wordpieces are laid end to end and searched together, in memory
+    that does not depend on the corpus. A negative row holds nothing.
+    """
+    real = np.flatnonzero(rows_C >= 0)
+    first_R = np.asarray(bodies.offsets[rows_C[real]])
+    end_R = np.cumsum(np.asarray(bodies.offsets[rows_C[real] + 1]) - first_R)  # of each passage, laid end to end
+    start_R = np.concatenate([np.zeros(min(1, len(end_R)), np.int64), end_R[:-1]])
+    total = int(end_R[-1]) if len(end_R) else 0
+    tokens = bodies.values[np.repeat(first_R - start_R, end_R - start_R) + np.arange(total)]
+    held_C = np.zeros(len(rows_C), bool)
+    for answer in answers:
+        if len(answer) == 0 or len(answer) > total:
+            continue
+        hits = np.flatnonzero(tokens[: total - len(answer) + 1] == answer[0])
+        for place in range(1, len(answer)):
+            hits = hits[tokens[hits + place] == answer[place]]
+        owner = np.searchsorted(end_R, hits, side="right")
+        held_C[real[owner[hits + len(answer) <= end_R[owner]]]] = True  # not across two passages
+    return held_C
 
 
 def mark_answers(spans: Sequence[Sequence[tuple[int, int]]], offsets: Sequence[int], shape: torch.Size) -> Tensor:

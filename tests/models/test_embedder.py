@@ -1,4 +1,4 @@
-"""The two towers: which parts are shared, how they start, what they compute."""
+"""The two towers: which parts are shared, how they start, what each switch makes them compute."""
 
 from __future__ import annotations
 
@@ -7,70 +7,243 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
-from realm_lab.models.embedder import PROJECTION_STD, Embedder, projection_std
+from realm_lab.models.bert_folder import bert_config, to_bert
+from realm_lab.models.embedder import PROJECTION_STD, Embedder, EmbedderShape, projection_std
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
-from realm_lab.models.inputs import join
+from realm_lab.models.inputs import Batch, join
+from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, score_gradient
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
 
 SHAPE = EncoderShape(vocabulary_size=50, hidden_size=16, layers=1, heads=2, intermediate_size=20, positions=16)
+SIZE = 8
+EVERYTHING = EmbedderShape(SIZE, pooling="tanh", projection_norm=True, projection_bias=True, learned_null=True)
+HEADS = [
+    EmbedderShape(SIZE),
+    EmbedderShape(SIZE, share_towers=False),
+    EmbedderShape(SIZE, share_projection=True),
+    EVERYTHING,
+    EVERYTHING._replace(share_projection=True, score_scale="inverse_sqrt"),
+    EVERYTHING._replace(share_towers=False),
+]
 
 
-def started(share_towers: bool) -> tuple[Embedder, Encoder]:
+def make_batch() -> Batch:
+    special = type("Special", (), {"cls": 2, "sep": 3, "pad": 0})()
+    return join([np.array([7, 8]), np.array([9]), np.array([10, 11, 12, 13])], None, special, 16)
+
+
+def started(head: EmbedderShape, pooler: dict[str, Tensor] | None = None) -> tuple[Embedder, Encoder]:
     encoder = Encoder(SHAPE)
     initialise(encoder, torch.Generator().manual_seed(0))
-    embedder = Embedder(SHAPE, 8, share_towers)
-    embedder.start_from(encoder, torch.Generator().manual_seed(1))
+    embedder = Embedder(SHAPE, head)
+    embedder.start_from(encoder, torch.Generator().manual_seed(1), pooler)
     return embedder, encoder
 
 
-def test_shared_towers_are_one_transformer_with_two_projections() -> None:
-    embedder, encoder = started(share_towers=True)
-    assert embedder.share_towers
-    assert embedder.query_encoder is embedder.document_encoder
-    count = sum(parameter.numel() for parameter in embedder.parameters())
-    assert count == sum(parameter.numel() for parameter in encoder.parameters()) + 2 * 8 * 16
-    assert embedder.query_projection.weight is not embedder.document_projection.weight
-
-
-def test_separate_towers_share_no_memory() -> None:
-    embedder, encoder = started(share_towers=False)
-    assert not embedder.share_towers
-    places = [parameter.data_ptr() for module in (embedder, encoder) for parameter in module.parameters()]
-    assert len(set(places)) == len(places) == 3 * len(list(encoder.parameters())) + 2
-    before = embedder.document_encoder.word_embeddings.weight.clone()
+def noisy(head: EmbedderShape) -> Embedder:
+    """An embedder no two of whose matrices are equal."""
+    embedder, _ = started(head)
+    generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
-        embedder.query_encoder.word_embeddings.weight.add_(1.0)
-        encoder.word_embeddings.weight.add_(1.0)
-    assert torch.equal(embedder.document_encoder.word_embeddings.weight, before)
+        for parameter in embedder.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.2)
+    return embedder.eval()
 
 
-@pytest.mark.parametrize("share_towers", [True, False])
-def test_the_score_starts_as_a_similarity(share_towers: bool) -> None:
-    embedder, encoder = started(share_towers)
-    assert torch.equal(embedder.query_projection.weight, embedder.document_projection.weight)
+def their_pooled(embedder: Embedder, tower: str, batch: Batch) -> tuple[Tensor, Tensor]:
+    """[CLS] and pooler output of transformers' BertModel with the tower's weights."""
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig.from_dict(bert_config(SHAPE, "BertModel"))).eval()
+    weights = to_bert(getattr(embedder, f"{tower}_encoder"))
+    pooler = getattr(embedder, f"{tower}_pooler")
+    if pooler is not None:
+        weights |= {f"pooler.dense.{name}": value for name, value in pooler.state_dict().items()}
+    model.load_state_dict(weights, strict=pooler is not None)
+    with torch.no_grad():
+        output = model(input_ids=batch.tokens_BL, token_type_ids=batch.types_BL, attention_mask=batch.mask_BL.long())
+    return output.last_hidden_state[:, 0], output.pooler_output
+
+
+def by_formula(embedder: Embedder, tower: str, batch: Batch) -> Tensor:
+    """What a tower of any head computes, written out."""
+    cls_BD, pooled_BD = their_pooled(embedder, tower, batch)
+    head = embedder.head
+    state = embedder.state_dict()
+    vector_BD = (pooled_BD if head.pooling == "tanh" else cls_BD) @ state[f"{tower}_projection.weight"].T
+    if head.projection_bias:
+        vector_BD = vector_BD + state[f"{tower}_projection.bias"]
+    if head.projection_norm:
+        mean, variance = vector_BD.mean(1, keepdim=True), vector_BD.var(1, unbiased=False, keepdim=True)
+        vector_BD = (vector_BD - mean) / (variance + 1e-12).sqrt()
+        vector_BD = vector_BD * state[f"{tower}_norm.weight"] + state[f"{tower}_norm.bias"]
+    if tower == "query" and head.score_scale == "inverse_sqrt":
+        vector_BD = vector_BD / SIZE**0.5
+    return vector_BD
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_towers_are_what_the_head_says(head: EmbedderShape) -> None:
+    embedder, batch = noisy(head), make_batch()
+    with torch.no_grad():
+        query_BD, document_BD = embedder.embed_queries(batch), embedder.embed_documents(batch)
+    torch.testing.assert_close(query_BD, by_formula(embedder, "query", batch), atol=1e-5, rtol=0)
+    torch.testing.assert_close(document_BD, by_formula(embedder, "document", batch), atol=1e-5, rtol=0)
+    assert query_BD.dtype == document_BD.dtype == torch.float32
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_what_is_shared_is_one_object_and_the_rest_has_its_own_memory(head: EmbedderShape) -> None:
+    embedder = noisy(head)
+    assert embedder.head == head
+    assert embedder.share_towers == head.share_towers
+    for part, shared in (
+        ("encoder", head.share_towers),
+        ("pooler", head.share_towers),
+        ("projection", head.share_projection),
+        ("norm", head.share_projection),
+    ):
+        query, document = getattr(embedder, f"query_{part}"), getattr(embedder, f"document_{part}")
+        assert (query is document) == (shared or query is None), part
+    places = [parameter.data_ptr() for parameter in embedder.parameters()]
+    assert len(set(places)) == len(places)
+    names = [name for name, _ in embedder.named_parameters()]
+    assert all(name.startswith(("query_", "document_")) or name == "null_vector" for name in names)
+
+
+def test_an_embedder_has_no_part_that_is_not_asked_for() -> None:
+    embedder, encoder = started(EmbedderShape(SIZE))
+    count = sum(parameter.numel() for parameter in embedder.parameters())
+    assert count == sum(parameter.numel() for parameter in encoder.parameters()) + 2 * SIZE * 16
+
+
+def test_one_projection_cannot_serve_two_towers() -> None:
+    with pytest.raises(AssertionError):
+        Embedder(SHAPE, EmbedderShape(SIZE, share_towers=False, share_projection=True))
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_the_score_starts_as_a_similarity(head: EmbedderShape) -> None:
+    embedder, encoder = started(head._replace(score_scale="none"))
     for tower in (embedder.query_encoder, embedder.document_encoder):
         for name, value in encoder.state_dict().items():
             assert torch.equal(tower.state_dict()[name], value), name
-    special = type("Special", (), {"cls": 2, "sep": 3, "pad": 0})()
-    batch = join([np.array([7, 8]), np.array([9])], None, special, 16)
+            assert tower.state_dict()[name].data_ptr() != value.data_ptr()
+    batch = make_batch()
     assert torch.equal(embedder.embed_queries(batch), embedder.embed_documents(batch))
 
 
-@pytest.mark.parametrize("share_towers", [True, False])
-def test_a_step_moves_the_projections_apart(share_towers: bool) -> None:
-    embedder, _ = started(share_towers)
+def test_a_new_pooler_is_drawn_after_the_projection() -> None:
+    plain, _ = started(EmbedderShape(SIZE))
+    pooled, _ = started(EVERYTHING)
+    assert torch.equal(plain.query_projection.weight, pooled.query_projection.weight)
+    assert pooled.query_pooler is not None
+    assert 0.5 / 4 < pooled.query_pooler.weight.std().item() < 1.5 / 4
+    assert not pooled.query_pooler.bias.any()
+    assert not pooled.query_projection.bias.any()
+
+
+def test_a_checkpoints_pooler_is_taken_by_both_towers() -> None:
+    pooler = {"weight": torch.randn(16, 16, generator=torch.Generator().manual_seed(4)), "bias": torch.ones(16)}
+    embedder, _ = started(EVERYTHING._replace(share_towers=False), pooler)
+    for found in (embedder.query_pooler, embedder.document_pooler):
+        assert found is not None
+        assert torch.equal(found.weight, pooler["weight"])
+        assert torch.equal(found.bias, pooler["bias"])
+
+
+def test_a_step_of_one_tower_leaves_the_other() -> None:
+    embedder = noisy(EVERYTHING._replace(share_towers=False))
+    batch = make_batch()
+    before = embedder.embed_documents(batch).detach()
     with torch.no_grad():
-        embedder.query_projection.weight.add_(1.0)
-    assert not torch.allclose(embedder.query_projection.weight, embedder.document_projection.weight)
+        for name, parameter in embedder.named_parameters():
+            if name.startswith("query_"):
+                parameter.add_(1.0)
+    assert torch.equal(embedder.embed_documents(batch), before)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_splitting_changes_no_number_and_ends_the_sharing(head: EmbedderShape) -> None:
+    embedder, batch = noisy(head), make_batch()
+    before = embedder.embed_queries(batch).detach(), embedder.embed_documents(batch).detach()
+    null = embedder.null_vector
+    embedder.split_towers()
+    assert torch.equal(embedder.embed_queries(batch), before[0])
+    assert torch.equal(embedder.embed_documents(batch), before[1])
+    assert embedder.head == head._replace(share_towers=False, share_projection=False)
+    assert embedder.null_vector is null
+    names = {name for name, _ in embedder.named_parameters()}
+    queries = {name.removeprefix("query_") for name in names if name.startswith("query_")}
+    assert queries == {name.removeprefix("document_") for name in names if name.startswith("document_")}
+    with torch.no_grad():
+        for name, parameter in embedder.named_parameters():
+            if name.startswith("query_"):
+                parameter.mul_(1.5)
+    assert torch.equal(embedder.embed_documents(batch), before[1])
+    assert not torch.allclose(embedder.embed_queries(batch), before[0])
+
+
+def test_splitting_the_projection_keeps_one_transformer() -> None:
+    embedder, batch = noisy(EVERYTHING._replace(share_projection=True)), make_batch()
+    before = embedder.embed_queries(batch).detach()
+    embedder.split_projection()
+    assert embedder.head == EVERYTHING
+    assert torch.equal(embedder.embed_documents(batch), before)
+
+
+def test_dropout_follows_the_projection_while_training_only() -> None:
+    embedder, batch = noisy(EVERYTHING._replace(projection_dropout=0.5)), make_batch()
+    plain_BD = embedder.embed_queries(batch).detach()
+    torch.testing.assert_close(plain_BD, by_formula(embedder, "query", batch), atol=1e-5, rtol=0)
+    embedder.train()
+    torch.manual_seed(0)
+    dropped_BD = embedder.embed_queries(batch).detach()
+    kept = dropped_BD != 0  # after the norm, so that what is kept is doubled and the rest exactly 0
+    assert 0 < kept.sum() < kept.numel()
+    torch.testing.assert_close(dropped_BD[kept], 2 * plain_BD[kept])
+
+
+def test_the_scale_is_on_the_query_alone() -> None:
+    plain, scaled = noisy(EmbedderShape(SIZE)), noisy(EmbedderShape(SIZE, score_scale="inverse_sqrt"))
+    batch = make_batch()
+    assert torch.equal(scaled.embed_documents(batch), plain.embed_documents(batch))
+    torch.testing.assert_close(scaled.embed_queries(batch), plain.embed_queries(batch) / SIZE**0.5)
+
+
+def test_a_learned_null_starts_with_the_score_0_and_learns() -> None:
+    embedder = noisy(EmbedderShape(SIZE))
+    assert "null_vector" not in embedder.state_dict()
+    embedder.set_learned_null(True)
+    assert isinstance(embedder.null_vector, nn.Parameter)
+    assert embedder.head.learned_null
+    query_BD, document_BD = embedder.embed_queries(make_batch()), embedder.embed_documents(make_batch())
+    score_BK = torch.stack([query_BD @ embedder.null_vector, *(query_BD @ document_BD.T).T], dim=1)
+    assert not score_BK[:, 0].any()
+    reader_BK = torch.randn(score_BK.shape, generator=torch.Generator().manual_seed(5))
+    log_probs_BK = candidate_log_probs(score_BK)
+    marginal_log_likelihood(log_probs_BK, reader_BK).sum().backward()
+    gradient_B = score_gradient(log_probs_BK, reader_BK)[:, 0]  # Appendix A, times the query's vector
+    assert embedder.null_vector.grad is not None
+    torch.testing.assert_close(embedder.null_vector.grad, gradient_B @ query_BD, atol=1e-5, rtol=0)
+    assert embedder.null_vector.grad.abs().min() > 0
+    with torch.no_grad():
+        embedder.null_vector.add_(1.0)
+    embedder.set_learned_null(True)
+    assert embedder.null_vector.min() == 1.0  # it keeps the vector it has
+    embedder.set_learned_null(False)
+    assert "null_vector" not in embedder.state_dict()
+    assert not embedder.head.learned_null
 
 
 def test_projections_spread_scores_alike_at_every_width() -> None:
     assert projection_std(SHAPE._replace(hidden_size=384)) == PROJECTION_STD
     assert projection_std(SHAPE._replace(hidden_size=96)) == pytest.approx(2 * PROJECTION_STD)
-    embedder = Embedder(SHAPE, 512, True)
+    embedder = Embedder(SHAPE, EmbedderShape(512))
     embedder.start_from(Encoder(SHAPE), torch.Generator().manual_seed(0))
     assert embedder.query_projection.weight.std().item() == pytest.approx(projection_std(SHAPE), rel=0.05)
 

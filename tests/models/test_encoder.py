@@ -1,33 +1,19 @@
-"""Our encoder is BertModel, number for number, and reads only folders it understands."""
+"""Our encoder is BertModel, number for number."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import pickle
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from realm_lab.errors import UserError
-from realm_lab.models.encoder import (
-    Block,
-    Encoder,
-    EncoderShape,
-    bert_config,
-    from_bert,
-    initialise,
-    read_checkpoint,
-    read_tensors,
-    sinusoids,
-    to_bert,
-    write_tensors,
-)
+from realm_lab.models.bert_folder import bert_config, from_bert, read_checkpoint, to_bert
+from realm_lab.models.encoder import Block, Encoder, EncoderShape, initialise, sinusoids
 
 SHAPE = EncoderShape(vocabulary_size=60, hidden_size=24, layers=3, heads=4, intermediate_size=40, positions=20)
 LENGTHS = (20, 3, 11, 1)
@@ -239,117 +225,15 @@ def test_positions_start_as_distinct_vectors_as_long_as_a_word() -> None:
     assert products.argmax(1)[10] in (9, 11)  # neighbours are nearest
 
 
-@pytest.fixture
-def folder(tmp_path: Path, ours: Encoder) -> Path:
-    """A Hugging Face BERT folder."""
-    write_tensors(tmp_path / "model.safetensors", to_bert(ours))
-    (tmp_path / "config.json").write_text(json.dumps(bert_config(SHAPE, "BertModel")), encoding="utf-8")
-    return tmp_path
-
-
-def load_encoder(folder: Path, shape: EncoderShape | None = None) -> Encoder:
-    found, weights = read_checkpoint(folder)
-    encoder = Encoder(shape or found).eval()
-    from_bert(encoder, weights, folder)
-    return encoder
-
-
-def test_a_folder_gives_shape_and_weights(folder: Path, ours: Encoder) -> None:
-    shape, weights = read_checkpoint(folder)
-    assert shape == SHAPE
-    assert all(torch.equal(value, weights[name]) for name, value in to_bert(ours).items())
-    loaded = load_encoder(folder)
-    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in ours.state_dict().items())
-
-
-def test_a_folder_without_a_configuration_is_named(folder: Path) -> None:
-    (folder / "config.json").unlink()
-    with pytest.raises(UserError, match=r"no config\.json; model\.checkpoint must be a local Hugging Face folder") as e:
-        read_checkpoint(folder)
-    assert str(folder) in str(e.value)
-
-
-@pytest.mark.parametrize("text", ["{", '{"model_type": "gpt2"}'])
-def test_another_configuration_is_named(folder: Path, text: str) -> None:
-    (folder / "config.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=r"config\.json: not a BERT configuration"):
-        read_checkpoint(folder)
-
-
-class Trap:
-    """Touches a file when unpickled."""
-
-    def __init__(self, path: Path):
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (Path.touch, (self.path,))
-
-
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("pytorch_model.bin", r"no such file; convert the weights to safetensors \(pickles are never loaded\)"),
-        ("model.safetensors", r"truncated or not safetensors .*copy the file again"),
-    ],
-)
-def test_a_pickle_is_refused_and_never_run(folder: Path, name: str, remedy: str) -> None:
-    (folder / "model.safetensors").unlink()
-    sprung = folder / "sprung"
-    (folder / name).write_bytes(pickle.dumps(Trap(sprung)))
-    with pytest.raises(UserError, match=r"model\.safetensors: " + remedy):
-        read_checkpoint(folder)
-    assert not sprung.exists()
-
-
-@pytest.mark.parametrize("kept", [0, 4, 100, -8])
-def test_a_truncated_file_is_named(folder: Path, kept: int) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(UserError, match=r"model\.safetensors: truncated or not safetensors .*copy the file again"):
-        read_tensors(path)
-
-
-def test_other_sizes_are_named(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"shape \(60, 24\).*ask for \(60, 48\); set the model section") as e:
-        load_encoder(folder, SHAPE._replace(hidden_size=48))
-    assert str(folder) in str(e.value)
-
-
-def test_a_missing_tensor_is_named(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    tensors = load_file(path)
-    del tensors["encoder.layer.1.attention.self.key.bias"]
-    save_file(tensors, path)
-    with pytest.raises(UserError, match=r"no tensor '.*layer\.1\.attention\.self\.key\.bias'; model\.checkpoint"):
-        load_encoder(folder)
-
-
-def test_half_precision_weights_are_read(folder: Path, ours: Encoder) -> None:
-    path = folder / "model.safetensors"
-    save_file({name: value.bfloat16() for name, value in load_file(path).items()}, path)
-    loaded = load_encoder(folder)
-    assert loaded.word_embeddings.weight.dtype == torch.float32
-    torch.testing.assert_close(loaded.norm.weight, ours.norm.weight, atol=0, rtol=2**-8)
-
-
-def test_the_first_berts_names_are_read(folder: Path, ours: Encoder) -> None:
-    # bert-base-uncased, the paper's own start, says gamma and beta.
-    path = folder / "model.safetensors"
-    renamed = {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
-        for name, value in load_file(path).items()
-    }
-    save_file(renamed, path)
-    loaded = load_encoder(folder)
-    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in ours.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    "change", [{"hidden_act": "relu"}, {"layer_norm_eps": 1e-5}, {"position_embedding_type": "relative_key"}]
-)
-def test_a_bert_that_we_would_compute_differently_is_refused(folder: Path, change: dict[str, object]) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
-    with pytest.raises(UserError, match=r"config\.json.*" + next(iter(change))):
-        read_checkpoint(folder)
+@pytest.mark.parametrize("change", [{"activation": "gelu_new"}, {"layer_norm_epsilon": 1e-2}])
+def test_activation_and_epsilon_are_those_of_bert(tiny: ModuleType, ours: Encoder, change: dict[str, object]) -> None:
+    shape = SHAPE._replace(**change)  # type: ignore[arg-type]
+    model, encoder, batch = their_model(shape), Encoder(shape).eval(), make_batch()
+    tiny.scramble(model, seed=1)
+    from_bert(encoder, dict(model.state_dict()), Path("random"))
+    mask_BL = batch[2]
+    with torch.no_grad():
+        found_BLD, plain_BLD = encoder(*batch), ours(*batch)
+        expected_BLD = their_hidden(model, *batch)
+    assert (found_BLD - expected_BLD)[mask_BL].abs().max() < 1e-5
+    assert (plain_BLD - expected_BLD)[mask_BL].abs().max() > 1e-4

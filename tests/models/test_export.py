@@ -11,18 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from realm_lab.errors import UserError
-from realm_lab.models.encoder import to_bert
-from realm_lab.models.export import (
-    MIN_POSITIONS,
-    encoder_shape,
-    frozen_names,
-    new_embedder,
-    new_reader,
-    read_embedder,
-    read_reader,
-    write_embedder,
-    write_reader,
-)
+from realm_lab.models.bert_folder import to_bert
+from realm_lab.models.embedder import Embedder, EmbedderShape
+from realm_lab.models.encoder import EncoderShape
+from realm_lab.models.export import read_embedder, read_reader, write_embedder, write_reader
+from realm_lab.models.initial import new_embedder
+from realm_lab.models.reader import Reader
 
 if TYPE_CHECKING:
     from tests.tiny_system import TinySystem
@@ -96,84 +90,6 @@ def test_automodel_opens_the_folders(system: TinySystem, reader_folder: Path, em
     assert torch.equal(words.get_output_embeddings().weight, system.reader.encoder.word_embeddings.weight)  # tied
 
 
-def test_a_reader_starts_from_a_checkpoint_with_its_word_head(
-    system: TinySystem, tiny: ModuleType, reader_folder: Path
-) -> None:
-    params = tiny.tiny_params(model={"checkpoint": str(reader_folder)})
-    reader = new_reader(params, system.corpus.manifest.vocabulary_size, 7)
-    assert_same_bits(reader.encoder, system.reader.encoder)
-    assert torch.equal(reader.transform.weight, system.reader.transform.weight)
-    assert torch.equal(reader.word_bias, system.reader.word_bias)
-    assert not torch.equal(reader.span_projection.weight, system.reader.span_projection.weight)  # a new task's head
-
-
-def test_the_word_head_of_the_first_bert_is_read(system: TinySystem, tiny: ModuleType, reader_folder: Path) -> None:
-    path = reader_folder / "model.safetensors"
-    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    tensors = {}
-    for name, value in load_file(path).items():
-        stem = next((stem for stem in old if name.endswith(stem)), "")
-        tensors[name.removesuffix(stem) + old[stem] if stem else name] = value
-    save_file(tensors, path)
-    params = tiny.tiny_params(model={"checkpoint": str(reader_folder)})
-    reader = new_reader(params, system.corpus.manifest.vocabulary_size, 7)
-    assert torch.equal(reader.transform_norm.weight, system.reader.transform_norm.weight)
-    assert torch.equal(reader.transform.weight, system.reader.transform.weight)
-
-
-def test_new_models_follow_the_seed_alone(system: TinySystem) -> None:
-    size = system.corpus.manifest.vocabulary_size
-    torch.manual_seed(1)
-    readers, embedders = [new_reader(system.params, size, 0)], [new_embedder(system.params, size, 0, None)]
-    torch.manual_seed(2)
-    readers += [new_reader(system.params, size, seed) for seed in (0, 1)]
-    embedders += [new_embedder(system.params, size, seed, None) for seed in (0, 1)]
-    for models in (readers, embedders):
-        assert_same_bits(models[0], models[1])
-        first, other = models[0].state_dict(), models[2].state_dict()
-        assert any(not torch.equal(first[name], other[name]) for name in first)
-
-
-def test_an_embedder_starts_from_the_encoder_it_is_given(system: TinySystem) -> None:
-    size = system.corpus.manifest.vocabulary_size
-    embedder = new_embedder(system.params, size, 0, system.reader.encoder)
-    assert_same_bits(embedder.query_encoder, system.reader.encoder)
-    assert_same_bits(embedder.document_encoder, system.reader.encoder)
-    assert embedder.query_encoder is not system.reader.encoder
-
-
-def test_places_for_the_longest_joined_sequence(tiny: ModuleType) -> None:
-    corpus = {"passage_length": 100, "sentence_length": 30, "toy": {"entities": 40}}
-    assert encoder_shape(tiny.tiny_params(corpus=corpus), 500).positions == 130
-    assert encoder_shape(tiny.tiny_params(), 500).positions == MIN_POSITIONS
-
-
-@pytest.mark.parametrize(
-    ("section", "change", "message"),
-    [
-        ("model", {"hidden_size": 64}, r"its hidden_size is 32, the parameters ask for 64; set the model section"),
-        ("model", {"layers": 3}, r"its layers is 2, the parameters ask for 3"),
-        ("model", {"heads": 4}, r"its heads is 2, the parameters ask for 4"),
-        ("corpus", {"passage_length": 60}, r"64 positions.*corpus\.passage_length.*needs 86; lower them"),
-    ],
-)
-def test_a_checkpoint_of_other_sizes_is_refused(
-    system: TinySystem, tiny: ModuleType, reader_folder: Path, section: str, change: dict[str, int], message: str
-) -> None:
-    sections: dict[str, dict[str, object]] = {"model": {"checkpoint": str(reader_folder)}, "corpus": {}}
-    sections[section].update(change)
-    params = tiny.tiny_params(**sections)
-    with pytest.raises(UserError, match=message) as error:
-        encoder_shape(params, system.corpus.manifest.vocabulary_size)
-    assert str(reader_folder) in str(error.value)
-
-
-def test_another_vocabulary_is_refused(tiny: ModuleType, reader_folder: Path) -> None:
-    params = tiny.tiny_params(model={"checkpoint": str(reader_folder)})
-    with pytest.raises(UserError, match=r"vocabulary_size is \d+, the parameters ask for 500; .*tokenizer\.checkpoint"):
-        encoder_shape(params, 500)
-
-
 def test_a_span_head_of_another_size_is_refused(reader_folder: Path) -> None:
     with pytest.raises(UserError, match=r"'span_\w+\.\w+' has shape .*, expected ") as error:
         read_reader(reader_folder, 2 * SPAN_HIDDEN)
@@ -231,12 +147,78 @@ def test_a_word_head_of_another_size_is_refused(reader_folder: Path, value: torc
         read_reader(reader_folder, SPAN_HIDDEN)
 
 
-def test_embeddings_are_frozen_only_where_asked(system: TinySystem, tiny: ModuleType) -> None:
-    size = system.corpus.manifest.vocabulary_size
-    reader = new_reader(system.params, size, 0)
-    assert frozen_names(reader, system.params) == set()
-    params = tiny.tiny_params(model={"train_word_embeddings": False})
-    frozen = frozen_names(reader, params)
-    expected = {f"encoder.{part}_embeddings.weight" for part in ("word", "position", "type")}
-    assert frozen == expected
-    assert {name for name, value in reader.named_parameters() if not value.requires_grad} == expected
+EVERYTHING = EmbedderShape(8, True, True, "tanh", True, 0.25, "inverse_sqrt", True, True)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        EVERYTHING,
+        EVERYTHING._replace(share_projection=False),
+        EVERYTHING._replace(share_towers=False, share_projection=False),
+    ],
+)
+def test_an_embedder_with_every_switch_comes_back(tiny: ModuleType, tmp_path: Path, head: EmbedderShape) -> None:
+    from transformers import AutoModel
+
+    shape = EncoderShape(50, 16, 1, 2, 20, 16, 0.0, "gelu_new", 1e-5)
+    embedder = Embedder(shape, head)
+    tiny.scramble(embedder)
+    write_embedder(embedder, tmp_path, 0.5)
+    found, null_offset = read_embedder(tmp_path)
+    assert_same_bits(found, embedder)
+    assert (found.head, found.query_encoder.shape, null_offset) == (head, shape, 0.5)
+    towers = {"query": tmp_path} | ({} if head.share_towers else {"document": tmp_path / "document"})
+    tokens = torch.tensor([[2, 7, 8, 3]])
+    for tower, folder in towers.items():
+        model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
+        assert not report["missing_keys"]
+        assert not report["unexpected_keys"]
+        pooled = model.eval()(input_ids=tokens).pooler_output
+        with torch.no_grad():
+            first = getattr(embedder, f"{tower}_encoder").eval()(tokens, 0 * tokens, tokens > 0)[:, 0]
+            ours = torch.tanh(getattr(embedder, f"{tower}_pooler")(first))
+        torch.testing.assert_close(ours, pooled, atol=1e-5, rtol=0)
+
+
+def test_a_reader_of_another_activation_is_that_of_transformers(tiny: ModuleType, tmp_path: Path) -> None:
+    from transformers import BertForMaskedLM
+
+    reader = Reader(EncoderShape(50, 16, 1, 2, 20, 16, 0.0, "gelu_new", 1e-2), 8)
+    tiny.scramble(reader)
+    write_reader(reader, tmp_path)
+    found = read_reader(tmp_path, 8).eval()
+    assert_same_bits(found, reader)
+    tokens = torch.tensor([[2, 7, 8, 3]])
+    expected = BertForMaskedLM.from_pretrained(tmp_path).eval()(input_ids=tokens).logits.log_softmax(-1)
+    log_probs = found.word_log_probs(found.encoder(tokens, 0 * tokens, tokens > 0))
+    torch.testing.assert_close(log_probs, expected, atol=1e-5, rtol=0)
+
+
+def test_a_split_embedder_is_written_as_two_towers(tiny: ModuleType, tmp_path: Path) -> None:
+    embedder = Embedder(EncoderShape(50, 16, 1, 2, 20, 16), EVERYTHING)
+    tiny.scramble(embedder)
+    embedder.split_towers()
+    write_embedder(embedder, tmp_path)
+    found, _ = read_embedder(tmp_path)
+    assert_same_bits(found, embedder)
+    assert not found.share_towers
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, r"no embedder\.json; it is not an embedder"), ('{"size": 3}', r"embedder\.json: not an emb")],
+)
+def test_a_folder_without_an_embedders_shape_is_refused(embedder_folder: Path, text: str | None, message: str) -> None:
+    (embedder_folder / "embedder.json").unlink()
+    if text is not None:
+        (embedder_folder / "embedder.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        read_embedder(embedder_folder)
+
+
+def test_a_missing_pooler_is_refused(tiny: ModuleType, tmp_path: Path) -> None:
+    write_embedder(Embedder(EncoderShape(50, 16, 1, 2, 20, 16), EVERYTHING), tmp_path)
+    edit(tmp_path / "model.safetensors", "pooler.dense.weight", None)
+    with pytest.raises(UserError, match=r"no tensor 'pooler\.dense\.weight', which pooling tanh needs"):
+        read_embedder(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.models.inputs import join, pad_positions
+from realm_lab.models.inputs import Batch, join, pad_positions
 from realm_lab.models.marginal import read_candidates
 from realm_lab.models.reader import Reader
 
@@ -34,7 +35,7 @@ def targets() -> list[np.ndarray]:
     return [np.array([50, 60, 70]), np.array([80]), np.array([90, 100])]
 
 
-def read(system: TinySystem, token_budget: int = 4096, max_length: int = 64) -> Tensor:
+def read(system: TinySystem, token_budget: int = 4096, max_length: int = 64, recompute: bool = False) -> Tensor:
     at_BM, _ = pad_positions(POSITIONS)
     targets_BM, _ = pad_positions(targets())
     return read_candidates(
@@ -48,6 +49,7 @@ def read(system: TinySystem, token_budget: int = 4096, max_length: int = 64) -> 
         max_length=max_length,
         token_budget=token_budget,
         precision="float32",
+        recompute=recompute,
     )
 
 
@@ -92,6 +94,62 @@ def test_the_gradient_does_not_depend_on_the_grouping(system: TinySystem) -> Non
     for one, other in zip(whole, small, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
         assert one.abs().max() > 0
+
+
+def gradients(system: TinySystem, recompute: bool) -> list[Tensor]:
+    """Log-probabilities, then the gradient of a weighted sum in every weight; dropout from one seed."""
+    named = dict(system.reader.named_parameters())
+    weights = [weight for name, weight in named.items() if not name.startswith("span_")]
+    torch.manual_seed(3)
+    token_BKM = read(system, 100, recompute=recompute)
+    weight_BKM = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(0))
+    found = torch.autograd.grad((token_BKM * weight_BKM).sum(), weights)
+    return [token_BKM.detach(), *found, torch.rand(4)]  # what is drawn next is the same too
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_recomputing_changes_no_bit(system: TinySystem, tiny: ModuleType, dropout: float) -> None:
+    dropping = tiny.build_system(system.corpus, model={"dropout": dropout})
+    dropping.reader.train()
+    held, again = gradients(dropping, False), gradients(dropping, True)
+    assert all(torch.equal(one, other) for one, other in zip(held, again, strict=True))
+    dropping.reader.eval()
+    with torch.no_grad():
+        as_without_BKM = read(dropping, 100)
+    assert torch.allclose(as_without_BKM, held[0], atol=1e-4) == (dropout == 0.0)  # dropout was on where it is asked
+
+
+def test_recomputing_holds_no_activations(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    original = Reader.masked_hidden
+
+    def counted(self: Reader, batch: Batch, at_NM: Tensor) -> Tensor:
+        reads.append(len(batch.tokens_BL))
+        return original(self, batch, at_NM)
+
+    monkeypatch.setattr(Reader, "masked_hidden", counted)
+
+    def held_values(recompute: bool) -> int:
+        sizes: list[int] = []
+        weights = {weight.data_ptr() for weight in system.reader.parameters()}
+
+        def note(tensor: Tensor) -> Tensor:
+            sizes.append(0 if tensor.data_ptr() in weights else tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            token_BKM = read(system, 100, recompute=recompute)
+        forward = len(reads)
+        token_BKM.sum().backward()
+        assert len(reads) == forward * (2 if recompute else 1)  # every group once more
+        reads.clear()
+        system.reader.zero_grad()
+        return sum(sizes)
+
+    assert held_values(True) < 0.01 * held_values(False)
+    with torch.no_grad():
+        read(system, 4096, recompute=True)
+    assert len(reads) == 1
 
 
 @torch.no_grad()

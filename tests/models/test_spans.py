@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from realm_lab.corpus.store import Ragged, RaggedWriter
 from realm_lab.models.inputs import join
-from realm_lab.models.spans import NO_ANSWER, answer_log_probs, find_answer, mark_answers, span_log_probs
+from realm_lab.models.spans import (
+    NO_ANSWER,
+    answer_log_probs,
+    early_log_likelihood,
+    find_answer,
+    holds_answer,
+    mark_answers,
+    passage_log_probs,
+    span_log_probs,
+    span_logit_sums,
+)
 
 if TYPE_CHECKING:
     from tests.tiny_system import TinySystem
@@ -102,3 +115,61 @@ def test_an_answer_that_was_cut_off_is_no_answer(system: TinySystem) -> None:
     marked_NLW = mark_answers(kept, [7], log_probs_NLW.shape)
     assert answer_log_probs(log_probs_NLW, marked_NLW).item() == log_probs_NLW[0, 7 + 4, 1]
     assert answer_log_probs(log_probs_NLW, mark_answers(cut, [7], log_probs_NLW.shape)).item() == NO_ANSWER
+
+
+def test_both_ways_to_weigh_passages() -> None:
+    logits_NLW = logits()  # three passages of one question
+    logits_NLW[0] += 2  # which the joint softmax alone can feel
+    score_1K = torch.tensor([[0.3, -1.2, 2.0]], dtype=torch.float64)
+    is_answer_NLW = torch.zeros(3, 5, 2, dtype=torch.bool)
+    is_answer_NLW[0, 1, 0] = is_answer_NLW[0, 3, 1] = is_answer_NLW[2, 4, 0] = True
+    log_reader_1K = answer_log_probs(span_log_probs(logits_NLW), is_answer_NLW)[None]
+    places = [(z, s, w) for z in range(3) for s in range(5) for w in range(2)]
+    gold = [place for place in places if is_answer_NLW[place]]
+    score = [math.exp(value) for value in score_1K[0].tolist()]
+    weight = {place: math.exp(logits_NLW[place]) for place in places}
+    total = [sum(weight[place] for place in places if place[0] == z) for z in range(3)]
+    expected = {
+        "factored": sum(score[z] / sum(score) * weight[z, s, w] / total[z] for z, s, w in gold),
+        "joint": sum(score[z] * weight[z, s, w] for z, s, w in gold)
+        / sum(score[z] * weight[z, s, w] for z, s, w in places),
+    }
+    assert expected["joint"] > 1.1 * expected["factored"]
+    for softmax, likelihood in expected.items():
+        log_prior_1K = passage_log_probs(score_1K, span_logit_sums(logits_NLW)[None], softmax)
+        assert log_prior_1K.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
+        assert (log_prior_1K + log_reader_1K).logsumexp(1).item() == pytest.approx(math.log(likelihood), abs=1e-12)
+
+
+def test_the_early_likelihood_is_that_of_any_passage_with_an_answer() -> None:
+    score_BC = torch.tensor([[1.0, 2.0, -0.5], [0.1, 0.2, 0.3], [3.0, 1.0, 1.0]], dtype=torch.float64)
+    held_BC = torch.tensor([[True, False, True], [False] * 3, [True] * 3])
+    score_BC.requires_grad_()
+    found_B = early_log_likelihood(score_BC, held_BC)
+    weight = [math.exp(value) for value in score_BC[0].tolist()]
+    assert found_B.tolist() == pytest.approx([math.log((weight[0] + weight[2]) / sum(weight)), 0.0, 0.0], abs=1e-12)
+    (gradient_BC,) = torch.autograd.grad(found_B.sum(), score_BC)
+    assert gradient_BC.isfinite().all()
+    assert not gradient_BC[1].any()
+    assert gradient_BC[0].tolist()[1] == pytest.approx(-weight[1] / sum(weight), abs=1e-12)
+
+
+BODY = st.lists(st.integers(0, 2), max_size=6)
+
+
+@given(
+    st.lists(BODY, min_size=1, max_size=6),
+    st.lists(st.integers(-2, 5), max_size=8),
+    st.lists(st.lists(st.integers(0, 2), max_size=4), max_size=3),
+)
+def test_passages_that_hold_an_answer(bodies: list[list[int]], rows: list[int], answers: list[list[int]]) -> None:
+    rows = [row for row in rows if row < len(bodies)]
+    arrays = [np.array(answer, np.int64) for answer in answers]
+    with tempfile.TemporaryDirectory() as folder:
+        writer = RaggedWriter(Path(folder), "bodies", np.uint16)
+        writer.append(bodies)
+        writer.close()
+        ragged = Ragged(Path(folder), "bodies", np.uint16)
+        found = holds_answer(ragged, np.array(rows, np.int64), arrays)
+    expected = [row >= 0 and bool(find_answer(np.array(bodies[row], np.uint16), arrays, 99)) for row in rows]
+    assert found.tolist() == expected

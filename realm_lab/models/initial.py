@@ -1,0 +1,229 @@
+"""Models at their very start: the shapes that the parameters ask for, from scratch or from a folder of weights.
+
+A folder may be a plain Hugging Face BERT, a run's own model/reader or model/embedder, or released REALM weights.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from realm_lab.core.seeding import derive_seed
+from realm_lab.errors import UserError
+from realm_lab.models.bert_folder import (
+    config_shape,
+    from_bert,
+    read_checkpoint,
+    read_config,
+    read_pooler,
+    read_tensors,
+)
+from realm_lab.models.embedder import Embedder, EmbedderShape
+from realm_lab.models.encoder import Encoder, EncoderShape, initialise
+from realm_lab.models.export import EMBEDDER_JSON, SPAN_HEAD_FILE, read_embedder
+from realm_lab.models.reader import Reader, initialise_heads
+from realm_lab.models.released import (
+    ReaderWeights,
+    is_released,
+    load_reader,
+    read_reader_weights,
+    read_released_embedder,
+)
+from realm_lab.parameters import Params
+
+MIN_POSITIONS = 64
+MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size")
+HEAD_MUST_AGREE = ("projection_size", "pooling", "projection_norm", "score_scale")
+
+
+def encoder_shape(params: Params, vocabulary_size: int) -> EncoderShape:
+    """The shape the parameters ask for; a checkpoint decides its own sizes and must agree with model.*."""
+    model = params.model
+    shape = EncoderShape(
+        vocabulary_size,
+        model.hidden_size,
+        model.layers,
+        model.heads,
+        model.intermediate_size,
+        _positions(params),
+        model.dropout,
+        model.activation,
+    )
+    if model.checkpoint is None:
+        return shape
+    folder = Path(model.checkpoint)
+    return _agreed(config_shape(read_config(folder), folder), params, vocabulary_size, folder)
+
+
+def embedder_shape(params: Params) -> EmbedderShape:
+    """What the parameters ask for after the Transformers."""
+    model = params.model
+    return EmbedderShape(
+        model.projection_size,
+        model.share_towers,
+        model.share_projection,
+        model.pooling,
+        model.projection_norm,
+        model.projection_dropout,
+        model.score_scale,
+        learned_null=params.pretrain.null_document == "learned",
+    )
+
+
+def new_reader(params: Params, vocabulary_size: int, seed: int) -> Reader:
+    """A reader at its very start: from model.checkpoint, or from scratch."""
+    shape = encoder_shape(params, vocabulary_size)
+    folder = Path(params.model.checkpoint or "")
+    weights = None if params.model.checkpoint is None else ReaderWeights(*read_checkpoint(folder), spans={})
+    return _reader(shape, params, seed, weights, folder)
+
+
+def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: Encoder | None) -> Embedder:
+    """An embedder at its very start, its Transformers from `encoder` (None: from scratch).
+
+    The pooler, where there is one, comes from model.checkpoint where that has one.
+    """
+    shape = encoder_shape(params, vocabulary_size) if encoder is None else encoder.shape
+    embedder = Embedder(shape, embedder_shape(params))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "initial-embedder"))
+    pooler = None
+    if encoder is None:
+        encoder = Encoder(shape)
+        initialise(encoder, generator)
+    elif params.model.pooling == "tanh" and params.model.checkpoint is not None:
+        pooler = read_pooler(read_checkpoint(Path(params.model.checkpoint))[1])
+    embedder.start_from(encoder, generator, pooler)
+    return embedder
+
+
+def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed: int) -> Reader:
+    """A reader with the weights of a folder; heads that the folder lacks are drawn from the seed.
+
+    Raises:
+        UserError: its sizes differ from the parameters', or tensors are missing.
+    """
+    folder = Path(folder)
+    weights = read_reader_weights(folder) if is_released(folder) else _bert_weights(folder)
+    return _reader(_agreed(weights.shape, params, vocabulary_size, folder), params, seed, weights, folder)
+
+
+def has_span_head(folder: Path) -> bool:
+    """Whether read_initial_reader finds a trained span head in a folder."""
+    folder = Path(folder)
+    return bool(read_reader_weights(folder).spans) if is_released(folder) else (folder / SPAN_HEAD_FILE).exists()
+
+
+def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, seed: int) -> tuple[Embedder, float]:
+    """An embedder with the weights of a folder, and its null document's score offset (0 where it has none).
+
+    Of a plain BERT only the Transformer and its pooler are taken; projections are drawn from the seed. Towers that
+    have diverged stay separate whatever model.share_towers says; shared ones are split where it asks for that.
+
+    Raises:
+        UserError: its sizes or its head differ from the parameters', or tensors are missing.
+    """
+    folder = Path(folder)
+    if is_released(folder):
+        return _adapted(read_released_embedder(folder), 0.0, params, vocabulary_size, folder)
+    if (folder / EMBEDDER_JSON).exists():
+        embedder, null_offset = read_embedder(folder)
+        return _adapted(embedder, null_offset, params, vocabulary_size, folder)
+    shape = _agreed(config_shape(read_config(folder), folder), params, vocabulary_size, folder)
+    _, weights = read_checkpoint(folder)
+    encoder = Encoder(shape)
+    from_bert(encoder, weights, folder)
+    embedder = Embedder(shape, embedder_shape(params))
+    generator = torch.Generator().manual_seed(derive_seed(seed, "initial-embedder"))
+    embedder.start_from(encoder, generator, read_pooler(weights))
+    return embedder, 0.0
+
+
+def frozen_names(module: Reader | Embedder, params: Params) -> set[str]:
+    """Parameters that no optimiser touches: embeddings of words, places and segments where the parameters say so."""
+    if params.model.train_word_embeddings:
+        return set()
+    parts = ("word_embeddings", "position_embeddings", "type_embeddings")
+    frozen = {name for name, _ in module.named_parameters() if any(part in name for part in parts)}
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    return frozen
+
+
+def tower_names(embedder: Embedder, query: bool, document: bool) -> set[str]:
+    """Names not to train when only those towers learn; the learned null vector learns with either.
+
+    What the towers share counts as the query tower's: split_towers() first to train one without the other.
+    """
+    names = {name for name, _ in embedder.named_parameters()}
+    held = {name for name in names if name.startswith("query_") and not query}
+    held |= {name for name in names if name.startswith("document_") and not document}
+    return held if query or document else names
+
+
+def _positions(params: Params) -> int:
+    longest = max(params.corpus.passage_length, params.corpus.sentence_length)
+    return max(MIN_POSITIONS, longest + params.corpus.sentence_length)
+
+
+def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: Path) -> EncoderShape:
+    """A folder's shape with the parameters' dropout, once it has been found to agree with them."""
+    model, positions = params.model, _positions(params)
+    if found.positions < positions:
+        raise UserError(
+            f"{folder}: {found.positions} positions, but corpus.passage_length + corpus.sentence_length "
+            f"needs {positions}; lower them"
+        )
+    for name in MUST_AGREE:
+        asked = vocabulary_size if name == "vocabulary_size" else getattr(model, name)
+        if getattr(found, name) != asked:
+            raise UserError(
+                f"{folder}: its {name} is {getattr(found, name)}, the parameters ask for {asked}; set the model "
+                "section (and tokenizer.checkpoint) to the checkpoint's"
+            )
+    if found.activation != model.activation:
+        raise UserError(
+            f"{folder}: its activation is {found.activation}, model.activation asks for {model.activation}; "
+            f"set model.activation: {found.activation}"
+        )
+    return found._replace(dropout=model.dropout)
+
+
+def _adapted(
+    found: Embedder, null_offset: float, params: Params, vocabulary_size: int, folder: Path
+) -> tuple[Embedder, float]:
+    """A folder's embedder with the parameters' dropouts, sharing and null vector."""
+    shape, head, asked = found.query_encoder.shape, found.head, embedder_shape(params)
+    for name in HEAD_MUST_AGREE:
+        if getattr(head, name) != getattr(asked, name):
+            raise UserError(
+                f"{folder}: its {name} is {getattr(head, name)}, model.{name} asks for {getattr(asked, name)}; "
+                "set it to the folder's"
+            )
+    head = head._replace(projection_dropout=asked.projection_dropout)
+    embedder = Embedder(_agreed(shape, params, vocabulary_size, folder), head)
+    embedder.load_state_dict(found.state_dict())
+    if not asked.share_towers:
+        embedder.split_towers()
+    elif not asked.share_projection:
+        embedder.split_projection()
+    same_null = head.learned_null == asked.learned_null
+    embedder.set_learned_null(asked.learned_null)
+    return embedder, null_offset if same_null else 0.0  # an offset of another null document says nothing of this one
+
+
+def _bert_weights(folder: Path) -> ReaderWeights:
+    shape, weights = read_checkpoint(folder)
+    path = folder / SPAN_HEAD_FILE
+    return ReaderWeights(shape, weights, read_tensors(path) if path.exists() else {})
+
+
+def _reader(shape: EncoderShape, params: Params, seed: int, weights: ReaderWeights | None, folder: Path) -> Reader:
+    """A reader drawn from the seed, over which goes what a folder's weights hold of it."""
+    reader = Reader(shape, params.finetune.span_hidden_size)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "initial-reader"))
+    initialise(reader.encoder, generator)
+    initialise_heads(reader, generator, words_too=True)
+    if weights is not None:
+        load_reader(reader, weights, folder)
+    return reader

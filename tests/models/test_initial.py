@@ -1,0 +1,325 @@
+"""How models start: from the seed, from a BERT, from a run's own folders, from released REALM weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from realm_lab.errors import UserError
+from realm_lab.models.bert_folder import POOLER, bert_config, to_bert, write_tensors
+from realm_lab.models.embedder import Embedder, EmbedderShape
+from realm_lab.models.export import write_embedder, write_reader
+from realm_lab.models.initial import (
+    MIN_POSITIONS,
+    embedder_shape,
+    encoder_shape,
+    frozen_names,
+    has_span_head,
+    new_embedder,
+    new_reader,
+    read_initial_embedder,
+    read_initial_reader,
+    tower_names,
+)
+from realm_lab.models.released import write_released_embedder, write_released_reader
+
+if TYPE_CHECKING:
+    from tests.tiny_system import TinySystem
+
+EVERYTHING = {
+    "activation": "gelu_new",
+    "pooling": "tanh",
+    "projection_norm": True,
+    "share_towers": True,
+    "share_projection": True,
+    "projection_dropout": 0.25,
+}
+
+
+@pytest.fixture
+def reader_folder(system: TinySystem, tmp_path: Path) -> Path:
+    write_reader(system.reader, tmp_path / "reader")
+    return tmp_path / "reader"
+
+
+@pytest.fixture
+def embedder_folder(system: TinySystem, tmp_path: Path) -> Path:
+    write_embedder(system.embedder, tmp_path / "embedder", 1.25)
+    return tmp_path / "embedder"
+
+
+@pytest.fixture
+def size(system: TinySystem) -> int:
+    return system.corpus.manifest.vocabulary_size
+
+
+def assert_same_bits(one: torch.nn.Module, other: torch.nn.Module) -> None:
+    state, expected = one.state_dict(), other.state_dict()
+    assert state.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(state[name], value), name
+
+
+def test_a_reader_starts_from_a_checkpoint_with_its_word_head(
+    system: TinySystem, tiny: ModuleType, reader_folder: Path
+) -> None:
+    params = tiny.tiny_params(model={"checkpoint": str(reader_folder)})
+    reader = new_reader(params, system.corpus.manifest.vocabulary_size, 7)
+    assert_same_bits(reader.encoder, system.reader.encoder)
+    assert torch.equal(reader.transform.weight, system.reader.transform.weight)
+    assert torch.equal(reader.word_bias, system.reader.word_bias)
+    assert not torch.equal(reader.span_projection.weight, system.reader.span_projection.weight)  # a new task's head
+
+
+def test_the_word_head_of_the_first_bert_is_read(system: TinySystem, tiny: ModuleType, reader_folder: Path) -> None:
+    path = reader_folder / "model.safetensors"
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    tensors = {}
+    for name, value in load_file(path).items():
+        stem = next((stem for stem in old if name.endswith(stem)), "")
+        tensors[name.removesuffix(stem) + old[stem] if stem else name] = value
+    save_file(tensors, path)
+    params = tiny.tiny_params(model={"checkpoint": str(reader_folder)})
+    reader = new_reader(params, system.corpus.manifest.vocabulary_size, 7)
+    assert torch.equal(reader.transform_norm.weight, system.reader.transform_norm.weight)
+    assert torch.equal(reader.transform.weight, system.reader.transform.weight)
+
+
+def test_new_models_follow_the_seed_alone(system: TinySystem) -> None:
+    size = system.corpus.manifest.vocabulary_size
+    torch.manual_seed(1)
+    readers, embedders = [new_reader(system.params, size, 0)], [new_embedder(system.params, size, 0, None)]
+    torch.manual_seed(2)
+    readers += [new_reader(system.params, size, seed) for seed in (0, 1)]
+    embedders += [new_embedder(system.params, size, seed, None) for seed in (0, 1)]
+    for models in (readers, embedders):
+        assert_same_bits(models[0], models[1])
+        first, other = models[0].state_dict(), models[2].state_dict()
+        assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_an_embedder_starts_from_the_encoder_it_is_given(system: TinySystem) -> None:
+    size = system.corpus.manifest.vocabulary_size
+    embedder = new_embedder(system.params, size, 0, system.reader.encoder)
+    assert_same_bits(embedder.query_encoder, system.reader.encoder)
+    assert_same_bits(embedder.document_encoder, system.reader.encoder)
+    assert embedder.query_encoder is not system.reader.encoder
+
+
+def test_places_for_the_longest_joined_sequence(tiny: ModuleType) -> None:
+    corpus = {"passage_length": 100, "sentence_length": 30, "toy": {"entities": 40}}
+    assert encoder_shape(tiny.tiny_params(corpus=corpus), 500).positions == 130
+    assert encoder_shape(tiny.tiny_params(), 500).positions == MIN_POSITIONS
+
+
+@pytest.mark.parametrize(
+    ("section", "change", "message"),
+    [
+        ("model", {"hidden_size": 64}, r"its hidden_size is 32, the parameters ask for 64; set the model section"),
+        ("model", {"layers": 3}, r"its layers is 2, the parameters ask for 3"),
+        ("model", {"heads": 4}, r"its heads is 2, the parameters ask for 4"),
+        ("corpus", {"passage_length": 60}, r"64 positions.*corpus\.passage_length.*needs 86; lower them"),
+    ],
+)
+def test_a_checkpoint_of_other_sizes_is_refused(
+    system: TinySystem, tiny: ModuleType, reader_folder: Path, section: str, change: dict[str, int], message: str
+) -> None:
+    sections: dict[str, dict[str, object]] = {"model": {"checkpoint": str(reader_folder)}, "corpus": {}}
+    sections[section].update(change)
+    params = tiny.tiny_params(**sections)
+    with pytest.raises(UserError, match=message) as error:
+        encoder_shape(params, system.corpus.manifest.vocabulary_size)
+    assert str(reader_folder) in str(error.value)
+
+
+def test_another_vocabulary_is_refused(tiny: ModuleType, reader_folder: Path) -> None:
+    params = tiny.tiny_params(model={"checkpoint": str(reader_folder)})
+    with pytest.raises(UserError, match=r"vocabulary_size is \d+, the parameters ask for 500; .*tokenizer\.checkpoint"):
+        encoder_shape(params, 500)
+
+
+def test_embeddings_are_frozen_only_where_asked(system: TinySystem, tiny: ModuleType) -> None:
+    size = system.corpus.manifest.vocabulary_size
+    reader = new_reader(system.params, size, 0)
+    assert frozen_names(reader, system.params) == set()
+    params = tiny.tiny_params(model={"train_word_embeddings": False})
+    frozen = frozen_names(reader, params)
+    expected = {f"encoder.{part}_embeddings.weight" for part in ("word", "position", "type")}
+    assert frozen == expected
+    assert {name for name, value in reader.named_parameters() if not value.requires_grad} == expected
+
+
+def test_the_parameters_give_the_embedders_shape(tiny: ModuleType) -> None:
+    assert embedder_shape(tiny.tiny_params(model={"share_towers": True})) == EmbedderShape(32)
+    params = tiny.tiny_params(model=EVERYTHING | {"score_scale": "inverse_sqrt"}, pretrain={"null_document": "learned"})
+    assert embedder_shape(params) == EmbedderShape(32, True, True, "tanh", True, 0.25, "inverse_sqrt", True, False)
+    embedder = new_embedder(params, 50, 0, None)
+    assert embedder.head == embedder_shape(params)
+    assert embedder.query_encoder.shape.activation == "gelu_new"
+
+
+def test_a_checkpoint_of_another_activation_is_refused(tiny: ModuleType, reader_folder: Path, size: int) -> None:
+    params = tiny.tiny_params(model={"checkpoint": str(reader_folder), "activation": "gelu_new"})
+    with pytest.raises(UserError, match=r"its activation is gelu, model\.activation asks for gelu_new; set") as error:
+        encoder_shape(params, size)
+    assert str(reader_folder) in str(error.value)
+
+
+def test_the_epsilon_is_the_checkpoints(tiny: ModuleType, system: TinySystem, tmp_path: Path, size: int) -> None:
+    shape = system.reader.encoder.shape._replace(layer_norm_epsilon=1e-5)
+    reader = type(system.reader)(shape, 32)
+    write_reader(reader, tmp_path)
+    found = new_reader(tiny.tiny_params(model={"checkpoint": str(tmp_path)}), size, 0)
+    norms = [module for module in found.encoder.modules() if isinstance(module, nn.LayerNorm)]
+    assert {norm.eps for norm in (*norms, found.transform_norm)} == {1e-5}
+
+
+def test_the_pooler_is_the_checkpoints(tiny: ModuleType, system: TinySystem, tmp_path: Path, size: int) -> None:
+    pooler = {POOLER["weight"]: torch.full((32, 32), 0.5), POOLER["bias"]: torch.ones(32)}
+    write_tensors(tmp_path / "model.safetensors", to_bert(system.reader.encoder) | pooler)
+    (tmp_path / "config.json").write_text(json.dumps(bert_config(system.reader.encoder.shape, "BertModel")))
+    params = tiny.tiny_params(model={"checkpoint": str(tmp_path), "pooling": "tanh"})
+    of_checkpoint = new_embedder(params, size, 0, system.reader.encoder)
+    of_folder, null_offset = read_initial_embedder(tmp_path, tiny.tiny_params(model={"pooling": "tanh"}), size, 0)
+    scratch = new_embedder(params, size, 0, None)
+    assert null_offset == 0.0
+    for embedder in (of_checkpoint, of_folder):
+        assert embedder.query_pooler is not None
+        assert torch.equal(embedder.query_pooler.weight, pooler[POOLER["weight"]])
+        assert torch.equal(embedder.query_pooler.bias, pooler[POOLER["bias"]])
+    assert_same_bits(of_folder, of_checkpoint)
+    assert scratch.query_pooler is not None
+    assert not torch.equal(scratch.query_pooler.weight, pooler[POOLER["weight"]])
+
+
+def test_a_reader_of_a_run_comes_with_its_heads(
+    system: TinySystem, tiny: ModuleType, reader_folder: Path, size: int
+) -> None:
+    assert has_span_head(reader_folder)
+    params = tiny.tiny_params(model={"dropout": 0.25})
+    found = read_initial_reader(reader_folder, params, size, 0)
+    assert_same_bits(found, system.reader)
+    assert found.encoder.shape == system.reader.encoder.shape._replace(dropout=0.25)
+    (reader_folder / "span_head.safetensors").unlink()
+    assert not has_span_head(reader_folder)
+    again = read_initial_reader(reader_folder, params, size, 0)
+    assert torch.equal(again.transform.weight, system.reader.transform.weight)
+    assert torch.equal(again.span_projection.weight, new_reader(system.params, size, 0).span_projection.weight)
+
+
+def test_a_reader_starts_from_a_bert_without_heads(system: TinySystem, embedder_folder: Path, size: int) -> None:
+    found = read_initial_reader(embedder_folder, system.params, size, 0)
+    assert_same_bits(found.encoder, system.embedder.query_encoder)
+    assert torch.equal(found.transform.weight, new_reader(system.params, size, 0).transform.weight)
+
+
+def test_an_embedder_starts_from_a_runs_reader(system: TinySystem, reader_folder: Path, size: int) -> None:
+    found, null_offset = read_initial_embedder(reader_folder, system.params, size, 0)
+    assert null_offset == 0.0
+    assert_same_bits(found, new_embedder(system.params, size, 0, system.reader.encoder))
+
+
+def test_an_embedder_of_a_run_comes_as_it_is(
+    system: TinySystem, tiny: ModuleType, embedder_folder: Path, size: int
+) -> None:
+    params = tiny.tiny_params(model={"dropout": 0.25, "projection_dropout": 0.5})
+    found, null_offset = read_initial_embedder(embedder_folder, params, size, 0)
+    assert_same_bits(found, system.embedder)
+    assert null_offset == 1.25
+    assert found.head.projection_dropout == 0.5
+    assert found.document_encoder.shape.dropout == 0.25
+    still_two, _ = read_initial_embedder(embedder_folder, tiny.tiny_params(model={"share_towers": True}), size, 0)
+    assert not still_two.share_towers
+    learned, null_offset = read_initial_embedder(
+        embedder_folder, tiny.tiny_params(pretrain={"null_document": "learned"}), size, 0
+    )
+    assert learned.null_vector is not None
+    assert null_offset == 0.0  # it shifted the score of another null document
+
+
+@pytest.mark.parametrize(
+    ("change", "towers", "projection"),
+    [
+        ({}, True, True),
+        ({"share_projection": False}, True, False),
+        ({"share_projection": False, "share_towers": False}, False, False),
+    ],
+)
+def test_what_a_folder_shares_is_split_where_asked(
+    tiny: ModuleType, tmp_path: Path, change: dict[str, Any], towers: bool, projection: bool
+) -> None:
+    embedder = new_embedder(tiny.tiny_params(model=EVERYTHING), 50, 0, None)
+    tiny.scramble(embedder)
+    write_embedder(embedder, tmp_path)
+    found, _ = read_initial_embedder(tmp_path, tiny.tiny_params(model=EVERYTHING | change), 50, 1)
+    assert (found.head.share_towers, found.head.share_projection) == (towers, projection)
+    assert_same_bits(found, embedder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"projection_size": 16}, r"its projection_size is 32, model\.projection_size asks for 16"),
+        ({"pooling": "tanh"}, r"its pooling is cls, model\.pooling asks for tanh"),
+        ({"projection_norm": True}, r"its projection_norm is False, model\.projection_norm asks for True"),
+        ({"score_scale": "inverse_sqrt"}, r"its score_scale is none, model\.score_scale asks for inverse_sqrt"),
+        ({"layers": 1}, r"its layers is 2, the parameters ask for 1"),
+        ({"activation": "gelu_new"}, r"its activation is gelu, model\.activation asks for gelu_new"),
+    ],
+)
+def test_an_embedder_of_another_kind_is_refused(
+    tiny: ModuleType, embedder_folder: Path, size: int, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        read_initial_embedder(embedder_folder, tiny.tiny_params(model=change), size, 0)
+    assert str(embedder_folder) in str(error.value)
+
+
+@pytest.mark.parametrize("span_head", [True, False])
+def test_a_released_reader_is_read(tiny: ModuleType, tmp_path: Path, span_head: bool) -> None:
+    params = tiny.tiny_params(model={"activation": "gelu_new"})
+    reader = new_reader(params, 50, 0)
+    tiny.scramble(reader)
+    write_released_reader(reader, tmp_path, span_head)
+    assert has_span_head(tmp_path) == span_head
+    found = read_initial_reader(tmp_path, params, 50, 1)
+    assert_same_bits(found.encoder, reader.encoder)
+    assert torch.equal(found.transform.weight, reader.transform.weight)
+    drawn = new_reader(params, 50, 1)
+    assert torch.equal(found.span_projection.weight, (reader if span_head else drawn).span_projection.weight)
+    with pytest.raises(UserError, match=r"its activation is gelu_new, model\.activation asks for gelu;"):
+        read_initial_reader(tmp_path, tiny.tiny_params(), 50, 1)
+
+
+def test_a_released_embedder_is_read(tiny: ModuleType, tmp_path: Path) -> None:
+    params = tiny.tiny_params(model=EVERYTHING)
+    embedder = new_embedder(params, 50, 0, None)
+    tiny.scramble(embedder)
+    write_released_embedder(embedder, tmp_path)
+    found, null_offset = read_initial_embedder(tmp_path, params, 50, 1)
+    assert null_offset == 0.0
+    assert found.head == embedder.head._replace(projection_bias=True)
+    state = found.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in embedder.state_dict().items())
+    with pytest.raises(UserError, match=r"its pooling is tanh, model\.pooling asks for cls"):
+        read_initial_embedder(tmp_path, tiny.tiny_params(model=EVERYTHING | {"pooling": "cls"}), 50, 1)
+
+
+@pytest.mark.parametrize("share_towers", [True, False])
+def test_the_towers_that_do_not_learn_are_named(tiny: ModuleType, share_towers: bool) -> None:
+    shape = EmbedderShape(4, share_towers, pooling="tanh", projection_norm=True, learned_null=True)
+    embedder = Embedder(encoder_shape(tiny.tiny_params(), 50), shape)
+    names = {name for name, _ in embedder.named_parameters()}
+    queries = {name for name in names if name.startswith("query_")}
+    documents = {name for name in names if name.startswith("document_")}
+    assert tower_names(embedder, True, True) == set()
+    assert tower_names(embedder, True, False) == documents
+    assert tower_names(embedder, False, True) == queries
+    assert tower_names(embedder, False, False) == names == queries | documents | {"null_vector"}

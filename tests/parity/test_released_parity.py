@@ -1,0 +1,298 @@
+"""Released REALM weights: numbers of transformers 4.40.2, the last release with REALM, from its folders and in ours.
+
+tests/parity/data was written by that release (`released_program.py write data 0`). With REALM_LAB_HF440 set to the
+Python of an environment that has transformers 4.40.2, new models are drawn and what we write is opened there.
+"""
+
+# Shapes: B queries, K candidates, L positions, M masked words, N pairs or passages, D embedding size, S spans, W widths
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from realm_lab.errors import UserError
+from realm_lab.models.embedder import Embedder, EmbedderShape
+from realm_lab.models.encoder import EncoderShape
+from realm_lab.models.inputs import Batch
+from realm_lab.models.reader import Reader
+from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, marginal_log_likelihood_per_token
+from realm_lab.models.realm import retrieval_score as scores_of
+from realm_lab.models.released import (
+    ReaderWeights,
+    is_released,
+    load_reader,
+    read_reader_weights,
+    read_released_embedder,
+    read_released_vectors,
+    write_released_embedder,
+    write_released_open_qa,
+    write_released_reader,
+)
+from realm_lab.models.spans import (
+    answer_log_probs,
+    early_log_likelihood,
+    passage_log_probs,
+    span_log_probs,
+    span_logit_sums,
+)
+
+HERE = Path(__file__).parent
+WIDTH, CANDIDATES, SPAN_HIDDEN = 4, 3, 5
+MASKED_AT = (2, 5)
+
+
+def assert_close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0.0)
+
+
+def run_release(*arguments: str) -> None:
+    """Run released_program.py under transformers 4.40.2."""
+    python = os.environ.get("REALM_LAB_HF440")
+    if not python:
+        pytest.skip("REALM_LAB_HF440 does not name the Python of an environment with transformers 4.40.2")
+    command = [python, str(HERE / "released_program.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module", params=["kept", "drawn"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models, inputs and outputs of transformers 4.40.2."""
+    if request.param == "kept":
+        return HERE / "data"
+    drawn = tmp_path_factory.mktemp("released")
+    run_release("write", str(drawn), "1")
+    return drawn
+
+
+@pytest.fixture
+def inputs(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "inputs.safetensors")
+
+
+@pytest.fixture
+def expected(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "outputs.safetensors")
+
+
+def batch(inputs: dict[str, Tensor], name: str) -> Batch:
+    return Batch(inputs[f"{name}.tokens"], inputs[f"{name}.types"], inputs[f"{name}.mask"].bool())
+
+
+@torch.no_grad()
+def embedder_outputs(embedder: Embedder, inputs: dict[str, Tensor]) -> SimpleNamespace:
+    embedder.eval()
+    query_BD = embedder.embed_queries(batch(inputs, "queries"))
+    document_ND = embedder.embed_documents(batch(inputs, "documents"))
+    relevance = scores_of(query_BD, document_ND.view(len(query_BD), CANDIDATES, -1))
+    return SimpleNamespace(queries=query_BD, documents=document_ND, relevance=relevance)
+
+
+@torch.no_grad()
+def word_outputs(reader: Reader, inputs: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """log p(w|z,x) at the masked positions [N, M, V], and the code's loss: the mean over the masked words."""
+    reader.eval()
+    at_NM = torch.tensor([MASKED_AT]).expand(len(inputs["pairs.tokens"]), -1)
+    log_probs_NMV = reader.word_log_probs(reader.masked_hidden(batch(inputs, "pairs"), at_NM))
+    labels_BM = inputs["labels"][:, list(MASKED_AT)]
+    is_masked_BM = labels_BM != -100
+    targets_BKM = labels_BM.clamp(min=0)[:, None].expand(-1, CANDIDATES, -1)
+    log_probs_BKMV = log_probs_NMV.view(*targets_BKM.shape, -1)
+    token_BKM = log_probs_BKMV.gather(-1, targets_BKM[..., None])[..., 0]
+    likelihood_B = marginal_log_likelihood_per_token(candidate_log_probs(inputs["relevance"]), token_BKM, is_masked_BM)
+    return log_probs_NMV, -likelihood_B.sum() / is_masked_BM.sum()
+
+
+@torch.no_grad()
+def span_outputs(reader: Reader, inputs: dict[str, Tensor], expected: dict[str, Tensor], name: str) -> SimpleNamespace:
+    """Span logits in the release's order, the loss of its joint softmax with several gold spans, Lee's early loss."""
+    reader.eval()
+    logits_NLW = reader.span_logits(batch(inputs, "spans"), WIDTH)
+    starts_S, ends_S = expected[f"{name}.span_starts"], expected[f"{name}.span_ends"]
+    gold_NLW = torch.zeros(logits_NLW.shape, dtype=torch.bool)
+    for number, (starts, ends) in enumerate(zip(inputs["starts"].tolist(), inputs["ends"].tolist(), strict=True)):
+        for start, end in zip(starts, ends, strict=True):
+            if start >= 0:
+                gold_NLW[number, start, end - start] = True
+    score_BC = inputs["span_relevance"][None]
+    score_BK = score_BC[:, :CANDIDATES]
+    passage_BK = passage_log_probs(score_BK, span_logit_sums(logits_NLW)[None], "joint")
+    answer_BK = answer_log_probs(span_log_probs(logits_NLW), gold_NLW)[None]
+    return SimpleNamespace(
+        logits=logits_NLW[:, starts_S, ends_S - starts_S],
+        reader_loss=-marginal_log_likelihood(passage_BK, answer_BK)[0],
+        retriever_loss=-early_log_likelihood(score_BC, inputs["has_answers"][None])[0],
+    )
+
+
+def assert_spans(found: SimpleNamespace, expected: dict[str, Tensor], name: str) -> None:
+    theirs_NS = expected[f"{name}.span_logits"]
+    inside_NS = theirs_NS > -1e30
+    assert torch.equal(found.logits > -1e3, inside_NS)
+    assert_close(found.logits[inside_NS], theirs_NS[inside_NS])
+    assert_close(found.reader_loss, expected[f"{name}.reader_loss"])
+    assert_close(found.retriever_loss, expected[f"{name}.retriever_loss"])
+
+
+def loaded(weights: ReaderWeights, folder: Path) -> Reader:
+    reader = Reader(weights.shape, SPAN_HIDDEN)
+    load_reader(reader, weights, folder)
+    return reader
+
+
+@pytest.mark.parametrize("name", ["embedder", "open_qa"])
+def test_projected_scores(folder: Path, inputs: dict[str, Tensor], expected: dict[str, Tensor], name: str) -> None:
+    assert is_released(folder / name)
+    embedder = read_released_embedder(folder / name)
+    assert embedder.query_projection is embedder.document_projection
+    assert embedder.share_towers
+    found = embedder_outputs(embedder, inputs)
+    ours = found.documents if name == "embedder" else found.queries
+    assert_close(ours, expected[f"{name}.projected"])
+
+
+@pytest.mark.parametrize(("name", "shared"), [("scorer", True), ("scorer_of_two", False)])
+def test_relevance_scores(
+    folder: Path, inputs: dict[str, Tensor], expected: dict[str, Tensor], name: str, shared: bool
+) -> None:
+    embedder = read_released_embedder(folder / name)
+    assert embedder.share_towers == shared
+    found = embedder_outputs(embedder, inputs)
+    assert_close(found.relevance, expected[f"{name}.relevance"])
+
+
+def test_masked_words_and_their_loss(folder: Path, inputs: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    log_probs, loss = word_outputs(loaded(read_reader_weights(folder / "encoder"), folder), inputs)
+    assert_close(log_probs, expected["encoder.log_probs"])
+    assert_close(loss, expected["encoder.loss"])
+
+
+@pytest.mark.parametrize("name", ["reader", "open_qa"])
+def test_spans_and_their_losses(
+    folder: Path, inputs: dict[str, Tensor], expected: dict[str, Tensor], name: str
+) -> None:
+    reader = loaded(read_reader_weights(folder / name), folder)
+    assert_spans(span_outputs(reader, inputs, expected, name), expected, name)
+
+
+def test_passage_vectors(folder: Path, expected: dict[str, Tensor]) -> None:
+    assert torch.equal(read_released_vectors(folder / "open_qa"), expected["open_qa.block_emb"])
+    with pytest.raises(UserError, match="'block_emb'; only a RealmForOpenQA folder"):
+        read_released_vectors(folder / "reader")
+
+
+def test_weights_in_several_files(tmp_path: Path, expected: dict[str, Tensor]) -> None:
+    source = HERE / "data" / "open_qa"
+    tensors = load_file(source / "model.safetensors")
+    names = sorted(tensors)
+    halves = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, part in halves.items():
+        save_file({name: tensors[name] for name in part}, tmp_path / file)
+    weight_map = {name: file for file, part in halves.items() for name in part}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}), encoding="utf-8")
+    shutil.copy(source / "config.json", tmp_path)
+    one, other = read_released_embedder(source).state_dict(), read_released_embedder(tmp_path).state_dict()
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    assert torch.equal(read_released_vectors(tmp_path), read_released_vectors(source))
+    (tmp_path / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(UserError, match="model-00002-of-00002"):
+        read_released_vectors(tmp_path)
+
+
+def test_an_encoder_holds_no_retriever() -> None:
+    with pytest.raises(UserError, match=r"no tensor 'cls\.dense\.weight'; it holds no retriever"):
+        read_released_embedder(HERE / "data" / "encoder")
+
+
+def test_another_span_epsilon_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(HERE / "data" / "reader", tmp_path / "reader")
+    path = tmp_path / "reader" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"reader_layer_norm_eps": 1e-5}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"reader_layer_norm_eps is 1e-05; only 0\.001 is supported"):
+        read_reader_weights(tmp_path / "reader")
+
+
+@pytest.mark.parametrize(
+    "change", [{"pooling": "cls"}, {"projection_norm": False}, {"score_scale": "inverse_sqrt"}, {"learned_null": True}]
+)
+def test_what_the_layout_cannot_hold_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
+    head = EmbedderShape(6, pooling="tanh", projection_norm=True)._replace(**change)  # type: ignore[arg-type]
+    embedder = Embedder(EncoderShape(40, 8, 1, 2, 12, 64), head)
+    ((name, value),) = change.items()
+    with pytest.raises(UserError, match=f"{name} is {value}; the layout of released REALM holds only"):
+        write_released_embedder(embedder, tmp_path / "embedder")
+
+
+def add_noise(model: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
+    model.eval()
+
+
+class Written:
+    """Random models of ours in the layout of the release."""
+
+    def __init__(self, folder: Path, activation: str):
+        shape = EncoderShape(40, 8, 2, 2, 12, 64, 0.0, activation)
+        head = EmbedderShape(6, share_projection=True, pooling="tanh", projection_norm=True, projection_bias=True)
+        apart = head._replace(share_projection=False, projection_bias=False)
+        self.one, self.two = Embedder(shape, head), Embedder(shape, apart)
+        self.reader = Reader(shape, SPAN_HIDDEN)
+        for seed, model in enumerate((self.one, self.two, self.reader)):
+            add_noise(model, seed)
+        self.vectors_ND = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
+        self.folder = folder
+        write_released_embedder(self.one, folder / "embedder")
+        write_released_embedder(self.two, folder / "scorer_of_two")
+        write_released_reader(self.reader, folder / "encoder", span_head=False)
+        write_released_reader(self.reader, folder / "reader")
+        write_released_open_qa(self.reader, self.one, self.vectors_ND, folder / "open_qa")
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+def test_what_we_write_comes_back(tmp_path: Path, activation: str) -> None:
+    written, inputs = Written(tmp_path, activation), load_file(HERE / "data" / "inputs.safetensors")
+    for name, embedder in (("embedder", written.one), ("scorer_of_two", written.two), ("open_qa", written.one)):
+        ours, back = (
+            embedder_outputs(embedder, inputs),
+            embedder_outputs(read_released_embedder(tmp_path / name), inputs),
+        )
+        assert torch.equal(ours.queries, back.queries), name
+        assert torch.equal(ours.relevance, back.relevance), name
+    state = written.reader.state_dict()
+    for name in ("reader", "open_qa"):
+        reader = loaded(read_reader_weights(tmp_path / name), tmp_path)
+        assert reader.encoder.shape.activation == activation
+        assert all(torch.equal(value, state[key]) for key, value in reader.state_dict().items()), name
+    assert not read_reader_weights(tmp_path / "encoder").spans
+    assert torch.equal(read_released_vectors(tmp_path / "open_qa"), written.vectors_ND)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
+def test_the_release_opens_what_we_write(tmp_path: Path, activation: str) -> None:
+    written = Written(tmp_path, activation)
+    shutil.copy(HERE / "data" / "inputs.safetensors", tmp_path)
+    run_release("read", str(tmp_path))
+    inputs, theirs = load_file(tmp_path / "inputs.safetensors"), load_file(tmp_path / "outputs.safetensors")
+    one, two = embedder_outputs(written.one, inputs), embedder_outputs(written.two, inputs)
+    assert_close(one.documents, theirs["embedder.projected"])
+    assert_close(one.queries, theirs["open_qa.projected"])
+    assert_close(two.relevance, theirs["scorer_of_two.relevance"])
+    log_probs, loss = word_outputs(written.reader, inputs)
+    assert_close(log_probs, theirs["encoder.log_probs"])
+    assert_close(loss, theirs["encoder.loss"])
+    for name in ("reader", "open_qa"):
+        assert_spans(span_outputs(written.reader, inputs, theirs, name), theirs, name)
+    assert torch.equal(theirs["open_qa.block_emb"], written.vectors_ND)
