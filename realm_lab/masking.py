@@ -1,23 +1,38 @@
 """Masking schemes: which wordpieces of a sentence become [MASK] (sections 3.4 and 4.5).
 
-A scheme is a pure function (sentence length, salient spans, rate, generator) -> positions to mask, registered under
-a name. Every chosen wordpiece is replaced by [MASK], one for one (as in the released code).
+A scheme is a pure function (request, generator) -> positions to mask: at least one, distinct, inside the sentence. It
+is registered here under a name, or it is a user's own and `pretrain.masking` says where: `package.module:function`,
+    def first_words(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
+        return np.arange(max(1, round(request.rate * request.length)))
+A sentence has no [CLS] and no [SEP] yet, so no scheme can mask one. Every chosen wordpiece is replaced by [MASK], one
+for one (as in the released code).
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from realm_lab.errors import UserError
 
-Scheme = Callable[[int, np.ndarray, float, np.random.Generator], np.ndarray]
-MASKING_SCHEMES: dict[str, Scheme] = {}
-
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
 SPAN_MAX_LENGTH = 10
+
+
+class MaskRequest(NamedTuple):
+    """What a scheme may know of a sentence."""
+
+    length: int  # wordpieces of the sentence
+    spans: np.ndarray  # its salient spans [first, end), int32 [spans, 2]
+    rate: float  # pretrain.mask_rate: the share of wordpieces to mask
+    salient_spans: int  # pretrain.salient_spans: how many salient spans to mask
 
 
 class MaskedSentence(NamedTuple):
@@ -26,6 +41,10 @@ class MaskedSentence(NamedTuple):
     tokens: np.ndarray  # wordpieces with [MASK] in place, [L]
     positions: np.ndarray  # masked positions, ascending, [M]
     targets: np.ndarray  # the wordpieces that were there, [M]
+
+
+Scheme = Callable[[MaskRequest, np.random.Generator], np.ndarray]
+MASKING_SCHEMES: dict[str, Scheme] = {}
 
 
 def register_masking(name: str) -> Callable[[Scheme], Scheme]:
@@ -41,11 +60,28 @@ def register_masking(name: str) -> Callable[[Scheme], Scheme]:
 
 
 def masking_scheme(name: str) -> Scheme:
-    """The scheme with this name."""
+    """The scheme that `pretrain.masking` names; what a user's own function returns is checked at every call."""
+    if ":" in name:
+        return _checked(name, _own_function(name))
     if name not in MASKING_SCHEMES:
         known = ", ".join(sorted(MASKING_SCHEMES))
-        raise UserError(f"parameter 'pretrain.masking': no scheme '{name}'; choose {known}")
+        raise UserError(f"parameter 'pretrain.masking': no scheme '{name}'; choose {known} or package.module:function")
     return MASKING_SCHEMES[name]
+
+
+def scheme_source(name: str) -> Path | None:
+    """The source file of a user's own scheme, which is part of a run's identity; None for a registered one."""
+    if ":" not in name:
+        return None
+    module = name.partition(":")[0]
+    _reach_this_folder()
+    try:
+        found = importlib.util.find_spec(module)
+    except Exception as error:  # whatever the packages above it raise
+        raise _unimportable(name, error) from error
+    if found is None or not found.has_location or found.origin is None:
+        raise _unimportable(name, "no Python file of that name")
+    return Path(found.origin)
 
 
 def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int) -> MaskedSentence:
@@ -58,37 +94,107 @@ def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int) -> MaskedSente
 
 
 @register_masking("salient_span")
-def salient_span(length: int, spans: np.ndarray, rate: float, generator: np.random.Generator) -> np.ndarray:
-    """One salient span of the sentence, chosen uniformly (section 3.4)."""
-    del length, rate
-    first, end = spans[generator.integers(len(spans))]
-    return np.arange(first, end)
+def salient_span(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
+    """`salient_spans` distinct salient spans, uniformly, all where there are fewer (section 3.4: one)."""
+    order = np.arange(len(request.spans))
+    count = min(request.salient_spans, len(order))
+    for place in range(count):  # the first draws of a Fisher-Yates shuffle
+        other = int(generator.integers(place, len(order)))
+        order[[place, other]] = order[[other, place]]
+    return np.unique(np.concatenate([np.arange(*request.spans[chosen]) for chosen in order[:count]]))
 
 
 @register_masking("random_token")
-def random_token(length: int, spans: np.ndarray, rate: float, generator: np.random.Generator) -> np.ndarray:
+def random_token(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """A share `rate` of single wordpieces, uniformly, at least one (BERT; Devlin et al. 2018)."""
-    del spans
-    return generator.choice(length, size=_count(length, rate, generator), replace=False)
+    return generator.choice(request.length, size=_count(request, generator), replace=False)
 
 
 @register_masking("random_span")
-def random_span(length: int, spans: np.ndarray, rate: float, generator: np.random.Generator) -> np.ndarray:
+def random_span(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """Spans of geometric length (p = 0.2, at most 10) until a share `rate` is masked (SpanBERT; Joshi et al. 2019)."""
-    del spans
-    wanted = _count(length, rate, generator)
+    wanted = _count(request, generator)
     chosen: set[int] = set()
     while len(chosen) < wanted:
         size = int(generator.geometric(SPAN_GEOMETRIC_P))
         if size > SPAN_MAX_LENGTH:
             continue  # drawn again: lengths 1 to 10 renormalised, mean 3.8
         size = min(size, wanted - len(chosen))
-        start = int(generator.integers(length - size + 1))
+        start = int(generator.integers(request.length - size + 1))
         chosen.update(range(start, start + size))
     return np.fromiter(chosen, np.int64, len(chosen))
 
 
-def _count(length: int, rate: float, generator: np.random.Generator) -> int:
+def _count(request: MaskRequest, generator: np.random.Generator) -> int:
     """`rate * length` rounded up or down at random so that its mean is exact, at least 1."""
-    exact = rate * length
-    return min(length, max(1, int(exact) + int(generator.random() < exact - int(exact))))
+    exact = request.rate * request.length
+    return min(request.length, max(1, int(exact) + int(generator.random() < exact - int(exact))))
+
+
+def _own_function(name: str) -> Scheme:
+    module, _, function = name.partition(":")
+    _reach_this_folder()
+    try:
+        imported = importlib.import_module(module)
+    except Exception as error:  # importing runs the user's code, which may raise anything
+        raise _unimportable(name, error) from error
+    found = getattr(imported, function, None)
+    if not callable(found):
+        raise UserError(f"parameter 'pretrain.masking': '{name}': no function '{function}' in {imported.__file__}")
+    scheme: Scheme = found
+    return scheme
+
+
+def _unimportable(name: str, reason: object) -> UserError:
+    said = " ".join(str(reason).split())
+    module = name.partition(":")[0]
+    return UserError(
+        f"parameter 'pretrain.masking': '{name}': module '{module}' cannot be imported ({said}); install it, or put "
+        "it into this folder or on PYTHONPATH"
+    )
+
+
+def _reach_this_folder() -> None:
+    """Modules of the folder one works in can be imported, as under `python -m`, after everything installed."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def _checked(name: str, scheme: Scheme) -> Scheme:
+    def checked(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
+        where = f"parameter 'pretrain.masking': '{name}'"
+        try:
+            returned = scheme(request, generator)
+        except Exception as error:  # the user's code may raise anything
+            said = " ".join(str(error).split())
+            raise UserError(f"{where} failed with {type(error).__name__} ({said}); correct it") from error
+        fault = _fault(returned, request.length)
+        if fault:
+            raise UserError(
+                f"{where} returned {fault} for a sentence of {request.length} wordpieces; return distinct positions "
+                f"from 0 to {request.length - 1} as integers, at least one"
+            )
+        return np.asarray(returned)
+
+    return checked
+
+
+def _fault(positions: object, length: int) -> str | None:
+    """What is wrong with a scheme's answer, None where nothing is."""
+    if positions is None:
+        return "None"
+    try:
+        values = np.asarray(positions)
+    except ValueError:  # a ragged list
+        return "no flat list"
+    if values.ndim != 1:
+        return "no flat list"
+    if not values.size:
+        return "no position"
+    if values.dtype.kind not in "iu":
+        return f"values of type {values.dtype}"
+    outside = values[(values < 0) | (values >= length)]
+    if outside.size:
+        return f"position {outside[0]}"
+    distinct, counts = np.unique(values, return_counts=True)
+    return f"position {distinct[counts > 1][0]} twice" if len(distinct) < len(values) else None

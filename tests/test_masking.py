@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import itertools
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,98 +18,152 @@ from scipy import stats
 from realm_lab.errors import UserError
 from realm_lab.masking import (
     MASKING_SCHEMES,
-    SPAN_GEOMETRIC_P,
     SPAN_MAX_LENGTH,
+    MaskRequest,
     mask,
     masking_scheme,
     random_span,
     random_token,
     register_masking,
     salient_span,
+    scheme_source,
 )
 
 SPANS = np.array([[0, 2], [3, 4], [6, 9]], np.int32)
 NO_SPANS = np.empty((0, 2), np.int32)
+BUILT_IN = ("salient_span", "random_token", "random_span")
 
 
-@pytest.mark.parametrize("name", ["salient_span", "random_token", "random_span"])
-@given(length=st.integers(9, 60), rate=st.floats(0.0, 1.0), seed=st.integers(0, 2**32))
-def test_positions_are_distinct_and_inside_the_sentence(name: str, length: int, rate: float, seed: int) -> None:
-    positions = masking_scheme(name)(length, SPANS, rate, np.random.default_rng(seed))
+def asked(length: int = 10, spans: np.ndarray = SPANS, rate: float = 0.15, salient_spans: int = 1) -> MaskRequest:
+    return MaskRequest(length, spans, rate, salient_spans)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+@given(length=st.integers(9, 60), rate=st.floats(0.0, 1.0), count=st.integers(1, 5), seed=st.integers(0, 2**32))
+def test_positions_are_distinct_and_inside_the_sentence(
+    name: str, length: int, rate: float, count: int, seed: int
+) -> None:
+    positions = masking_scheme(name)(asked(length, SPANS, rate, count), np.random.default_rng(seed))
     assert len(positions) >= 1
     assert len(set(positions.tolist())) == len(positions)
     assert positions.min() >= 0
     assert positions.max() < length
 
 
-@pytest.mark.parametrize("name", ["salient_span", "random_token", "random_span"])
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_the_generator_decides_everything(name: str) -> None:
-    scheme = masking_scheme(name)
-    draws = [[scheme(40, SPANS, 0.3, rng).tolist() for _ in range(30)] for rng in map(np.random.default_rng, (5, 5, 6))]
+    scheme, request = masking_scheme(name), asked(40, rate=0.3)
+    draws = [[scheme(request, rng).tolist() for _ in range(30)] for rng in map(np.random.default_rng, (5, 5, 6))]
     assert draws[0] == draws[1]
     assert draws[0] != draws[2]
 
 
 @given(st.integers(0, 2**32))
 def test_exactly_one_salient_span_is_masked_as_a_whole(seed: int) -> None:
-    positions = salient_span(10, SPANS, 0.9, np.random.default_rng(seed)).tolist()
+    positions = salient_span(asked(rate=0.9), np.random.default_rng(seed)).tolist()
     assert positions in [[0, 1], [3], [6, 7, 8]]
 
 
 def test_salient_spans_are_chosen_uniformly() -> None:
     generator = np.random.default_rng(0)
-    counts = Counter(int(salient_span(10, SPANS, 0.0, generator)[0]) for _ in range(3000))
+    counts = Counter(int(salient_span(asked(), generator)[0]) for _ in range(3000))
     assert counts.keys() == {0, 3, 6}
     assert stats.chisquare(list(counts.values())).pvalue > 1e-3
+
+
+def test_one_span_takes_one_uniform_number() -> None:
+    # What every result with one span was made with: another use of the generator would change its masks.
+    ours, plain = np.random.default_rng(7), np.random.default_rng(7)
+    for _ in range(50):
+        first, end = SPANS[plain.integers(len(SPANS))]
+        assert salient_span(asked(), ours).tolist() == list(range(first, end))
+    assert ours.bit_generator.state == plain.bit_generator.state
+
+
+MANY_SPANS = np.array([[0, 2], [3, 4], [6, 9], [10, 11], [13, 17]], np.int32)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_several_salient_spans_are_distinct_and_every_choice_is_as_likely(count: int) -> None:
+    generator = np.random.default_rng(count)
+    choices = {
+        tuple(position for first, end in chosen for position in range(first, end))
+        for chosen in itertools.combinations(MANY_SPANS.tolist(), count)
+    }
+    seen = Counter(tuple(salient_span(asked(20, MANY_SPANS, 0.0, count), generator).tolist()) for _ in range(4000))
+    assert seen.keys() == choices
+    assert stats.chisquare([seen[choice] for choice in sorted(choices)]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("count", [3, 4, 100])
+def test_all_salient_spans_are_masked_where_there_are_fewer(count: int) -> None:
+    for seed in range(20):
+        positions = salient_span(asked(salient_spans=count), np.random.default_rng(seed))
+        assert positions.tolist() == [0, 1, 3, 6, 7, 8]
+
+
+def test_spans_that_share_a_wordpiece_mask_it_once() -> None:
+    overlapping = np.array([[2, 5], [4, 6]], np.int32)
+    assert salient_span(asked(10, overlapping, 0.0, 2), np.random.default_rng(0)).tolist() == [2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("name", ["random_token", "random_span"])
 @given(length=st.integers(1, 60), rate=st.floats(0.0, 1.0), seed=st.integers(0, 2**32))
 def test_the_number_of_masks_is_the_rate_rounded(name: str, length: int, rate: float, seed: int) -> None:
-    count = len(masking_scheme(name)(length, NO_SPANS, rate, np.random.default_rng(seed)))
+    count = len(masking_scheme(name)(asked(length, NO_SPANS, rate), np.random.default_rng(seed)))
     assert count in {max(1, int(rate * length)), max(1, min(length, int(rate * length) + 1))}
 
 
 @pytest.mark.parametrize("name", ["random_token", "random_span"])
 def test_the_mean_rate_is_exact(name: str) -> None:
     generator = np.random.default_rng(1)
-    counts = [len(masking_scheme(name)(25, NO_SPANS, 0.15, generator)) for _ in range(4000)]
+    counts = [len(masking_scheme(name)(asked(25, NO_SPANS), generator)) for _ in range(4000)]
     assert set(counts) == {3, 4}
     assert np.mean(counts) == pytest.approx(3.75, abs=4 * np.std(counts) / 4000**0.5)
 
 
 def test_random_tokens_are_uniform_over_the_sentence() -> None:
     generator = np.random.default_rng(2)
-    counts = np.bincount(np.concatenate([random_token(20, NO_SPANS, 0.15, generator) for _ in range(4000)]))
+    counts = np.bincount(np.concatenate([random_token(asked(20, NO_SPANS), generator) for _ in range(4000)]))
     assert len(counts) == 20
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
 def test_every_place_can_be_in_a_random_span() -> None:
     generator = np.random.default_rng(3)
-    counts = np.bincount(np.concatenate([random_span(20, NO_SPANS, 0.2, generator) for _ in range(4000)]), minlength=20)
+    request = asked(20, NO_SPANS, 0.2)
+    counts = np.bincount(np.concatenate([random_span(request, generator) for _ in range(4000)]), minlength=20)
     assert counts.min() > 0.2 * counts.max()  # the ends are in fewer spans, but are in some
+
+
+@pytest.mark.parametrize("name", ["random_token", "random_span"])
+def test_random_masks_take_no_notice_of_salient_spans(name: str) -> None:
+    scheme = masking_scheme(name)
+    for seed in range(20):
+        with_spans, without = (asked(30, spans, 0.2, count) for spans, count in ((SPANS, 3), (NO_SPANS, 1)))
+        one, other = (scheme(request, np.random.default_rng(seed)).tolist() for request in (with_spans, without))
+        assert one == other
 
 
 def test_the_whole_sentence_can_be_masked() -> None:
     for scheme in (random_token, random_span):
-        assert sorted(scheme(12, NO_SPANS, 1.0, np.random.default_rng(0)).tolist()) == list(range(12))
+        assert sorted(scheme(asked(12, NO_SPANS, 1.0), np.random.default_rng(0)).tolist()) == list(range(12))
 
 
 def observed_lengths() -> list[int]:
     """Lengths of random spans in a sentence so long that two hardly ever meet."""
-    positions = np.sort(random_span(10**9, NO_SPANS, 2e-5, np.random.default_rng(4)))
+    positions = np.sort(random_span(asked(10**9, NO_SPANS, 2e-5), np.random.default_rng(4)))
     runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
     return [len(run) for run in runs]
 
 
 def test_random_spans_are_of_geometric_length() -> None:
-    # Up to the longest but one, the ratios of a geometric distribution hold however the tail is treated.
+    # Joshi et al. 2019, section 3.1: l ~ Geo(0.2), clipped at 10 so that the mean is 3.8 (the next test).
     counts = Counter(observed_lengths())
-    assert max(counts) == SPAN_MAX_LENGTH
+    assert max(counts) == SPAN_MAX_LENGTH == 10
     assert min(counts) == 1
-    observed = np.array([counts[length] for length in range(1, SPAN_MAX_LENGTH)])
-    weights = (1 - SPAN_GEOMETRIC_P) ** np.arange(SPAN_MAX_LENGTH - 1)
+    observed = np.array([counts[length] for length in range(1, SPAN_MAX_LENGTH + 1)])
+    weights = 0.2 * 0.8 ** np.arange(SPAN_MAX_LENGTH)
     assert stats.chisquare(observed, weights / weights.sum() * observed.sum()).pvalue > 1e-3
 
 
@@ -126,11 +185,12 @@ def test_mask_replaces_one_for_one_and_keeps_the_answer() -> None:
 
 def test_a_registered_scheme_is_found_by_its_name() -> None:
     @register_masking("first_word")
-    def first_word(length: int, spans: np.ndarray, rate: float, generator: np.random.Generator) -> np.ndarray:
+    def first_word(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
         return np.arange(1)
 
     try:
         assert masking_scheme("first_word") is first_word
+        assert scheme_source("first_word") is None
         with pytest.raises(UserError, match="'first_word' is registered twice"):
             register_masking("first_word")(first_word)
     finally:
@@ -140,3 +200,124 @@ def test_a_registered_scheme_is_found_by_its_name() -> None:
 def test_an_unknown_scheme_names_the_choices() -> None:
     with pytest.raises(UserError, match=r"'pretrain\.masking'.*'spam'.*random_span, random_token, salient_span"):
         masking_scheme("spam")
+
+
+# --- a user's own function
+
+OWN = """
+import numpy as np
+
+NOT_A_FUNCTION = 3
+
+def every_other(request, generator):
+    return np.arange(0, request.length, 2)
+
+def by_lot(request, generator):
+    return [int(generator.integers(request.length))]
+
+def nothing(request, generator): return np.empty(0, np.int64)
+def none(request, generator): return None
+def beyond(request, generator): return np.array([0, request.length])
+def before(request, generator): return np.array([-1])
+def twice(request, generator): return np.array([3, 1, 3])
+def floats(request, generator): return np.array([0.0, 1.0])
+def truths(request, generator): return np.arange(request.length) < 2
+def table(request, generator): return np.zeros((2, 2), np.int64)
+def ragged(request, generator): return [[1], [2, 3]]
+def crash(request, generator): raise KeyError("tags")
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a module of the folder one works in, that is on no path yet."""
+    name = "own_masks_for_this_test"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.chdir(tmp_path)
+    importlib.invalidate_caches()
+    yield name
+    sys.modules.pop(name, None)
+
+
+def test_a_function_of_a_module_is_a_scheme(own: str) -> None:
+    generator = np.random.default_rng(0)
+    assert masking_scheme(f"{own}:every_other")(asked(7), generator).tolist() == [0, 2, 4, 6]
+    draws = [masking_scheme(f"{own}:by_lot")(asked(7), generator) for _ in range(100)]
+    assert {int(place) for (place,) in draws} == set(range(7))
+
+
+def test_the_source_of_a_module_is_its_file(own: str, tmp_path: Path) -> None:
+    assert scheme_source(f"{own}:every_other") == tmp_path / f"{own}.py"
+    assert own not in sys.modules  # to look does not run it
+    assert [scheme_source(name) for name in BUILT_IN] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("nothing", "no position"),
+        ("none", "None"),
+        ("beyond", "position 7"),
+        ("before", "position -1"),
+        ("twice", "position 3 twice"),
+        ("floats", "values of type float64"),
+        ("truths", "values of type bool"),
+        ("table", "no flat list"),
+        ("ragged", "no flat list"),
+    ],
+)
+def test_what_a_function_returns_is_checked(own: str, function: str, said: str) -> None:
+    scheme = masking_scheme(f"{own}:{function}")
+    with pytest.raises(UserError) as caught:
+        scheme(asked(7), np.random.default_rng(0))
+    message = str(caught.value)
+    assert message.startswith(f"parameter 'pretrain.masking': '{own}:{function}' returned {said} for a sentence of 7")
+    assert "\n" not in message
+
+
+def test_a_function_that_fails_is_named(own: str) -> None:
+    with pytest.raises(UserError, match=r"'pretrain\.masking': 'own_masks_\w+:crash' failed with KeyError \('tags'\)"):
+        masking_scheme(f"{own}:crash")(asked(), np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("function", ["missing", "NOT_A_FUNCTION", ""])
+def test_a_missing_function_is_named(own: str, function: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        masking_scheme(f"{own}:{function}")
+    message = str(caught.value)
+    assert message.startswith(f"parameter 'pretrain.masking': '{own}:{function}': no function '{function}' in")
+    assert str(tmp_path) in message
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "reason"),
+    [
+        ("no_such_module_here", None, "no"),
+        ("no_such_package_here.masks", None, "no"),
+        ("broken_masks", "def f(:\n", "invalid syntax"),
+        ("raising_masks", "raise RuntimeError('two\\nlines')", "two lines"),
+        ("", None, ""),
+        (".masks", None, ""),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named(
+    own: str, module: str, source: str | None, reason: str, tmp_path: Path
+) -> None:
+    if source:
+        (tmp_path / f"{module}.py").write_text(source)
+        importlib.invalidate_caches()
+    ask = [masking_scheme] if source else [masking_scheme, scheme_source]  # a source that does not run has a digest
+    for function in ask:
+        with pytest.raises(UserError) as caught:
+            function(f"{module}:f")  # type: ignore[operator]
+        message = str(caught.value)
+        assert message.startswith(f"parameter 'pretrain.masking': '{module}:f': module '{module}' cannot be imported (")
+        assert reason.lower() in message.lower()
+        assert "PYTHONPATH" in message
+        assert "\n" not in message
+
+
+def test_a_module_without_a_file_has_no_identity() -> None:
+    with pytest.raises(UserError, match="module 'sys' cannot be imported"):
+        scheme_source("sys:exit")

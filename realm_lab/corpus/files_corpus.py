@@ -11,7 +11,6 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
-from realm_lab.config import Corpus, Files
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.chunking import cut_document, split_sentences
 from realm_lab.corpus.readers import DROPPED_DUPLICATE_DOCUMENT, read_documents, read_questions
@@ -19,6 +18,7 @@ from realm_lab.corpus.records import Document, Passage, Question, Sentence
 from realm_lab.corpus.salient_spans import Tagger, find_tagger
 from realm_lab.corpus.vocabulary import token_counter, tokenizer_digest
 from realm_lab.errors import UserError
+from realm_lab.parameters import Corpus, Files
 
 Split = Literal["train", "dev", "test"]
 

@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from realm_lab.config import Params
 from realm_lab.core.files import atomic_directory, digest, digest_file, write_json
 from realm_lab.core.seeding import derive_seed
 from realm_lab.corpus.answers import holds_answer, normalise_answer
@@ -37,7 +36,9 @@ from realm_lab.corpus.vocabulary import (
     wordpiece_from_vocabulary,
 )
 from realm_lab.errors import UserError
+from realm_lab.parameters import Params
 
+FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is taken
 BATCH = 4096
 HELD_OUT_SHARE = 0.02  # of the sentences of file corpora: half for development, half for test
 MIN_SENTENCE_WORDPIECES = 6
@@ -123,10 +124,14 @@ class SentenceRow(NamedTuple):
 
 
 class SentenceWriter:
-    """Writes one set of sentences, in batches; what cannot be a query is dropped and counted."""
+    """Writes one set of sentences, in batches; what cannot be a query is dropped and counted.
 
-    def __init__(self, writer: Writer, name: str):
-        self._writer, self._name = writer, name
+    Sentences without a salient span are queries too where `pretrain.sentence_choice` is `any`; held-out sets, in which
+    the one span is masked, have none.
+    """
+
+    def __init__(self, writer: Writer, name: str, *, needs_span: bool):
+        self._writer, self._name, self._needs_span = writer, name, needs_span
         folder = writer.folder / name
         self._tokens = RaggedWriter(folder, "tokens", writer.dtype)
         self._spans = RaggedWriter(folder, "spans", np.int32)
@@ -141,7 +146,7 @@ class SentenceWriter:
             dropped["sentence longer than corpus.sentence_length"] += 1
         elif len(tokens) < MIN_SENTENCE_WORDPIECES:
             dropped[f"sentence shorter than {MIN_SENTENCE_WORDPIECES} wordpieces"] += 1
-        elif not spans:
+        elif not spans and self._needs_span:
             dropped["sentence without a salient span"] += 1
         else:
             self._waiting.append(SentenceRow(tokens, spans, origin, gold))
@@ -155,6 +160,8 @@ class SentenceWriter:
         np.array([row.origin for row in rows], np.int32).tofile(self._origins)
         np.array([row.gold for row in rows], np.int32).tofile(self._gold)
         self._writer.counts[self._name] += len(rows)
+        if not self._needs_span:
+            self._writer.counts[f"{self._name} with a salient span"] += sum(bool(row.spans) for row in rows)
         self._waiting = []
 
     def close(self) -> None:
@@ -169,7 +176,8 @@ class SentenceWriter:
 def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
     """What a prepared corpus depends on; its digest names the folder. File corpora do not depend on the seed."""
     corpus = params.corpus.model_dump(mode="json")
-    described: dict[str, object] = {"corpus": corpus, "tokenizer": params.tokenizer.model_dump(mode="json")}
+    tokenizer = params.tokenizer.model_dump(mode="json")
+    described: dict[str, object] = {"format": FORMAT, "corpus": corpus, "tokenizer": tokenizer}
     if params.tokenizer.checkpoint is not None:
         described["tokenizer_files"] = _folder_digest(Path(params.tokenizer.checkpoint))
     if params.corpus.source == "toy":
@@ -226,7 +234,7 @@ def _prepare_toy(params: Params, folder: Path, seed: int, progress: Progress) ->
                 f"world of {toy.entities:,} entities have {world.pieces_per_name} wordpieces; raise it"
             )
     writer = Writer(folder, params, tokenizer, progress)
-    in_train = SentenceWriter(writer, "sentences")
+    in_train = SentenceWriter(writer, "sentences", needs_span=False)
     same = params.corpus.pretrain_corpus == "same"
 
     def collect(item: TaggedPassage, row: int, encoding: Encoding) -> None:
@@ -238,7 +246,7 @@ def _prepare_toy(params: Params, folder: Path, seed: int, progress: Progress) ->
     if toy.changed_fraction:
         writer.passages("passages_updated", (TaggedPassage(*pair) for pair in world.passages(edition=1)))
     for split in SPLITS:
-        target = in_train if split == "train" else SentenceWriter(writer, f"cloze_{split}")
+        target = in_train if split == "train" else SentenceWriter(writer, f"cloze_{split}", needs_span=True)
         if split != "train" or not same:
             kept = None if split == "train" else "object"  # held-out clozes ask for the value of the fact
             for batch in batched(world.sentences(split), BATCH):
@@ -276,8 +284,8 @@ def _write_articles(writer: Writer, world: ToyWorld, count: int) -> None:
 def _prepare_files(params: Params, folder: Path, progress: Progress) -> Writer:
     source = FilesCorpus(params.corpus.files, params.corpus, _files_tokenizer(params))
     writer = Writer(folder, params, source.tokenizer, progress)
-    in_train = SentenceWriter(writer, "sentences")
-    held_out = {split: SentenceWriter(writer, f"cloze_{split}") for split in ("dev", "test")}
+    in_train = SentenceWriter(writer, "sentences", needs_span=False)
+    held_out = {split: SentenceWriter(writer, f"cloze_{split}", needs_span=True) for split in ("dev", "test")}
     separate = None if params.corpus.pretrain_corpus == "same" else source.pretrain_sentences()
 
     def add(tokens: list[int], spans: list[int], origin: int, identity: str) -> None:

@@ -3,8 +3,8 @@
 <folder>/manifest.json            counts, drops by reason, digests
 <folder>/tokenizer/               Hugging Face tokenizer folder
 <folder>/passages/                knowledge corpus Z        (passages_updated/: its second edition)
-<folder>/sentences/               pre-training corpus X
-<folder>/cloze_dev/, cloze_test/  held-out sentences of the same kind
+<folder>/sentences/               pre-training corpus X, also sentences without a salient span
+<folder>/cloze_dev/, cloze_test/  held-out sentences, each with one salient span
 <folder>/articles/                pairs for the reader's warm start (toy world only)
 <folder>/questions_train/, _dev/, _test/
 """
@@ -154,9 +154,10 @@ class Passages:
 
 
 class Sentences:
-    """Sentences with salient spans. `spans[i]` is a flat list of (first wordpiece, end wordpiece) pairs.
+    """Sentences and their salient spans, which may be none.
 
-    `origins` and `gold` are rows of the knowledge corpus, or NO_ROW.
+    `spans[i]` is a flat list of (first wordpiece, end wordpiece) pairs; `origins` and `gold` are rows of the
+    knowledge corpus, or NO_ROW.
     """
 
     def __init__(self, folder: Path, token_dtype: Any):
@@ -171,6 +172,18 @@ class Sentences:
     def salient_spans(self, row: int) -> np.ndarray:
         """Wordpiece spans [first, end) of one sentence, int32 [spans, 2]."""
         return np.asarray(self.spans[row]).reshape(-1, 2)
+
+    def rows_with_spans(self) -> np.ndarray:
+        """Rows with a salient span, ascending, int64; reads the offsets alone."""
+        return np.flatnonzero(self.spans.offsets[1:] > self.spans.offsets[:-1])
+
+    def span_count(self) -> int:
+        """Salient spans of all sentences together."""
+        return int(self.spans.offsets[-1]) // 2
+
+    def rows_of_spans(self, numbers: np.ndarray) -> np.ndarray:
+        """The sentence of each salient span, the spans numbered through the corpus from 0, int64."""
+        return np.searchsorted(self.spans.offsets, 2 * np.asarray(numbers), side="right") - 1
 
 
 class Articles:

@@ -12,13 +12,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from realm_lab.config import Params
 from realm_lab.core.process import autocast
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.models.inputs import join
 from realm_lab.models.reader import Reader
-from realm_lab.models.realm import candidate_log_probs
-from realm_lab.models.spans import span_log_probs
+from realm_lab.models.spans import passage_log_probs, span_log_probs, span_logit_sums
+from realm_lab.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
 
 QUESTIONS_AT_ONCE = 32
@@ -28,7 +27,7 @@ class Candidate(NamedTuple):
     """One passage and its best span."""
 
     row: int
-    log_prior: float  # log p(z|x)
+    log_prior: float  # log p(z|x): the retriever's, or z's share of the joint softmax
     log_span: float  # log p(s|z,x) of the best span
     span: tuple[int, int]  # characters of the body
     text: str
@@ -52,7 +51,11 @@ def answer_questions(
     special: SpecialIds,
     queries: Sequence[np.ndarray],
 ) -> list[Answer]:
-    """Read the top passages of each question; the answer is the span of largest p(z|x) p(s|z,x)."""
+    """Read the top passages of each question; the answer is the span of largest p(z, s|x) = p(z|x) p(s|z,x).
+
+    p(z|x) is as in fine-tuning (models/spans.py), so that with `finetune.softmax: joint` this is the largest
+    h(s, z) + f(x, z).
+    """
     reader.eval()
     retriever.embedder.eval()
     answers = []
@@ -60,11 +63,13 @@ def answer_questions(
         part = queries[start : start + QUESTIONS_AT_ONCE]
         query_BD = retriever.embed_queries(part)
         rows_BK = retriever.find(query_BD, params.finetune.candidates, null=False)
-        log_prior_BK = candidate_log_probs(retriever.indexed_score(query_BD, rows_BK)).cpu()
+        score_BK = retriever.indexed_score(query_BD, rows_BK)
         for number, query in enumerate(part):
             rows = [int(row) for row in rows_BK[number] if row >= 0]
-            log_spans, places = _best_spans(params, reader, special, query, rows, retriever)
-            candidates = _cut_out(rows, log_prior_BK[number].tolist(), log_spans, places, retriever, tokenizer)
+            log_spans, places, span_logit_sum_K = _best_spans(params, reader, special, query, rows, retriever)
+            score_1K = score_BK[number : number + 1, : len(rows)]  # what a small corpus leaves empty stands last
+            log_prior = passage_log_probs(score_1K, span_logit_sum_K[None], params.finetune.softmax)[0].tolist()
+            candidates = _cut_out(rows, log_prior, log_spans, places, retriever, tokenizer)
             joint = [candidate.log_prior + candidate.log_span for candidate in candidates]
             best = int(np.argmax(joint))
             answers.append(Answer(candidates[best].text, best, candidates))
@@ -73,8 +78,9 @@ def answer_questions(
 
 def _best_spans(
     params: Params, reader: Reader, special: SpecialIds, query: np.ndarray, rows: list[int], retriever: Retriever
-) -> tuple[list[float], list[tuple[int, int]]]:
-    """Of each passage, the best span's log p(s|z,x) and (first wordpiece of the body, end)."""
+) -> tuple[list[float], list[tuple[int, int]], Tensor]:
+    """Of each passage, the best span's log p(s|z,x) and (first wordpiece of the body, end), and the log sum of all
+    spans' logits [K]."""
     device = next(reader.parameters()).device
     longest = params.corpus.sentence_length + params.corpus.passage_length
     batch = join([query] * len(rows), [retriever.passages.bodies[row] for row in rows], special, longest).to(device)
@@ -88,7 +94,7 @@ def _best_spans(
     for place in flat.tolist():
         first, width = place // widths - offset, place % widths
         places.append((first, first + width + 1))
-    return best.tolist(), places
+    return best.tolist(), places, span_logit_sums(logits_NLW)
 
 
 def _cut_out(

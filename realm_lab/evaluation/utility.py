@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.config import Params
 from realm_lab.core.process import autocast
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
@@ -19,6 +18,7 @@ from realm_lab.models.inputs import join, pad_positions
 from realm_lab.models.marginal import read_candidates
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, reader_log_probs, retrieval_utility
+from realm_lab.parameters import Params
 from realm_lab.retrieval.retriever import NULL, Retriever
 
 SENTENCES_AT_ONCE = 32
@@ -43,13 +43,14 @@ def run_cloze(
 ) -> ClozeResult:
     """Read the first `count` held-out sentences, each with its one span masked, under every candidate.
 
-    The null document is always read and the passage a sentence was taken from never is, whatever pre-training does,
-    so that utility is comparable between runs.
+    Candidates are found and ranked as in pre-training, and p(z|x) is over the same ones, but the null document is
+    always read and the passage a sentence was taken from never is, so that utility is comparable between runs.
     """
     reader.eval()
     retriever.embedder.eval()
-    null = params.pretrain.null_document != "off"
-    places = params.pretrain.candidates + (0 if null else 1)
+    settings = params.pretrain
+    null = settings.null_document != "off"
+    places = settings.candidates + int(not null)
     numbers = spread(len(sentences), count)
     masked = [mask_first_span(sentences, int(number), special.mask) for number in numbers]
     origins = np.asarray(sentences.origins[numbers], np.int64)
@@ -59,9 +60,11 @@ def run_cloze(
         queries = [sentence.tokens for sentence in part]
         query_BD = retriever.embed_queries(queries)
         trivial = origins[start : start + SENTENCES_AT_ONCE]
-        rows_BK = retriever.find(
-            query_BD, places, null=True, trivial=trivial, by_article=params.pretrain.exclude_trivial == "article"
-        )
+        by_article = settings.exclude_trivial == "article"
+        found = settings.over_retrieve + 1 if settings.over_retrieve else places
+        rows_BK = retriever.find(query_BD, found, null=True, trivial=trivial, by_article=by_article)
+        if settings.over_retrieve:
+            rows_BK = retriever.rerank(query_BD, rows_BK, places)
         score_BK = retriever.score(query_BD, rows_BK)
         if not null:
             score_BK[:, 0] = WITHOUT_PRIOR
@@ -131,12 +134,14 @@ def top1_correct(
 
 
 def cloze_metrics(result: ClozeResult) -> dict[str, float]:
-    """Means over the sentences; utilities in nats per span."""
+    """Means over the sentences; utilities in nats per span, but for the one per token, a mean over masked tokens."""
     prior_BK = result.log_prior_BK.exp()
     is_real_BK = torch.from_numpy(result.rows_BK[:, 1:] >= 0)
     top = result.log_prior_BK[:, 1:].argmax(1, keepdim=True)
+    utility_B = (prior_BK * result.utility_BK).sum(1)
     values = {
-        "retrieval_utility": (prior_BK * result.utility_BK).sum(1).mean().item(),
+        "retrieval_utility": utility_B.mean().item(),
+        "retrieval_utility_per_token": utility_B.sum().item() / sum(len(each.positions) for each in result.masked),
         "retrieval_utility_top1": result.utility_BK[:, 1:].gather(1, top).mean().item(),
         "retrieval_utility_best": result.utility_BK[:, 1:]
         .masked_fill(~is_real_BK, -torch.inf)

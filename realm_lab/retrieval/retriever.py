@@ -1,6 +1,6 @@
 """Candidates of a query: top passages, the null document, never the trivial candidate (section 3.4)."""
 
-# Shapes: B queries, K candidates, N passages, D embedding size
+# Shapes: B queries, K candidates, L candidates before the ranking, U distinct documents, N passages, D embedding size
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join
 from realm_lab.models.realm import retrieval_score
-from realm_lab.retrieval.index import Exclusion, IndexGeneration, build_index, check_index, embed_rows, search
+from realm_lab.retrieval.exact import ExactSearch
+from realm_lab.retrieval.index import IndexGeneration, build_index, check_index, embed_rows
+from realm_lab.retrieval.search import Exclusion, SearchBackend
 
 NULL = -1  # row of the null document
 ABSENT = -2  # row of a place that too small a corpus left empty
@@ -45,12 +47,15 @@ class Retriever:
         self.device = next(embedder.parameters()).device
         self._articles_N = torch.from_numpy(np.ascontiguousarray(passages.articles)).to(self.device, torch.int64)
         self.index: IndexGeneration | None = None
+        self.backend: SearchBackend | None = None  # finds passages in it
         self.snapshot: Embedder | None = None  # the weights behind the index; embeds queries when search is stale
         self.null_offset = 0.0  # added to the null document's score (calibration)
 
-    def refresh(self, step: int) -> None:
-        """Build the index from the current weights."""
-        self.adopt(self._build(step), copy.deepcopy(self.embedder) if self._search_query == "stale" else None)
+    def refresh(self, step: int, reuse_embeddings: bool = False) -> None:
+        """Build the index from the current weights; `reuse_embeddings` where none behind them has moved since."""
+        reused = self.index if reuse_embeddings else None
+        index = self._build(step) if reused is None else reused._replace(step=step)
+        self.adopt(index, copy.deepcopy(self.embedder) if self._search_query == "stale" else None)
 
     def _build(self, step: int) -> IndexGeneration:
         return build_index(
@@ -67,6 +72,8 @@ class Retriever:
     def adopt(self, index: IndexGeneration, snapshot: Embedder | None) -> None:
         """Use an index that was built elsewhere; one of another corpus is refused."""
         check_index(index, self.corpus_digest, len(self.passages))
+        if self.index is None or index.embeddings_ND is not self.index.embeddings_ND:
+            self.backend = ExactSearch(index.embeddings_ND)
         self.index = index
         self.snapshot = snapshot.requires_grad_(False).eval() if snapshot is not None else None
 
@@ -89,19 +96,37 @@ class Retriever:
         `trivial` holds each query's own passage (or -1), which, or whose whole article, is never returned; places
         that a small corpus leaves empty are ABSENT.
         """
-        assert self.index is not None, "search before the index was built"
+        assert self.backend is not None, "search before the index was built"
         exclude = None
         if trivial is not None:
             own_B = torch.from_numpy(np.asarray(trivial, np.int64)).to(self.device)
             if by_article:
                 own_B = torch.where(own_B >= 0, self._articles_N[own_B.clamp(min=0)], own_B)
             exclude = Exclusion(own_B, self._articles_N if by_article else None)
-        found = search(self.index, query_BD.detach(), count - int(null), exclude).rows_BK.cpu().numpy()
+        found = self.backend.search(query_BD, count - int(null), exclude).rows_BK.cpu().numpy()
         rows_BK = np.full((len(query_BD), count), ABSENT, np.int64)
         rows_BK[:, int(null) : int(null) + found.shape[1]] = np.where(found < 0, ABSENT, found)
         if null:
             rows_BK[:, 0] = NULL
         return rows_BK
+
+    @torch.no_grad()
+    def rerank(self, query_BD: Tensor, rows_BL: np.ndarray, count: int) -> np.ndarray:
+        """The best `count` of the candidates that `find` returned, by the current weights without dropout.
+
+        int64 [B, count]: the null document stays first and takes one place, then passages, best first, of equal
+        scores the lower row; ABSENT is last.
+        """
+        assert count <= rows_BL.shape[1], "fewer candidates than are to be kept"
+        null = int((rows_BL[:, :1] == NULL).any())
+        training = self.embedder.training
+        self.embedder.eval()
+        score_BL = self.score(query_BD, rows_BL[:, null:]).double().cpu().numpy()
+        self.embedder.train(training)
+        score_BL[rows_BL[:, null:] == ABSENT] = -np.inf
+        order_BL = np.lexsort((rows_BL[:, null:], -score_BL), axis=1) + null
+        kept_BK = np.concatenate([np.zeros((len(rows_BL), null), np.int64), order_BL], axis=1)[:, :count]
+        return np.take_along_axis(rows_BL, kept_BK, axis=1)
 
     def score(self, query_BD: Tensor, rows_BK: np.ndarray) -> Tensor:
         """f(x, z) with the current weights, differentiable in both towers, float32 [B, K]; ABSENT scores -1e4.
@@ -109,20 +134,22 @@ class Retriever:
         Each distinct document of the batch is embedded once.
         """
         distinct, where = np.unique(np.where(rows_BK == ABSENT, NULL, rows_BK), return_inverse=True)
-        document_UD = embed_rows(
-            self.embedder,
-            self.passages,
-            distinct,
-            self._special,
-            self._passage_length,
-            self._token_budget,
-            self._precision,
-        )
         where_BK = torch.from_numpy(where.reshape(rows_BK.shape)).to(self.device)
-        score_BK = retrieval_score(query_BD, document_UD[where_BK])
+        score_BK = retrieval_score(query_BD, self._documents(distinct)[where_BK])
         rows = torch.from_numpy(rows_BK).to(self.device)
         score_BK = score_BK + self.null_offset * (rows == NULL)
         return score_BK.masked_fill(rows == ABSENT, -1.0e4)
+
+    def _documents(self, rows_U: np.ndarray) -> Tensor:
+        """Embed_doc of distinct rows, ascending, [U, D]; a learned null document is its vector, not encoded."""
+        null_D = getattr(self.embedder, "null_vector", None)
+        learned = null_D is not None and bool(rows_U[0] == NULL)
+        vectors = [null_D[None].float()] if null_D is not None and learned else []
+        encoded = rows_U[int(learned) :]
+        if len(encoded):
+            settings = (self._special, self._passage_length, self._token_budget, self._precision)
+            vectors.append(embed_rows(self.embedder, self.passages, encoded, *settings))
+        return torch.cat(vectors)
 
     def indexed_score(self, query_BD: Tensor, rows_BK: np.ndarray) -> Tensor:
         """f(x, z) with the index's frozen document vectors, [B, K] (fine-tuning, section 3.3)."""

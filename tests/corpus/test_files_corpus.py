@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from tokenizers import Tokenizer
 
-from realm_lab.config import Corpus, Files
 from realm_lab.corpus import files_corpus, readers
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.vocabulary import token_counter, train_wordpiece
 from realm_lab.errors import UserError
+from realm_lab.parameters import Corpus, Files
 
 
 def write_squad(path: Path, articles: dict[str, list[str]], questions: int = 2) -> str:
@@ -63,7 +63,9 @@ def corpus_of(
     tokenizer: Tokenizer | None, passage_length: int = 64, updated: bool = False, **files: Any
 ) -> FilesCorpus:
     named = Files(**files)
-    return FilesCorpus(named, Corpus(files=named, passage_length=passage_length), tokenizer, updated)
+    source: Literal["separate", "same"] = "separate" if named.pretrain else "same"
+    settings = Corpus(files=named, pretrain_corpus=source, passage_length=passage_length)
+    return FilesCorpus(named, settings, tokenizer, updated)
 
 
 def articles_of(corpus: FilesCorpus) -> list[str]:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from realm_lab.config import Params
 from realm_lab.core.files import digest
 from realm_lab.corpus import prepare as prepare_module
 from realm_lab.corpus.answers import holds_answer, normalise_answer
@@ -22,6 +21,7 @@ from realm_lab.corpus.store import NO_ROW, Manifest, PreparedCorpus, Sentences
 from realm_lab.corpus.toy_world import SPLITS, ToyWorld
 from realm_lab.corpus.vocabulary import load_tokenizer
 from realm_lab.errors import UserError
+from realm_lab.parameters import Params
 
 PEOPLE = (
     "Ada Bela Cora Dora Edna Fritz Gerda Hanna Ida Jonas Karl Lena Maria Nils Otto Paula Rosa Sven Ute Vera".split()
@@ -145,6 +145,7 @@ def test_the_manifest_counts_what_is_there(toy: Prepared) -> None:
     assert toy.manifest.key == digest(corpus_inputs(toy.params, 0))
     assert counts["articles"] == toy.params.corpus.toy.articles
     assert counts["passages"] == counts["passages_updated"] == len(corpus.passages())
+    assert counts["sentences with a salient span"] == counts["sentences"]  # every sentence of the world has one
     for name in ("sentences", "cloze_dev", "cloze_test"):
         assert counts[name] == len(corpus.sentences(name))
     for split in SPLITS:
@@ -326,6 +327,7 @@ def test_file_sentences_decode_to_a_sentence_of_their_origin(filed: Prepared) ->
     for name in ("sentences", "cloze_dev", "cloze_test"):
         sentences = filed.corpus.sentences(name)
         assert len(sentences) > 0
+        assert (len(sentences.rows_with_spans()) == len(sentences)) == (name != "sentences")
         for number in range(len(sentences)):
             tokens = sentences.tokens[number]
             body = passages.text.row(sentences.origins[number])["body"].lower().replace(" ", "")
@@ -356,10 +358,25 @@ def test_held_out_sentences_of_files_are_not_in_x_and_have_one_span(filed: Prepa
 
 def test_drops_of_files_are_counted_by_reason(filed: Prepared) -> None:
     total = sum(filed.manifest.counts[name] for name in ("sentences", "cloze_dev", "cloze_test"))
-    assert filed.manifest.dropped["sentence without a salient span"] >= 80 * 3 * 2  # two of four have no name
+    assert set(filed.manifest.dropped) == {"sentence without a salient span"}
+    held_out = filed.manifest.counts["cloze_dev"] + filed.manifest.counts["cloze_test"]
+    assert 0 < filed.manifest.dropped["sentence without a salient span"] < 5 * held_out  # of the held-out alone
     assert total == 80 * 3 * 4 - sum(filed.manifest.dropped.values())
     shortest = min(filed.corpus.sentences().tokens.lengths)
     assert shortest >= MIN_SENTENCE_WORDPIECES
+
+
+def test_x_keeps_sentences_without_a_salient_span(filed: Prepared) -> None:
+    sentences = filed.corpus.sentences()
+    with_spans = sentences.rows_with_spans()
+    assert filed.manifest.counts["sentences with a salient span"] == len(with_spans)
+    without = np.setdiff1d(np.arange(len(sentences)), with_spans)
+    assert {filed.tokenizer.decode(sentences.tokens[row].tolist()) for row in without.tolist()} == {
+        "there are some things that people know.",
+        "it was not so long ago.",
+    }
+    assert len(without) > 0.9 * 80 * 3 * 2  # two of four have no name; a few are held out
+    assert (np.diff(sentences.origins) >= 0).all()  # in the order of the text, with or without
 
 
 def test_gold_rows_of_files_hold_the_answer_and_are_of_the_document(filed: Prepared) -> None:
@@ -384,7 +401,7 @@ def test_a_separate_pretraining_corpus_has_no_origins(
     params = files_params(squad_path, corpus__pretrain_corpus="separate", corpus__files__pretrain=[other])
     prepared = made(params, tmp_path / "corpus")
     sentences = prepared.corpus.sentences()
-    assert 30 < len(sentences) <= 60
+    assert 30 < len(sentences.rows_with_spans()) <= 60
     assert (np.asarray(sentences.origins) == NO_ROW).all()
     decoded = [prepared.tokenizer.decode(sentences.tokens[number].tolist()) for number in range(len(sentences))]
     assert any("1981" in text.replace(" ", "") for text in decoded)  # of the other file: Z ends with 1979
@@ -411,6 +428,12 @@ def test_the_key_of_files_depends_on_their_content_not_on_the_seed(files_params:
     assert digest(corpus_inputs(params, 1)) == key
     squad(path, 3)
     assert digest(corpus_inputs(params, 0)) != key
+
+
+def test_the_key_says_in_which_format_a_folder_is(tiny: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest(corpus_inputs(tiny.params(), 0))
+    monkeypatch.setattr(prepare_module, "FORMAT", prepare_module.FORMAT + 1)
+    assert digest(corpus_inputs(tiny.params(), 0)) != before
 
 
 def test_what_does_not_concern_the_source_does_not_change_the_key(files_params: FilesParams, tiny: ModuleType) -> None:

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from realm_lab.corpus.records import Passage, Question
 from realm_lab.corpus.store import (
+    NO_ROW,
     Passages,
     PreparedCorpus,
     Questions,
     Ragged,
     RaggedWriter,
+    Sentences,
     TextTable,
     TextTableWriter,
     question_row,
@@ -123,6 +125,23 @@ def test_passages_round_trip(tmp_path: Path) -> None:
 def test_tokens_take_the_smallest_type_that_holds_them(size: int, dtype: type) -> None:
     assert token_dtype(size) is dtype
     assert np.iinfo(dtype).max >= size - 1
+
+
+def test_rows_with_spans_and_the_rows_of_spans(tmp_path: Path) -> None:
+    spans: list[list[int]] = [[], [0, 1, 2, 4], [], [], [1, 2], [3, 5, 0, 1, 6, 7], []]
+    for name, dtype, rows in (("tokens", np.uint16, [[7] * 9] * len(spans)), ("spans", np.int32, spans)):
+        writer = RaggedWriter(tmp_path, name, dtype)
+        writer.append(rows)
+        writer.close()
+    for name in ("origins", "gold"):
+        np.full(len(spans), NO_ROW, np.int32).tofile(tmp_path / f"{name}.bin")
+    sentences = Sentences(tmp_path, np.uint16)
+    assert len(sentences) == 7
+    assert sentences.rows_with_spans().tolist() == [1, 4, 5]
+    assert sentences.span_count() == 6
+    assert sentences.rows_of_spans(np.arange(6)).tolist() == [1, 1, 4, 5, 5, 5]
+    assert sentences.salient_spans(0).shape == (0, 2)
+    assert sentences.salient_spans(1).tolist() == [[0, 1], [2, 4]]
 
 
 def manifest(folder: Path, **changes: Any) -> Path:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NUMBERS = (0, 11, 40, 77, 90)
 
 
-def ask(system: TinySystem, queries: list[np.ndarray], **finetune: int) -> list[Answer]:
+def ask(system: TinySystem, queries: list[np.ndarray], **finetune: int | str) -> list[Answer]:
     params = system.params.model_copy(update={"finetune": system.params.finetune.model_copy(update=finetune)})
     return answer_questions(params, system.built_retriever(), system.reader, system.tokenizer, system.special, queries)
 
@@ -55,6 +55,30 @@ def test_the_answer_is_the_likeliest_span_of_the_likeliest_passage(
     assert len(bests) > 1  # the reader's view of a span does change which passage wins
 
 
+def test_a_joint_softmax_answers_with_its_largest_logit(system: TinySystem, reference: Reference) -> None:
+    questions = system.corpus.questions("dev")
+    queries = [questions.tokens[number] for number in range(30)]
+    documents = [reference.document(row) for row in range(len(system.passages))]
+    joint, factored = (ask(system, queries, candidates=4, softmax=softmax) for softmax in ("joint", "factored"))
+    for query, answer in zip(queries[:6], joint, strict=False):
+        scores = {row: (reference.query(query) @ document).item() for row, document in enumerate(documents)}
+        logits = {}  # of every span of every passage, f(x, z) added
+        for candidate in answer.candidates:
+            body = np.asarray(system.passages.bodies[candidate.row])
+            for span, logit in reference.span_logits(query, body, 3).items():
+                logits[candidate.row, span] = logit + scores[candidate.row]
+        total = np.logaddexp.reduce(list(logits.values()))
+        row, (start, end) = max(logits, key=lambda place: logits[place])
+        best = answer.candidates[answer.best]
+        assert (best.row, best.wordpieces) == (row, tuple(system.passages.bodies[row][start : end + 1].tolist()))
+        assert best.log_prior + best.log_span == pytest.approx(logits[row, (start, end)] - total, abs=1e-4)
+        for candidate in answer.candidates:
+            own = [value for (row, _), value in logits.items() if row == candidate.row]
+            assert candidate.log_prior == pytest.approx(np.logaddexp.reduce(own) - total, abs=1e-4)
+            assert candidate.log_span == pytest.approx(max(own) - np.logaddexp.reduce(own), abs=1e-4)
+    assert [answer.text for answer in joint] != [answer.text for answer in factored]
+
+
 def test_the_spans_of_the_text_are_those_of_the_wordpieces(system: TinySystem) -> None:
     questions = system.corpus.questions("dev")
     for answer in ask(system, [questions.tokens[number] for number in NUMBERS]):
@@ -88,7 +112,7 @@ def test_answers_do_not_depend_on_the_batch(system: TinySystem, monkeypatch: pyt
 
 def test_dropout_is_off(system: TinySystem) -> None:
     shape = system.embedder.query_encoder.shape._replace(dropout=0.5)
-    embedder = Embedder(shape, system.params.model.projection_size, share_towers=False)
+    embedder = Embedder(shape, system.embedder.head)
     embedder.load_state_dict(system.embedder.state_dict())
     reader = type(system.reader)(shape, system.params.finetune.span_hidden_size)
     reader.load_state_dict(system.reader.state_dict())

@@ -115,6 +115,6 @@ def test_zero_shot_rows_of_a_stale_index_ask_with_its_own_tower(system: TinySyst
 
 
 def _other_embedder(system: TinySystem):  # type: ignore[no-untyped-def]
-    from realm_lab.models.export import new_embedder
+    from realm_lab.models.initial import new_embedder
 
     return new_embedder(system.params, system.corpus.manifest.vocabulary_size, 5, None)

@@ -1,4 +1,4 @@
-"""Exact search against enumeration, and an index that belongs to its corpus."""
+"""The embeddings of every passage, and an index that belongs to its corpus."""
 
 from __future__ import annotations
 
@@ -9,128 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from realm_lab.core.process import Ranks
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
 from realm_lab.retrieval import index as index_module
-from realm_lab.retrieval.index import Exclusion, IndexGeneration, build_index, check_index, embed_rows, search
+from realm_lab.retrieval.index import IndexGeneration, build_index, check_index, embed_rows
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
 
-# Shapes: N passages, B queries, K results, D embedding size
-
-QUERIES = 5
-CHUNKS = (1, 7, 16, 1000)  # passages searched at once
-
-
-def generation(embeddings_ND: Tensor) -> IndexGeneration:
-    return IndexGeneration(embeddings_ND, "corpus", 0)
-
-
-def enumerate_all(
-    embeddings_ND: Tensor, query_BD: Tensor, count: int, allowed_BN: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The best rows and scores by sorting all of them: by score, then by row; -1 where none is left."""
-    scores_BN = (query_BD.double() @ embeddings_ND.double().T).numpy()
-    if allowed_BN is not None:
-        scores_BN[~allowed_BN] = -np.inf
-    rows_BK = np.stack([np.lexsort((np.arange(len(scores)), -scores)) for scores in scores_BN])[:, :count]
-    scores_BK = np.take_along_axis(scores_BN, rows_BK, axis=1)
-    return np.where(np.isneginf(scores_BK), -1, rows_BK), scores_BK
-
-
-def random_vectors(total: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(total, 6, generator=generator), torch.randn(QUERIES, 6, generator=generator)
-
-
-@pytest.fixture(params=CHUNKS)
-def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Search this many passages at once."""
-    monkeypatch.setattr(index_module, "SEARCH_CHUNK_SCORES", request.param * QUERIES)
-    return int(request.param)
-
-
-@pytest.mark.parametrize("count", [1, 5, 16, 50])
-def test_search_equals_the_enumeration(chunk: int, count: int) -> None:
-    embeddings_ND, query_BD = random_vectors(50)
-    found = search(generation(embeddings_ND), query_BD, count)
-    rows_BK, scores_BK = enumerate_all(embeddings_ND, query_BD, count)
-    np.testing.assert_array_equal(found.rows_BK.numpy(), rows_BK)
-    np.testing.assert_allclose(found.scores_BK.numpy(), scores_BK, atol=1e-5)
-
-
-def test_search_holds_no_more_scores_than_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index_module, "SEARCH_CHUNK_SCORES", 7 * QUERIES)
-    embeddings_ND, query_BD = random_vectors(50)
-    sizes: list[int] = []
-    original = index_module._is_forbidden
-
-    def counted(exclude: Exclusion, start: int, length: int) -> Tensor:
-        sizes.append(length)
-        return original(exclude, start, length)
-
-    monkeypatch.setattr(index_module, "_is_forbidden", counted)
-    search(generation(embeddings_ND), query_BD, 3, Exclusion(torch.full((QUERIES,), -1), None))
-    assert sizes == [7] * 7 + [1]
-
-
-def tied_vectors(total: int = 50) -> tuple[Tensor, Tensor]:
-    """Small whole numbers: many passages score exactly alike."""
-    generator = torch.Generator().manual_seed(0)
-    embeddings_ND = torch.randint(-1, 2, (total, 3), generator=generator).float()
-    return embeddings_ND, torch.randint(-1, 2, (QUERIES, 3), generator=generator).float()
-
-
-def test_ties_lose_no_score_and_no_order(chunk: int) -> None:
-    embeddings_ND, query_BD = tied_vectors()
-    for count in (1, 3, 8, 50):
-        found = search(generation(embeddings_ND), query_BD, count)
-        _, scores_BK = enumerate_all(embeddings_ND, query_BD, count)
-        np.testing.assert_array_equal(found.scores_BK.numpy(), scores_BK)
-        for rows in found.rows_BK.tolist():
-            assert len(set(rows)) == count
-        same = found.scores_BK[:, 1:] == found.scores_BK[:, :-1]
-        assert (found.rows_BK.diff(dim=1)[same] > 0).all()  # among equals, the lower row stands first
-
-
-def test_ties_go_to_the_lower_row() -> None:
-    embeddings_ND, query_BD = tied_vectors()
-    for count in (1, 3, 8):
-        found = search(generation(embeddings_ND), query_BD, count)
-        rows_BK, _ = enumerate_all(embeddings_ND, query_BD, count)
-        np.testing.assert_array_equal(found.rows_BK.numpy(), rows_BK)
-
-
-@pytest.mark.parametrize("by_group", [False, True])
-@pytest.mark.parametrize("count", [1, 4, 12])
-def test_what_is_forbidden_is_never_returned(chunk: int, by_group: bool, count: int) -> None:
-    embeddings_ND, query_BD = random_vectors(12, seed=1)
-    groups = np.arange(12) // 5
-    best = enumerate_all(embeddings_ND, query_BD, 1)[0][:, 0]
-    forbidden = np.where(np.arange(QUERIES) == 3, -1, groups[best] if by_group else best)  # query 3: nothing
-    exclude = Exclusion(torch.from_numpy(forbidden), torch.from_numpy(groups) if by_group else None)
-    allowed_BN = (groups if by_group else np.arange(12))[None] != forbidden[:, None]
-    found = search(generation(embeddings_ND), query_BD, count, exclude)
-    rows_BK, scores_BK = enumerate_all(embeddings_ND, query_BD, count, allowed_BN)
-    np.testing.assert_array_equal(found.rows_BK.numpy(), rows_BK)
-    np.testing.assert_allclose(found.scores_BK.numpy(), scores_BK, atol=1e-5)
-    assert found.rows_BK[3, 0] == best[3]
-    if count == 12:
-        assert (found.rows_BK[0] == -1).sum() == (~allowed_BN[0]).sum() > 0
-        assert found.scores_BK[0, -1] == -torch.inf
-
-
-def test_row_0_and_article_0_can_be_forbidden() -> None:
-    embeddings_ND, query_BD = random_vectors(6)
-    for group in (None, torch.tensor([0, 0, 0, 1, 1, 1])):
-        found = search(
-            generation(embeddings_ND), query_BD, 6, Exclusion(torch.zeros(QUERIES, dtype=torch.int64), group)
-        )
-        banned = [0] if group is None else [0, 1, 2]
-        assert not np.isin(found.rows_BK.numpy(), banned).any()
-        assert (found.rows_BK >= 0).sum(1).tolist() == [6 - len(banned)] * QUERIES
+# Shapes: N passages, D embedding size
 
 
 def build(system: TinySystem, token_budget: int = 2048) -> IndexGeneration:
@@ -161,7 +50,7 @@ def test_chunks_and_groups_change_no_vector(system: TinySystem, monkeypatch: pyt
 
 
 def test_building_uses_no_dropout_and_leaves_the_embedder_as_it_was(system: TinySystem) -> None:
-    dropping = Embedder(system.embedder.query_encoder.shape._replace(dropout=0.5), 32, share_towers=False)
+    dropping = Embedder(system.embedder.query_encoder.shape._replace(dropout=0.5), system.embedder.head)
     dropping.load_state_dict(system.embedder.state_dict())
     dropping.train()
     index = build(system._replace(embedder=dropping))
@@ -199,3 +88,16 @@ def test_an_index_of_another_corpus_is_refused() -> None:
     for corpus_digest, passages in (("b" * 64, 7), ("a" * 64, 8)):
         with pytest.raises(UserError, match=r"7 passages of corpus aaaaaaaaaaaa, .*; build the index again"):
             check_index(index, corpus_digest, passages)
+
+
+@pytest.mark.parametrize("size", [2, 3, 500])
+def test_the_parts_of_ranks_are_disjoint_and_add_up_to_the_same_bits(system: TinySystem, size: int) -> None:
+    rows = np.arange(len(system.passages))
+    settings = (system.embedder, system.passages, rows, system.special, 32, 256, "float32")
+    with torch.no_grad():
+        whole_ND = embed_rows(*settings)
+        parts = [embed_rows(*settings, Ranks(rank, size)) for rank in range(size)]
+    assert torch.equal(sum(parts[1:], parts[0]), whole_ND)
+    assert sum((part_ND != 0).any(1).long() for part_ND in parts).tolist() == [1] * len(rows)  # type: ignore[union-attr]
+    if size < 4:
+        assert all((part_ND != 0).any() for part_ND in parts)  # none is idle

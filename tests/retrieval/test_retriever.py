@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
@@ -20,7 +20,7 @@ from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
 
-# Shapes: B queries, K candidates, N passages, D embedding size
+# Shapes: B queries, K candidates, L candidates before the ranking, N passages, D embedding size
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +210,80 @@ def test_calibration_takes_no_notice_of_absent_places(system: TinySystem, querie
     assert short.calibrate_null(queries, 9, None) == pytest.approx(exact.calibrate_null(queries, 6, None), abs=1e-4)
 
 
+def learned(system: TinySystem) -> tuple[Retriever, Embedder, nn.Parameter]:
+    """A retriever whose null document is a learned vector."""
+    embedder = copy.deepcopy(system.embedder)
+    size = embedder.document_projection.out_features
+    vector_D = nn.Parameter(torch.randn(size, generator=torch.Generator().manual_seed(5)))
+    embedder.null_vector = vector_D
+    retriever = system.retriever(embedder=embedder)
+    retriever.refresh(0)
+    return retriever, embedder, vector_D
+
+
+def test_a_learned_null_document_is_its_vector_and_the_others_stay(
+    system: TinySystem, retriever: Retriever, queries: list[np.ndarray]
+) -> None:
+    learning, _, vector_D = learned(system)
+    rows_BK = np.array([[NULL, 4, ABSENT], [NULL, 200, 17]])
+    with torch.no_grad():
+        query_BD = learning.embed_queries(queries[:2])
+        score_BK, encoded_BK = learning.score(query_BD, rows_BK), retriever.score(query_BD, rows_BK)
+        learning.null_offset = 2.5
+        shifted_BK = learning.score(query_BD, rows_BK)
+        only_BK = learning.score(query_BD, rows_BK[:, :1])
+    torch.testing.assert_close(score_BK[:, 0], query_BD @ vector_D)
+    torch.testing.assert_close(shifted_BK[:, 0], score_BK[:, 0] + 2.5)
+    torch.testing.assert_close(only_BK[:, 0], shifted_BK[:, 0])  # a batch without a passage
+    assert (score_BK[:, 0] - encoded_BK[:, 0]).abs().min() > 1e-2
+    torch.testing.assert_close(score_BK[:, 1:], encoded_BK[:, 1:], atol=1e-5, rtol=0)
+
+
+def test_a_learned_null_document_gets_the_gradient_of_its_column(system: TinySystem, queries: list[np.ndarray]) -> None:
+    retriever, embedder, vector_D = learned(system)
+    query_BD = retriever.embed_queries(queries[:3]).detach()
+    score_BK = retriever.score(query_BD, np.array([[NULL, 4], [NULL, 9], [NULL, ABSENT]]))
+    (gradient_D,) = torch.autograd.grad(score_BK[:, 0].sum(), vector_D, retain_graph=True)
+    torch.testing.assert_close(gradient_D, query_BD.sum(0))
+    matrix = embedder.document_projection.weight  # the document tower has no part in it
+    from_null, from_passages = (
+        torch.autograd.grad(score_BK[:, column].sum(), [matrix, vector_D], retain_graph=True) for column in (0, 1)
+    )
+    assert not from_null[0].any()
+    assert from_passages[0].any()
+    assert not from_passages[1].any()
+
+
+def test_no_empty_text_is_embedded_where_the_null_document_is_learned(
+    system: TinySystem, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[int] = []
+    original = Embedder.embed_documents
+
+    def watched(self: Embedder, batch: Batch) -> Tensor:
+        lengths.extend(batch.mask_BL.sum(1).tolist())
+        return original(self, batch)
+
+    monkeypatch.setattr(Embedder, "embed_documents", watched)
+    rows_BK = np.array([[NULL, 4, ABSENT]])
+    for (retriever, *_), expected in ((learned(system), 1), ((system.built_retriever(),), 2)):
+        lengths.clear()
+        with torch.no_grad():
+            retriever.score(retriever.embed_queries(queries[:1]), rows_BK)
+        assert len(lengths) == expected
+        assert (min(lengths) == 3) == (expected == 2)  # [CLS][SEP][SEP]
+
+
+def test_a_learned_null_document_can_be_calibrated(system: TinySystem, queries: list[np.ndarray]) -> None:
+    retriever, _, vector_D = learned(system)
+    retriever.calibrate_null(queries, 6, None)
+    rows_BK = find(retriever, queries, 6, null=True)
+    with torch.no_grad():
+        query_BD = retriever.embed_queries(queries)
+        top = retriever.score(query_BD, rows_BK[:, 1:]).mean().item()
+        assert (query_BD @ vector_D).mean().item() + retriever.null_offset == pytest.approx(top, abs=1e-4)
+
+
 def changed(system: TinySystem, tiny: ModuleType, search_query: str) -> tuple[Retriever, Embedder]:
     """A retriever whose weights moved on after the index was built, and the weights behind the index."""
     embedder = copy.deepcopy(system.embedder)
@@ -255,6 +329,102 @@ def test_a_refresh_ends_the_staleness(system: TinySystem, tiny: ModuleType, quer
     assert not torch.allclose(retriever.index.embeddings_ND, before_ND)
     with torch.no_grad():
         assert torch.equal(retriever.search_queries(queries), retriever.embed_queries(queries))
+
+
+def current_scores(system: TinySystem, embedder: Embedder, queries: list[np.ndarray]) -> np.ndarray:
+    """f(x, z) of every passage of the corpus with these weights, float32 [B, N]."""
+    retriever = system.retriever(embedder=embedder)
+    retriever.refresh(0)
+    assert retriever.index is not None
+    with torch.no_grad():
+        return (retriever.embed_queries(queries) @ retriever.index.embeddings_ND.T).numpy()
+
+
+@pytest.mark.parametrize("search_query", ["stale", "fresh"])
+@pytest.mark.parametrize("null", [False, True])
+@pytest.mark.parametrize("found", [5, 30, 320])
+def test_what_an_old_index_found_is_ranked_by_the_current_weights(
+    system: TinySystem, tiny: ModuleType, queries: list[np.ndarray], search_query: str, null: bool, found: int
+) -> None:
+    retriever, _ = changed(system, tiny, search_query)
+    places = 5 + int(null)
+    rows_BL = find(retriever, queries, found + int(null), null=null)
+    with torch.no_grad():
+        rows_BK = retriever.rerank(retriever.embed_queries(queries), rows_BL, places)
+    assert rows_BK.shape == (len(queries), places)
+    scores_BN = current_scores(system, retriever.embedder, queries)
+    for rows, among, scores in zip(rows_BK, rows_BL, scores_BN, strict=True):
+        assert rows[: int(null)].tolist() == [NULL] * int(null)
+        best = sorted(among[int(null) :].tolist(), key=lambda row: -scores[row])[:5]
+        assert rows[int(null) :].tolist() == best
+    first = slice(int(null), places)
+    assert (rows_BK[:, first] != rows_BL[:, first]).any()  # the old order is another
+    if found == len(system.passages):  # no passage was left out: as if the index were fresh
+        np.testing.assert_array_equal(rows_BK[:, first], ranked(scores_BN)[:, :5])
+
+
+@pytest.mark.parametrize(("count", "by_article", "left"), [(5, False, [0, 1, 2, 4]), (10, True, [8, 9]), (8, True, [])])
+def test_ranking_again_brings_no_trivial_candidate_back_and_keeps_absent_places_last(
+    system: TinySystem, queries: list[np.ndarray], count: int, by_article: bool, left: list[int]
+) -> None:
+    retriever = few(system, count)
+    trivial = np.full(len(queries), 3)
+    rows_BL = find(retriever, queries, 12, null=True, trivial=trivial, by_article=by_article)
+    with torch.no_grad():
+        query_BD = 1e6 * retriever.embed_queries(queries)  # some passages score less than absent places do
+        assert not left or retriever.score(query_BD, rows_BL).min() < -1e4
+        rows_BK = retriever.rerank(query_BD, rows_BL, 7)
+    for rows in rows_BK.tolist():
+        assert rows[0] == NULL
+        assert sorted(rows[1 : 1 + len(left)]) == left
+        assert rows[1 + len(left) :] == [ABSENT] * (6 - len(left))
+
+
+def test_equal_scores_are_ranked_by_row(system: TinySystem, queries: list[np.ndarray]) -> None:
+    embedder = copy.deepcopy(system.embedder)
+    torch.nn.init.zeros_(embedder.document_projection.weight)
+    retriever = system.retriever(embedder=embedder)
+    with torch.no_grad():
+        query_BD = retriever.embed_queries(queries[:2])
+    rows_BL = np.array([[NULL, 30, 7, 200, 4], [NULL, 9, 8, ABSENT, ABSENT]])
+    assert retriever.rerank(query_BD, rows_BL, 4).tolist() == [[NULL, 4, 7, 30], [NULL, 8, 9, ABSENT]]
+
+
+def test_ranking_again_takes_no_gradient_and_no_dropout(
+    system: TinySystem, tiny: ModuleType, queries: list[np.ndarray]
+) -> None:
+    dropping = tiny.build_system(system.corpus, model={"dropout": 0.5})
+    retriever = dropping.built_retriever()
+    with torch.no_grad():
+        query_BD = retriever.embed_queries(queries)
+    expected = retriever.rerank(query_BD, find(retriever, queries, 40), 20)
+    retriever.embedder.train()
+    before = torch.get_rng_state()
+    rows_BL = retriever.find(query_BD, 40, null=False)
+    assert retriever.rerank(query_BD.requires_grad_(), rows_BL, 20).tolist() == expected.tolist()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert retriever.embedder.training
+    assert all(parameter.grad is None for parameter in retriever.embedder.parameters())
+
+
+def test_a_refresh_may_keep_the_vectors_of_a_frozen_document_tower(
+    system: TinySystem, tiny: ModuleType, queries: list[np.ndarray]
+) -> None:
+    embedder = copy.deepcopy(system.embedder)
+    retriever = system.retriever("stale", embedder)
+    retriever.refresh(3, reuse_embeddings=True)  # there are none yet
+    assert retriever.index is not None
+    before_ND = retriever.index.embeddings_ND
+    tiny.scramble(embedder.query_encoder, seed=8)
+    retriever.refresh(9, reuse_embeddings=True)
+    assert retriever.index.embeddings_ND is before_ND
+    assert retriever.index.step == 9
+    with torch.no_grad():  # the query tower did move on
+        assert torch.equal(retriever.search_queries(queries), retriever.embed_queries(queries))
+    built = system.retriever(embedder=embedder)
+    built.refresh(9)
+    assert built.index is not None
+    assert torch.equal(built.index.embeddings_ND, before_ND)
 
 
 def test_indexed_scores_are_the_scores_while_the_index_is_fresh(

@@ -1,0 +1,145 @@
+"""What a search is: its result, what it must not return, and the one score that every backend reports.
+
+The score of a query and a passage is their inner product, summed in float64 by halves in a fixed order and rounded to
+float32 once. It depends on nothing but the two vectors: not on the batch, the chunk, the backend, the threads or the
+device, which a float32 matrix product does. Results are ordered by this score; of equal scores the lower row is first.
+"""
+
+# Shapes: N passages, B queries, K results, M pairs of a query and a row, P forbidden pairs, D embedding size
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from realm_lab.errors import UserError
+
+ABSENT = torch.iinfo(torch.int64).max  # stands after every row of equal score
+PIECE_VALUES = 1 << 21  # float64 products held at once: 16 MiB
+
+
+class SearchResult(NamedTuple):
+    """Top passages of each query, best first; rows are -1 where too few were allowed."""
+
+    rows_BK: Tensor  # int64
+    scores_BK: Tensor  # float32, -inf where rows are -1
+
+
+class Exclusion(NamedTuple):
+    """What a query must not retrieve: its own passage, or every passage of its article."""
+
+    forbidden_B: Tensor  # int64 passage rows or article numbers; -1 forbids nothing
+    group_N: Tensor | None  # article number of each passage; None: rows are compared
+
+
+class SearchBackend(Protocol):
+    """Finds the passages of largest inner product, [B, count]; a forbidden one is never returned."""
+
+    name: str
+
+    def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult: ...
+
+
+def checked_queries(query_BD: Tensor, size: int, count: int) -> Tensor:
+    """The queries, detached; refused where they are not finite."""
+    if not torch.isfinite(query_BD).all():
+        raise UserError("the query embeddings are not finite: training has diverged; lower the learning rates")
+    if query_BD.ndim != 2 or query_BD.shape[1] != size:
+        raise UserError(f"the queries have shape {list(query_BD.shape)}, the index holds vectors of {size} numbers")
+    if count < 0:
+        raise UserError(f"{count} passages were asked for; ask for 0 or more")
+    return query_BD.detach()
+
+
+def true_scores(query_BD: Tensor, embeddings_ND: Tensor, query_M: Tensor, row_M: Tensor) -> Tensor:
+    """The score of each pair, float32 [M]: the same bits wherever and beside whatever it is computed."""
+    total, size = len(row_M), query_BD.shape[1]
+    score_M = torch.empty(total, dtype=torch.float32, device=query_BD.device)
+    step = max(1, PIECE_VALUES // max(1, size))
+    for start in range(0, total, step):
+        piece = slice(start, start + step)
+        # The product of two float32 numbers is exact in float64.
+        sum_MD = embeddings_ND[row_M[piece]].double() * query_BD[query_M[piece]].double()
+        width = size
+        while width > 1:  # additions of whole slices: their order does not depend on the shape of the batch
+            half = (width + 1) // 2
+            sum_MD[:, : width - half] += sum_MD[:, half:width]
+            width = half
+        score_M[piece] = sum_MD[:, 0].float()
+    return score_M
+
+
+class Best(NamedTuple):
+    """The best pairs so far: scores_BK descending, -inf with row ABSENT where there is none yet."""
+
+    scores_BK: Tensor
+    rows_BK: Tensor
+
+    @classmethod
+    def none(cls, queries: int, count: int, device: torch.device) -> Best:
+        """Nothing found yet."""
+        scores_BK = torch.full((queries, count), -torch.inf, device=device)
+        return cls(scores_BK, torch.full((queries, count), ABSENT, dtype=torch.int64, device=device))
+
+    def add_(self, query_M: Tensor, row_M: Tensor, score_M: Tensor) -> None:
+        """Let new pairs, none of them held already, compete for the places of their queries."""
+        if not len(query_M):
+            return
+        count = self.scores_BK.shape[1]
+        touched_Q = query_M.unique()
+        held = touched_Q.repeat_interleave(count)
+        query = torch.cat([held, query_M])
+        row = torch.cat([self.rows_BK[touched_Q].flatten(), row_M])
+        score = torch.cat([self.scores_BK[touched_Q].flatten(), score_M])
+        order = row.argsort(stable=True)
+        order = order[score[order].argsort(descending=True, stable=True)]
+        order = order[query[order].argsort(stable=True)]
+        sizes_Q = torch.searchsorted(query[order], touched_Q, right=True)
+        first_Q = torch.searchsorted(query[order], touched_Q)
+        assert bool((sizes_Q - first_Q >= count).all())
+        kept = order[(first_Q[:, None] + torch.arange(count, device=order.device)).flatten()]
+        self.scores_BK[touched_Q] = score[kept].view(-1, count)
+        self.rows_BK[touched_Q] = row[kept].view(-1, count)
+
+    def result(self) -> SearchResult:
+        """The result, with -1 for places that stayed empty."""
+        return SearchResult(self.rows_BK.masked_fill(self.rows_BK == ABSENT, -1), self.scores_BK)
+
+
+class Forbidden:
+    """The pairs an exclusion forbids, by row; finding those of an article again costs nothing while it is the same."""
+
+    def __init__(self, total: int):
+        self._total = total
+        self._group_N: Tensor | None = None
+        self._sorted_N = self._order_N = torch.empty(0, dtype=torch.int64)
+
+    def pairs(self, exclude: Exclusion | None, device: torch.device) -> tuple[Tensor, Tensor]:
+        """(query_P, row_P), ascending in the row."""
+        if exclude is None:
+            nothing = torch.empty(0, dtype=torch.int64, device=device)
+            return nothing, nothing
+        forbidden_B = exclude.forbidden_B.to(device)
+        query_P = torch.arange(len(forbidden_B), device=device)
+        if exclude.group_N is None:
+            inside_B = (forbidden_B >= 0) & (forbidden_B < self._total)
+            query_P, row_P = query_P[inside_B], forbidden_B[inside_B]
+        else:
+            self._remember(exclude.group_N, device)
+            first_B = torch.searchsorted(self._sorted_N, forbidden_B)
+            many_B = torch.searchsorted(self._sorted_N, forbidden_B, right=True) - first_B
+            many_B = many_B.masked_fill(forbidden_B < 0, 0)  # -1 forbids nothing, whatever the groups are
+            query_P = query_P.repeat_interleave(many_B)
+            start_P = (first_B - (many_B.cumsum(0) - many_B)).repeat_interleave(many_B)
+            row_P = self._order_N[start_P + torch.arange(len(query_P), device=device)]
+        order_P = row_P.argsort(stable=True)
+        return query_P[order_P], row_P[order_P]
+
+    def _remember(self, group_N: Tensor, device: torch.device) -> None:
+        if self._group_N is not group_N:
+            if len(group_N) != self._total:
+                raise UserError(f"{len(group_N)} article numbers were given for an index of {self._total} passages")
+            self._sorted_N, self._order_N = group_N.to(device).sort(stable=True)
+            self._group_N = group_N
