@@ -17,7 +17,7 @@ from realm_lab import __version__
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
-    from realm_lab.config import Params
+    from realm_lab.parameters import Params
 
 PROGRAM = "realm-lab"
 EXIT_UNEXPECTED = 1

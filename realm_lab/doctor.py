@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from realm_lab.config import Params
+from realm_lab.parameters import Params
 
 GIB = 2**30
 LOW_DISK_GIB = 5.0  # a toy study needs well under one, a real one several

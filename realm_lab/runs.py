@@ -2,19 +2,22 @@
 
 A stage's key is the digest of the parameters that matter to it, the seed, the engine version and the key of the
 stage before, so two runs with the same beginning share it, and a changed default can never relabel old results.
+Where a parameter names a folder or a source file, its content counts and not its place.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from realm_lab import ENGINE_VERSION
-from realm_lab.config import Params
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.errors import UserError
+from realm_lab.masking import scheme_source
+from realm_lab.parameters import Params
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
 
 LABELS = ("warm_start", "realm")  # the baseline arm first
@@ -23,6 +26,18 @@ SECTIONS = {
     "pretrain": ("model", "pretrain"),
     "finetune": ("model", "finetune"),
     "evaluate": ("pretrain", "evaluate"),
+}
+CURVES = ("interval_steps", "cloze_sentences", "questions")  # of `evaluate`: what shapes the log of pre-training
+# The names that a parameter knows for what a stage begins with; any other value is a folder.
+INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
+    "pretrain": {
+        "initial_reader": ("warm_start", "scratch"),
+        "initial_retriever": ("warm_start", "scratch", "encoder"),
+    },
+    "finetune": {
+        "initial_reader": ("previous", "warm_start", "scratch"),
+        "initial_retriever": ("previous", "warm_start", "scratch"),
+    },
 }
 
 
@@ -65,27 +80,53 @@ def plan_runs(params: Params) -> list[Plan]:
 
 
 def _keys(params: Params, label: str, seed: int | None, corpus_key: str) -> dict[str, str]:
-    values = params.model_dump(mode="json")
+    values = _by_content(params, label)
     names = [name for name in SECTIONS if label == "realm" or name != "pretrain"]
     keys: dict[str, str] = {}
     above = corpus_key
     for name in names:
-        matters = {section: values[section] for section in SECTIONS[name]}
+        matters: dict[str, Any] = {section: values[section] for section in SECTIONS[name]}
+        if name == "pretrain":
+            matters["evaluate"] = {part: values["evaluate"][part] for part in CURVES}
+        if name == "evaluate":  # of pre-training, how utility is measured; where it began is in the keys before
+            matters["pretrain"] = {k: v for k, v in values["pretrain"].items() if k not in INITIAL_STATES["pretrain"]}
         described = {"stage": name, "engine": ENGINE_VERSION, "seed": seed, "before": above, "params": matters}
-        if name == "warm_start" and params.model.checkpoint is not None:
-            described["checkpoint"] = digest_checkpoint(Path(params.model.checkpoint))
         above = keys[name] = digest(described)
     return keys
 
 
-def digest_checkpoint(folder: Path) -> str:
-    """Digest of a Hugging Face folder's weights; a missing one is a UserError."""
-    for name in ("config.json", "model.safetensors"):
-        if not (folder / name).exists():
-            raise UserError(
-                f"{folder / name}: no such file; model.checkpoint must be a local Hugging Face folder with safetensors"
-            )
-    return digest({name: digest_file(folder / name) for name in ("config.json", "model.safetensors")})
+def _by_content(params: Params, label: str) -> dict[str, Any]:
+    """The parameters, with the content of folders and source files that the run uses in the place of their names."""
+    values = params.model_dump(mode="json")
+    if params.model.checkpoint is not None:
+        values["model"]["checkpoint"] = digest_checkpoint(Path(params.model.checkpoint), "model.checkpoint")
+    for stage in ("pretrain", "finetune") if label == "realm" else ("finetune",):
+        for name, known in INITIAL_STATES[stage].items():
+            if values[stage][name] not in known:
+                folder = Path(values[stage][name])
+                values[stage][name] = digest_checkpoint(folder, f"{stage}.{name}", known)
+    source = scheme_source(params.pretrain.masking) if label == "realm" else None
+    if source is not None:
+        values["pretrain"]["masking"] = {"name": params.pretrain.masking, "source": digest_file(source)}
+    return values
+
+
+def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -> str:
+    """Digest of the models in a folder: all its .safetensors and .json files, by their paths in it.
+
+    Raises:
+        UserError: no such folder, or no models in it; `names` are what else the parameter may be.
+    """
+    remedy = "give a local folder with config.json and safetensors"
+    if names:
+        remedy = f"choose {', '.join(names)}, or {remedy}"
+    if names and not folder.is_dir():
+        raise UserError(f"parameter '{parameter}': no folder '{folder}'; {remedy}")
+    paths = sorted(path for pattern in ("*.safetensors", "*.json") for path in folder.rglob(pattern) if path.is_file())
+    for wanted in ("config.json", "model.safetensors"):
+        if not any(path.parent == folder and path.suffix == Path(wanted).suffix for path in paths):
+            raise UserError(f"parameter '{parameter}': {folder / wanted}: no such file; {remedy}")
+    return digest({path.relative_to(folder).as_posix(): digest_file(path) for path in paths})
 
 
 def corpus_folder(root: Path, plan: Plan) -> Path:
@@ -111,16 +152,16 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
 
 def record_run(runs: Path, plan: Plan, params: Params, study: str = "default") -> RunRecord:
     """Write run.json of a run."""
-    values = params.model_dump(mode="json")
-    values.pop("launch")
-    values.pop("seeds")
+    values, contents = params.model_dump(mode="json"), _by_content(params, plan.label)
+    for name in ("launch", "seeds"):
+        del values[name], contents[name]
     inputs = corpus_inputs(params, plan.seed)
     inputs.pop("seed", None)  # of a toy world; equal cells differ in their seed alone
     record = RunRecord(
         label=plan.label,
         seed=plan.seed,
         run_key=plan.run_key,
-        cell_key=digest({"params": values, "inputs": inputs, "label": plan.label, "engine": ENGINE_VERSION}),
+        cell_key=digest({"params": contents, "inputs": inputs, "label": plan.label, "engine": ENGINE_VERSION}),
         study=study,
         baseline=plan.label == LABELS[0],
         preset=params.preset,

@@ -20,10 +20,20 @@ PACKAGE = REPOSITORY / "realm_lab"
 
 # From the bottom: a room may import those before it.
 ROOMS = (
-    "errors config core tracking corpus runs masking models retrieval evaluation training systems sweeps reporting "
-    "stages doctor cli"
+    "errors parameters config core reference_page tracking corpus masking runs models retrieval evaluation training "
+    "systems reporting stages doctor cli"
 ).split()
-TORCH_FREE = ("errors", "config", "tracking", "corpus", "runs", "sweeps", "reporting", "cli")
+TORCH_FREE = (
+    "errors",
+    "parameters",
+    "config",
+    "reference_page",
+    "tracking",
+    "corpus",
+    "runs",
+    "reporting",
+    "cli",
+)
 ONLY_DOOR = {"mlflow": "realm_lab.tracking.mlflow_mirror", "matplotlib": "realm_lab.reporting.figures"}
 # What would make `realm-lab --help` slow.
 NOT_AT_START = {"torch", "transformers", "mlflow", "pandas", "numpy", "matplotlib", "pydantic", "faiss", "dvc", "rich"}
@@ -163,8 +173,8 @@ def loaded_after_importing(modules: list[str]) -> set[str]:
     return {name.split(".")[0] for name in done.stdout.split()}
 
 
-def test_reports_tracking_and_sweeps_start_without_torch() -> None:
-    modules = modules_of("errors", "config", "tracking", "runs", "sweeps", "reporting")
+def test_reports_and_tracking_start_without_torch() -> None:
+    modules = modules_of("errors", "parameters", "config", "reference_page", "tracking", "runs", "reporting")
     assert not {"torch", "faiss"} & loaded_after_importing(modules)
 
 

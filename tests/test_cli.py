@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from realm_lab import __version__, cli
-from realm_lab.config import Params
 from realm_lab.errors import UserError
+from realm_lab.parameters import Params
 
 VERBS = "prepare warm-start pretrain finetune evaluate report mirror ask fill doctor".split()
 

@@ -13,8 +13,9 @@ import pytest
 from rich.console import Console
 
 from realm_lab import cli, doctor
-from realm_lab.config import Params, load
+from realm_lab.config import load
 from realm_lab.doctor import Finding, examine, show
+from realm_lab.parameters import Params
 
 
 def params(folder: Path, text: str = "preset: smoke\n") -> Params:

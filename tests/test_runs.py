@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from realm_lab.config import Params, flatten, load
+from realm_lab.config import flatten, load
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
+from realm_lab.parameters import Params
 from realm_lab.runs import LABELS, corpus_folder, open_stage, plan_run, plan_runs, record_run
 
 TINY = Path(__file__).with_name("tiny.yaml")
@@ -24,6 +25,9 @@ FIRST_FELT = {
     "pretrain": "pretrain",
     "finetune": "finetune",
     "evaluate": "evaluate",
+    "evaluate.interval_steps": "pretrain",  # what shapes the curves of pre-training
+    "evaluate.cloze_sentences": "pretrain",
+    "evaluate.questions": "pretrain",
 }
 IRRELEVANT = ("launch.", "seeds", "preset", "corpus.files.", "tokenizer.vocabulary_size")  # of a toy world
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
@@ -36,9 +40,21 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "model.checkpoint": None,
     "model.hidden_size": 32,
     "model.heads": 4,
+    "model.activation": "gelu_new",
+    "model.pooling": "tanh",
+    "model.score_scale": "inverse_sqrt",
     "model.precision": "bfloat16",
     "warm_start.embedder.initial_encoder": "scratch",
     "pretrain.masking": "random_token",
+    "pretrain.sentence_choice": "by_span",
+    "pretrain.over_retrieve": 9,
+    "pretrain.watch.stop": None,  # asks for a bound: a test of its own
+    "pretrain.initial_reader": "scratch",
+    "pretrain.initial_retriever": "encoder",
+    "finetune.softmax": "joint",
+    "finetune.early_loss_candidates": 30,
+    "finetune.initial_reader": "warm_start",
+    "finetune.initial_retriever": "warm_start",
     "pretrain.null_document": "off",
     "pretrain.exclude_trivial": "off",
     "pretrain.marginal": "token",
@@ -51,6 +67,8 @@ def other_value(name: str, value: Any) -> Any:
     """A value that differs."""
     if name in OTHERS:
         return OTHERS[name]
+    if name.endswith(".decay_from"):
+        return "start"
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -75,8 +93,13 @@ def keys(params: Params, label: str = "realm", seed: int = 0) -> dict[str, str]:
 @pytest.mark.parametrize("name", MATTERING)
 def test_every_parameter_that_matters_changes_the_keys_from_its_stage_on(name: str) -> None:
     before, after = keys(BASE), keys(load(TINY, {name: MATTERING[name]}))
-    first = ORDER.index(FIRST_FELT[name.split(".")[0]])
+    first = ORDER.index(FIRST_FELT.get(name) or FIRST_FELT[name.split(".")[0]])
     assert [stage for stage in ORDER if before[stage] == after[stage]] == list(ORDER[:first])
+
+
+def test_stopping_at_a_bound_is_in_the_key() -> None:
+    bound = {"pretrain.watch.min_entropy": 0.1}
+    assert keys(load(TINY, bound))["pretrain"] != keys(load(TINY, bound | {"pretrain.watch.stop": True}))["pretrain"]
 
 
 @pytest.mark.parametrize(
@@ -84,6 +107,7 @@ def test_every_parameter_that_matters_changes_the_keys_from_its_stage_on(name: s
     [
         {"launch.device": "auto", "launch.processes": 5, "launch.threads": 3, "launch.token_budget": 5},
         {"launch.checkpoint_interval_seconds": 9, "launch.log_interval_steps": 7, "launch.tracking_uri": "x"},
+        {"launch.ranks": 2, "launch.micro_batch": 1, "launch.recompute": True, "launch.compile": True},
         {"seeds": [0, 1, 2]},
     ],
 )
@@ -93,7 +117,14 @@ def test_how_work_is_launched_changes_no_key(change: dict[str, Any]) -> None:
 
 def test_every_launch_parameter_was_tried() -> None:
     tried = {"device", "processes", "threads", "token_budget", "checkpoint_interval_seconds", "log_interval_steps"}
-    assert set(type(BASE.launch).model_fields) == {*tried, "tracking_uri"}
+    assert set(type(BASE.launch).model_fields) == {
+        *tried,
+        "tracking_uri",
+        "ranks",
+        "micro_batch",
+        "recompute",
+        "compile",
+    }
 
 
 def test_a_default_that_is_spelled_out_is_the_same_run() -> None:
@@ -201,11 +232,16 @@ def test_a_stage_folder_tells_what_it_is(tmp_path: Path) -> None:
     assert corpus_folder(tmp_path, plan) == tmp_path / "data" / "prepared" / plan.corpus_key[:12]
 
 
-def test_the_content_of_a_checkpoint_is_in_the_keys(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
+def made_checkpoint(folder: Path) -> Path:
+    (folder / "document").mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"one")
+    (folder / "document" / "model.safetensors").write_bytes(b"one")
+    return folder
+
+
+def test_the_content_of_a_checkpoint_is_in_the_keys(tmp_path: Path) -> None:
+    folder = made_checkpoint(tmp_path / "checkpoint")
     params = load(TINY, {"model.checkpoint": str(folder)})
     before = keys(params)
     (folder / "model.safetensors").write_bytes(b"two")
@@ -214,3 +250,67 @@ def test_the_content_of_a_checkpoint_is_in_the_keys(tmp_path: Path) -> None:
     shutil.rmtree(folder)
     with pytest.raises(UserError, match=r"config\.json: no such file"):
         keys(params)
+
+
+FOLDERS = [
+    ("pretrain.initial_reader", "pretrain"),
+    ("pretrain.initial_retriever", "pretrain"),
+    ("finetune.initial_reader", "finetune"),
+    ("finetune.initial_retriever", "finetune"),
+]
+
+
+@pytest.mark.parametrize(("name", "first"), FOLDERS)
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "document/model.safetensors"])
+def test_the_content_of_what_a_stage_begins_with_is_in_its_key(
+    tmp_path: Path, name: str, first: str, file: str
+) -> None:
+    folder = made_checkpoint(tmp_path / "one")
+    params = load(TINY, {name: str(folder)})
+    before, cell = keys(params), record_run(tmp_path, plan_run(params, "realm", 0), params).cell_key
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "notes.txt").write_text("no model")
+    moved = load(TINY, {name: str(tmp_path / "elsewhere")})
+    assert keys(moved) == before  # wherever it lies
+    (folder / file).write_bytes(b"two")
+    after = keys(params)
+    unchanged = ORDER[: ORDER.index(first)]
+    assert [stage for stage in ORDER if before[stage] == after[stage]] == list(unchanged)
+    assert record_run(tmp_path, plan_run(params, "realm", 0), params).cell_key != cell
+    if first == "pretrain":  # nothing of the baseline
+        assert keys(params, "warm_start") == keys(BASE, "warm_start")
+
+
+@pytest.mark.parametrize(("name", "first"), FOLDERS)
+def test_a_beginning_that_is_no_name_and_no_folder_is_refused(tmp_path: Path, name: str, first: str) -> None:
+    choices = {
+        "pretrain.initial_reader": "warm_start, scratch",
+        "pretrain.initial_retriever": "warm_start, scratch, encoder",
+    }.get(name, "previous, warm_start, scratch")
+    with pytest.raises(UserError) as caught:
+        keys(load(TINY, {name: "warmstart"}))
+    remedy = f"choose {choices}, or give a local folder with config.json and safetensors"
+    assert str(caught.value) == f"parameter '{name}': no folder 'warmstart'; {remedy}"
+    for other in ("encoder", "previous"):
+        if other not in choices:
+            with pytest.raises(UserError, match=f"no folder '{other}'"):
+                keys(load(TINY, {name: other}))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty/config\.json: no such file"):
+        keys(load(TINY, {name: str(tmp_path / "empty")}))
+
+
+def test_the_source_of_a_masking_scheme_of_ones_own_is_in_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "own_masks_of_runs.py"
+    source.write_text("def first(request, generator):\n    return [0]\n")
+    params = load(TINY, {"pretrain.masking": "own_masks_of_runs:first"})
+    before = keys(params)
+    assert keys(load(TINY, {"pretrain.masking": "own_masks_of_runs:second"}))["pretrain"] != before["pretrain"]
+    baseline = keys(params, "warm_start")
+    source.write_text("def first(request, generator):\n    return [1]\n")
+    after = keys(params)
+    assert [stage for stage in ORDER if before[stage] == after[stage]] == ["prepare", "warm_start"]
+    assert keys(params, "warm_start") == baseline

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from realm_lab.config import Params, load
+from realm_lab.config import load
+from realm_lab.parameters import Params
 from realm_lab.runs import open_stage, plan_run
 from realm_lab.stages.worker import run_stage
 from realm_lab.tracking.run_dir import StageRun

@@ -1,21 +1,76 @@
-"""Devices and threads of this process."""
+"""Devices, threads, and the processes ("ranks") that share one run.
+
+Data parallel in short: every rank draws the same global batch (a pure function of the step), computes only its
+contiguous `share` of it, and divides by the *global* count, so that the ranks' losses add up to the batch's loss.
+
+    mine = share(batch_size)
+    loss = loss_of(batch[mine]).sum() / batch_size  # or by the masked tokens of the whole batch
+    loss.backward()
+    values = optimiser.step(step)                   # sums the gradients over the ranks, clips, updates
+    [total] = summed(loss.item())                   # what is logged
+
+`gather_rows` fetches the rows of all ranks with their gradient (in-batch negatives). All ranks must call the same
+functions in the same order. What must happen once (writing files) is for `ranks().rank == 0`, or `on_first_rank`.
+With one process everything here does nothing.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from contextlib import AbstractContextManager
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
+from realm_lab.core.launched import launched
 from realm_lab.errors import UserError
+
+TIMEOUT = timedelta(minutes=30)  # of one exchange; a process that ends is noticed at once
+POLL_SECONDS = 0.05
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+class Ranks(NamedTuple):
+    """This process among those that share the run."""
+
+    rank: int
+    size: int
+
+
+class _Group:
+    """What `connect` made: the store through which ranks leave each other messages."""
+
+    store: Store | None = None
+    messages = 0
+    alone = False
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one."""
+    """`auto` is a GPU where there is one; of several ranks on a machine, each has its own GPU."""
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("parameter 'launch.device': cuda was asked for but torch sees no GPU; use auto or cpu")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    place = launched()
+    if name == "cuda" and place.size > 1:
+        if place.local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"{place.local_rank + 1} ranks or more on a machine with {torch.cuda.device_count()} GPUs; "
+                "lower launch.ranks, or set launch.device to cpu"
+            )
+        return torch.device("cuda", place.local_rank)
     return torch.device(name)
 
 
@@ -29,3 +84,211 @@ def limit_threads(threads: int) -> None:
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """bfloat16 for matrix products where `precision` says so; scores, losses and weights stay float32."""
     return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def shared_casts(device: torch.device) -> AbstractContextManager[object]:
+    """Inside, each trained weight is cast once for all `autocast` blocks, and its gradient is cast back once.
+
+    torch forgets its casts when the outermost autocast block ends. This one casts nothing itself.
+    """
+    return torch.autocast(device.type, torch.bfloat16, enabled=False)
+
+
+def connect(device: torch.device) -> None:
+    """Meet the other ranks, where there are any: gloo between CPUs, NCCL between GPUs.
+
+    Raises:
+        UserError: they did not come.
+    """
+    place = launched()
+    if place.size == 1 or dist.is_initialized():
+        return
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = place.address, str(place.port)
+    if place.address in ("127.0.0.1", "localhost") and sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host name that no one can resolve is no obstacle
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    try:
+        store, rank, size = next(rendezvous("env://", place.rank, place.size, timeout=TIMEOUT))
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=size)
+    except RuntimeError as error:
+        where = f"{place.address}:{place.port}"
+        raise UserError(f"the {place.size} processes of this run did not meet at {where}: {_line(error)}") from None
+    _Group.store = PrefixStore("messages", store)
+
+
+def disconnect(failed: bool = False) -> None:
+    """Leave the other ranks; also when one has `failed`: gloo's threads would abort a process that just exits."""
+    if failed and torch.cuda.is_initialized():
+        return  # NCCL would wait for the one that is gone
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _Group.store, _Group.messages = None, 0
+
+
+def ranks() -> Ranks:
+    """This process's number, and how many there are."""
+    if _Group.alone or not dist.is_initialized():
+        return Ranks(0, 1)
+    return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def share(count: int) -> slice:
+    """The contiguous part of `count` items that is this rank's; sizes differ by at most one."""
+    rank, size = ranks()
+    return slice(rank * count // size, (rank + 1) * count // size)
+
+
+def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
+    """Replace each tensor by its sum over the ranks: one exchange of all of them, the same bits on every rank.
+
+    The tensors are of one type, on one device, and of the same shapes on every rank.
+    """
+    if ranks().size == 1 or not tensors:
+        return
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    with _exchange():
+        dist.all_reduce(flat)
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(part.view_as(tensor))
+
+
+def summed(*numbers: float) -> list[float]:
+    """Each number summed over the ranks, in float64."""
+    if ranks().size == 1:
+        return list(numbers)
+    values = torch.tensor(numbers, dtype=torch.float64)
+    sum_over_ranks_([values])
+    return [float(value) for value in values]
+
+
+def gather_rows(tensor: Tensor) -> Tensor:
+    """The rows of all ranks in rank order, [sum of rows, ...]; ranks may hold different numbers of rows.
+
+    Differentiable: the gradient of a rank's rows is the sum of what all ranks' losses say of them.
+    """
+    if ranks().size == 1:
+        return tensor
+    gathered: Tensor = _GatherRows.apply(tensor)
+    return gathered
+
+
+class _GatherRows(torch.autograd.Function):
+    """All ranks' rows; backward sums their gradients and keeps our part."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        rank, size = ranks()
+        counts = torch.zeros(size, dtype=torch.int64, device=tensor.device)
+        counts[rank] = len(tensor)
+        with _exchange():
+            dist.all_reduce(counts)
+        rows = [int(count) for count in counts]
+        ctx.start, ctx.count = sum(rows[:rank]), rows[rank]
+        padded = tensor.new_zeros(max(rows), *tensor.shape[1:])
+        padded[: len(tensor)] = tensor
+        parts = [torch.empty_like(padded) for _ in rows]
+        with _exchange():
+            dist.all_gather(parts, padded)
+        return torch.cat([part[:count] for part, count in zip(parts, rows, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        gradient = gradients[0].clone()
+        sum_over_ranks_([gradient])
+        return gradient[ctx.start : ctx.start + ctx.count]
+
+
+def any_rank(flag: bool) -> bool:
+    """True everywhere if it is true on one rank."""
+    return summed(float(flag))[0] > 0
+
+
+def on_first_rank(work: Callable[[], Any]) -> Any:
+    """Let rank 0 alone do `work`; every rank returns what it returned (plain JSON), however long it took.
+
+    Inside, `ranks()` says that there is one process. A failure there is a failure everywhere.
+    """
+    rank, size = ranks()
+    if size == 1:
+        return work()
+    store = _Group.store
+    assert store is not None
+    _Group.messages += 1
+    key = f"first/{_Group.messages}"
+    if rank == 0:
+        _Group.alone = True
+        try:
+            result = work()
+            store.set(key, json.dumps({"result": result}))
+        except BaseException as error:
+            store.set(key, json.dumps({"error": _line(error)}))
+            raise
+        finally:
+            _Group.alone = False
+        return result
+    with _exchange():
+        while not store.check([key]):
+            time.sleep(POLL_SECONDS)
+        answer = json.loads(store.get(key))
+    if "error" in answer:
+        raise UserError(answer["error"])
+    return answer["result"]
+
+
+def announce_failure(error: BaseException) -> None:
+    """Leave a word for the other ranks, which will find out as soon as they need us."""
+    if _Group.store is not None:
+        try:
+            _Group.store.set("failure", f"rank {launched().rank}: {_line(error)}")
+        except RuntimeError:
+            return  # the rank that kept the store is gone: there is no one left to tell
+
+
+@contextmanager
+def _exchange() -> Iterator[None]:
+    """A failed exchange says which rank failed, and why, where that is known."""
+    try:
+        yield
+    except RuntimeError as error:
+        known = None
+        try:
+            if _Group.store is not None and _Group.store.check(["failure"]):
+                known = _Group.store.get("failure").decode()
+        except RuntimeError:
+            known = None  # it went with the rank that kept it
+        said = known or f"killed, or out of reach ({_line(error)[:160]})"
+        raise UserError(f"another process of this run has ended: {said}; run again to resume") from None
+
+
+class StopRequest:
+    """Whether SIGTERM or SIGUSR1 has come."""
+
+    signal_number = 0
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """The first signal is remembered, the second ends the process at once."""
+        if self.signal_number:
+            sys.exit(128 + number)
+        self.signal_number = number
+
+
+@contextmanager
+def stop_signals_noted() -> Iterator[StopRequest]:
+    """Inside, a signal to stop is only noted, so that work can stop at a point from which it resumes."""
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield request  # Python gives signals to the main thread only
+        return
+    before = {number: signal.signal(number, request.note) for number in STOP_SIGNALS}
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or "no message"
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"

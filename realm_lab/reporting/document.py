@@ -104,11 +104,12 @@ class KeyNumber:
 
 @dataclass(frozen=True)
 class Document:
-    """The whole report. `warnings` are shown before anything else."""
+    """The whole report. `flags` of runs are shown before anything else, then `warnings`."""
 
     title: str
     subtitle: str
     verdict: str
+    flags: list[str]
     warnings: list[str]
     key_numbers: list[KeyNumber]
     sections: list[Section]

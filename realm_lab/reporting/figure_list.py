@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from typing import Any
 
 import pandas as pd
 
@@ -11,8 +13,16 @@ from realm_lab.reporting.document import Figure
 from realm_lab.reporting.figures import Panel
 from realm_lab.reporting.results_sections import bm25_values, swap_rows
 from realm_lab.reporting.table import Collection, column, results_table, summarise
+from realm_lab.tracking.bounds import bounds_set
 
 COMPARED = {"exact_match": "exact match after fine-tuning", "recall_at_5": "recall@5, zero-shot"}
+
+PROBES = (
+    ("probe_gold_utility", "gold passage"),
+    ("probe_same_article_utility", "same article"),
+    ("probe_random_utility", "random passage"),
+)
+NORMS = (("gradient_norm_reader", "reader"), ("gradient_norm_retriever", "retriever"))
 
 
 def curve_figures(collection: Collection, points: pd.DataFrame) -> list[Figure | str]:
@@ -35,7 +45,6 @@ def curve_figures(collection: Collection, points: pd.DataFrame) -> list[Figure |
         )
         for k in (1, 5, 20)
     ]
-    uniform = _uniform_entropy(collection)
     step = "pre-training step"
     drawn: list[tuple[str, Figure | None]] = [
         (
@@ -81,18 +90,12 @@ def curve_figures(collection: Collection, points: pd.DataFrame) -> list[Figure |
             ),
         ),
         (
-            "health of pre-training",
+            "early warnings of a collapse",
             figures.curves_figure(
-                "health",
-                "Health of pre-training on training batches: what collapses first when it collapses.",
+                "early_warnings",
+                "Early warnings of a collapse, on training batches and (reader probe) on held-out sentences.",
                 pretrain,
-                [
-                    Panel("candidate_entropy", "entropy of p(z|x)", "nats", 0.0, None, uniform, "uniform"),
-                    Panel("null_probability", "p(null document)", "probability", 0.0, 1.03),
-                    Panel("gold_among_candidates", "gold among candidates", "share of spans", 0.0, 1.03),
-                    Panel("score_spread", "spread of retrieval scores", "standard deviation", 0.0),
-                    Panel("index_staleness_steps", "age of the index", "steps", 0.0, is_age=True),
-                ],
+                _early_warnings(collection, pretrain),
                 columns=3,
                 step_name=step,
                 legend_in_panel=True,
@@ -141,8 +144,55 @@ def curve_figures(collection: Collection, points: pd.DataFrame) -> list[Figure |
     return [figure if figure else f"No figure of {what}: the runs hold no data for it." for what, figure in drawn]
 
 
-def _uniform_entropy(collection: Collection) -> float | None:
-    """log K when all runs of the treatment have the same number of candidates K."""
-    counts = {run.record.params.get("pretrain", {}).get("candidates") for run in collection.of(collection.treatment)}
+def _early_warnings(collection: Collection, pretrain: pd.DataFrame) -> list[Panel]:
+    """What moves first when a run collapses, with the bounds at which it is flagged."""
+    largest, bounds = _largest_entropy(collection), _bounds(collection)
+    entropy = Panel(
+        "candidate_entropy", "entropy of p(z|x)", "nats", 0.0, None, largest, "uniform", bounds["candidate_entropy"]
+    )
+    if (pretrain["metric"] == "candidate_entropy_fraction").any():
+        nats = [(height / largest, f"{name} nats") for height, name in bounds["candidate_entropy"] if largest]
+        both = (*bounds["candidate_entropy_fraction"], *nats)
+        entropy = Panel("candidate_entropy_fraction", "entropy of p(z|x)", "share of log k", 0.0, 1.03, bounds=both)
+    probe_bounds, utility, norm = bounds["probe_gold_utility"], "nats per masked token", "L2 norm, log scale"
+    if pretrain["label"].nunique() <= 1:
+        probes = [Panel("", "reader probe: utility", utility, bounds=probe_bounds, series=PROBES)]
+        norms = [Panel("", "gradient norms", norm, series=NORMS, is_log=True)]
+    else:  # colours are labels: a panel for each, those of the probe with the same axis
+        measured = pretrain[pretrain["metric"].isin([metric for metric, _ in PROBES])]["value"]
+        low, high = measured.min(), measured.max()
+        margin = 0.05 * (high - low)
+        ends = (float(low - margin), float(high + margin))
+        probes = [Panel(metric, f"probe: {name}", utility, *ends, bounds=bounds[metric]) for metric, name in PROBES]
+        norms = [Panel(metric, f"gradient norm, {name}", norm, is_log=True) for metric, name in NORMS]
+    return [
+        entropy,
+        Panel("null_probability", "p(null document)", "probability", 0.0, 1.03, bounds=bounds["null_probability"]),
+        Panel("gold_among_candidates", "gold among candidates", "share of sentences", 0.0, 1.03),
+        *probes,
+        Panel("score_spread", "spread of retrieval scores", "standard deviation of f(x,z)", 0.0),
+        *norms,
+        Panel("index_staleness_steps", "age of the index", "steps", 0.0, is_age=True),
+    ]
+
+
+def _pretrain_params(collection: Collection) -> list[dict[str, Any]]:
+    """pretrain.* of the runs that have the stage."""
+    return [run.record.params.get("pretrain", {}) for run in collection.runs if "pretrain" in run.record.stages]
+
+
+def _bounds(collection: Collection) -> defaultdict[str, tuple[tuple[float, str], ...]]:
+    """metric -> (height, name) of the bounds that are set alike in all runs; empty for any other metric."""
+    found: defaultdict[str, tuple[tuple[float, str], ...]] = defaultdict(tuple)
+    watches = [params.get("watch") for params in _pretrain_params(collection)]
+    if watches and isinstance(watches[0], dict) and all(watch == watches[0] for watch in watches):
+        for bound, value in bounds_set(watches[0]):
+            found[bound.metric] += ((value, f"flag {'above' if bound.is_upper else 'below'} {value:g}"),)
+    return found
+
+
+def _largest_entropy(collection: Collection) -> float | None:
+    """log k when all runs that pre-train have the same number of candidates k."""
+    counts = {params.get("candidates") for params in _pretrain_params(collection)}
     count = counts.pop() if len(counts) == 1 else None
     return math.log(count) if isinstance(count, int) and count > 1 else None

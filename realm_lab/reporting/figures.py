@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, NullLocator
 
 from realm_lab.reporting.document import Figure
 
@@ -98,7 +99,15 @@ class Panel:
     high: float | None = None
     reference: float | None = None
     reference_name: str = ""
+    bounds: tuple[tuple[float, str], ...] = ()  # Thin lines and their names: where a run is flagged.
     is_age: bool = False  # Steps since the index was built: rises by one a step, falls to 0 when it is rebuilt.
+    series: tuple[tuple[str, str], ...] = ()  # (metric, name) of lines that share the axes, instead of `metric`.
+    is_log: bool = False
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Every metric it draws."""
+        return tuple(metric for metric, _ in self.series) or (self.metric,)
 
 
 def curves_figure(
@@ -115,8 +124,9 @@ def curves_figure(
     """Small multiples over steps: a thin line per seed, a heavy one for the mean at the steps all seeds have.
 
     `points` is the long table of `table.curves_table`. Metrics without a point are left out; None if none is left.
+    Colours are labels; in a panel with series they are its series, which asks for points of one label.
     """
-    drawn = [panel for panel in panels if (points["metric"] == panel.metric).any()]
+    drawn = [panel for panel in panels if points["metric"].isin(panel.metrics).any()]
     if not drawn:
         return None
     labels = sorted(points["label"].unique(), key=lambda label: (label != "realm", label))
@@ -129,7 +139,7 @@ def curves_figure(
         grid = figure.subplots(rows, columns, squeeze=False, sharey="row" if share_y else False)
         places = list(grid.flat)
         for place, panel in zip(places, drawn, strict=False):
-            _draw_curves(place, panel, points[points["metric"] == panel.metric], labels)
+            _draw_curves(place, panel, points[points["metric"].isin(panel.metrics)], labels)
             if share_y and place not in grid[:, 0]:
                 place.set_ylabel("")  # The same axis, named once.
         for place in places[len(drawn) :]:
@@ -227,27 +237,27 @@ def themed(figure: Figure) -> str:
 
 
 def _draw_curves(place: Axes, panel: Panel, points: pd.DataFrame, labels: Sequence[str]) -> None:
-    for label, colour in zip(labels, _colours(labels), strict=True):
-        wide = points[points["label"] == label].pivot(index="step", columns="seed", values="value")
-        if wide.empty:
-            continue
-        several = wide.shape[1] > 1
-        for index, seed in enumerate(wide.columns):
-            line = wide[seed].dropna()
-            dash = DASHES[index % len(DASHES)] if several else "-"
-            width, alpha = (0.9, 0.65) if several else (1.8, 1.0)
-            x, y = _sawtooth(line) if panel.is_age else (list(line.index), list(line))
-            if panel.is_age and y.count(0.0) > MOST_TEETH:  # too dense to read: the range the age runs through
-                place.fill_between(line.index, 0.0, max(y), color=colour, alpha=0.18, linewidth=0.0)
-                x, y = [line.index[0], line.index[-1]], [max(y), max(y)]
-            place.plot(x, y, color=colour, linewidth=width, alpha=alpha, linestyle=dash)
-        mean = wide.dropna().mean(axis=1)
-        if several and not mean.empty and not panel.is_age:
-            place.plot(mean.index, mean, color=colour, linewidth=2.0)
+    if panel.is_log:
+        place.set_yscale("log")
+        place.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+        place.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        place.yaxis.set_minor_locator(NullLocator())
+    if panel.series:
+        assert len(labels) == 1, "colours cannot be labels and series at once"
+        handles = []
+        for (metric, name), colour in zip(panel.series, SERIES, strict=False):
+            if _draw_lines(place, points[points["metric"] == metric], colour, is_age=False):
+                handles.append(Line2D([], [], color=colour, linewidth=2.0, label=name))
+        place.legend(handles=handles, loc="best", fontsize=7.0, handlelength=1.2, borderaxespad=0.2, labelspacing=0.25)
+    else:
+        for label, colour in zip(labels, _colours(labels), strict=True):
+            _draw_lines(place, points[points["label"] == label], colour, is_age=panel.is_age)
     if (panel.low is not None and panel.low < 0) or points["value"].min() < 0 < points["value"].max():
         place.axhline(0.0, color=MUTED, linewidth=0.7)
     if panel.reference is not None:
-        _draw_reference(place, panel, panel.reference, points)
+        _draw_reference(place, panel, panel.reference, panel.reference_name, points, width=1.1)
+    for height, name in panel.bounds:
+        _draw_reference(place, panel, height, name, points, width=0.7)
     place.set_title(panel.title)
     place.set_ylabel(panel.unit)
     if panel.low is not None or panel.high is not None:
@@ -255,15 +265,34 @@ def _draw_curves(place: Axes, panel: Panel, points: pd.DataFrame, labels: Sequen
     place.margins(x=0.02)
 
 
-def _draw_reference(place: Axes, panel: Panel, height: float, points: pd.DataFrame) -> None:
+def _draw_lines(place: Axes, points: pd.DataFrame, colour: str, *, is_age: bool) -> bool:
+    """One metric of one label: a line per seed, and their mean; False when there is nothing to draw."""
+    wide = points.pivot(index="step", columns="seed", values="value")
+    several = wide.shape[1] > 1
+    for index, seed in enumerate(wide.columns):
+        line = wide[seed].dropna()
+        dash = DASHES[index % len(DASHES)] if several else "-"
+        width, alpha = (0.9, 0.65) if several else (1.8, 1.0)
+        x, y = _sawtooth(line) if is_age else (list(line.index), list(line))
+        if is_age and y.count(0.0) > MOST_TEETH:  # too dense to read: the range the age runs through
+            place.fill_between(line.index, 0.0, max(y), color=colour, alpha=0.18, linewidth=0.0)
+            x, y = [line.index[0], line.index[-1]], [max(y), max(y)]
+        place.plot(x, y, color=colour, linewidth=width, alpha=alpha, linestyle=dash)
+    mean = wide.dropna().mean(axis=1)
+    if several and not mean.empty and not is_age:
+        place.plot(mean.index, mean, color=colour, linewidth=2.0)
+    return not wide.empty
+
+
+def _draw_reference(place: Axes, panel: Panel, height: float, name: str, points: pd.DataFrame, *, width: float) -> None:
     """A dotted line with its name, at the side where the curves are farther away."""
-    place.axhline(height, color=VERMILION, linewidth=1.1, linestyle=(0, (2, 2)))
+    place.axhline(height, color=VERMILION, linewidth=width, linestyle=(0, (2, 2)))
     distance = points.groupby("step")["value"].mean().sub(height).abs()
     at_right = distance.iloc[-1] >= distance.iloc[0]
     top = panel.high if panel.high is not None else max(height, float(points["value"].max()))
     near_top = height > 0.85 * top
     place.annotate(
-        panel.reference_name,
+        name,
         (1.0 if at_right else 0.0, height),
         xycoords=("axes fraction", "data"),
         textcoords="offset points",

@@ -26,6 +26,7 @@ SPECIAL = re.compile(r"([\\`*\[\]|#~]|(?<!\w)_|_(?!\w))")
 def render(document: Document) -> str:
     """The whole report; figures are linked as figures/NAME.png."""
     parts = [f"# {escape(document.title)}", escape(document.subtitle)]
+    parts += [f"> **FLAGGED RUN.** {escape(flag)}" for flag in document.flags]
     parts += [f"> **Attention.** {escape(warning)}" for warning in document.warnings]
     parts.append(f"**{escape(document.verdict)}**")
     if document.key_numbers:

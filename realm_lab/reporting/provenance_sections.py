@@ -11,6 +11,7 @@ import pandas as pd
 
 from realm_lab import config
 from realm_lab.errors import UserError
+from realm_lab.parameters import Params
 from realm_lab.reporting.document import NOTHING, Block, Code, Link, Section, Table, Text, number
 from realm_lab.reporting.table import STAGES, Collection, coverage_table, gaps
 
@@ -113,7 +114,7 @@ def _identity(collection: Collection) -> Table:
             str(env.get("git_commit"))[:DIGEST_CHARACTERS] for env in run.environments.values() if env.get("git_commit")
         }
         dirty = " + changes" if any(env.get("git_dirty") for env in run.environments.values()) else ""
-        flags = sorted({flag for status in run.statuses.values() for flag in status.flags})
+        flags = [flag for flags in run.flags.values() for flag in flags]
         rows.append(
             {
                 "run": run.record.name,
@@ -121,7 +122,7 @@ def _identity(collection: Collection) -> Table:
                 "engine": str(run.record.engine_version),
                 "commit": (", ".join(sorted(commits)) + dirty) if commits else NOTHING,
                 "corpus": str(run.record.inputs.get("corpus", NOTHING))[:DIGEST_CHARACTERS],
-                "flags": ", ".join(flags) or NOTHING,
+                "flags": "; ".join(flags) or NOTHING,
             }
         )
     return Table("Identity of every run.", pd.DataFrame(rows))
@@ -145,7 +146,7 @@ def _parameters(collection: Collection) -> list[Block]:
     by_label = {label: _flat(collection.of(label)[0].record.params) for label in collection.labels}
     first = collection.treatment or collection.labels[0]
     here = by_label[first]
-    paper = _flat(config.Params().model_dump(mode="json"))
+    paper = _flat(Params().model_dump(mode="json"))
     preset = _preset_parameters(collection.of(first)[0].record.preset)
     rows = []
     for key, value in sorted(here.items()):
@@ -182,7 +183,7 @@ def _flat(params: dict[str, Any]) -> dict[str, Any]:
 
 def _preset_parameters(name: str) -> dict[str, Any] | None:
     try:
-        return _flat(config.Params(**config.preset_values(name) | {"preset": name}).model_dump(mode="json"))
+        return _flat(Params(**config.preset_values(name) | {"preset": name}).model_dump(mode="json"))
     except (UserError, ValueError):
         return None  # A preset of another version of the project: nothing to compare with.
 

@@ -15,7 +15,7 @@ from realm_lab.reporting.table import Collection, collect, curves_table, gaps
 from realm_lab.reporting.verdict import key_numbers, verdict
 from realm_lab.reporting.worked_examples import load_examples, worked_examples
 
-FIGURE_NAMES = ("retrieval_utility", "recall", "cloze", "health", "warm_start", "comparison", "edition_swap")
+FIGURE_NAMES = ("retrieval_utility", "recall", "cloze", "early_warnings", "warm_start", "comparison", "edition_swap")
 
 
 def write_report(runs: Path, reports: Path, study: str = "default") -> Path:
@@ -59,12 +59,22 @@ def build(collection: Collection, reports: Path, study: str) -> Document:
         title="realm_lab report" if study == "default" else f"realm_lab report: {study}",
         subtitle=_subtitle(collection),
         verdict=verdict(collection),
+        flags=_flags(collection),
         warnings=_warnings(collection),
         key_numbers=key_numbers(collection),
         sections=sections,
         explorer=examples,
         explorer_notes=notes,
     )
+
+
+def _flags(collection: Collection) -> list[str]:
+    """One line for each flagged stage of each run."""
+    return [
+        f"{run.record.label}, seed {run.record.seed}, {stage}: {'; '.join(flags)}"
+        for run in collection.runs
+        for stage, flags in run.flags.items()
+    ]
 
 
 def _warnings(collection: Collection) -> list[str]:
@@ -75,12 +85,6 @@ def _warnings(collection: Collection) -> list[str]:
     if missing := gaps(collection):
         count = f"{len(missing)} pieces are" if len(missing) > 1 else "one piece is"
         found.append(f"Incomplete: {count} missing or unfinished. " + " ".join(missing))
-    for run in collection.runs:
-        for stage, status in run.statuses.items():
-            if status.flags:
-                found.append(
-                    f"{run.record.label}, seed {run.record.seed}: stage {stage} is flagged {', '.join(status.flags)}."
-                )
     return [*found, *mismatches(collection), *collection.problems]
 
 

@@ -46,14 +46,17 @@ def main_section(collection: Collection) -> Section:
         }
         cells[UTILITY] = _utility(rows, label)
         evaluated = [run for run in collection.of(label) if run.results]
-        summary.append(cells | {"seeds": f"{len(evaluated)} of {len(collection.seeds)}"})
+        flagged = sum(bool(run.flags) for run in collection.of(label))
+        seeds_cell = {"seeds": f"{len(evaluated)} of {len(collection.seeds)}"}
+        summary.append(cells | seeds_cell | {"flagged": f"{flagged} of {len(collection.of(label))}"})
     blocks: list[Block] = []
     bm25 = bm25_values(rows)
     if bm25:
         cells = {"system": "BM25"} | {title: mean_sd(bm25.get(name, {}).values()) for name, title in measures.items()}
         seeds = max(len(values) for values in bm25.values())
         summary.append(cells | {UTILITY: NOTHING, "seeds": f"{seeds} of {len(collection.seeds)}"})
-    columns = ["system", *measures.values(), UTILITY, "seeds"]
+    any_flag = any(run.flags for run in collection.runs)
+    columns = ["system", *measures.values(), UTILITY, "seeds", *(["flagged"] if any_flag else [])]
     reference = pd.DataFrame(
         [
             {"system": name, MEASURES["exact_match"]: number(match), MEASURES["recall_at_5"]: number(recall)}
@@ -119,6 +122,8 @@ def _each_seed(collection: Collection, rows: pd.DataFrame, measures: dict[str, s
                 {seed: start} if start is not None else {}, {seed: end} if end is not None else {}
             )
             cells["questions"] = number(run.results.get("questions"), 0)
+            if any(other.flags for other in collection.runs):
+                cells["flags"] = "; ".join(flag for flags in run.flags.values() for flag in flags) or NOTHING
             each.append(cells)
     return Table("Each seed.", _filled(pd.DataFrame(each)))
 

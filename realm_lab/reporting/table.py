@@ -42,6 +42,16 @@ class Run:
         return sum(status.wall_seconds for status in self.statuses.values())
 
     @property
+    def flags(self) -> dict[str, tuple[str, ...]]:
+        """stage -> its warnings, such as "collapsed: ..."; stages without any are left out."""
+        return {stage: status.flags for stage, status in self.statuses.items() if status.flags}
+
+    @property
+    def has_collapsed(self) -> bool:
+        """True if one of its stages was flagged as collapsed."""
+        return any(flag.startswith("collapsed") for flags in self.flags.values() for flag in flags)
+
+    @property
     def is_complete(self) -> bool:
         """True if every stage is complete and left results."""
         return all(status.state == "COMPLETE" for status in self.statuses.values()) and bool(self.results)

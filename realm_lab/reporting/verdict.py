@@ -11,7 +11,13 @@ SIGNIFICANCE_LEVEL = 0.05
 
 
 def verdict(collection: Collection) -> str:
-    """One sentence on exact match, treatment against baseline, over the seeds that have both."""
+    """One sentence on exact match, treatment against baseline, over the seeds that have both; then what collapsed."""
+    compared = [*collection.of(collection.baseline), *collection.of(collection.treatment)]
+    collapsed = [f"{run.record.label}, seed {run.record.seed}" for run in compared if run.has_collapsed]
+    return _comparison(collection) + (f" Flagged as collapsed: {'; '.join(collapsed)}." if collapsed else "")
+
+
+def _comparison(collection: Collection) -> str:
     rows = results_table(collection)
     treatment, baseline = collection.treatment, collection.baseline
     if treatment is None or baseline is None:

@@ -24,13 +24,18 @@ from realm_lab.models.reader import Reader
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.systems.bm25 import Bm25
 from realm_lab.systems.context import Context
+from realm_lab.systems.initial import initial_state
 from realm_lab.tracking.run_dir import StageRun
 
 STEPS = ("zero-shot recall", "utility at the start", "utility at the end", "answers", "edition swap", "BM25")
 
 
 def evaluate(context: Context, run: StageRun) -> None:
-    """Everything that is measured of one run, on the test split."""
+    """Everything that is measured of one run, on the test split.
+
+    Zero-shot recall and utility at the end are of what fine-tuning began with, utility at the start of what REALM
+    pre-training began with; the baseline has no pre-training, so its start is its end.
+    """
     params = context.params
     run.start(len(STEPS))
     questions = context.corpus.questions("test")
@@ -41,7 +46,7 @@ def evaluate(context: Context, run: StageRun) -> None:
     folder = run.path / "eval"
     results: dict[str, Any] = {"questions": len(chosen)}
 
-    reader, embedder, null_offset = context.load_models(context.trained())
+    reader, embedder, null_offset = initial_state(context, "finetune")
     retriever = context.retriever(embedder, null_offset=null_offset)
     retriever.refresh(0)
     ranks = _rank(zero_shot_rows(retriever, questions, chosen, max(DEPTHS)), bodies, questions, chosen)
@@ -50,8 +55,8 @@ def evaluate(context: Context, run: StageRun) -> None:
     run.heartbeat(1, force=True)
 
     examples: list[dict[str, Any]] = []
-    start_reader, start_embedder, start_offset = context.load_models("warm_start")
-    results |= _utility(context, start_reader, start_embedder, start_offset, "start", examples, None)
+    start = initial_state(context, "pretrain" if "pretrain" in context.plan.stages else "finetune")
+    results |= _utility(context, *start, "start", examples, None)
     run.heartbeat(2, force=True)
     results |= _utility(context, reader, embedder, null_offset, "end", examples, folder / "utility.jsonl")
     run.heartbeat(3, force=True)

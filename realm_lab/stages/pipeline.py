@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from realm_lab.config import Params
 from realm_lab.core.files import atomic_directory, read_json
+from realm_lab.core.launched import launched
 from realm_lab.errors import UserError
 from realm_lab.masking import masking_scheme
+from realm_lab.parameters import Params
 from realm_lab.runs import Plan, corpus_folder, open_stage, plan_runs, record_run
 from realm_lab.stages.pool import Job, run_jobs
 from realm_lab.stages.summary import write_curves, write_metrics
@@ -26,27 +27,55 @@ EXPORTS = {
 def run(stage: str, params: Params, root: Path) -> None:
     """Do one stage for every seed, with and without REALM pre-training, and export what it made.
 
+    Started by torchrun or srun as several processes, these are the ranks that share every batch, and the runs are done
+    one after another.
+
     Raises:
         UserError: something in the input or in a run failed; finished runs are kept and not done again.
     """
     root = Path(root)
     masking_scheme(params.pretrain.masking)  # an unknown name is refused before any work
+    if launched().size > 1:
+        _run_as_rank(stage, params, root)
+        return
     if stage == "prepare":
         _prepare_all(params, root)
         return
+    run_jobs(_jobs(stage, params, root), params, root)
+    _publish(stage, params, root)
+
+
+def _run_as_rank(stage: str, params: Params, root: Path) -> None:
+    """The same in the processes of a launcher; rank 0 alone plans, prepares and exports."""
+    from realm_lab.core.process import connect, disconnect, on_first_rank, pick_device
+    from realm_lab.stages.worker import exit_on_signals, run_stage
+
+    exit_on_signals()
+    connect(pick_device(params.launch.device))
+    if stage == "prepare":
+        on_first_rank(lambda: _prepare_all(params, root))
+    else:
+        planned = on_first_rank(lambda: [[job.label, job.seed] for job in _jobs(stage, params, root)])
+        for label, seed in planned:
+            run_stage(stage, label, params, seed, root)
+        on_first_rank(lambda: _publish(stage, params, root))
+    disconnect()
+
+
+def _publish(stage: str, params: Params, root: Path) -> None:
+    """What a finished stage gives to others."""
     plans = plan_runs(params)
-    for plan in plans:
-        record_run(root / "runs", plan, params)
-    jobs = _jobs(stage, plans, params, root)
-    run_jobs(jobs, params, root)
     _export(stage, plans, params, root)
     if stage == "evaluate":
         write_metrics(root, params, plans)
         write_curves(root, params, plans)
 
 
-def _jobs(stage: str, plans: list[Plan], params: Params, root: Path) -> list[Job]:
-    """One job for each distinct stage key that is not complete."""
+def _jobs(stage: str, params: Params, root: Path) -> list[Job]:
+    """One job for each distinct stage key that is not complete; the runs are recorded."""
+    plans = plan_runs(params)
+    for plan in plans:
+        record_run(root / "runs", plan, params)
     jobs: dict[str, Job] = {}
     for plan in plans:
         if stage in plan.stages and plan.stages[stage] not in jobs:

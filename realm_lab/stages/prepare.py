@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from realm_lab.config import Params
 from realm_lab.corpus.prepare import prepare as prepare_corpus
 from realm_lab.corpus.toy_world import ToyWorld
+from realm_lab.parameters import Params
 from realm_lab.runs import corpus_folder
 from realm_lab.systems.context import Context
 from realm_lab.tracking.run_dir import StageRun

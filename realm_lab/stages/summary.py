@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from realm_lab.config import Params
 from realm_lab.core.files import atomic_write, write_json
+from realm_lab.parameters import Params
 from realm_lab.runs import Plan, open_stage, record_run
 from realm_lab.tracking.metric_log import read_metrics
 

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-import copy
 import shutil
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import atomic_directory, write_json
-from realm_lab.core.seeding import derive_seed
+from realm_lab.core.process import ranks
+from realm_lab.errors import UserError
 from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, rank_answers, recall_metrics, zero_shot_rows
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze, spread
+from realm_lab.models.bert_folder import from_bert, read_checkpoint
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.encoder import Encoder, from_bert, read_checkpoint
-from realm_lab.models.export import encoder_shape, new_embedder, new_reader, write_embedder, write_reader
-from realm_lab.models.reader import Reader, initialise_heads
+from realm_lab.models.encoder import Encoder
+from realm_lab.models.export import write_embedder, write_reader
+from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
+from realm_lab.models.reader import Reader
+from realm_lab.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.systems.context import Context
+from realm_lab.systems.initial import initial_state
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.loop import train
 from realm_lab.training.pairs import ArticlePairs, PairSampler, PassagePairs
 from realm_lab.training.pretrain import Evaluation, PretrainTask
+from realm_lab.training.reader_probe import ReaderProbe
 from realm_lab.training.warm_start import WarmStartTask
 
 
 def warm_start(context: Context, run: StageRun) -> None:
     """BERT training of the reader, then the Inverse Cloze Task for the embedder."""
-    params, seed, size = context.params, context.plan.seed, context.corpus.manifest.vocabulary_size
+    params, seed, size = context.params, context.plan.seed, context.vocabulary_size
     reader = new_reader(params, size, seed)
     embedder = new_embedder(params, size, seed, _initial_encoder(context, reader))
+    embedder.set_learned_null(False)  # pre-training's: the warm start is the same for every null document
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
     vocabulary = context.tokenizer.get_vocab()
@@ -49,8 +54,9 @@ def warm_start(context: Context, run: StageRun) -> None:
         salient_fraction=settings.salient_fraction,
     )
     reader, embedder = reader.to(context.device), embedder.to(context.device)
+    _compile(params, reader, embedder)
     task = WarmStartTask(params, seed, reader, embedder, sampler, context.passages, context.special)
-    train(task, run, params.launch, context.device)
+    train(task, run, params.launch, context.device, _identity(context))
     task.finish()
     _finish(run, reader, embedder, 0.0)
 
@@ -67,20 +73,31 @@ def _initial_encoder(context: Context, reader: Reader) -> Encoder | None:
 
 
 def pretrain(context: Context, run: StageRun) -> None:
-    """REALM pre-training from the warm start."""
-    params = context.params
-    reader, embedder, _ = context.load_models("warm_start")
-    retriever = context.retriever(embedder, search=params.pretrain.search_query)
+    """REALM pre-training, from the warm start where the parameters say nothing else."""
+    params, seed = context.params, context.plan.seed
+    reader, embedder, null_offset = initial_state(context, "pretrain")
+    _compile(params, reader, embedder)
+    retriever = context.retriever(embedder, null_offset=null_offset, search=params.pretrain.search_query)
+    held_out = context.corpus.sentences("cloze_dev")
+    if params.pretrain.hold_retriever_until_useful and not len(held_out):
+        raise UserError(
+            "parameter 'pretrain.hold_retriever_until_useful': this corpus has no held-out sentences to tell from; "
+            "use hold_retriever_steps"
+        )
+    probe = None
+    if params.pretrain.watch.sentences:
+        probe = ReaderProbe(params, held_out, context.passages, context.special, seed)
     task = PretrainTask(
         params,
-        context.plan.seed,
+        seed,
         retriever,
         reader,
         context.corpus.sentences(),
         context.special,
         _development_metrics(context),
+        probe,
     )
-    train(task, run, params.launch, context.device)
+    train(task, run, params.launch, context.device, _identity(context))
     _finish(run, reader, embedder, retriever.null_offset)
 
 
@@ -110,24 +127,39 @@ def _development_metrics(context: Context) -> Evaluation:
 
 
 def finetune(context: Context, run: StageRun) -> None:
-    """Open-QA fine-tuning; the document tower and its index stay as pre-training left them."""
+    """Open-QA fine-tuning; the document tower and its index stay as they are in the beginning."""
     params = context.params
-    reader, embedder, null_offset = context.load_models(context.trained())
-    generator = torch.Generator().manual_seed(derive_seed(context.plan.seed, "span-head"))
-    initialise_heads(reader.cpu(), generator, words_too=False)  # drawn on the CPU: equal on every device
-    reader.to(context.device)
-    if embedder.share_towers:
-        embedder.document_encoder = copy.deepcopy(embedder.query_encoder)
+    reader, embedder, null_offset = initial_state(context, "finetune")
+    _compile(params, reader, embedder)
     retriever = context.retriever(embedder)
     retriever.refresh(0)
     questions = context.corpus.questions("train")
     task = FinetuneTask(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
-    train(task, run, params.launch, context.device)
+    train(task, run, params.launch, context.device, _identity(context))
     _finish(run, reader, embedder, null_offset)
 
 
+def _compile(params: Params, reader: Reader, embedder: Embedder) -> None:
+    """Compile the encoders in place where the parameters say so: names of weights stay, numbers move by rounding."""
+    if params.launch.compile:
+        for encoder in {reader.encoder, embedder.query_encoder, embedder.document_encoder}:
+            encoder.compile(dynamic=True)
+
+
+def _identity(context: Context) -> dict[str, str | int]:
+    """What a checkpoint belongs to: another corpus, tokenizer or engine must not go on with it."""
+    manifest = context.corpus.manifest
+    return {
+        "corpus": manifest.digest,
+        "tokenizer": manifest.tokenizer_digest,
+        "engine_version": ENGINE_VERSION,
+    }
+
+
 def _finish(run: StageRun, reader: Reader, embedder: Embedder, null_offset: float) -> None:
-    """Export the models, write the last metrics as results, drop the checkpoints."""
+    """Export the models, write the last metrics as results, drop the checkpoints; of several ranks, the first does."""
+    if ranks().rank:
+        return
     with atomic_directory(run.path / "model") as scratch:
         write_reader(reader, scratch / "reader", span_head=run.stage == "finetune")
         write_embedder(embedder, scratch / "embedder", null_offset)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -15,14 +16,24 @@ import time
 import traceback
 from pathlib import Path
 
-from realm_lab.config import Params
-from realm_lab.core.process import limit_threads
+from realm_lab.core.process import (
+    STOP_SIGNALS,
+    announce_failure,
+    connect,
+    disconnect,
+    limit_threads,
+    on_first_rank,
+    pick_device,
+    ranks,
+)
 from realm_lab.errors import UserError
+from realm_lab.parameters import Params
 from realm_lab.runs import plan_run
 from realm_lab.stages.evaluate import evaluate
 from realm_lab.stages.prepare import prepare
 from realm_lab.stages.train import finetune, pretrain, warm_start
 from realm_lab.systems.context import Context
+from realm_lab.tracking.run_dir import StageRun
 
 STAGES = {
     "prepare": prepare,
@@ -33,35 +44,68 @@ STAGES = {
 }
 
 
+ALONE = ("prepare", "evaluate")  # of several ranks, the first does these while the others wait
+
+
 def run_stage(stage: str, label: str, params: Params, seed: int, root: Path) -> None:
-    """Run one stage unless it is complete; a failure is written into its status before it is raised."""
+    """Run one stage unless it is complete; a failure is written into its status before it is raised.
+
+    Where this process is one of several ranks, all of them call this with the same arguments.
+    """
     limit_threads(params.launch.threads)
+    connect(pick_device(params.launch.device))
     plan = plan_run(params, label, seed)
     context = Context(params, plan, root)
     run = context.stage(stage)
-    if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
+    first = ranks().rank == 0
+    if not on_first_rank(lambda: _claim(stage, run)):
         return
+    try:
+        if stage in ALONE:
+            on_first_rank(lambda: STAGES[stage](context, run))
+        else:
+            STAGES[stage](context, run)
+        on_first_rank(lambda: None)  # what it wrote is there for all
+    except (KeyboardInterrupt, SystemExit):
+        if first:
+            run.preempt()
+        raise
+    except BaseException as error:
+        announce_failure(error)
+        if first:
+            run.fail(f"{type(error).__name__}: {error}")
+        disconnect(failed=True)
+        raise
+
+
+def _claim(stage: str, run: StageRun) -> bool:
+    """Whether there is work to do; another process at the same work is a UserError. Sweeps up after a killed one."""
+    if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
+        return False
     status = run.status()
     elsewhere = status.pid != os.getpid() and status.host == socket.gethostname()
     if status.state == "RUNNING" and elsewhere and not status.is_lost:
         raise UserError(f"{run.path}: process {status.pid} is working on this stage; wait for it, or stop it first")
-    try:
-        STAGES[stage](context, run)
-    except (KeyboardInterrupt, SystemExit):
-        run.preempt()
-        raise
-    except BaseException as error:
-        run.fail(f"{type(error).__name__}: {error}")
-        raise
+    for folder in (run.path, run.path / "checkpoints"):
+        for left in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    return True
+
+
+def exit_on_signals() -> None:
+    """Outside of the training loop, a signal to stop ends the process at once, its status written."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
 
 
 def main() -> int:
     """Read a job from standard input; a UserError is one line and code 2."""
     job = json.loads(sys.stdin.readline())
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    exit_on_signals()
     threading.Thread(target=_stop_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         run_stage(job["stage"], job["label"], Params(**job["params"]), job["seed"], Path(job["root"]))
+        disconnect()
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

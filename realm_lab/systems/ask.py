@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from realm_lab.config import Params
 from realm_lab.core.process import autocast
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import encode_batch_plain
@@ -25,9 +24,11 @@ from realm_lab.evaluation.answering import answer_questions
 from realm_lab.models.inputs import join
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import candidate_log_probs, retrieval_utility
+from realm_lab.parameters import Params
 from realm_lab.retrieval.retriever import NULL, Retriever
 from realm_lab.runs import LABELS, plan_run
 from realm_lab.systems.context import Context
+from realm_lab.systems.initial import initial_state
 
 MASK = "[MASK]"
 MAX_MASKED_WORDPIECES = 6
@@ -83,8 +84,7 @@ def _answer_utilities(context: Context, query: np.ndarray, rows: list[int], answ
     The span head cannot read an empty passage, so utility is measured with the masked-word head of the run before
     fine-tuning: the question followed by as many [MASK] as the answer has wordpieces.
     """
-    reader, _, _ = context.load_models(context.trained())
-    reader.eval()
+    reader = initial_state(context, "finetune").reader.eval()
     targets = np.array(answer.candidates[answer.best].wordpieces, np.int64)
     tokens = np.concatenate([query, np.full(len(targets), context.special.mask)])
     log_reader = _read(context, reader, tokens, len(query) + np.arange(len(targets)), targets, [NULL, *rows])
@@ -101,7 +101,7 @@ def fill(sentence: str, params: Params, root: Path, seed: int, label: str, k: in
     if blank is None or MASK in sentence[blank.end() :]:
         raise UserError(f"write one blank into the sentence: {MASK}, or several {MASK} side by side")
     context = open_run(params, root, seed, label)
-    reader, embedder, null_offset = context.load_models(context.trained())
+    reader, embedder, null_offset = initial_state(context, "finetune")
     reader.eval()
     embedder.eval()
     retriever = context.retriever(embedder, null_offset=null_offset)

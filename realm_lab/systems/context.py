@@ -7,7 +7,6 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from realm_lab.config import Params
 from realm_lab.core.files import read_json
 from realm_lab.core.process import pick_device
 from realm_lab.corpus.store import Passages, PreparedCorpus
@@ -16,6 +15,7 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.export import read_embedder, read_reader
 from realm_lab.models.reader import Reader
+from realm_lab.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.runs import Plan, corpus_folder, open_stage
 from realm_lab.tracking.run_dir import StageRun
@@ -33,6 +33,11 @@ class Context:
     def corpus(self) -> PreparedCorpus:
         """The prepared corpus; one of other parameters is refused by its key."""
         return PreparedCorpus(corpus_folder(self.root, self.plan))
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Wordpieces of the corpus's tokenizer."""
+        return self.corpus.manifest.vocabulary_size
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -70,15 +75,30 @@ class Context:
 
     def load_models(self, stage: str) -> tuple[Reader, Embedder, float]:
         """Reader, embedder and null offset that a stage left."""
+        reader = self.load_reader(stage)
+        embedder, null_offset = self.load_embedder(stage)
+        return reader.to(self.device), embedder.to(self.device), null_offset
+
+    def load_reader(self, stage: str) -> Reader:
+        """The reader that a stage left, on the CPU; only fine-tuning leaves a span head."""
         folder = self.model_folder(stage)
         reader = read_reader(folder / "reader", self.params.finetune.span_hidden_size, span_head=stage == "finetune")
+        self._check_vocabulary(folder, reader.encoder.shape.vocabulary_size)
+        return reader
+
+    def load_embedder(self, stage: str) -> tuple[Embedder, float]:
+        """The embedder that a stage left, on the CPU, and its null document's score offset."""
+        folder = self.model_folder(stage)
         embedder, null_offset = read_embedder(folder / "embedder")
-        if reader.encoder.shape.vocabulary_size != self.corpus.manifest.vocabulary_size:
+        self._check_vocabulary(folder, embedder.query_encoder.shape.vocabulary_size)
+        return embedder, null_offset
+
+    def _check_vocabulary(self, folder: Path, size: int) -> None:
+        if size != self.vocabulary_size:
             raise UserError(
-                f"{folder}: a vocabulary of {reader.encoder.shape.vocabulary_size} wordpieces, the corpus has "
-                f"{self.corpus.manifest.vocabulary_size}; train on this corpus again"
+                f"{folder}: a vocabulary of {size} wordpieces, the corpus has {self.vocabulary_size}; "
+                "train on this corpus again"
             )
-        return reader.to(self.device), embedder.to(self.device), null_offset
 
     def retriever(
         self, embedder: Embedder, *, null_offset: float = 0.0, passages: Passages | None = None, search: str = "fresh"

@@ -28,7 +28,7 @@ from rich.console import Console
 
 from realm_lab.errors import UserError
 from realm_lab.tracking.run_dir import RunRecord, read_run_record, run_record_paths, run_state
-from realm_lab.tracking.run_view import RunView, read_run, rows_digest, run_color
+from realm_lab.tracking.run_view import FLAGS_TAG, RunView, read_run, rows_digest, run_color
 
 # Before the import below: MLflow reads these when it is loaded.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -248,6 +248,9 @@ class _Mirror:
         tags = [RunTag(key, value) for key, value in view.tags.items() if run.data.tags.get(key) != value]
         if tags:
             self.client.log_batch(run_id, tags=tags)
+        if run.info.run_name != view.name:  # a run is flagged while it is under way
+            self.client.update_run(run_id, name=view.name)
+            changed = True
         status = STATUS_OF[view.state]
         ended = run.info.end_time if view.ended_ms is None else view.ended_ms
         if run.info.status != status or run.info.end_time != ended:
@@ -321,6 +324,8 @@ def _contradicts(run: Run, view: RunView) -> bool:
     if run.info.end_time is not None and view.ended_ms is None:
         return True
     if any(view.params.get(key) != value for key, value in run.data.params.items()):
+        return True
+    if FLAGS_TAG in run.data.tags and FLAGS_TAG not in view.tags:
         return True
     shown = ((view.rows.get(stage, []), possible, digest) for stage, (_, possible, digest) in _mark(run).items())
     return any(len(rows) < possible or rows_digest(rows[:possible]) != digest for rows, possible, digest in shown)

@@ -22,6 +22,7 @@ MAX_NAME_LENGTH = 250
 MAX_PARAM_LENGTH = 6000
 MAX_TAG_LENGTH = 5000
 
+FLAGS_TAG = "realm.flags"
 HEADLINES = ("exact_match", "f1", "recall_at_1", "recall_at_5", "retrieval_utility_start", "retrieval_utility_end")
 
 
@@ -76,7 +77,7 @@ def read_run(runs: Path, record: RunRecord, color: str | None = None) -> RunView
     started = [status.started_at for status in statuses.values() if status.started_at]
     return RunView(
         record=record,
-        name=f"{record.label}-s{record.seed}",
+        name=_display_name(record, statuses),
         state=state,
         started_ms=_ms(min(started)) if started else None,
         ended_ms=_ended_ms(state, statuses),
@@ -85,6 +86,13 @@ def read_run(runs: Path, record: RunRecord, color: str | None = None) -> RunView
         rows={stage: _rows(run, statuses[stage]) for stage, run in stages.items()},
         files=_files(runs, record, stages),
     )
+
+
+def _display_name(record: RunRecord, statuses: Mapping[str, Status]) -> str:
+    """Label and seed; a flagged run says so before anything else, in every list of runs."""
+    flags = [flag for status in statuses.values() for flag in status.flags]
+    mark = "COLLAPSED " if any(flag.startswith("collapsed") for flag in flags) else "FLAGGED " if flags else ""
+    return f"{mark}{record.label}-s{record.seed}"
 
 
 def rows_digest(rows: list[Row]) -> str:
@@ -151,6 +159,8 @@ def _tags(
     }
     if commit:
         tags["mlflow.source.git.commit"] = commit
+    if flags := [f"{stage}: {flag}" for stage, status in statuses.items() for flag in status.flags]:
+        tags[FLAGS_TAG] = "; ".join(flags)
     return {key: _cut(value, MAX_TAG_LENGTH) for key, value in tags.items()}
 
 
@@ -166,16 +176,21 @@ def _commit(stages: Mapping[str, StageRun]) -> tuple[str | None, bool]:
 def _note(record: RunRecord, state: State, stages: Mapping[str, StageRun], statuses: Mapping[str, Status]) -> str:
     """Markdown for the run's page."""
     role = ", the baseline" if record.baseline else ""
-    lines = [f"**{record.label}**, seed {record.seed} of study `{record.study}` (preset `{record.preset}`{role})."]
+    lines = [f"**Flagged, {stage}:** {_code(flag)}" for stage, status in statuses.items() for flag in status.flags]
+    lines += [f"**{record.label}**, seed {record.seed} of study `{record.study}` (preset `{record.preset}`{role})."]
     if state == "COMPLETE" and "evaluate" in stages:
         results = stages["evaluate"].results()
         scores = [f"{name} **{results[name]:.3f}**" for name in HEADLINES if isinstance(results.get(name), float)]
         lines += [", ".join(scores)] if scores else []
     lines += [f"{stage}: {status.error or 'failed'}" for stage, status in statuses.items() if status.state == "FAILED"]
-    lines += [f"Flags of {stage}: {', '.join(status.flags)}." for stage, status in statuses.items() if status.flags]
     lines += [" → ".join(_progress(stage, status) for stage, status in statuses.items())]
     lines += [f"Record: `runs/{record.name}/run.json`"]
     return "\n\n".join(lines)
+
+
+def _code(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return "`" + " ".join(text.split()).replace("`", "'") + "`"
 
 
 def _progress(stage: str, status: Status) -> str:

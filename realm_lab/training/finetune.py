@@ -1,36 +1,73 @@
 """Open-QA fine-tuning: marginal over the top passages, document vectors frozen, query tower trained (section 3.3)."""
 
-# Shapes: B questions, K passages, N = B * K pairs, L positions, W span widths, D embedding size
+# Shapes: B questions, K passages read, C passages of the early loss, N = B * K pairs, L positions, W span widths,
+# D embedding size
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from realm_lab.config import Params
-from realm_lab.core.process import autocast
+from realm_lab.core.process import autocast, share, sum_over_ranks_, summed
 from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import Questions
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.errors import UserError
-from realm_lab.models.export import frozen_names
-from realm_lab.models.inputs import join, length_groups
+from realm_lab.models.initial import frozen_names, tower_names
+from realm_lab.models.inputs import Batch, join, length_groups
 from realm_lab.models.reader import Reader
-from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood
-from realm_lab.models.spans import NO_ANSWER, answer_log_probs, find_answer, mark_answers, span_log_probs
+from realm_lab.models.realm import marginal_log_likelihood
+from realm_lab.models.spans import (
+    NO_ANSWER,
+    answer_log_probs,
+    early_log_likelihood,
+    find_answer,
+    holds_answer,
+    mark_answers,
+    passage_log_probs,
+    span_log_probs,
+    span_logit_sums,
+)
+from realm_lab.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.training.checkpoint import load_module, module_tensors
+from realm_lab.training.loop import NonFiniteLoss
 from realm_lab.training.optimiser import ScheduledAdamW
 
-QUERY_TOWER = ("query_encoder.", "query_projection.")
+Spans = list[tuple[int, int]]
+
+
+class Found(NamedTuple):
+    """What was retrieved for some questions, and where the answers are in it."""
+
+    queries: list[np.ndarray]
+    rows_BC: np.ndarray  # best first; the first `candidates` are read
+    spans: list[list[Spans]]  # of each question and passage that is read: S(z, y)
+    early_BC: np.ndarray  # bool: the passage holds an answer; [B, 0] without the early loss
+
+    def part(self, places: np.ndarray) -> Found:
+        """Some of the questions."""
+        chosen = [int(place) for place in places]
+        queries, spans = [self.queries[i] for i in chosen], [self.spans[i] for i in chosen]
+        return Found(queries, self.rows_BC[chosen], spans, self.early_BC[chosen])
+
+    @property
+    def answerable_B(self) -> np.ndarray:
+        """Whether a passage that is read holds the answer."""
+        return np.array([any(row) for row in self.spans], bool)
 
 
 class FinetuneTask:
-    """Open-QA fine-tuning as a task of the loop. The retriever's index must be built: it is never rebuilt."""
+    """Open-QA fine-tuning as a task of the loop. The retriever's index must be built: it is never rebuilt.
+
+    What does not train has no optimiser, gets no gradient, and drops nothing out.
+    """
 
     def __init__(
         self,
@@ -51,83 +88,173 @@ class FinetuneTask:
         self._longest = params.corpus.sentence_length + params.corpus.passage_length
         if not len(questions):
             raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
-        if self._settings.candidates > len(retriever.passages):
-            raise UserError(
-                f"parameter 'finetune.candidates' is {self._settings.candidates}, but the knowledge corpus has only "
-                f"{len(retriever.passages)} passages; lower it"
-            )
+        for name in ("candidates", "early_loss_candidates"):
+            if getattr(self._settings, name) > len(retriever.passages):
+                raise UserError(
+                    f"parameter 'finetune.{name}' is {getattr(self._settings, name)}, but the knowledge corpus has "
+                    f"only {len(retriever.passages)} passages; lower it"
+                )
         self._answers = [
             [np.array(e.ids, np.int64) for e in encode_batch_plain(tokenizer, answers)] for answers in questions.answers
         ]
         self._order = epoch_order(len(questions), seed, "finetune-questions")
-        embedder = retriever.embedder
-        frozen = frozen_names(embedder, params)
-        frozen |= {name for name, _ in embedder.named_parameters() if not name.startswith(QUERY_TOWER)}
-        self._optimisers = [
-            ScheduledAdamW("reader", reader, self._settings.reader, self.total_steps, frozen_names(reader, params)),
-            ScheduledAdamW("retriever", embedder, self._settings.retriever, self.total_steps, frozen),
-        ]
+        self._optimisers = self._make_optimisers()
+
+    def _make_optimisers(self) -> list[ScheduledAdamW]:
+        """One for the reader and one for the query tower, where they train."""
+        settings, embedder = self._settings, self.retriever.embedder
+        assert not (settings.train_query_tower and embedder.share_towers), "the document tower would be trained too"
+        made = []
+        for name, module, chosen, trains in (
+            ("reader", self.reader, settings.reader, settings.train_reader),
+            ("retriever", embedder, settings.retriever, settings.train_query_tower),
+        ):
+            frozen = frozen_names(module, self._params)
+            if module is embedder:
+                frozen |= tower_names(embedder, True, False) | {"null_vector"}  # no null document in fine-tuning
+            for key, parameter in module.named_parameters():
+                parameter.requires_grad_(trains and key not in frozen)
+            if trains:
+                made.append(ScheduledAdamW(name, module, chosen, self.total_steps, frozen))
+        return made
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One step on log p(y|x) of the questions whose answer is among their passages; the others give no loss."""
+        """One step on -log p(y|x), with Lee's early loss -log p_early(a passage with an answer|x) where asked for.
+
+        Each of a question's two terms is 0 without a positive (released code); the loss is the mean of their sum over
+        the questions with a positive. Without any there is no step at all, where in the released code Adam's moments
+        and the weight decay still move the weights.
+        """
         settings = self._settings
         chosen = self._order.take(step * settings.batch_size, settings.batch_size)
-        queries = [self._questions.tokens[int(number)] for number in chosen]
-        self.reader.train()
-        self.retriever.embedder.train()
+        mine = chosen[share(len(chosen))]
+        self.reader.train(settings.train_reader)
+        self.retriever.embedder.train(settings.train_query_tower)
         for optimiser in self._optimisers:
             optimiser.zero_grad()
-        query_BD = self.retriever.embed_queries(queries)
-        rows_BK = self.retriever.find(query_BD, settings.candidates, null=False)
-        spans = [
-            [self._spans(int(row), int(number), len(query)) for row in rows]
-            for rows, number, query in zip(rows_BK, chosen, queries, strict=True)
-        ]
-        held_BK = np.array([[len(found) > 0 for found in row] for row in spans])
-        answerable = np.flatnonzero(held_BK.any(1))
-        values = {"answerable_fraction": len(answerable) / len(chosen)}
-        if len(answerable):
-            score_BK = self.retriever.indexed_score(query_BD[answerable], rows_BK[answerable])
-            log_prior_BK = candidate_log_probs(score_BK)
-            log_reader_BK = self._read(
-                [queries[i] for i in answerable], rows_BK[answerable], [spans[i] for i in answerable]
-            )
-            log_likelihood_B = marginal_log_likelihood(log_prior_BK, log_reader_BK)
-            loss = -log_likelihood_B.mean()
-            loss.backward()
-            values |= {"loss": loss.item(), "marginal_log_likelihood": log_likelihood_B.mean().item()}
-            for optimiser in self._optimisers:
-                values |= optimiser.step(step)
+        found, query_BD = self._find(mine)
+        answerable_B, early_B = found.answerable_B, found.early_BC.any(1)
+        useful = np.flatnonzero(answerable_B | early_B)
+        answerable, early, count = summed(float(answerable_B.sum()), float(early_B.sum()), float(len(useful)))
+        values = {"answerable_fraction": answerable / len(chosen)}
+        if settings.early_loss_candidates:
+            values["early_answerable_fraction"] = early / len(chosen)
+        if not count:
+            return values
+        reader_sum, early_sum = self._backward(found, query_BD, useful, int(count))
+        reader_sum, early_sum = summed(reader_sum, early_sum)
+        values |= {"loss": -(reader_sum + early_sum) / count, "loss_reader": -reader_sum / count}
+        if not np.isfinite(values["loss"]):
+            raise NonFiniteLoss(values["loss"], {"questions": [self._questions.texts[int(n)] for n in chosen]})
+        if settings.early_loss_candidates:
+            values["loss_early"] = -early_sum / count
+        if answerable:
+            values["marginal_log_likelihood"] = reader_sum / answerable
+        for optimiser in self._optimisers:
+            sum_over_ranks_(optimiser.gradients())
+            values |= optimiser.step(step)
         return values
 
-    def _spans(self, row: int, number: int, query_length: int) -> list[tuple[int, int]]:
+    def _find(self, numbers: np.ndarray) -> tuple[Found, Tensor]:
+        """What is retrieved for some training questions, and their vectors [B, D]."""
+        settings = self._settings
+        size = max(settings.candidates, settings.early_loss_candidates)
+        if not len(numbers):  # more ranks than questions
+            return Found([], np.empty((0, size), np.int64), [], np.empty((0, size), bool)), torch.empty(0)
+        queries = [self._questions.tokens[int(number)] for number in numbers]
+        query_BD = self.retriever.embed_queries(queries)
+        rows_BC = self.retriever.find(query_BD, size, null=False)
+        spans = [
+            [self._spans(int(row), int(number), len(query)) for row in rows[: settings.candidates]]
+            for rows, number, query in zip(rows_BC, numbers, queries, strict=True)
+        ]
+        early_BC = np.zeros((len(numbers), 0), bool)
+        if settings.early_loss_candidates:
+            bodies = self.retriever.passages.bodies
+            early_BC = np.stack(
+                [holds_answer(bodies, rows, self._answers[int(n)]) for rows, n in zip(rows_BC, numbers, strict=True)]
+            )
+        return Found(queries, rows_BC, spans, early_BC), query_BD
+
+    def _spans(self, row: int, number: int, query_length: int) -> Spans:
         """The answer's spans in what the reader will see of a passage."""
         if row < 0:
             return []
         body = self.retriever.passages.bodies[row][: self._longest - 3 - query_length]
         return find_answer(body, self._answers[number], self._settings.max_span_wordpieces)
 
-    def _read(self, queries: list[np.ndarray], rows_BK: np.ndarray, spans: list[list[list[tuple[int, int]]]]) -> Tensor:
-        """log p(y|z,x) for every question and passage, [B, K]; passages without the answer are not read at all."""
+    def _backward(self, found: Found, query_BD: Tensor, useful: np.ndarray, count: int) -> tuple[float, float]:
+        """Gradients of the loss, `micro_batch` questions at a time; the sums of log p(y|x) and log p_early.
+
+        The questions' own graph is kept until the end, so that each is encoded (and drops out) once.
+        """
+        leaf_BD = query_BD.detach().requires_grad_(query_BD.requires_grad)
+        at_once = self._params.launch.micro_batch or max(1, len(useful))
+        reader_sum = early_sum = 0.0
+        for start in range(0, len(useful), at_once):
+            places = useful[start : start + at_once]
+            log_likelihood_B, log_early_B = self._objectives(found.part(places), leaf_BD[torch.from_numpy(places)])
+            objective = (log_likelihood_B.sum() + log_early_B.sum()) / count
+            if objective.requires_grad:
+                (-objective).backward()
+            reader_sum += log_likelihood_B.sum().item()
+            early_sum += log_early_B.sum().item()
+        if leaf_BD.grad is not None:
+            query_BD.backward(leaf_BD.grad)
+        return reader_sum, early_sum
+
+    def _objectives(self, found: Found, query_BD: Tensor) -> tuple[Tensor, Tensor]:
+        """log p(y|x) and log p_early, [B] each; 0 where a question has no positive."""
+        settings = self._settings
+        score_BC = self.retriever.indexed_score(query_BD, found.rows_BC)
+        answerable = torch.from_numpy(np.flatnonzero(found.answerable_B)).to(score_BC.device)
+        log_likelihood_B = torch.zeros(len(score_BC), device=score_BC.device)
+        if len(answerable):
+            read = found.part(answerable.cpu().numpy())
+            log_reader_BK, span_logit_sum_BK = self._read(read)
+            score_BK = score_BC[answerable, : settings.candidates]
+            log_prior_BK = passage_log_probs(score_BK, span_logit_sum_BK, settings.softmax)
+            marginal_B = marginal_log_likelihood(log_prior_BK, log_reader_BK)
+            log_likelihood_B = log_likelihood_B.index_put((answerable,), marginal_B)
+        if not settings.early_loss_candidates:
+            return log_likelihood_B, torch.zeros_like(log_likelihood_B)
+        held_BC = torch.from_numpy(found.early_BC).to(score_BC.device)
+        return log_likelihood_B, early_log_likelihood(score_BC, held_BC)
+
+    def _read(self, found: Found) -> tuple[Tensor, Tensor]:
+        """log p(y|z,x) and the log sum of all spans' logits, for every question and passage, [B, K] each.
+
+        A passage without the answer is read only where its spans count, in the joint softmax; elsewhere its sum is 0.
+        """
+        rows_BK = found.rows_BC[:, : self._settings.candidates]
         device = next(self.reader.parameters()).device
-        flat = [found for row in spans for found in row]
-        read = np.array([number for number, found in enumerate(flat) if found])
+        flat = [spans for row in found.spans for spans in row]
+        joint = self._settings.softmax == "joint"
+        read = np.array([number for number, spans in enumerate(flat) if spans or joint])
         owners = read // rows_BK.shape[1]
         bodies = [self.retriever.passages.bodies[row] for row in rows_BK.reshape(-1)[read]]
-        lengths = [len(queries[b]) + len(body) + 3 for b, body in zip(owners, bodies, strict=True)]
+        lengths = [len(found.queries[b]) + len(body) + 3 for b, body in zip(owners, bodies, strict=True)]
         groups = length_groups(lengths, self._params.launch.token_budget)
-        parts = []
+        parts: list[tuple[Tensor, Tensor]] = []
         for group in groups:
-            firsts = [queries[owners[i]] for i in group]
-            batch = join(firsts, [bodies[i] for i in group], self._special, self._longest).to(device)
-            with autocast(device, self._params.model.precision):
-                logits_NLW = self.reader.span_logits(batch, self._settings.max_span_wordpieces)
-            marked = mark_answers([flat[read[i]] for i in group], [len(f) + 2 for f in firsts], logits_NLW.shape)
-            parts.append(answer_log_probs(span_log_probs(logits_NLW), marked.to(device)))
-        order = np.concatenate(groups)
+            firsts = [found.queries[owners[i]] for i in group]
+            batch = join(firsts, [bodies[i] for i in group], self._special, self._longest)
+            shape = torch.Size((*batch.tokens_BL.shape, self._settings.max_span_wordpieces))
+            marked_NLW = mark_answers([flat[read[i]] for i in group], [len(f) + 2 for f in firsts], shape).to(device)
+            if self._params.launch.recompute and self._settings.train_reader:
+                parts.append(checkpoint(self._read_group, batch.to(device), marked_NLW, use_reentrant=False))
+            else:
+                parts.append(self._read_group(batch.to(device), marked_NLW))
+        at = (torch.from_numpy(read[np.concatenate(groups)]).to(device),)
         log_reader_N = torch.full((len(flat),), NO_ANSWER, device=device)
-        log_reader_N = log_reader_N.index_put((torch.from_numpy(read[order]).to(device),), torch.cat(parts))
-        return log_reader_N.view(rows_BK.shape)
+        log_reader_N = log_reader_N.index_put(at, torch.cat([log_reader for log_reader, _ in parts]))
+        sum_N = torch.zeros(len(flat), device=device).index_put(at, torch.cat([total for _, total in parts]))
+        return log_reader_N.view(rows_BK.shape), sum_N.view(rows_BK.shape)
+
+    def _read_group(self, batch: Batch, marked_NLW: Tensor) -> tuple[Tensor, Tensor]:
+        with autocast(marked_NLW.device, self._params.model.precision):
+            logits_NLW = self.reader.span_logits(batch, self._settings.max_span_wordpieces)
+        return answer_log_probs(span_log_probs(logits_NLW), marked_NLW), span_logit_sums(logits_NLW)
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Whatever the stage wants measured."""

@@ -1,38 +1,55 @@
-"""The one training loop: step, log, evaluate, checkpoint, resume.
+"""The one training loop: step, log, evaluate, checkpoint, resume, and stop for a reason.
 
 A task is a pure function of its step number and its tensors (every random draw is derived from the step), so a
-run that is killed and resumed from a checkpoint ends in the same bits.
+run that is killed and resumed from a checkpoint ends in the same bits. Several ranks do the same steps together
+(core/process.py); only the first one writes.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NoReturn, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.config import Launch
+from realm_lab.core.files import write_json
+from realm_lab.core.process import any_rank, on_first_rank, ranks, stop_signals_noted
 from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
+from realm_lab.parameters import Launch
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 
+Identity = Mapping[str, str | int]
+
 
 class Task(Protocol):
-    """What a stage gives to the loop."""
+    """What a stage gives to the loop. A task may also have these methods:
+
+    - `watch(step) -> dict`: further metrics, asked at step 0 and every `watch_interval_steps`;
+    - `flags() -> Iterable[str]`: warnings for the run's status, asked after every step;
+    - `should_stop() -> str | None`: the reason why it makes no sense to go on, asked after every step;
+    - `describe_batch(step) -> dict`: texts or ids of a batch, asked when its loss or a gradient is not finite.
+    """
 
     seed: int
     total_steps: int
     evaluation_interval_steps: int
 
     def train_step(self, step: int) -> dict[str, float]:
-        """Run optimiser step `step` and return what is worth logging; `loss` is among it where there was one."""
+        """Run optimiser step `step` and return what is worth logging; `loss` is among it where there was one.
+
+        Raises:
+            NonFiniteLoss: there is no going on; the batch is in it.
+        """
 
     def evaluate(self, step: int) -> dict[str, float]:
-        """Metrics of the state after `step` finished steps."""
+        """Metrics of the state after `step` finished steps; every rank is asked, the first one's are logged."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole training state."""
@@ -41,38 +58,133 @@ class Task(Protocol):
         """Restore what `tensors` returned after `step` steps."""
 
 
-def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> None:
+class NonFiniteLoss(Exception):
+    """The loss of a batch is NaN or infinite; the batch as plain data."""
+
+    def __init__(self, loss: float, batch: Mapping[str, Any]):
+        super().__init__(f"the loss is {loss}")
+        self.batch = batch
+
+
+def train(task: Task, run: StageRun, launch: Launch, device: torch.device, identity: Identity | None = None) -> None:
     """Run a task to its end, from its newest checkpoint if there is one.
 
+    `identity` goes into the checkpoints, and those of another identity are refused.
+
     Raises:
-        UserError: the loss is not finite.
+        UserError: the loss or a gradient is not finite, the task wants to stop, or a checkpoint is foreign.
+        SystemExit: SIGTERM or SIGUSR1 came; a checkpoint was written (code 128 + signal).
     """
     folder = run.path / "checkpoints"
-    found = load_newest(folder)
-    step = found.step if found else 0
-    if found:
-        task.load({name: value.to(device) for name, value in found.tensors.items()}, step)
-    run.metrics.truncate_after(step if found else -1)
-    run.start(task.total_steps)
-    if not found:
-        run.metrics.log(0, task.evaluate(0))
+    first, size = ranks().rank == 0, ranks().size
+    step = _resume(task, folder, device, identity)
+    if first:
+        run.metrics.truncate_after(step if step is not None else -1)
+        run.start(task.total_steps)
+    if step is None:
+        step = 0
+        _measure(task, run, 0, first)
+
+    def save() -> None:
+        if first:
+            save_checkpoint(folder, Checkpoint(step, task.tensors()), identity)
+
     saved_at = time.monotonic()
-    while step < task.total_steps:
-        torch.manual_seed(derive_seed(task.seed, "dropout", step))
+    with stop_signals_noted() as request:
+        while step < task.total_steps:
+            torch.manual_seed(derive_seed(task.seed, "dropout", step, *_rank_name()))
+            values = _checked_step(task, step, run.path)
+            step += 1
+            finished = step == task.total_steps
+            if finished or step % launch.log_interval_steps == 0:
+                _log(run, step, values, first)
+            _measure(task, run, step, first)
+            if first:
+                run.heartbeat(step, force=finished)
+            reason = _flags_and_reason(task, run, first)
+            asked = request.signal_number != 0
+            if size > 1:  # all ranks stop at the same step, or none
+                asked = any_rank(asked)
+            if reason or asked or finished or time.monotonic() - saved_at > launch.checkpoint_interval_seconds:
+                save()
+                saved_at = time.monotonic()
+            if reason:
+                raise UserError(f"{run.path}: stopped at step {step}: {reason}")
+            if asked and not finished:
+                raise SystemExit(128 + (request.signal_number or 15))
+
+
+def _resume(task: Task, folder: Path, device: torch.device, identity: Identity | None) -> int | None:
+    """Load the newest checkpoint, the same on every rank; its step, or None where there is none."""
+    found = load_newest(folder, identity)
+    step = found.step if found else None
+    agreed = on_first_rank(lambda: step)
+    if agreed != step:
+        raise UserError(
+            f"{folder}: rank {ranks().rank} finds the checkpoint of step {step}, rank 0 that of step {agreed}; "
+            "all ranks need the same disk"
+        )
+    if found:
+        task.load({name: value.to(device) for name, value in found.tensors.items()}, found.step)
+    return step
+
+
+def _rank_name() -> tuple[int, ...]:
+    """Each rank drops out other units; rank 0 the same as a process alone."""
+    rank = ranks().rank
+    return (rank,) if rank else ()
+
+
+def _measure(task: Task, run: StageRun, step: int, first: bool) -> None:
+    """Evaluate and watch where it is time: at the start, at the end, and in their intervals."""
+    evaluations: list[tuple[int, Callable[[int], dict[str, float]]]] = [(task.evaluation_interval_steps, task.evaluate)]
+    if hasattr(task, "watch"):
+        evaluations.append((getattr(task, "watch_interval_steps", 1), task.watch))
+    for interval, measure in evaluations:
+        if step == task.total_steps or step % interval == 0:
+            _log(run, step, measure(step), first)
+
+
+def _log(run: StageRun, step: int, values: dict[str, float], first: bool) -> None:
+    if first:
+        run.metrics.log(step, values)
+
+
+def _checked_step(task: Task, step: int, path: Path) -> dict[str, float]:
+    """One step; what is not finite ends the run, with the batch in a file."""
+    try:
         values = task.train_step(step)
-        step += 1
-        _check_finite(values, step, run.path)
-        finished = step == task.total_steps
-        if finished or step % launch.log_interval_steps == 0:
-            run.metrics.log(step, values)
-        if finished or step % task.evaluation_interval_steps == 0:
-            run.metrics.log(step, task.evaluate(step))
-        run.heartbeat(step, force=finished)
-        if finished or time.monotonic() - saved_at > launch.checkpoint_interval_seconds:
-            save_checkpoint(folder, Checkpoint(step, task.tensors()))
-            saved_at = time.monotonic()
+    except NonFiniteLoss as error:
+        _refuse(path, step, str(error), error.batch)
+    for name, value in values.items():
+        if (name == "loss" or name.startswith("gradient_norm")) and not math.isfinite(value):
+            describe = getattr(task, "describe_batch", None)
+            _refuse(path, step, f"the {name.replace('_', ' ')} is {value}", describe(step) if describe else {})
+    return values
 
 
-def _check_finite(values: dict[str, float], step: int, path: Path) -> None:
-    if not math.isfinite(values.get("loss", 0.0)):
-        raise UserError(f"{path}: the loss is {values['loss']} at step {step}; lower the learning rates")
+def _refuse(path: Path, step: int, what: str, batch: Mapping[str, Any]) -> NoReturn:
+    file = path / f"bad_batch-step-{step + 1}.json"
+    if ranks().rank == 0:
+        write_json(file, {"step": step + 1, "problem": what, "batch": _plain(batch)})
+    raise UserError(f"{path}: {what} at step {step + 1}, its batch is in {file}; lower the learning rates")
+
+
+def _plain(value: Any) -> Any:
+    """JSON of texts, arrays and tensors; numbers that JSON does not have become text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _flags_and_reason(task: Task, run: StageRun, first: bool) -> str | None:
+    """Set the task's flags on the run; the reason to stop, if there is one."""
+    flags, should_stop = getattr(task, "flags", None), getattr(task, "should_stop", None)
+    if first and flags:
+        for name in flags():
+            run.flag(name)
+    return should_stop() if should_stop else None

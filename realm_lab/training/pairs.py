@@ -52,32 +52,36 @@ class ArticlePairs:
 
 
 class PassagePairs:
-    """Sentences of a corpus. Related: the passage before, around or after it in its article; unrelated: any passage."""
+    """Sentences with a salient span. Related: the passage before, around or after it in its article; unrelated: any."""
 
     def __init__(self, sentences: Sentences, passages: Passages):
         self._sentences, self._passages = sentences, passages
+        self._rows = sentences.rows_with_spans()
 
     def __len__(self) -> int:
-        return len(self._sentences)
+        return len(self._rows)
 
     def pair(self, item: int, related: bool, generator: np.random.Generator) -> Pair:
         """See PairSource."""
-        origin = int(self._sentences.origins[item])
+        sentence = int(self._rows[item])
+        origin = int(self._sentences.origins[sentence])
         row = int(generator.integers(len(self._passages)))
         if related and origin != NO_ROW:
             near = origin + int(generator.integers(-1, 2))
             inside = 0 <= near < len(self._passages)
             row = near if inside and self._passages.articles[near] == self._passages.articles[origin] else origin
-        return Pair(self._sentences.tokens[item], self._sentences.salient_spans(item), self._passages.bodies[row])
+        spans = self._sentences.salient_spans(sentence)
+        return Pair(self._sentences.tokens[sentence], spans, self._passages.bodies[row])
 
 
 class MaskedPairs(NamedTuple):
-    """A joined batch with its masked positions."""
+    """Pairs of a batch, joined, with their masked positions."""
 
     batch: Batch
     at_BM: Tensor  # int64
     targets_BM: Tensor  # int64
     is_masked_BM: Tensor  # bool: false in padding of the positions
+    masked_count: int  # in the whole batch, of which these may be a share
 
 
 class PairSampler:
@@ -98,8 +102,13 @@ class PairSampler:
         self._max_length, self._mask_rate, self._salient_fraction = max_length, mask_rate, salient_fraction
         self._order = epoch_order(len(source), seed, "warm-start-pairs")
 
-    def batch(self, step: int, size: int, related_fraction: float, generator: np.random.Generator) -> MaskedPairs:
-        """Batch `step`: half salient spans of the first segment, half whole words of both segments."""
+    def batch(
+        self, step: int, size: int, related_fraction: float, generator: np.random.Generator, part: slice = slice(None)
+    ) -> MaskedPairs:
+        """Batch `step`: half salient spans of the first segment, half whole words of both segments.
+
+        All is drawn, whatever the `part` of its pairs that is joined.
+        """
         firsts, seconds, places, targets = [], [], [], []
         for item in self._order.take(step * size, size):
             pair = self._source.pair(int(item), generator.random() < related_fraction, generator)
@@ -118,9 +127,10 @@ class PairSampler:
             second[in_second] = self._special.mask
             firsts.append(first)
             seconds.append(second)
-        at_BM, is_masked_BM = pad_positions(places)
-        targets_BM, _ = pad_positions(targets)
-        return MaskedPairs(join(firsts, seconds, self._special, self._max_length), at_BM, targets_BM, is_masked_BM)
+        at_BM, is_masked_BM = pad_positions(places[part])
+        targets_BM, _ = pad_positions(targets[part])
+        batch = join(firsts[part], seconds[part], self._special, self._max_length)
+        return MaskedPairs(batch, at_BM, targets_BM, is_masked_BM, sum(len(positions) for positions in places))
 
     def _whole_words(self, tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Positions of a share of the words, every wordpiece of a chosen word, at least one word."""

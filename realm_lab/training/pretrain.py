@@ -12,27 +12,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.config import Params
-from realm_lab.core.seeding import epoch_order, numpy_generator
+from realm_lab.core.process import on_first_rank, ranks, share, sum_over_ranks_
+from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
-from realm_lab.masking import MaskedSentence, mask, masking_scheme
-from realm_lab.models.export import frozen_names
-from realm_lab.models.inputs import pad_positions
-from realm_lab.models.marginal import read_candidates
+from realm_lab.masking import MaskedSentence
+from realm_lab.models.initial import frozen_names, tower_names
 from realm_lab.models.reader import Reader
-from realm_lab.models.realm import (
-    candidate_log_probs,
-    marginal_log_likelihood,
-    marginal_log_likelihood_per_token,
-    reader_log_probs,
-    retrieval_utility,
-)
+from realm_lab.parameters import Params
 from realm_lab.retrieval.index import IndexGeneration
-from realm_lab.retrieval.retriever import NULL, Retriever
+from realm_lab.retrieval.retriever import Retriever
 from realm_lab.training.checkpoint import load_module, module_tensors
+from realm_lab.training.loop import NonFiniteLoss
+from realm_lab.training.objective import RealmObjective
 from realm_lab.training.optimiser import ScheduledAdamW
+from realm_lab.training.queries import QueryStream
+from realm_lab.training.reader_probe import ReaderProbe
+from realm_lab.training.watch import CandidateHealth, CollapseWatch
 
 CALIBRATION_SENTENCES = 64
 Evaluation = Callable[[Retriever, Reader], dict[str, float]]
@@ -50,34 +47,61 @@ class PretrainTask:
         sentences: Sentences,
         special: SpecialIds,
         evaluation: Evaluation,
+        probe: ReaderProbe | None = None,
     ):
         self.seed, self._params, self._settings = seed, params, params.pretrain
         self.retriever, self.reader = retriever, reader
-        self._sentences, self._special, self._evaluation = sentences, special, evaluation
+        self._sentences, self._special, self._evaluation, self._probe = sentences, special, evaluation, probe
         self.total_steps = self._settings.steps
         self.evaluation_interval_steps = params.evaluate.interval_steps
-        self._scheme = masking_scheme(self._settings.masking)
-        self._order = epoch_order(len(sentences), seed, "pretrain-sentences")
-        self._by_article = self._settings.exclude_trivial == "article"
-        self._null = self._settings.null_document != "off"
-        wanted = self._settings.candidates - int(self._null) + int(self._settings.exclude_trivial != "off")
-        if wanted > len(retriever.passages):
-            raise UserError(
-                f"parameter 'pretrain.candidates' is {self._settings.candidates}, but the knowledge corpus has only "
-                f"{len(retriever.passages)} passages; lower it"
-            )
-        self._optimisers: list[ScheduledAdamW] = []
-        for name, module, trained in (
-            ("reader", reader, self._settings.train_reader),
-            ("retriever", retriever.embedder, self._settings.train_embedder),
-        ):
-            module.requires_grad_(trained)
-            if trained:
-                settings = self._settings.reader if name == "reader" else self._settings.retriever
-                frozen = frozen_names(module, params)
-                self._optimisers.append(ScheduledAdamW(name, module, settings, self.total_steps, frozen))
+        self.watch_interval_steps = self._settings.watch.interval_steps
+        self._stream = QueryStream(
+            sentences,
+            masking=self._settings.masking,
+            mask_rate=self._settings.mask_rate,
+            salient_spans=self._settings.salient_spans,
+            sentence_choice=self._settings.sentence_choice,
+            mask_id=special.mask,
+            seed=seed,
+        )
+        self._objective = RealmObjective(params, retriever, reader, sentences, special)
+        self._check_corpus()
+        self._reader_optimiser, self._retriever_optimiser = self._optimisers()
+        self._watch = CollapseWatch(self._settings.watch)
+        waits = self._settings.hold_retriever_until_useful or self._settings.hold_retriever_steps
+        self._released_at: int | None = None if waits else 0  # the step at which the retriever began to learn
         self._refresh_seconds = 0.0
+        self._health: dict[str, float] = {}
         self._prepared = False
+
+    def _check_corpus(self) -> None:
+        settings = self._settings
+        passages = max(settings.candidates - int(settings.null_document != "off"), settings.over_retrieve)
+        if passages + int(settings.exclude_trivial != "off") > len(self.retriever.passages):
+            name = "over_retrieve" if settings.over_retrieve > settings.candidates else "candidates"
+            raise UserError(
+                f"parameter 'pretrain.{name}' is {getattr(settings, name)}, but the knowledge corpus has only "
+                f"{len(self.retriever.passages)} passages; lower it"
+            )
+
+    def _optimisers(self) -> tuple[ScheduledAdamW | None, ScheduledAdamW | None]:
+        """One optimiser for the reader and one for the retriever, where they train; the rest gets no gradient."""
+        settings, embedder = self._settings, self.retriever.embedder
+        towers = (settings.train_query_tower, settings.train_document_tower)
+        fixed = {
+            "reader": set() if settings.train_reader else {name for name, _ in self.reader.named_parameters()},
+            "retriever": tower_names(embedder, *towers),
+        }
+        made: list[ScheduledAdamW | None] = []
+        for name, module, chosen, trained in (
+            ("reader", self.reader, settings.reader, settings.train_reader),
+            ("retriever", embedder, settings.retriever, any(towers)),
+        ):
+            frozen = frozen_names(module, self._params) | fixed[name]
+            for key, parameter in module.named_parameters():
+                parameter.requires_grad_(key not in frozen)
+            made.append(ScheduledAdamW(name, module, chosen, self.total_steps, frozen) if trained else None)
+        return made[0], made[1]
 
     def _prepare(self) -> None:
         """First index and, where asked for, the calibration of the null document."""
@@ -85,113 +109,129 @@ class PretrainTask:
             return
         self._prepared = True
         self.retriever.refresh(0)
-        if self._settings.calibrate_null and self._null:
-            rows = self._order.take(0, min(CALIBRATION_SENTENCES, len(self._sentences)))
-            masked = [self._mask(int(row), numpy_generator(self.seed, "calibration", int(row))) for row in rows]
+        if self._settings.calibrate_null:
+            rows = self._stream.rows(0, min(CALIBRATION_SENTENCES, len(self._stream)))
+            masked = [
+                self._stream.masked(int(row), numpy_generator(self.seed, "calibration", int(row))) for row in rows
+            ]
             queries = [sentence.tokens for sentence in masked]
-            self.retriever.calibrate_null(queries, self._settings.candidates, self._trivial(rows), self._by_article)
-
-    def _mask(self, row: int, generator: np.random.Generator) -> MaskedSentence:
-        tokens = self._sentences.tokens[row]
-        spans = self._sentences.salient_spans(row)
-        positions = self._scheme(len(tokens), spans, self._settings.mask_rate, generator)
-        return mask(tokens, positions, self._special.mask)
-
-    def _trivial(self, rows: np.ndarray) -> np.ndarray | None:
-        if self._settings.exclude_trivial == "off":
-            return None
-        return np.asarray(self._sentences.origins[rows], np.int64)
+            by_article = self._settings.exclude_trivial == "article"
+            trivial = self._objective.trivial(rows)
+            self.retriever.calibrate_null(queries, self._settings.candidates, trivial, by_article)
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One optimiser step on log p(y|x) (Eq. 1)."""
+        """One optimiser step on log p(y|x) (Eq. 1); `batch_size` sentences over all ranks."""
         started = time.perf_counter()
-        settings = self._settings
+        size = self._settings.batch_size
         self._prepare()
-        if settings.refresh_interval_steps and step and step % settings.refresh_interval_steps == 0:
-            refresh_started = time.perf_counter()
-            self.retriever.refresh(step)
-            self._refresh_seconds = time.perf_counter() - refresh_started
-        rows = self._order.take(step * settings.batch_size, settings.batch_size)
-        generator = numpy_generator(self.seed, "pretrain-masks", step)
-        masked = [self._mask(int(row), generator) for row in rows]
-        queries = [sentence.tokens for sentence in masked]
+        self._refresh(step)
+        self._release(step)
+        rows, masked = self._batch(step)
+        mine = range(size)[share(size)]
+        at_once = self._params.launch.micro_batch or max(1, len(mine))
+        learns = self._released_at is not None
+        logged = (step + 1) % self._params.launch.log_interval_steps == 0 or step + 1 == self.total_steps
         self.reader.train()
         self.retriever.embedder.train()
-        for optimiser in self._optimisers:
+        optimisers = [o for o in (self._reader_optimiser, self._retriever_optimiser) if o is not None]
+        for optimiser in optimisers:
             optimiser.zero_grad()
-
-        query_BD = self.retriever.embed_queries(queries)
-        search_BD = query_BD if settings.search_query == "fresh" else self.retriever.search_queries(queries)
-        candidates_BK = self.retriever.find(
-            search_BD, settings.candidates, null=self._null, trivial=self._trivial(rows), by_article=self._by_article
-        )
-        score_BK = self.retriever.score(query_BD, candidates_BK)
-        log_prior_BK = candidate_log_probs(score_BK)
-        at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in masked])
-        targets_BM, _ = pad_positions([sentence.targets for sentence in masked])
-        token_BKM = self._read(queries, at_BM, targets_BM, candidates_BK)
-        is_masked_BM = is_masked_BM.to(token_BKM.device)
-        log_reader_BK = reader_log_probs(token_BKM, is_masked_BM)
-        log_likelihood_B = marginal_log_likelihood(log_prior_BK, log_reader_BK)
-        if settings.marginal == "token":  # the released code, normalised by masked tokens as it does
-            per_token_B = marginal_log_likelihood_per_token(log_prior_BK, token_BKM, is_masked_BM)
-            loss = -per_token_B.sum() / is_masked_BM.sum()
-        else:
-            loss = -log_likelihood_B.mean()
-        loss.backward()
-        values = {"loss": loss.item(), "marginal_log_likelihood": log_likelihood_B.mean().item()}
-        for optimiser in self._optimisers:
-            values |= optimiser.step(step)
+        per_example = self._settings.marginal == "example"
+        normaliser = size if per_example else sum(len(sentence.positions) for sentence in masked)
+        total, health = torch.zeros(1, dtype=torch.float64), CandidateHealth.zero()
+        for start in range(0, len(mine), at_once):
+            chosen = list(mine[start : start + at_once])
+            objective, seen = self._objective(
+                rows[chosen], [masked[i] for i in chosen], retriever_learns=learns, read_null=logged
+            )
+            loss = -objective / normaliser
+            if loss.requires_grad:
+                loss.backward()
+            total += loss.item()
+            health = health + seen
+        health = health.over_ranks()
+        sum_over_ranks_([total])
+        values = {"loss": total.item()}
+        if not np.isfinite(values["loss"]):
+            raise NonFiniteLoss(values["loss"], self.describe_batch(step))
+        if ranks().size > 1:
+            for optimiser in optimisers:
+                sum_over_ranks_(optimiser.gradients())
+        values |= self._step_optimisers(step)
+        values |= health.means()
+        self._health = health.means()
         assert self.retriever.index is not None
-        values |= self._health(candidates_BK, score_BK, log_prior_BK, log_reader_BK, rows)
         values["index_staleness_steps"] = step - self.retriever.index.step
         values["refresh_seconds"] = self._refresh_seconds
         values["step_seconds"] = time.perf_counter() - started
         return values
 
-    def _read(self, queries: list[np.ndarray], at_BM: Tensor, targets_BM: Tensor, rows_BK: np.ndarray) -> Tensor:
-        corpus = self._params.corpus
-        return read_candidates(
-            self.reader,
-            queries,
-            at_BM,
-            targets_BM,
-            rows_BK,
-            self.retriever.passages,
-            self._special,
-            max_length=corpus.sentence_length + corpus.passage_length,
-            token_budget=self._params.launch.token_budget,
-            precision=self._params.model.precision,
-        )
-
-    @torch.no_grad()
-    def _health(
-        self,
-        rows_BK: np.ndarray,
-        score_BK: Tensor,
-        log_prior_BK: Tensor,
-        log_reader_BK: Tensor,
-        sentence_rows: np.ndarray,
-    ) -> dict[str, float]:
-        """Early warnings of a collapse, from numbers the step has anyway."""
-        real_BK = torch.from_numpy(rows_BK >= 0).to(score_BK.device)
-        prior_BK = log_prior_BK.exp()
-        spread_B = score_BK.masked_fill(~real_BK, torch.nan).nanmean(1, keepdim=True)
-        deviation_BK = (score_BK - spread_B).masked_fill(~real_BK, 0.0).square()
-        values = {
-            "candidate_entropy": -(prior_BK * log_prior_BK).sum(1).mean().item(),
-            "score_spread": (deviation_BK.sum(1) / real_BK.sum(1).clamp(min=1)).sqrt().mean().item(),
-        }
-        gold = np.asarray(self._sentences.gold[sentence_rows])
-        if (gold >= 0).any():
-            known = gold >= 0
-            values["gold_among_candidates"] = float((rows_BK == gold[:, None]).any(1)[known].mean())
-        if self._null:
-            null_BK = torch.from_numpy(rows_BK == NULL).to(score_BK.device)
-            values["null_probability"] = (prior_BK * null_BK).sum(1).mean().item()
-            utility_BK = retrieval_utility(log_reader_BK, log_reader_BK[:, 0])
-            values["retrieval_utility_train"] = (prior_BK * utility_BK).sum(1).mean().item()
+    def _step_optimisers(self, step: int) -> dict[str, float]:
+        values: dict[str, float] = {}
+        if self._reader_optimiser is not None:
+            values |= self._reader_optimiser.step(step)
+        if self._retriever_optimiser is not None and self._released_at is not None:
+            values |= self._retriever_optimiser.step(step, self._released_at)
         return values
+
+    def _refresh(self, step: int) -> None:
+        """Rebuild the index when it is time; where no weight behind it has moved, only its step is new."""
+        interval = self._settings.refresh_interval_steps
+        if not (interval and step and step % interval == 0):
+            return
+        started = time.perf_counter()
+        moved = self._settings.train_document_tower and self._released_at is not None
+        self.retriever.refresh(step, reuse_embeddings=not moved)
+        self._refresh_seconds = time.perf_counter() - started
+
+    def _release(self, step: int) -> None:
+        """Let the retriever learn once the reader has had its time (reader first)."""
+        settings = self._settings
+        if self._released_at is not None or step < settings.hold_retriever_steps:
+            return
+        if settings.hold_retriever_until_useful:
+            if step % settings.watch.interval_steps:
+                return
+            probe = self._probe
+            assert probe is not None
+            if on_first_rank(lambda: probe.retrieved_utility(self.retriever, self.reader)) <= 0:
+                return
+        self._released_at = step
+
+    def watch(self, step: int) -> dict[str, float]:
+        """The reader probe after `step` finished steps, and whether the run has collapsed."""
+        self._prepare()
+        probe = self._probe
+        values: dict[str, float] = on_first_rank(lambda: probe.measure(self.reader)) if probe is not None else {}
+        if self._released_at is None:
+            values["retriever_held"] = 1.0
+        self._watch.update(step, self._health | values)
+        return values
+
+    def flags(self) -> tuple[str, ...]:
+        """Warnings for the run's status."""
+        return self._watch.flags()
+
+    def should_stop(self) -> str | None:
+        """Why to stop before the last step, None to go on."""
+        flags = self._watch.flags()
+        return flags[0] if flags and self._settings.watch.stop else None
+
+    def _batch(self, step: int) -> tuple[np.ndarray, list[MaskedSentence]]:
+        """The sentences of a step over all ranks, and what is masked in them."""
+        rows = self._stream.rows(step * self._settings.batch_size, self._settings.batch_size)
+        generator = numpy_generator(self.seed, "pretrain-masks", step)
+        return rows, [self._stream.masked(int(row), generator) for row in rows]
+
+    def describe_batch(self, step: int) -> dict[str, object]:
+        """The batch of a step, for the record of what went wrong: rows of sentences, wordpiece ids."""
+        rows, masked = self._batch(step)
+        return {
+            "sentence_rows": rows,
+            "queries": [sentence.tokens for sentence in masked],
+            "masked_positions": [sentence.positions for sentence in masked],
+            "targets": [sentence.targets for sentence in masked],
+        }
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Utility, likelihood and zero-shot recall on held-out text, with a fresh index."""
@@ -203,8 +243,10 @@ class PretrainTask:
     def tensors(self) -> dict[str, Tensor]:
         """Weights, moments, and the index with the weights that made it."""
         state = module_tensors("reader", self.reader) | module_tensors("embedder", self.retriever.embedder)
-        for optimiser in self._optimisers:
-            state |= optimiser.state()
+        for optimiser in (self._reader_optimiser, self._retriever_optimiser):
+            state |= optimiser.state() if optimiser is not None else {}
+        state |= self._watch.state()
+        state["released_at"] = torch.tensor(-1 if self._released_at is None else self._released_at)
         index, snapshot = self.retriever.index, self.retriever.snapshot
         if index is not None:
             state["index.embeddings"] = index.embeddings_ND
@@ -218,8 +260,12 @@ class PretrainTask:
         """Restore everything, the index generation included."""
         load_module("reader", self.reader, tensors, "checkpoint")
         load_module("embedder", self.retriever.embedder, tensors, "checkpoint")
-        for optimiser in self._optimisers:
-            optimiser.load_state(tensors)
+        for optimiser in (self._reader_optimiser, self._retriever_optimiser):
+            if optimiser is not None:
+                optimiser.load_state(tensors)
+        self._watch.load_state(tensors)
+        released = int(tensors["released_at"])
+        self._released_at = released if released >= 0 else None
         if "index.embeddings" in tensors:
             self._prepared = True
             snapshot = None

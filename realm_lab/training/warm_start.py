@@ -1,27 +1,39 @@
 """The warm start: BERT training of the reader, then the Inverse Cloze Task for the embedder (section 3.4)."""
 
-# Shapes: B examples, M masked positions, D embedding size
+# Shapes: B examples of this rank, G examples of all ranks, M masked positions, D embedding size
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from realm_lab.config import Params
-from realm_lab.core.process import autocast
+from realm_lab.core.process import autocast, gather_rows, ranks, share, sum_over_ranks_, summed
 from realm_lab.core.seeding import epoch_order, numpy_generator
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.export import frozen_names
+from realm_lab.models.initial import frozen_names
 from realm_lab.models.inputs import join, length_groups
 from realm_lab.models.reader import Reader
+from realm_lab.parameters import Params
 from realm_lab.training.checkpoint import load_module, module_tensors
 from realm_lab.training.optimiser import ScheduledAdamW
-from realm_lab.training.pairs import PairSampler
+from realm_lab.training.pairs import MaskedPairs, PairSampler
+
+
+class InverseClozeBatch(NamedTuple):
+    """A rank's share of a batch of the Inverse Cloze Task."""
+
+    queries: list[np.ndarray]
+    titles: list[np.ndarray]
+    bodies: list[np.ndarray]
+    rows: np.ndarray  # passages of the whole batch
+    first: int  # place of this share in the whole batch
 
 
 class WarmStartTask:
@@ -50,6 +62,12 @@ class WarmStartTask:
                 "the Inverse Cloze Task needs passages of two sentences or more and the corpus has none; "
                 "raise corpus.passage_length, or set warm_start.embedder.steps to 0"
             )
+        for name, phase in (("reader", self._settings.reader), ("embedder", self._settings.embedder)):
+            if phase.batch_size < ranks().size:
+                raise UserError(
+                    f"parameter 'warm_start.{name}.batch_size' is {phase.batch_size}, fewer than the {ranks().size} "
+                    "ranks that share a batch; raise it, or lower launch.ranks"
+                )
         self._order = epoch_order(len(self._multi), seed, "inverse-cloze")
         self._reader_optimiser = ScheduledAdamW(
             "reader", reader, self._settings.reader.optimiser, self.reader_steps, frozen_names(reader, params)
@@ -64,19 +82,24 @@ class WarmStartTask:
             self._start_embedder()
         return self._embedder_step(step - self.reader_steps)
 
-    def _reader_step(self, step: int) -> dict[str, float]:
-        """Masked-language-model loss over masked positions (Devlin et al. 2018)."""
+    def _reader_batch(self, step: int) -> MaskedPairs:
+        """This rank's share of the pairs of a step."""
         settings = self._settings.reader
         helping = step < settings.related_only_fraction * self.reader_steps
-        drawn = self._sampler.batch(
+        return self._sampler.batch(
             step,
             settings.batch_size,
             1.0 if helping else settings.related_fraction,
             numpy_generator(self.seed, "warm-start-masks", step),
+            share(settings.batch_size),
         )
+
+    def _reader_step(self, step: int) -> dict[str, float]:
+        """Masked-language-model loss over masked positions (Devlin et al. 2018)."""
+        drawn = self._reader_batch(step)
         self.reader.train()
         self._reader_optimiser.zero_grad()
-        count = drawn.is_masked_BM.sum().item()
+        count = drawn.masked_count
         total, right = 0.0, 0.0
         for group in length_groups(drawn.batch.mask_BL.sum(1).numpy(), self._params.launch.token_budget):
             rows = torch.from_numpy(group)
@@ -91,6 +114,8 @@ class WarmStartTask:
             loss.backward()
             total += loss.item()
             right += (log_probs_BMV.argmax(-1) == targets_BM[is_masked_BM]).sum().item()
+        sum_over_ranks_(self._reader_optimiser.gradients())
+        total, right = summed(total, right)
         values = self._reader_optimiser.step(step)
         return {"loss": total, "loss_mlm": total, "accuracy_mlm": right / count, **values}
 
@@ -107,38 +132,62 @@ class WarmStartTask:
             frozen_names(self.embedder, self._params),
         )
 
-    def _embedder_step(self, step: int) -> dict[str, float]:
-        """In-batch softmax from a sentence to its passage, the sentence removed at removal_rate (Lee et al. 2019)."""
-        assert self._embedder_optimiser is not None
+    def _embedder_batch(self, step: int) -> InverseClozeBatch:
+        """This rank's share of the sentences of a step. All ranks draw the whole batch, and make their part of it."""
         settings = self._settings.embedder
         generator = numpy_generator(self.seed, "inverse-cloze-sentences", step)
+        mine = range(settings.batch_size)[share(settings.batch_size)]
+        rows = self._multi[self._order.take(step * settings.batch_size, settings.batch_size)]
         queries, titles, bodies = [], [], []
-        for row in self._multi[self._order.take(step * settings.batch_size, settings.batch_size)]:
-            body = np.asarray(self._passages.bodies[row])
-            starts = [*self._passages.sentence_starts[row], len(body)]
-            chosen = int(generator.integers(len(starts) - 1))
-            first, end = starts[chosen], starts[chosen + 1]
-            queries.append(body[first:end])
+        for number, row in enumerate(rows):
+            starts = self._passages.sentence_starts[row]
+            chosen = int(generator.integers(len(starts)))
             removed = generator.random() < settings.removal_rate
+            if number not in mine:
+                continue
+            body = np.asarray(self._passages.bodies[row])
+            first, end = [*starts, len(body)][chosen : chosen + 2]
+            queries.append(body[first:end])
             bodies.append(np.concatenate([body[:first], body[end:]]) if removed else body)
             titles.append(self._passages.titles[row])
+        return InverseClozeBatch(queries, titles, bodies, rows, mine.start)
+
+    def _embedder_step(self, step: int) -> dict[str, float]:
+        """In-batch softmax from a sentence to its passage, the sentence removed at removal_rate (Lee et al. 2019).
+
+        The passages of all ranks are each other's negatives.
+        """
+        assert self._embedder_optimiser is not None
+        drawn = self._embedder_batch(step)
         self.embedder.train()
         self._embedder_optimiser.zero_grad()
         corpus = self._params.corpus
         with autocast(self._device, self._params.model.precision):
             query_BD = self.embedder.embed_queries(
-                join(queries, None, self._special, corpus.sentence_length).to(self._device)
+                join(drawn.queries, None, self._special, corpus.sentence_length).to(self._device)
             )
             document_BD = self.embedder.embed_documents(
-                join(titles, bodies, self._special, corpus.passage_length).to(self._device)
+                join(drawn.titles, drawn.bodies, self._special, corpus.passage_length).to(self._device)
             )
-        score_BB = query_BD @ document_BD.T
-        target_B = torch.arange(len(score_BB), device=self._device)
-        loss = functional.cross_entropy(score_BB, target_B)
+        score_BG = query_BD @ gather_rows(document_BD).T
+        size = score_BG.shape[1]
+        target_B = torch.arange(drawn.first, drawn.first + len(score_BG), device=self._device)
+        loss = functional.cross_entropy(score_BG, target_B, reduction="sum") / size
         loss.backward()
+        sum_over_ranks_(self._embedder_optimiser.gradients())
+        right = (score_BG.argmax(1) == target_B).float().sum().item()
+        total, right = summed(loss.item(), right)
         values = self._embedder_optimiser.step(step)
-        accuracy = (score_BB.argmax(1) == target_B).float().mean().item()
-        return {"loss": loss.item(), "loss_ict": loss.item(), "accuracy_ict": accuracy, **values}
+        return {"loss": total, "loss_ict": total, "accuracy_ict": right / size, **values}
+
+    def describe_batch(self, step: int) -> dict[str, Any]:
+        """What a step saw, for the record of a loss that is not finite; of several ranks, this one's share."""
+        if step < self.reader_steps:
+            pairs = self._reader_batch(step)
+            at, is_real = pairs.at_BM, pairs.is_masked_BM
+            return {"tokens": pairs.batch.tokens_BL, "positions": at, "targets": pairs.targets_BM, "is_real": is_real}
+        drawn = self._embedder_batch(step - self.reader_steps)
+        return {"passage_rows": drawn.rows, "queries": drawn.queries, "bodies": drawn.bodies}
 
     def finish(self) -> None:
         """After the last step: the temperature of the retriever (W_input scaled by query_scale)."""

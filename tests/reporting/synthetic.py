@@ -13,6 +13,7 @@ from typing import Any
 
 from realm_lab import config
 from realm_lab.core.files import digest, write_json, write_text
+from realm_lab.parameters import Params
 from realm_lab.tracking.run_dir import RunRecord, write_run_record
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & | pipe </script><!-- {{ 7*7 }}"
@@ -53,7 +54,7 @@ def make_runs(
     """
     names = []
     for index, seed in enumerate(seeds):
-        params = config.Params(**config.preset_values("toy") | {"preset": "toy"})
+        params = Params(**config.preset_values("toy") | {"preset": "toy"})
         plain = {key: value for key, value in params.model_dump(mode="json").items() if key not in ("launch", "seeds")}
         for label in ("warm_start", "realm"):
             match = (exact_match or {"warm_start": [0.416, 0.206], "realm": [0.972, 0.948]})[label][index % 2]
@@ -222,6 +223,11 @@ def _pretrain_rows(rng: random.Random) -> tuple[int, list]:
             )
         if step:
             noise = rng.gauss(0, 0.03)
+            probe = {
+                "probe_gold_utility": 0.3 + 4.1 * rise + noise,
+                "probe_same_article_utility": 0.1 - 0.5 * rise + noise,
+                "probe_random_utility": -0.02 - 0.9 * rise + noise,
+            }
             rows.append(
                 (
                     step,
@@ -229,11 +235,15 @@ def _pretrain_rows(rng: random.Random) -> tuple[int, list]:
                         "loss": 8 - 6.5 * rise + noise,
                         "marginal_log_likelihood": -8 + 6.5 * rise,
                         "candidate_entropy": 2.3 - 1.7 * rise + noise,
+                        "candidate_entropy_fraction": (2.3 - 1.7 * rise + noise) / math.log(12),
                         "null_probability": 0.05 * math.exp(-step / 90) + abs(noise) / 10,
                         "score_spread": 1.2 + 9 * rise + 3 * noise,
                         "gold_among_candidates": min(1.0, max(0.0, 0.42 + 0.55 * rise + noise)),
+                        "gradient_norm_reader": 4.0 + 3 * rise + 20 * abs(noise),
+                        "gradient_norm_retriever": 0.05 + 2 * rise + abs(noise),
                         "index_staleness_steps": float((step - 1) % 25),
                         "step_seconds": 0.3,
+                        **(probe if step % 20 == 0 else {}),
                     },
                 )
             )

@@ -217,13 +217,11 @@ def test_missing_pieces_are_stated(tmp_path: Path, synthetic: ModuleType) -> Non
     synthetic.set_status(synthetic.stage_folder(runs, names[3], "pretrain"), state="FAILED", error="out of memory")
     for stage in ("finetune", "evaluate"):
         synthetic.set_status(synthetic.stage_folder(runs, names[3], stage), state="PENDING")
-    synthetic.set_status(synthetic.stage_folder(runs, names[1], "pretrain"), flags=["collapsed"])
     write_report(runs, reports)
     markdown = (reports / "report.md").read_text()
     first_lines = markdown[: markdown.index("## ")]
     assert "Incomplete: 3 pieces are missing or unfinished." in first_lines
     assert "stage pretrain is FAILED at step 560 of 560 (out of memory)" in first_lines
-    assert "realm, seed 0: stage pretrain is flagged collapsed." in first_lines
     assert "With the one seed 0" in first_lines
     for sentence in ("No edition swap", "BM25: no run measured it", "No worked example", "No figure of edition swap"):
         assert sentence in markdown
@@ -231,6 +229,49 @@ def test_missing_pieces_are_stated(tmp_path: Path, synthetic: ModuleType) -> Non
     assert "No examples to explore" in html
     assert "realm, seed 0: no examples (eval/explorer.json is not there)." in html
     assert not (reports / "figures" / "edition_swap.png").exists()
+
+
+FLAG = "collapsed: p(null|x) above 0.99 since step 1200 <b>*now*</b>"
+
+
+def test_a_flagged_run_is_said_before_anything_else(tmp_path: Path, synthetic: ModuleType) -> None:
+    runs, reports = tmp_path / "runs", tmp_path / "reports"
+    names = synthetic.make_runs(runs)
+    synthetic.set_status(synthetic.stage_folder(runs, names[1], "pretrain"), flags=[FLAG])
+    synthetic.set_status(synthetic.stage_folder(runs, names[3], "finetune"), state="RUNNING", host="elsewhere")
+    write_report(runs, reports)
+    markdown, html = (reports / "report.md").read_text(), (reports / "index.html").read_text()
+    shown = "realm, seed 0, pretrain: collapsed: p(null\\|x) above 0.99 since step 1200 &lt;b&gt;\\*now\\*&lt;/b&gt;"
+    paragraphs = markdown.split("\n\n")
+    assert paragraphs[2] == f"> **FLAGGED RUN.** {shown}"
+    assert paragraphs[3].startswith("> **Attention.** Incomplete")
+    assert paragraphs[4].endswith(" Flagged as collapsed: realm, seed 0.**")
+    escaped = "collapsed: p(null|x) above 0.99 since step 1200 &lt;b&gt;*now*&lt;/b&gt;"
+    head = html[html.index("<header>") : html.index("<h1>")]
+    assert head.index(f"</strong> realm, seed 0, pretrain: {escaped}") < head.index("Incomplete")
+    assert html[html.index("<h1>") : html.index("</h1>")].endswith("Flagged as collapsed: realm, seed 0.")
+    assert "b" not in {tag for tag, _ in Elements(html).tags}
+    # The main table, each seed, and the identity of every run.
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)] for line in markdown.splitlines()]
+    assert [row[-2] for row in rows if row[1:2] == ["realm"]][:3] == ["1 of 2", shown.partition("pretrain: ")[2], "–"]
+    assert [row[-2] for row in rows if row[1:2] == ["warm_start"]][:3] == ["0 of 2", "–", "–"]
+    assert any(names[1] in row and shown.partition("pretrain: ")[2] in row for row in rows)
+
+
+def test_another_flag_is_no_collapse(tmp_path: Path, synthetic: ModuleType) -> None:
+    names = synthetic.make_runs(tmp_path / "runs", (0,))
+    synthetic.set_status(synthetic.stage_folder(tmp_path / "runs", names[1], "evaluate"), flags=["non_finite_results"])
+    write_report(tmp_path / "runs", tmp_path / "reports")
+    markdown = (tmp_path / "reports" / "report.md").read_text()
+    assert "> **FLAGGED RUN.** realm, seed 0, evaluate: non_finite_results\n" in markdown
+    assert "ollapsed" not in markdown
+
+
+def test_runs_without_flags_show_nothing_of_flags(html: str, markdown: str) -> None:
+    assert "FLAGGED" not in markdown
+    assert "Flagged" not in markdown + html
+    assert "flagged |" not in markdown
+    assert '<p class="warning' not in html
 
 
 def test_a_figure_without_data_does_not_stay_from_an_earlier_report(tmp_path: Path, synthetic: ModuleType) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from realm_lab import cli
-from realm_lab.config import Params
+from realm_lab.parameters import Params
 from realm_lab.stages.pool import Job
 from realm_lab.stages.worker import run_stage
 from realm_lab.tracking.run_dir import StageRun
@@ -115,7 +115,7 @@ def complaint(project: Path, capsys: pytest.CaptureFixture[str]) -> Complain:
         ("pretrain.stpes=3", "unknown parameter 'pretrain.stpes'; the nearest valid one is 'pretrain.steps'"),
         ("pretrain.steps=many", "parameter 'pretrain.steps': input should be a valid integer"),
         ("pretrain.reader.learning_rate=1e6", "parameter 'pretrain.reader.learning_rate': input should be less than"),
-        ("corpus.toy.entities=42", "parameter 'corpus.toy': must be divisible by the 4 entity types"),
+        ("corpus.toy.entities=42", "parameter 'corpus.toy': entities 42 is not divisible by the 4 entity types"),
         ("pretrain.masking=salient", "parameter 'pretrain.masking': no scheme 'salient'; choose random_span"),
         ("pretrain.steps", "--set pretrain.steps: write it as KEY=VALUE"),
     ],

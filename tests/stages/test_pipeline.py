@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from realm_lab import stages
-from realm_lab.config import Params
 from realm_lab.core.files import read_json, read_json_lines
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
+from realm_lab.parameters import Params
 from realm_lab.reporting.report import write_report
 from realm_lab.runs import plan_run
 from realm_lab.tracking.run_dir import read_run_records, run_state

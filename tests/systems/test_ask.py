@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from realm_lab import cli
-from realm_lab.config import Params
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
+from realm_lab.parameters import Params
 from realm_lab.runs import corpus_folder, plan_run
 from realm_lab.systems.ask import ask, fill
 
@@ -178,6 +178,17 @@ def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path, 
         fill("who is [MASK] ?", other, line, 0, "realm")
     with pytest.raises(UserError, match="the pretrain stage has not finished"):
         fill("who is [MASK] ?", params, line, 1, "realm")  # another seed
+
+
+def test_fill_asks_the_models_that_finetuning_begins_with(
+    params: Params, line: Path, tiny: ModuleType, corpus: PreparedCorpus, capsys: Any
+) -> None:
+    warm = {"finetune.initial_reader": "warm_start", "finetune.initial_retriever": "warm_start", "model.dropout": 0.1}
+    said = []
+    for chosen, label in ((tiny.params(warm), "realm"), (params, "warm_start"), (params, "realm")):
+        fill(sentence_of(corpus), chosen, line, 0, label, as_json=True)
+        said.append(json.loads(capsys.readouterr().out))
+    assert said[0] == said[1] != said[2]
 
 
 def test_the_baseline_can_fill_before_it_is_finetuned(params: Params, line: Path, capsys: Any) -> None:

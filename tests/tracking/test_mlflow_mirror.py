@@ -280,6 +280,35 @@ def test_how_a_run_ended_is_exact_and_may_be_resumed(
     assert (run["status"], run["times"][1]) == ("RUNNING", None)
 
 
+def test_a_run_that_collapses_under_way_says_so_in_its_name(made: ModuleType, runs: Path) -> None:
+    flag = "collapsed: p(null|x) above 0.99 since step 1200 `<b>*now*</b>"
+    _, stage = made.begin_pretrain(runs, 100)
+    made.make_run(runs, "warm_start", 0)
+    mirror(runs)
+    made.set_status(stage, flags=[flag])
+    summary = mirror(runs)
+    assert (summary.created, summary.updated, summary.rebuilt) == (0, 1, 0)
+    shown = content(runs)
+    assert set(shown) == {"COLLAPSED live-s0", "warm_start-s0"}
+    tags = shown["COLLAPSED live-s0"]["tags"]
+    assert tags["realm.flags"] == f"pretrain: {flag}"
+    first = "**Flagged, pretrain:** `collapsed: p(null|x) above 0.99 since step 1200 '<b>*now*</b>`"
+    assert tags["mlflow.note.content"].split("\n\n")[0] == first
+    other = shown["warm_start-s0"]["tags"]
+    assert "realm.flags" not in other
+    assert "lagged" not in other["mlflow.note.content"]
+    once = dump(runs)
+    assert mirror(runs).updated == 0
+    assert dump(runs) == once
+    # The stage is run again from the start and is well.
+    made.set_status(stage)
+    assert mirror(runs).rebuilt == 1
+    assert set(content(runs)) == {"live-s0", "warm_start-s0"}
+    made.set_status(stage, flags=["non_finite_results"])
+    mirror(runs)
+    assert set(content(runs)) == {"FLAGGED live-s0", "warm_start-s0"}
+
+
 def test_a_run_that_has_not_begun_waits(made: ModuleType, runs: Path) -> None:
     record, stage = made.begin_pretrain(runs, 0)
     (stage.path / "status.json").unlink()

@@ -161,6 +161,45 @@ def test_a_description_of_another_shape_is_skipped_too(tmp_path: Path, content: 
         assert_equal(load_newest(tmp_path), at(1))
 
 
+IDENTITY: dict[str, str | int] = {"tokenizer": "def", "corpus": "abc", "engine_version": 7}
+
+
+def test_a_checkpoint_of_the_same_identity_is_loaded(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, at(3), IDENTITY)
+    found = load_newest(tmp_path, dict(sorted(IDENTITY.items())))
+    assert_equal(found, at(3))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (IDENTITY | {"corpus": "xyz"}, "it belongs to corpus abc, this run has corpus xyz; "),
+        (IDENTITY | {"engine_version": 8}, "it belongs to engine_version 7, this run has engine_version 8; "),
+        (IDENTITY | {"more": "new"}, "it belongs to more None, this run has more new; "),
+        ({"corpus": "abc", "tokenizer": "def"}, "it belongs to engine_version 7, this run has engine_version None; "),
+        (None, "it belongs to corpus abc, this run has corpus None; "),
+    ],
+)
+def test_a_checkpoint_of_another_identity_is_refused(
+    tmp_path: Path, wanted: dict[str, str | int] | None, said: str
+) -> None:
+    """Refused, not skipped: neither an older one nor a fresh start takes its place in silence."""
+    save_checkpoint(tmp_path, at(1), wanted)
+    save_checkpoint(tmp_path, at(2), IDENTITY)
+    with pytest.raises(UserError) as caught:
+        load_newest(tmp_path, wanted)
+    assert str(caught.value).startswith(f"{tmp_path / 'step-00000002'}: {said}")
+    assert f"delete {tmp_path} to start" in str(caught.value)
+
+
+def test_a_broken_checkpoint_is_skipped_whatever_it_belongs_to(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, at(1), IDENTITY)
+    save_checkpoint(tmp_path, at(2), {"corpus": "another"})
+    cut_off(tmp_path / "step-00000002" / "state.safetensors")
+    with pytest.warns(UserWarning, match="broken checkpoint skipped"):
+        assert_equal(load_newest(tmp_path, IDENTITY), at(1))
+
+
 class Shared(nn.Module):
     """Two names for one parameter."""
 

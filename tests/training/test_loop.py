@@ -1,9 +1,10 @@
-"""The loop and its three tasks: deterministic, logged on schedule, and honest about what they train."""
+"""The loop and its three tasks: deterministic, logged on schedule, honest about what they train and why they stop."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
@@ -13,9 +14,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from realm_lab.config import Params
+from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
-from realm_lab.training.pretrain import PretrainTask
+from realm_lab.parameters import Params
+from realm_lab.training import objective as objective_module
+from realm_lab.training.objective import RealmObjective
+from realm_lab.training.watch import candidate_health
 
 TRAINED = ("warm_start", "pretrain", "finetune")
 # Dropout and calibration draw from torch's own generator: whatever depends on it unseeded shows.
@@ -112,7 +116,8 @@ def test_pretrain_logs_steps_and_evaluations_on_schedule(tiny: ModuleType, param
 def test_pretrain_values_are_what_their_names_say(tiny: ModuleType, params: Params, line: Path) -> None:
     found = by_name(tiny.metrics(tiny.stage_run("pretrain", params, line)))
     assert list(found["index_staleness_steps"].values()) == [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1]
-    assert found["loss"] == {step: -value for step, value in found["marginal_log_likelihood"].items()}
+    likelihood = {step: -value for step, value in found["marginal_log_likelihood"].items()}
+    assert found["loss"] == pytest.approx(likelihood, rel=1e-6)
     candidates = params.pretrain.candidates
     for step in range(1, 13):
         assert 0 <= found["candidate_entropy"][step] <= math.log(candidates) + 1e-6
@@ -185,7 +190,7 @@ def test_stale_and_fresh_search_agree_until_the_weights_move(tiny: ModuleType, l
 
 
 def test_an_untrained_retriever_stays_as_it_was(tiny: ModuleType, line: Path, warm: Path) -> None:
-    model, found = pretrained(tiny, line, train_embedder=False)
+    model, found = pretrained(tiny, line, train_query_tower=False, train_document_tower=False)
     assert same(model, warm, "embedder/model.safetensors")
     assert not same(model, warm, "reader/model.safetensors")
     assert "learning_rate_retriever" not in found
@@ -206,11 +211,15 @@ def test_no_steps_change_nothing(tiny: ModuleType, line: Path, warm: Path) -> No
 
 
 def test_without_the_null_document_nothing_is_said_of_it(tiny: ModuleType, line: Path) -> None:
-    _, found = pretrained(tiny, line, null_document="off")
+    _, found = pretrained(tiny, line, null_document="off", calibrate_null=False, diagnostic_null=False)
     assert "null_probability" not in found
     assert "retrieval_utility_train" not in found
     assert all(value == 0 for value in found["cloze_null_probability"].values())
     assert len(found["retrieval_utility"]) == 4  # still measured
+    _, diagnosed = pretrained(tiny, line, null_document="off", calibrate_null=False)
+    assert "null_probability" not in diagnosed
+    assert len(diagnosed["retrieval_utility_train"]) == 12
+    assert diagnosed["loss"] == found["loss"]  # it is read beside the candidates, and no one learns from it
 
 
 @pytest.mark.parametrize(("stage", "too_many"), [("pretrain", 321), ("finetune", 321)])
@@ -228,18 +237,24 @@ def test_the_trivial_candidate_is_never_retrieved(
 ) -> None:
     """With X = Z, retrieving everything finds all 320 passages but the sentence's own, or none of its article."""
     seen: list[tuple[int, int]] = []
-    health = PretrainTask._health
+    sentences: list[tuple[RealmObjective, Any]] = []
+    called = RealmObjective.__call__
 
-    def watched(self: PretrainTask, rows_BK: Any, *others: Any) -> dict[str, float]:
-        sentence_rows = others[-1]
+    def noted(self: RealmObjective, rows: Any, *others: Any, **named: Any) -> Any:
+        sentences.append((self, rows))
+        return called(self, rows, *others, **named)
+
+    def watched(rows_BK: Any, *others: Any) -> Any:
+        objective, sentence_rows = sentences[-1]
         for rows, sentence in zip(rows_BK, sentence_rows, strict=True):
-            origin = int(self._sentences.origins[sentence])
-            articles = self.retriever.passages.articles
+            origin = int(objective._sentences.origins[sentence])
+            articles = objective._retriever.passages.articles
             own = [row for row in rows if row >= 0 and articles[row] == articles[origin]]
             seen.append((int(origin in rows), len(own)))
-        return health(self, rows_BK, *others)
+        return candidate_health(rows_BK, *others)
 
-    monkeypatch.setattr(PretrainTask, "_health", watched)
+    monkeypatch.setattr(RealmObjective, "__call__", noted)
+    monkeypatch.setattr(objective_module, "candidate_health", watched)
     expected = {"off": (321, 1, 8), "passage": (320, 0, 7), "article": (320, 0, 0)}  # with the null document
     base = {"corpus.pretrain_corpus": "same", "pretrain.steps": 1, "pretrain.batch_size": 2}
     for exclude, (candidates, *pair) in expected.items():
@@ -295,9 +310,15 @@ def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(
         tiny.run(stage, absurd, line)
     message = str(caught.value)
     run = tiny.stage_run(stage, absurd, line)
-    assert message.startswith(f"{run.path}: the loss is nan at step ")
-    assert message.endswith("; lower the learning rates")
-    assert "\n" not in message
+    found = re.fullmatch(
+        rf"{run.path}: the (loss|gradient norm \w+) is (nan|inf) at step (\d+), its batch is in (.*); "
+        "lower the learning rates",
+        message,
+    )
+    assert found, message
+    bad = read_json(Path(found[4]))
+    assert bad["step"] == int(found[3])
+    assert bad["problem"] == f"the {found[1]} is {found[2]}"
     assert run.status().state == "FAILED"
     assert run.status().error == f"UserError: {message}"
     assert not (run.path / "model").exists()

@@ -5,16 +5,27 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from realm_lab.config import Optimiser
-from realm_lab.models.encoder import write_tensors
+from realm_lab.models.bert_folder import write_tensors
+from realm_lab.parameters import Optimiser
 from realm_lab.training.optimiser import EPSILON, ScheduledAdamW, rate_factor
 
-SETTINGS = Optimiser(learning_rate=0.1, warmup_steps=4, final_fraction=0.1, weight_decay=0.5, clip_norm=1.0, beta2=0.98)
+SETTINGS = Optimiser(
+    learning_rate=0.1,
+    warmup_steps=4,
+    final_fraction=0.1,
+    decay_from="warmup",
+    weight_decay=0.5,
+    clip_norm=1.0,
+    beta2=0.98,
+    bias_correction=True,
+)
+BERT = SETTINGS.model_copy(update={"bias_correction": False, "decay_from": "start"})
 
 
 class Small(nn.Module):
@@ -45,6 +56,23 @@ def test_the_rate_goes_up_then_down_along_straight_lines() -> None:
     assert factors == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 0.94375, 0.55, 0.15625, 0.1, 0.1])
 
 
+def test_berts_line_down_begins_at_step_0() -> None:
+    # Up to 1 in 4 steps, then 1 - 0.9 * step / 20: a jump from 1 to 0.82
+    factors = [rate_factor(step, 20, BERT) for step in (0, 3, 4, 5, 10, 20, 50)]
+    assert factors == pytest.approx([0.25, 1.0, 0.82, 0.775, 0.55, 0.1, 0.1])
+
+
+def test_a_group_that_was_held_back_goes_through_its_whole_schedule() -> None:
+    for settings in (SETTINGS, BERT):
+        rates = []
+        for total, released in ((12, 0), (20, 8)):
+            module, optimiser = make(settings, total)
+            module.linear.bias.grad = torch.ones(3)
+            rates.append([optimiser.step(released + i, released)["learning_rate_reader"] for i in range(12)])
+        assert rates[0] == rates[1]
+        assert rates[0][0] == pytest.approx(0.1 / 4)
+
+
 def test_a_schedule_without_warm_up_starts_at_the_peak() -> None:
     settings = Optimiser(warmup_steps=0, final_fraction=0.0)
     assert [rate_factor(step, 4, settings) for step in range(5)] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
@@ -53,7 +81,8 @@ def test_a_schedule_without_warm_up_starts_at_the_peak() -> None:
 def test_a_run_shorter_than_its_warm_up_only_rises() -> None:
     factors = [rate_factor(step, 3, Optimiser(warmup_steps=10)) for step in range(3)]
     assert factors == pytest.approx([0.1, 0.2, 0.3])
-    assert rate_factor(10, 10, Optimiser(warmup_steps=10)) == pytest.approx(1.0)  # and divides by no zero
+    settings = Optimiser(warmup_steps=10, decay_from="warmup")
+    assert rate_factor(10, 10, settings) == pytest.approx(1.0)  # and divides by no zero
 
 
 def test_the_rate_of_the_step_is_used_and_reported() -> None:
@@ -82,6 +111,68 @@ def test_two_steps_are_those_of_adamw_by_hand() -> None:
         corrected = math.sqrt(second / (1 - 0.98 ** (step + 1)))
         value -= rate * first / (1 - 0.9 ** (step + 1)) / (corrected + EPSILON)
     assert module.linear.weight[0, 0].item() == pytest.approx(value, abs=1e-6)
+
+
+class BertAdam:
+    """BERT's AdamWeightDecayOptimizer (optimization.py of google-research/bert), in float64."""
+
+    def __init__(self, parameters: dict[str, Tensor]):
+        self.values = {name: value.detach().double().numpy().copy() for name, value in parameters.items()}
+        self.first = {name: np.zeros_like(value) for name, value in self.values.items()}
+        self.second = {name: np.zeros_like(value) for name, value in self.values.items()}
+
+    def step(self, gradients: dict[str, np.ndarray], rate: float) -> None:
+        norm = math.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
+        for name, gradient in gradients.items():
+            gradient = gradient * min(1.0, BERT.clip_norm / norm)
+            self.first[name] = 0.9 * self.first[name] + 0.1 * gradient
+            self.second[name] = 0.98 * self.second[name] + 0.02 * gradient**2
+            update = self.first[name] / (np.sqrt(self.second[name]) + 1e-6)
+            if name in ("words.weight", "linear.weight"):
+                update += 0.5 * self.values[name]
+            self.values[name] -= rate * update
+
+
+def test_without_bias_correction_it_is_berts_adam() -> None:
+    """Also where a parameter has no gradient in some steps: its moments wait, and nothing counts its steps."""
+    module, optimiser = make(BERT)
+    expected = BertAdam(dict(module.named_parameters()))
+    generator = np.random.default_rng(0)
+    for step in range(20):
+        gradients = {}
+        for name, parameter in module.named_parameters():
+            parameter.grad = None
+            if name != "linear.bias" or step % 3 == 1:
+                gradients[name] = generator.normal(size=parameter.shape) * 10.0 ** generator.integers(-6, 1)
+                parameter.grad = torch.from_numpy(gradients[name]).float()
+        rate = optimiser.step(step)["learning_rate_reader"]
+        assert rate == pytest.approx(0.1 * ((step + 1) / 4 if step < 4 else 1 - 0.9 * step / 20))
+        expected.step(gradients, rate)
+    for name, parameter in module.named_parameters():
+        np.testing.assert_allclose(parameter.detach().numpy(), expected.values[name], rtol=2e-5, atol=2e-6)
+
+
+def test_the_bias_correction_makes_a_difference() -> None:
+    moved = []
+    for settings in (SETTINGS, BERT):
+        module, optimiser = make(settings)
+        before = module.linear.bias.detach().clone()
+        module.linear.bias.grad = torch.full((3,), 0.5)
+        optimiser.step(3)
+        moved.append((before - module.linear.bias.detach()).tolist())
+    assert moved[0] == pytest.approx([0.1] * 3, rel=1e-3)  # Adam's first step is the rate
+    assert moved[1] == pytest.approx([0.1 * 0.1 / math.sqrt(0.02)] * 3, rel=1e-3)  # BERT's: (1 - b1) / sqrt(1 - b2)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_norm_that_is_not_finite_is_reported_and_moves_nothing(bad: float) -> None:
+    for settings in (SETTINGS, BERT):
+        module, optimiser = make(settings)
+        before = {name: value.detach().clone() for name, value in module.named_parameters()}
+        module.linear.bias.grad = torch.tensor([1.0, bad, 1.0])
+        assert not math.isfinite(optimiser.step(0)["gradient_norm_reader"])
+        assert all(torch.equal(value, before[name]) for name, value in module.named_parameters())
+        assert optimiser.state() == {}
 
 
 def test_matrices_decay_and_biases_and_layer_norms_do_not() -> None:
@@ -152,14 +243,15 @@ def train(module: Small, optimiser: ScheduledAdamW, steps: range) -> None:
         optimiser.step(step)
 
 
-def test_a_restored_state_continues_in_the_same_bits(tmp_path: Path) -> None:
-    module, optimiser = make()
+@pytest.mark.parametrize("settings", [SETTINGS, BERT])
+def test_a_restored_state_continues_in_the_same_bits(tmp_path: Path, settings: Optimiser) -> None:
+    module, optimiser = make(settings)
     train(module, optimiser, range(6))
     write_tensors(tmp_path / "state.safetensors", optimiser.state())
     weights = {name: value.detach().clone() for name, value in module.state_dict().items()}
     train(module, optimiser, range(6, 12))
 
-    resumed, other = make()
+    resumed, other = make(settings)
     resumed.load_state_dict(weights)
     other.load_state(load_file(tmp_path / "state.safetensors"))
     train(resumed, other, range(6, 12))
@@ -169,7 +261,7 @@ def test_a_restored_state_continues_in_the_same_bits(tmp_path: Path) -> None:
     for name, value in optimiser.state().items():
         assert torch.equal(other.state()[name], value), name
 
-    fresh, without = make()  # moments do matter to where it goes
+    fresh, without = make(settings)  # moments do matter to where it goes
     fresh.load_state_dict(weights)
     train(fresh, without, range(6, 12))
     assert not torch.equal(fresh.linear.weight, module.linear.weight)

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from realm_lab.config import Params
-from realm_lab.models.encoder import write_tensors
+from realm_lab.models.bert_folder import write_tensors
+from realm_lab.parameters import Params
 from realm_lab.stages import train as train_module
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.pretrain import PretrainTask
@@ -173,7 +173,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "refreshed every step, retriever frozen": {
         "pretrain.refresh_interval_steps": 1,
-        "pretrain.train_embedder": False,
+        "pretrain.train_query_tower": False,
+        "pretrain.train_document_tower": False,
     },
     "random masks, reader frozen": {"pretrain.masking": "random_span", "pretrain.train_reader": False},
 }

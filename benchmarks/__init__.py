@@ -1,0 +1,1 @@
+"""Measurements of the engine: run them with `python -m benchmarks.NAME --help`."""

@@ -1,0 +1,187 @@
+"""Passages a second of building the index, against a plain padded loop and sentence-transformers' `encode`.
+
+All run the same weights over the same passages. Run from the repository: python -m benchmarks.embedding --help
+"""
+
+# Shapes: B passages, L positions, D hidden size
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import BertConfig, BertModel
+
+from benchmarks.machine import description, peaks, report, summary
+from benchmarks.peer import Peer
+from benchmarks.profile_groups import grouped_profile
+from benchmarks.real_text import Text, add_arguments, models, parameters, read_text
+from benchmarks.work import encoder_flops
+from realm_lab.core.files import write_json
+from realm_lab.errors import UserError
+from realm_lab.models.bert_folder import bert_config, to_bert
+from realm_lab.models.inputs import join
+from realm_lab.retrieval.retriever import Retriever
+
+OURS = {"realm_lab bfloat16": "bfloat16", "realm_lab float32": "float32"}
+PLAIN = "plain padded loop, float32"
+THEIRS = {
+    "sentence-transformers, bfloat16": ("bfloat16", 32),  # 32 is the default of encode
+    "sentence-transformers, bfloat16, batch 128": ("bfloat16", 128),
+    "sentence-transformers, float32": ("float32", 32),
+}
+PLAIN_BATCH = 32
+TARGETS = {PLAIN: 6.0, "sentence-transformers, bfloat16": 1.3}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the benchmark, print it, and write it to --output."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.embedding", description=__doc__)
+    add_arguments(parser)
+    parser.add_argument("--st-python", help="Python of an environment with sentence-transformers")
+    parser.add_argument("--repetitions", type=int, default=3, help="timed runs of each path (default: 3)")
+    parser.add_argument("--token-budget", type=int, default=1536, help="launch.token_budget (default: 1536)")
+    arguments = parser.parse_args(argv)
+    try:
+        result = run(arguments)
+    except UserError as error:
+        print(f"benchmarks.embedding: {error}", file=sys.stderr)
+        return 2
+    print(_report(result))
+    if arguments.output:
+        write_json(arguments.output, result)
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """All paths over the same passages, one after the other in every repetition."""
+    torch.set_num_threads(arguments.threads)
+    # fresh: a build keeps no copy of the weights for the search
+    launch = {"launch": {"token_budget": arguments.token_budget}, "pretrain": {"search_query": "fresh"}}
+    theirs = THEIRS if arguments.st_python else {}
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        settings = {name: parameters(arguments, precision, launch) for name, precision in OURS.items()}
+        text = read_text(next(iter(settings.values())), Path(scratch) / "corpus")
+        retrievers = {name: models(params, text)[1] for name, params in settings.items()}
+        first = next(iter(retrievers.values()))
+        longest = next(iter(settings.values())).corpus.passage_length
+        bert = _bert(first)
+        paths = {name: partial(_seconds, partial(retriever.refresh, 0)) for name, retriever in retrievers.items()}
+        paths[PLAIN] = partial(_seconds, partial(padded_loop, bert, text, longest))
+        versions: dict[str, str] = {}
+        if theirs:
+            texts = Path(scratch) / "texts.json"
+            texts.write_text(json.dumps(_texts(text)))
+            peer = stack.enter_context(Peer(arguments.st_python, "sentence_transformers_encode.py", arguments.threads))
+            setup = {"checkpoint": str(arguments.checkpoint), "texts": str(texts), "max_length": longest}
+            versions = peer.ask({"setup": setup | {"threads": arguments.threads}})["versions"]
+            for name, (precision, size) in theirs.items():
+                request = {"encode": {"precision": precision, "batch_size": size}}
+                paths[name] = partial(_asked_seconds, peer, request)
+        first.refresh(0)
+        seconds: dict[str, list[float]] = {name: [] for name in paths}
+        for _ in range(arguments.repetitions):
+            for name, measure in paths.items():
+                seconds[name].append(measure())
+        lengths = [min(longest, len(text.passages.titles[i]) + len(body) + 3) for i, body in enumerate(_bodies(text))]
+        work = encoder_flops(first.embedder.document_encoder.shape, lengths, [1] * len(lengths))
+        shares = grouped_profile(lambda: first.refresh(0))
+        peak = peaks(arguments.tiny)
+        agreement = _agreement(retrievers, bert, text, longest)
+    precisions = OURS | {PLAIN: "float32"} | {name: precision for name, (precision, _) in theirs.items()}
+    found = {}
+    for name, taken in seconds.items():
+        found[name] = summary(taken, len(text.passages), seconds[next(iter(OURS))])
+        rate = 1e-9 * work * found[name]["per_second"] / len(text.passages)
+        found[name] |= {"useful_gflops_per_second": rate, "fraction_of_peak": rate / peak[precisions[name]]["best"]}
+    return {
+        "machine": description(arguments.threads) | {"peer": versions},
+        "sizes": {"passages": len(text.passages), "passage_length": longest, "mean_length": float(np.mean(lengths))},
+        "peak_gflops_per_second": peak,
+        "paths": found,
+        "ratios": {name: path["reference_is_faster_by"] for name, path in found.items()},
+        "agreement": agreement,
+        "profile": shares,
+    }
+
+
+def _bert(retriever: Retriever) -> BertModel:
+    """transformers' BertModel with the weights of the document tower."""
+    encoder = retriever.embedder.document_encoder
+    model = BertModel(BertConfig.from_dict(bert_config(encoder.shape, "BertModel")), add_pooling_layer=False)
+    model.load_state_dict(to_bert(encoder), strict=False)
+    model.eval()
+    return model
+
+
+@torch.no_grad()
+def padded_loop(bert: BertModel, text: Text, longest: int) -> Tensor:
+    """What a first script does: passages in their order, batches of PLAIN_BATCH, all padded to the limit."""
+    parts = []
+    for start in range(0, len(text.passages), PLAIN_BATCH):
+        rows = range(start, min(start + PLAIN_BATCH, len(text.passages)))
+        titles, bodies = [text.passages.titles[i] for i in rows], [text.passages.bodies[i] for i in rows]
+        joined = join(titles, bodies, text.special, longest)
+        wider = longest - joined.tokens_BL.shape[1]
+        tokens_BL, types_BL, mask_BL = (functional.pad(part.long(), (0, wider)) for part in joined)
+        states_BLD = bert(input_ids=tokens_BL, token_type_ids=types_BL, attention_mask=mask_BL).last_hidden_state
+        parts.append(states_BLD[:, 0])
+    return torch.cat(parts)
+
+
+def _agreement(retrievers: dict[str, Retriever], bert: BertModel, text: Text, longest: int) -> dict[str, float]:
+    """Largest difference of any vector from the plain loop's, relative to that vector's length."""
+    projection = next(iter(retrievers.values())).embedder.document_projection
+    with torch.no_grad():
+        expected_ND = projection(padded_loop(bert, text, longest))
+    found = {}
+    for name, retriever in retrievers.items():
+        assert retriever.index is not None
+        difference_N = (retriever.index.embeddings_ND - expected_ND).norm(dim=1) / expected_ND.norm(dim=1)
+        found[name] = float(difference_N.max())
+    return found
+
+
+def _bodies(text: Text) -> list[np.ndarray]:
+    return [text.passages.bodies[i] for i in range(len(text.passages))]
+
+
+def _texts(text: Text) -> list[str]:
+    """Title and body as one string: about the wordpieces that the towers read."""
+    titles, bodies = text.passages.text.column("title"), text.passages.text.column("body")
+    return [f"{title} {body}" for title, body in zip(titles, bodies, strict=True)]
+
+
+def _asked_seconds(peer: Peer, request: dict[str, Any]) -> float:
+    return float(peer.ask(request)["seconds"])
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _report(result: dict[str, Any]) -> str:
+    lines = report(result, "passages")
+    lines.append(f"largest relative difference from the plain loop: {result['agreement']}")
+    for name, target in TARGETS.items():
+        if name in result["ratios"]:
+            lines.append(f"{result['ratios'][name]:.2f} times the speed of: {name} (target: {target:g})")
+    return "\n\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

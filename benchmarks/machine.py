@@ -1,0 +1,125 @@
+"""The machine: its best matrix product, its description, and how timings are summarised."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+# Rows, inner size, columns: the feed-forward and the query-key-value products of the model, and a large square.
+PRODUCTS = ((1024, 384, 1536), (1024, 1536, 384), (1024, 384, 1152), (2048, 2048, 2048))
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ATTEMPTS = 5
+COLUMNS = ("per_second", "slowest", "fastest", "reference_is_faster_by", "at_least", "at_most")
+
+
+def matrix_peak(precision: str, least_seconds: float = 0.1) -> dict[str, float]:
+    """Best GFLOP/s of torch's matrix product at each size of PRODUCTS, and the best of all under `best`."""
+    kind = PRECISIONS[precision]
+    generator = torch.Generator().manual_seed(0)
+    found: dict[str, float] = {}
+    for rows, inner, columns in PRODUCTS:
+        left = torch.randn(rows, inner, generator=generator).to(kind)
+        right = torch.randn(columns, inner, generator=generator).to(kind)
+        seconds = best_seconds(partial(functional.linear, left, right), least_seconds)
+        found[f"{rows}x{inner}x{columns}"] = 2e-9 * rows * inner * columns / seconds
+    return found | {"best": max(found.values())}
+
+
+def peaks(tiny: bool) -> dict[str, dict[str, float]]:
+    """matrix_peak of both precisions."""
+    return {precision: matrix_peak(precision, 0.01 if tiny else 0.1) for precision in PRECISIONS}
+
+
+def best_seconds(work: Callable[[], object], least_seconds: float) -> float:
+    """Seconds of one call of `work`, best of ATTEMPTS runs of at least `least_seconds`."""
+    repeats, best = 1, float("inf")
+    work()
+    for _ in range(ATTEMPTS):
+        while True:
+            started = time.perf_counter()
+            for _ in range(repeats):
+                work()
+            taken = time.perf_counter() - started
+            if taken >= least_seconds:
+                break
+            repeats *= 2
+        best = min(best, taken / repeats)
+    return best
+
+
+def description(threads: int) -> dict[str, Any]:
+    """Date, processor and versions, for the record."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "processor": _processor(),
+        "threads": threads,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _processor() -> str:
+    """Name of the processor and what it has for bfloat16."""
+    information = Path("/proc/cpuinfo")
+    if not information.exists():
+        return platform.processor() or platform.machine()
+    lines = [line.partition(":") for line in information.read_text().splitlines()]
+    values = {key.strip(): value.strip() for key, _, value in lines}
+    units = [unit for unit in ("avx512f", "avx512_bf16", "amx_bf16") if unit in values.get("flags", "").split()]
+    return f"{values.get('model name', platform.machine())} ({', '.join(units)})"
+
+
+def summary(seconds: Sequence[float], items: int, reference: Sequence[float]) -> dict[str, float]:
+    """Median items a second over the repetitions, with the slowest and the fastest, and how much faster `reference` is.
+
+    The comparison is made within each repetition, on the same items and in the same minute; its median counts.
+    """
+    rates = [items / taken for taken in seconds]
+    faster = [taken / least for taken, least in zip(seconds, reference, strict=False)]
+    return {
+        "per_second": statistics.median(rates),
+        "slowest": min(rates),
+        "fastest": max(rates),
+        "runs": len(rates),
+        "reference_is_faster_by": statistics.median(faster),
+        "at_least": min(faster),
+        "at_most": max(faster),
+    }
+
+
+def report(result: dict[str, Any], unit: str) -> list[str]:
+    """What both benchmarks print: machine, sizes, peak, paths and profile."""
+    peak = {precision: found["best"] for precision, found in result["peak_gflops_per_second"].items()}
+    rows = [[name, *(path[key] for key in (*COLUMNS, "fraction_of_peak"))] for name, path in result["paths"].items()]
+    faster = ["realm_lab bfloat16 is faster by", "at least", "at most"]
+    header = [f"path, {unit}/s", "median", "slowest", "fastest", *faster, "fraction of peak"]
+    return [
+        f"{result['machine']}",
+        f"{result['sizes']}",
+        f"matrix products, GFLOP/s: {peak['float32']:.0f} in float32, {peak['bfloat16']:.0f} in bfloat16",
+        table(header, rows),
+        table(["of realm_lab bfloat16", "share"], [[name, f"{part:.1%}"] for name, part in result["profile"].items()]),
+    ]
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Lines of a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) and abs(value) < 100 else _whole(value)
+
+
+def _whole(value: object) -> str:
+    return f"{value:.0f}" if isinstance(value, float) else str(value)

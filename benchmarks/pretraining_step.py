@@ -1,0 +1,298 @@
+"""Examples a second of a whole pre-training step: realm_lab against the REALM modules of transformers 4.40.2.
+
+Both get the same sentences, masks and candidates, train everything without dropout, and take one AdamW step. Run from
+the repository: python -m benchmarks.pretraining_step --help
+"""
+
+# Shapes: B sentences, K candidates, M masked positions, L positions
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import torch
+
+from benchmarks.machine import description, peaks, report, summary
+from benchmarks.peer import Peer
+from benchmarks.profile_groups import grouped_profile
+from benchmarks.real_text import SEED, Text, add_arguments, models, parameters, read_text
+from benchmarks.work import TRAINING, encoder_flops, word_flops
+from realm_lab.core.files import write_json
+from realm_lab.core.seeding import numpy_generator
+from realm_lab.errors import UserError
+from realm_lab.models.encoder import EncoderShape
+from realm_lab.models.inputs import join
+from realm_lab.models.marginal import read_candidates
+from realm_lab.parameters import Params
+from realm_lab.training import objective
+from realm_lab.training.pretrain import PretrainTask
+
+OURS = {"realm_lab bfloat16": "bfloat16", "realm_lab float32": "float32"}
+# name -> precision, padding; the first is the fastest correct setting
+THEIRS = {
+    "transformers 4.40.2, autocast, longest": ("bfloat16", "longest"),
+    "transformers 4.40.2, autocast, maximum": ("bfloat16", "maximum"),
+    "transformers 4.40.2, float32, longest": ("float32", "longest"),
+    "transformers 4.40.2, float32, maximum": ("float32", "maximum"),
+}
+TARGET = 5.0
+
+
+class Recorded(NamedTuple):
+    """What one step read."""
+
+    queries: list[np.ndarray]
+    at_BM: np.ndarray
+    targets_BM: np.ndarray  # the id of [PAD] where no position is masked
+    rows_BK: np.ndarray
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the benchmark, print it, and write it to --output."""
+    arguments = _arguments(argv)
+    try:
+        result = run(arguments)
+    except UserError as error:
+        print(f"benchmarks.pretraining_step: {error}", file=sys.stderr)
+        return 2
+    print(_report(result))
+    if arguments.output:
+        write_json(arguments.output, result)
+    return 0
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pretraining_step", description=__doc__)
+    add_arguments(parser)
+    parser.add_argument("--hf-python", help="Python of an environment with torch and transformers==4.40.2")
+    parser.add_argument("--batch-size", type=int, default=8, help="sentences a step (default: 8)")
+    parser.add_argument("--candidates", type=int, default=8, help="k, the null document included (default: 8)")
+    parser.add_argument("--repetitions", type=int, default=3, help="timed steps of each path (default: 3)")
+    parser.add_argument("--token-budget", type=int, default=1536, help="launch.token_budget (default: 1536)")
+    parser.add_argument("--compile", action="store_true", help="compile the blocks with torch.compile")
+    parser.add_argument(
+        "--fast-only", action="store_true", help="only the two bfloat16 paths, theirs padded to the longest"
+    )
+    parser.add_argument(
+        "--distinct", action="store_true", help="random candidates, so that sentences share no passage: the worst case"
+    )
+    return parser.parse_args(argv)
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """All paths on the same batches, one after the other in every repetition."""
+    torch.set_num_threads(arguments.threads)
+    chosen = {
+        "pretrain": {
+            "batch_size": arguments.batch_size,
+            "candidates": arguments.candidates,
+            "refresh_interval_steps": 0,
+            "calibrate_null": False,
+            "search_query": "stale",  # so that the candidates of a step stay the same while the weights move
+        },
+        "launch": {"token_budget": arguments.token_budget},
+    }
+    ours = {name: value for name, value in OURS.items() if value == "bfloat16" or not arguments.fast_only}
+    theirs = dict(list(THEIRS.items())[: 1 if arguments.fast_only else None]) if arguments.hf_python else {}
+    with tempfile.TemporaryDirectory() as scratch:
+        settings = {name: parameters(arguments, precision, chosen) for name, precision in ours.items()}
+        text = read_text(next(iter(settings.values())), Path(scratch) / "corpus")
+        tasks = {name: _task(params, text, arguments) for name, params in settings.items()}
+        steps = range(1, arguments.repetitions + 1)
+        batches = [_recorded(next(iter(tasks.values())), step) for step in steps]
+        for task in list(tasks.values())[1:]:
+            task.train_step(0)
+        seconds: dict[str, list[float]] = {name: [] for name in (*tasks, *theirs)}
+        answer: dict[str, Any] = {"versions": {}}
+        memory: dict[str, float] = {}
+        with _peer(arguments, next(iter(tasks.values())), text, batches, Path(scratch)) as peer:
+            if peer is not None:
+                answer = peer[0].ask({"setup": peer[1]})
+                for precision in {precision for precision, _ in theirs.values()}:
+                    peer[0].ask({"step": {"number": 0, "precision": precision, "padding": "longest"}})  # warm
+            for number, step in enumerate(steps):
+                for name, task in tasks.items():
+                    started = time.perf_counter()
+                    task.train_step(step)
+                    seconds[name].append(time.perf_counter() - started)
+                for name, (precision, padding) in theirs.items():
+                    if number and padding == "maximum":
+                        continue  # slow, and not the setting that counts: once is enough
+                    assert peer is not None
+                    request = {"number": number, "precision": precision, "padding": padding}
+                    found = peer[0].ask({"step": request})
+                    seconds[name].append(found["seconds"])
+                    memory[name] = found["peak_rss_bytes"]
+        shape = next(iter(tasks.values())).reader.encoder.shape
+        work = [useful_flops(batch, shape, text, settings[next(iter(settings))]) for batch in batches]
+        shares = grouped_profile(lambda: next(iter(tasks.values())).train_step(1))
+        peak = peaks(arguments.tiny)
+    precisions = ours | {name: precision for name, (precision, _) in theirs.items()}
+    paths = {}
+    for name, taken in seconds.items():
+        paths[name] = summary(taken, arguments.batch_size, seconds[next(iter(ours))])
+        rates = [1e-9 * flops / second for flops, second in zip(work, taken, strict=False)]
+        paths[name]["useful_gflops_per_second"] = statistics.median(rates)
+        paths[name]["fraction_of_peak"] = statistics.median(rates) / peak[precisions[name]]["best"]
+    return {
+        "machine": description(arguments.threads) | {"peer": answer["versions"]},
+        "sizes": {
+            "batch_size": arguments.batch_size,
+            "candidates": arguments.candidates,
+            "layers": shape.layers,
+            "hidden_size": shape.hidden_size,
+            "vocabulary_size": shape.vocabulary_size,
+            "passages": len(text.passages),
+            "distinct_documents": statistics.mean(len(np.unique(batch.rows_BK)) for batch in batches),
+            "random_candidates": arguments.distinct,
+            "compile": arguments.compile,
+        },
+        "peak_gflops_per_second": peak,
+        "paths": paths,
+        "ratios": {name: path["reference_is_faster_by"] for name, path in paths.items()},
+        "peer_peak_rss_bytes": memory,
+        "profile": shares,
+    }
+
+
+def _task(params: Params, text: Text, arguments: argparse.Namespace) -> PretrainTask:
+    reader, retriever = models(params, text)
+    if arguments.distinct:
+        generator = numpy_generator(SEED, "benchmark-candidates")
+        found = retriever.find
+
+        def find(*positional: Any, **named: Any) -> np.ndarray:
+            rows_BK = found(*positional, **named)  # the search is paid for, its result is not used
+            drawn_BK = generator.permutation(len(text.passages))[: rows_BK.size].reshape(rows_BK.shape)
+            return np.where(rows_BK >= 0, drawn_BK, rows_BK)
+
+        retriever.find = find  # type: ignore[method-assign]
+    if arguments.compile:
+        for encoder in (reader.encoder, retriever.embedder.query_encoder):
+            for block in encoder.blocks:
+                block.compile(dynamic=True)
+    sentences = text.corpus.sentences()
+    return PretrainTask(params, SEED, retriever, reader, sentences, text.special, lambda retriever, reader: {})
+
+
+def _recorded(task: PretrainTask, step: int) -> Recorded:
+    """Takes a step, and what it read."""
+    seen: list[Recorded] = []
+    read = read_candidates
+    signature = inspect.signature(read)
+
+    def record(*positional: Any, **named: Any) -> torch.Tensor:
+        given = signature.bind(*positional, **named).arguments
+        at_BM, targets_BM = given["at_BM"].cpu().numpy(), given["targets_BM"].cpu().numpy()
+        seen.append(Recorded(list(given["queries"]), at_BM, targets_BM, given["rows_BK"]))
+        return read(*positional, **named)
+
+    with mock.patch.object(objective, "read_candidates", record):
+        task.train_step(step)
+    return seen[0]
+
+
+@contextmanager
+def _peer(
+    arguments: argparse.Namespace, task: PretrainTask, text: Text, batches: list[Recorded], folder: Path
+) -> Iterator[tuple[Peer, dict[str, Any]] | None]:
+    """The other library's process and what it is set up with; None where no Python was named."""
+    if not arguments.hf_python:
+        yield None
+        return
+    arrays: dict[str, np.ndarray] = {}
+    params = task._params
+    for number, batch in enumerate(batches):
+        arrays |= {f"{number}.{name}": value for name, value in _arrays(batch, text, params).items()}
+    np.savez(folder / "batches.npz", **arrays)  # type: ignore[arg-type]
+    shape = task.reader.encoder.shape
+    config = {
+        "vocab_size": shape.vocabulary_size,
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.intermediate_size,
+        "max_position_embeddings": shape.positions,
+        "retriever_proj_size": params.model.projection_size,
+        "num_candidates": arguments.candidates,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    corpus = params.corpus
+    joint = corpus.sentence_length + corpus.passage_length
+    padding = {"query": corpus.sentence_length, "document": corpus.passage_length, "joint": joint}
+    setup = {"batches": str(folder / "batches.npz"), "config": config, "padding": padding}
+    with Peer(arguments.hf_python, "hugging_face_realm.py", arguments.threads) as peer:
+        yield peer, setup | {"threads": arguments.threads}
+
+
+def _arrays(batch: Recorded, text: Text, params: Params) -> dict[str, np.ndarray]:
+    """The batch as the other library wants it, padded to its longest sequences."""
+    sentences, candidates = batch.rows_BK.shape
+    titles, bodies = _documents(batch, text)
+    corpus = params.corpus
+    joint = corpus.sentence_length + corpus.passage_length
+    repeated = [query for query in batch.queries for _ in range(candidates)]
+    parts = {
+        "query": (join(batch.queries, None, text.special, corpus.sentence_length), (sentences,)),
+        "document": (join(titles, bodies, text.special, corpus.passage_length), batch.rows_BK.shape),
+        "joint": (join(repeated, bodies, text.special, joint), batch.rows_BK.shape),
+    }
+    arrays = {
+        f"{name}.{field}": value.long().numpy().reshape(*leading, -1)
+        for name, (joined, leading) in parts.items()
+        for field, value in zip(("tokens", "types", "mask"), joined, strict=True)
+    }
+    labels_BL = np.full((sentences, arrays["joint.tokens"].shape[-1]), -100)
+    for row in range(sentences):
+        real_M = batch.targets_BM[row] != text.special.pad
+        labels_BL[row, batch.at_BM[row][real_M] + 1] = batch.targets_BM[row][real_M]
+    return arrays | {"labels": labels_BL}
+
+
+def _documents(batch: Recorded, text: Text) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    empty = np.empty(0, np.int64)
+    rows = batch.rows_BK.reshape(-1)
+    passages = text.passages
+    titles = [passages.titles[row] if row >= 0 else empty for row in rows]
+    return titles, [passages.bodies[row] if row >= 0 else empty for row in rows]
+
+
+def useful_flops(batch: Recorded, shape: EncoderShape, text: Text, params: Params) -> float:
+    """Matrix products that a step needs: each distinct document once, no padding, the head at masked positions."""
+    corpus = params.corpus
+    queries = [len(query) + 2 for query in batch.queries]
+    titles, bodies = _documents(batch, text)
+    _, first = np.unique(batch.rows_BK, return_index=True)
+    documents = [min(corpus.passage_length, len(titles[i]) + len(bodies[i]) + 3) for i in first]
+    longest = corpus.sentence_length + corpus.passage_length
+    candidates = batch.rows_BK.shape[1]
+    joint = [min(longest, len(batch.queries[i // candidates]) + len(body) + 3) for i, body in enumerate(bodies)]
+    masks_B = (batch.targets_BM != text.special.pad).sum(1)
+    masks = [int(masks_B[i // candidates]) for i in range(len(joint))]
+    towers = encoder_flops(shape, queries + documents, [1] * (len(queries) + len(documents)))
+    return TRAINING * (towers + encoder_flops(shape, joint, masks) + word_flops(shape, sum(masks)))
+
+
+def _report(result: dict[str, Any]) -> str:
+    lines = report(result, "examples")
+    best = next((ratio for name, ratio in result["ratios"].items() if name in THEIRS), None)
+    if best is not None:
+        lines.append(f"{best:.2f} times their fastest correct setting (target: {TARGET:g})")
+    return "\n\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

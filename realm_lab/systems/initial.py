@@ -1,0 +1,84 @@
+"""What a training stage begins with: a stage before it, nothing, or a folder; the reader's choice and the retriever's
+are independent (pretrain.initial_*, finetune.initial_*; the ablation of Guu, Table 2)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from realm_lab.core.seeding import derive_seed
+from realm_lab.models.embedder import Embedder
+from realm_lab.models.initial import has_span_head, new_embedder, new_reader, read_initial_embedder, read_initial_reader
+from realm_lab.models.reader import Reader, initialise_heads
+from realm_lab.parameters import Params
+from realm_lab.systems.context import Context
+
+STAGES = ("warm_start", "previous")
+
+
+class Initial(NamedTuple):
+    """The models at the beginning of a stage, on the device, and the null document's score offset."""
+
+    reader: Reader
+    embedder: Embedder
+    null_offset: float
+
+
+def initial_state(context: Context, stage: str) -> Initial:
+    """What `pretrain` or `finetune` of this run begins with, the same at every call.
+
+    A shared tower is split where only one of the towers will be trained. A learned null document that the retriever
+    does not bring along is a vector of zeros.
+
+    Raises:
+        UserError: the stage it comes from has not finished, or a folder holds no such model.
+    """
+    settings = context.params.pretrain if stage == "pretrain" else context.params.finetune
+    reader = _reader(context, settings.initial_reader)
+    embedder, null_offset = _embedder(context, settings.initial_retriever, settings.initial_reader, reader)
+    embedder.set_learned_null(context.params.pretrain.null_document == "learned")
+    if stage == "finetune":
+        split = context.params.finetune.train_query_tower
+    else:
+        split = context.params.pretrain.train_query_tower != context.params.pretrain.train_document_tower
+    if split:
+        embedder.split_towers()
+    return Initial(reader.to(context.device), embedder.to(context.device), null_offset)
+
+
+def _reader(context: Context, name: str) -> Reader:
+    params, seed = context.params, context.plan.seed
+    if name in STAGES:
+        reader = context.load_reader(_stage(context, name))
+    elif name == "scratch":
+        reader = new_reader(_without_checkpoint(params), context.vocabulary_size, seed)
+    else:
+        reader = read_initial_reader(Path(name), params, context.vocabulary_size, seed)
+        if has_span_head(Path(name)):  # of a reader that was fine-tuned
+            return reader
+    generator = torch.Generator().manual_seed(derive_seed(seed, "span-head"))
+    initialise_heads(reader, generator, words_too=False)  # drawn on the CPU: equal on every device
+    return reader
+
+
+def _embedder(context: Context, name: str, reader_name: str, reader: Reader) -> tuple[Embedder, float]:
+    params, seed = context.params, context.plan.seed
+    if name in STAGES:
+        return context.load_embedder(_stage(context, name))
+    if name == "scratch":
+        return new_embedder(_without_checkpoint(params), context.vocabulary_size, seed, None), 0.0
+    if name == "encoder":  # the pooler of model.checkpoint fits no other reader than the one that began with it
+        fitting = params if reader_name in STAGES else _without_checkpoint(params)
+        return new_embedder(fitting, context.vocabulary_size, seed, reader.encoder), 0.0
+    return read_initial_embedder(Path(name), params, context.vocabulary_size, seed)
+
+
+def _stage(context: Context, name: str) -> str:
+    return context.trained() if name == "previous" else name
+
+
+def _without_checkpoint(params: Params) -> Params:
+    """The same sizes, from no folder."""
+    return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": None})})

@@ -1,0 +1,142 @@
+"""Early warnings of a collapse: the health of the candidates, and bounds with patience."""
+
+# Shapes: B sentences, K candidates, Q quantities
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from realm_lab.core.process import sum_over_ranks_
+from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
+from realm_lab.parameters import Watch
+from realm_lab.retrieval.retriever import ABSENT, NULL
+from realm_lab.tracking.bounds import bounds_set
+
+QUANTITIES = (
+    "marginal_log_likelihood",  # log p(y|x), nats
+    "candidate_entropy",  # of p(z|x), nats
+    "candidate_entropy_fraction",  # as a share of log k, k the candidates there are
+    "top1_probability",  # p(z|x) of the likeliest candidate
+    "score_spread",  # standard deviation of f(x,z) over passages
+    "gold_among_candidates",  # where the gold passage is known
+    "null_probability",  # where the null document is a candidate
+    "retrieval_utility_train",  # sum_z p(z|x) RU(z|x), nats, where something was read without a passage
+)
+
+
+@dataclass(frozen=True)
+class CandidateHealth:
+    """Sums over sentences and how many entered each, so that micro-batches and ranks add up."""
+
+    sums_Q: Tensor  # float64, on the CPU, in the order of QUANTITIES
+    counts_Q: Tensor
+
+    @classmethod
+    def zero(cls) -> CandidateHealth:
+        """Of no sentence."""
+        size = len(QUANTITIES)
+        return cls(torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64))
+
+    def __add__(self, other: CandidateHealth) -> CandidateHealth:
+        return CandidateHealth(self.sums_Q + other.sums_Q, self.counts_Q + other.counts_Q)
+
+    def over_ranks(self) -> CandidateHealth:
+        """The same of the sentences of all ranks."""
+        total = CandidateHealth(self.sums_Q.clone(), self.counts_Q.clone())
+        sum_over_ranks_([total.sums_Q, total.counts_Q])
+        return total
+
+    def means(self) -> dict[str, float]:
+        """Means by name; what no sentence entered is left out."""
+        pairs = zip(QUANTITIES, self.sums_Q.tolist(), self.counts_Q.tolist(), strict=True)
+        return {name: value / count for name, value, count in pairs if count}
+
+
+@torch.no_grad()
+def candidate_health(
+    rows_BK: np.ndarray,
+    score_BK: Tensor,
+    log_prior_BK: Tensor,
+    log_reader_BK: Tensor,
+    log_null_B: Tensor | None,
+    gold_B: np.ndarray,
+) -> CandidateHealth:
+    """What the numbers of a training step say about the retriever.
+
+    Scores f(x,z), log p(z|x), log p(y|z,x) of the candidates `rows_BK`; log p(y|null,x); rows of gold passages.
+    `log_null_B` is None where nothing was read without a passage; -1 in `gold_B` is an unknown gold passage.
+    """
+    rows = torch.from_numpy(rows_BK).to(score_BK.device)
+    real_BK, prior_BK = rows >= 0, log_prior_BK.exp()
+    passages_B, present_B = real_BK.sum(1), (rows != ABSENT).sum(1)
+    entropy_B = -(prior_BK * log_prior_BK).sum(1)
+    center_B1 = (score_BK.masked_fill(~real_BK, 0.0).sum(1) / passages_B.clamp(min=1))[:, None]
+    variance_B = (score_BK - center_B1).masked_fill(~real_BK, 0.0).square().sum(1) / passages_B.clamp(min=1)
+    has_null_B = (rows == NULL).any(1)
+    gold = torch.from_numpy(np.asarray(gold_B, np.int64)).to(rows.device)
+    everyone_B = torch.ones_like(has_null_B)
+    utility_B = torch.zeros_like(entropy_B)
+    if log_null_B is not None:
+        utility_B = (prior_BK * retrieval_utility(log_reader_BK, log_null_B)).sum(1)
+    measured: list[tuple[Tensor, Tensor]] = [
+        (marginal_log_likelihood(log_prior_BK, log_reader_BK), everyone_B),
+        (entropy_B, everyone_B),
+        (entropy_B / present_B.clamp(min=2).log(), present_B > 1),
+        (prior_BK.amax(1), everyone_B),
+        (variance_B.sqrt(), everyone_B),
+        ((rows == gold[:, None]).any(1), gold >= 0),
+        ((prior_BK * (rows == NULL)).sum(1), has_null_B),
+        (utility_B, everyone_B if log_null_B is not None else ~everyone_B),
+    ]
+    sums = torch.stack([torch.where(entered, value.double(), 0.0).sum() for value, entered in measured])
+    counts = torch.stack([entered.sum() for _, entered in measured])
+    return CandidateHealth(sums.cpu(), counts.double().cpu())
+
+
+class CollapseWatch:
+    """Bounds with patience: a flag is up once a quantity was out of its bounds at every look for `patience_steps`.
+
+    A look is a call of `update` that has a value of the quantity; one look inside the bounds starts the count anew.
+    Values of single batches are noisy, so a run near a bound may go in and out of it and is not flagged.
+    """
+
+    def __init__(self, watch: Watch):
+        self._bounds = bounds_set(watch.model_dump())
+        self._patience_steps = watch.patience_steps
+        self._since = [-1] * len(self._bounds)  # the first look of the present stay out of bounds; -1: inside
+        self._seen = [-1] * len(self._bounds)  # the latest look
+
+    def update(self, step: int, values: Mapping[str, float]) -> None:
+        """One look after `step` steps. With `retriever_held` among the values, bounds of the retriever do not count."""
+        for number, (bound, limit) in enumerate(self._bounds):
+            value = values.get(bound.metric)
+            if bound.of_retriever and values.get("retriever_held"):
+                self._since[number] = -1
+            elif value is not None:
+                inside = value <= limit if bound.is_upper else value >= limit  # false for NaN
+                self._seen[number] = step
+                if inside:
+                    self._since[number] = -1
+                elif self._since[number] < 0:
+                    self._since[number] = step
+
+    def flags(self) -> tuple[str, ...]:
+        """The flags that are up, for example "collapsed: p(null|x) above 0.99 since step 1200"."""
+        return tuple(
+            f"collapsed: {bound.quantity} {bound.crossed(limit)} since step {since}"
+            for (bound, limit), since, seen in zip(self._bounds, self._since, self._seen, strict=True)
+            if since >= 0 and seen - since >= self._patience_steps
+        )
+
+    def state(self) -> dict[str, Tensor]:
+        """For a checkpoint."""
+        return {"watch": torch.tensor([self._since, self._seen], dtype=torch.int64)}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        self._since, self._seen = tensors["watch"].tolist()

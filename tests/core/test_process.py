@@ -1,0 +1,186 @@
+"""Several real processes (gloo) that share their work, and one that has no one to share with."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from realm_lab.core import process
+from realm_lab.core.process import any_rank, gather_rows, on_first_rank, ranks, share, sum_over_ranks_, summed
+from realm_lab.errors import UserError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LONG_ENOUGH_SECONDS = 60.0
+LAUNCHERS = {"torchrun": ("RANK", "WORLD_SIZE"), "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")}
+SETUP = """
+import json, os, signal, sys
+import torch
+from realm_lab.core.process import *
+from realm_lab.errors import UserError
+connect(torch.device("cpu"))
+rank, size = ranks()
+def say(value):
+    print(json.dumps(value), flush=True)
+"""
+
+
+def run_ranks(code: str, size: int = 2, launcher: str = "torchrun") -> list[tuple[int, list[Any], str]]:
+    """Run code in `size` processes with what a launcher tells them; each one's exit code, what it said, its errors."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+    rank_name, size_name = LAUNCHERS[launcher]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", SETUP + code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment | {size_name: str(size), rank_name: str(rank), "SLURM_LOCALID": str(rank)},
+        )
+        for rank in range(size)
+    ]
+    outcomes = []
+    for one in started:
+        said, errors = one.communicate(timeout=LONG_ENOUGH_SECONDS)
+        outcomes.append((one.returncode, [json.loads(line) for line in said.splitlines()], (errors or "\n").strip()))
+    return outcomes
+
+
+def test_one_process_shares_with_no_one() -> None:
+    assert ranks() == (0, 1)
+    assert share(7) == slice(0, 7)
+    tensor = torch.arange(3.0)
+    sum_over_ranks_([tensor])
+    assert tensor.tolist() == [0, 1, 2]
+    assert gather_rows(tensor) is tensor
+    assert summed(1.5, 2) == [1.5, 2]
+    assert (any_rank(True), any_rank(False)) == (True, False)
+    assert on_first_rank(lambda: "done") == "done"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("count", [0, 1, 2, 5, 12, 13])
+def test_shares_are_a_partition_into_nearly_equal_parts(monkeypatch: pytest.MonkeyPatch, size: int, count: int) -> None:
+    parts = []
+    for rank in range(size):
+        monkeypatch.setattr(process, "ranks", lambda rank=rank: process.Ranks(rank, size))
+        parts.append(list(range(count))[share(count)])
+    assert [item for part in parts for item in part] == list(range(count))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_what_ranks_say_to_each_other() -> None:
+    """Sums, rows with their gradient, and what is done once; rank r holds r + 1 rows."""
+    code = """
+one, other = torch.full((2, 2), rank + 1.0), torch.tensor([10.0 ** rank])
+sum_over_ranks_([one, other])
+say([one.tolist(), other.tolist()])
+say(summed(rank + 0.5, 3))
+say([any_rank(rank == 2), any_rank(False)])
+mine = (torch.arange(2.0 * (rank + 1)).view(-1, 2) + 10 * rank).requires_grad_()
+rows = gather_rows(mine)
+weight = torch.arange(1.0, 1 + rows.numel()).view_as(rows) * (rank + 1)
+(rows * weight).square().sum().backward()
+say([rows.tolist(), mine.grad.tolist()])
+calls = []
+say(on_first_rank(lambda: calls.append(ranks()) or {"by": rank, "saw": list(ranks())}))
+say([len(calls), list(ranks())])
+empty = gather_rows(torch.ones(0 if rank < 2 else 1, 3))
+say(list(empty.shape))
+disconnect()
+"""
+    outcomes = run_ranks(code, 3)
+    assert [code for code, _, _ in outcomes] == [0, 0, 0], outcomes
+    held = [torch.arange(2.0 * (rank + 1)).view(-1, 2) + 10 * rank for rank in range(3)]
+    every = torch.cat(held).requires_grad_()
+    weight = torch.arange(1.0, 13.0).view(6, 2)
+    sum((every * weight * factor).square().sum() for factor in (1, 2, 3)).backward()  # type: ignore[union-attr]
+    assert every.grad is not None
+    gradients = every.grad.split([1, 2, 3])
+    for rank, (_, said, _) in enumerate(outcomes):
+        assert said[0] == [[[6.0, 6.0], [6.0, 6.0]], [111.0]]
+        assert said[1] == [4.5, 9]
+        assert said[2] == [True, False]
+        assert said[3] == [every.tolist(), gradients[rank].tolist()]
+        assert said[4] == {"by": 0, "saw": [0, 1]}
+        assert said[5] == [1 if rank == 0 else 0, [rank, 3]]
+        assert said[6] == [1, 3]
+
+
+def test_srun_starts_ranks_too() -> None:
+    for rank, (code, said, errors) in enumerate(run_ranks("say([rank, size, *summed(1.0)])\ndisconnect()", 2, "srun")):
+        assert (code, said) == (0, [[rank, 2, 2.0]]), errors
+
+
+FAILING = """
+def work():
+    if rank == 1:
+        {failure}
+    summed(1.0)
+try:
+    work()
+    {then}
+except UserError as error:
+    announce_failure(error)
+    say(str(error))
+    disconnect(failed=True)
+    sys.exit(2)
+"""
+
+
+def test_a_rank_that_fails_tells_the_others_why() -> None:
+    failure = 'raise UserError("out of memory; lower the batch")'
+    outcomes = run_ranks(FAILING.format(failure=failure, then="summed(2.0)"))
+    assert [code for code, _, _ in outcomes] == [2, 2]
+    assert outcomes[1][1] == ["out of memory; lower the batch"]
+    expected = "another process of this run has ended: rank 1: out of memory; lower the batch; run again to resume"
+    assert outcomes[0][1] == [expected]
+
+
+def test_a_rank_that_is_killed_ends_the_others_at_once() -> None:
+    failure = "os.kill(os.getpid(), signal.SIGKILL)"
+    outcomes = run_ranks(FAILING.format(failure=failure, then="summed(2.0)"))
+    assert [code for code, _, _ in outcomes] == [2, -9]
+    assert outcomes[0][1][0].startswith("another process of this run has ended: killed, or out of reach (")
+
+
+def test_a_failure_of_what_is_done_once_is_everybodys() -> None:
+    code = """
+def once():
+    raise UserError("the disk is full; free some space")
+try:
+    on_first_rank(once)
+except UserError as error:
+    say(str(error))
+say(summed(1.0))  # and they are still together
+disconnect()
+"""
+    for exit_code, said, errors in run_ranks(code):
+        assert (exit_code, said) == (0, ["the disk is full; free some space", [2.0]]), errors
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name, value in {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"3 ranks or more on a machine with 2 GPUs; lower launch\.ranks"):
+        process.pick_device("auto")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert process.pick_device("cuda") == torch.device("cuda", 1)
+    assert process.pick_device("cpu") == torch.device("cpu")

@@ -1,0 +1,233 @@
+"""Every parameter of model, warm_start, pretrain and finetune changes what it names, and nothing that it does not.
+
+Each is one line of a table: another value (with the circumstances in which it matters), and what of its stage moves;
+the rest stays equal to the bit. A parameter without a line fails the test.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from realm_lab.config import flatten
+from realm_lab.errors import UserError
+from realm_lab.runs import plan_run
+
+_spec = importlib.util.spec_from_file_location("tiny_line", Path(__file__).with_name("tiny.py"))
+assert _spec is not None
+assert _spec.loader is not None
+tiny = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tiny)
+
+STAGES = ("warm_start", "pretrain", "finetune")
+FELT = {"model": "warm_start", "warm_start": "warm_start", "pretrain": "pretrain", "finetune": "finetune"}
+BOTH = ("reader", "embedder")
+# Shorter than the tiny line; the towers start apart from the reader, so that what concerns one can leave the other.
+SHORT: dict[str, Any] = {
+    "warm_start.reader.steps": 4,
+    "warm_start.embedder.steps": 4,
+    "warm_start.embedder.initial_encoder": "scratch",
+    "pretrain.steps": 6,
+    "pretrain.refresh_interval_steps": 3,
+    "pretrain.retriever.warmup_steps": 2,
+    "finetune.steps": 6,
+    "evaluate.interval_steps": 1000,
+    "evaluate.cloze_sentences": 2,
+    "evaluate.questions": 2,
+    "launch.checkpoint_interval_seconds": 1000,
+}
+RESTLESS = {"pretrain.retriever.learning_rate": 0.05}  # the index ages at once
+SAME = {"corpus.pretrain_corpus": "same"}  # queries have an origin
+SOON = {"pretrain.watch.patience_steps": 1, "pretrain.watch.interval_steps": 2}
+FLAGGED = SOON | {"pretrain.watch.min_entropy": 5.0}
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Another value, what it moves (reader, embedder, metrics, flags), and the circumstances of both runs."""
+
+    value: Any
+    moves: tuple[str, ...] = BOTH
+    base: dict[str, Any] = field(default_factory=dict)
+    refused: str = ""  # the run ends with this message and leaves no model
+    first_step: bool = False  # the first step, before any weight has moved, is the same
+
+
+class Outcome(NamedTuple):
+    """What a stage left."""
+
+    reader: dict[str, bytes]
+    embedder: dict[str, bytes]
+    metrics: list[dict[str, Any]]
+    flags: tuple[str, ...]
+
+
+def optimiser(place: str, moves: tuple[str, ...] = BOTH) -> dict[str, Switch]:
+    values: dict[str, Any] = {
+        "learning_rate": 2.0e-3,
+        "warmup_steps": 3,
+        "final_fraction": 0.9,
+        "decay_from": "start",
+        "weight_decay": 0.5,
+        "clip_norm": 0.01,
+        "beta1": 0.5,
+        "beta2": 0.5,
+        "bias_correction": False,
+    }
+    return {f"{place}.{name}": Switch(value, moves, first_step=True) for name, value in values.items()}
+
+
+SWITCHES: dict[str, Switch] = {
+    "model.checkpoint": Switch(lambda root: str(line_of(root, "warm_start") / "model" / "reader"), ("reader",)),
+    "model.hidden_size": Switch(32),
+    "model.layers": Switch(1),
+    "model.heads": Switch(4),
+    "model.intermediate_size": Switch(16),
+    "model.activation": Switch("gelu_new"),
+    "model.dropout": Switch(0.1),
+    "model.projection_size": Switch(8, ("embedder",)),
+    "model.pooling": Switch("tanh", ("embedder",)),
+    "model.projection_norm": Switch(True, ("embedder",)),
+    "model.projection_dropout": Switch(0.1, ("embedder",)),
+    "model.share_towers": Switch(False, ("embedder",)),
+    "model.share_projection": Switch(True, ("embedder",)),
+    "model.score_scale": Switch("inverse_sqrt", ("embedder",)),
+    "model.train_word_embeddings": Switch(False),
+    "model.precision": Switch("bfloat16"),
+    "warm_start.reader.steps": Switch(3, ("reader",)),
+    "warm_start.reader.batch_size": Switch(15, ("reader",)),
+    **optimiser("warm_start.reader.optimiser", ("reader",)),
+    "warm_start.reader.mask_rate": Switch(0.5, ("reader",)),
+    "warm_start.reader.salient_fraction": Switch(0.0, ("reader",)),
+    "warm_start.reader.related_fraction": Switch(0.0, ("reader",)),
+    "warm_start.reader.related_only_fraction": Switch(0.75, ("reader",)),
+    "warm_start.embedder.steps": Switch(3, ("embedder",)),
+    "warm_start.embedder.batch_size": Switch(7, ("embedder",)),
+    **optimiser("warm_start.embedder.optimiser", ("embedder",)),
+    "warm_start.embedder.removal_rate": Switch(0.0, ("embedder",)),
+    "warm_start.embedder.initial_encoder": Switch("reader", ("embedder",)),
+    "warm_start.embedder.query_scale": Switch(1.0, ("embedder",)),
+    "pretrain.masking": Switch("random_span"),
+    "pretrain.mask_rate": Switch(0.5, base={"pretrain.masking": "random_token"}),
+    "pretrain.salient_spans": Switch(2, base=SAME),
+    "pretrain.sentence_choice": Switch("by_span", base=SAME),
+    "pretrain.candidates": Switch(5),
+    "pretrain.over_retrieve": Switch(40, base=RESTLESS),
+    "pretrain.null_document": Switch("off"),
+    "pretrain.diagnostic_null": Switch(False, ("metrics",), {"pretrain.null_document": "off"}),
+    "pretrain.calibrate_null": Switch(True),
+    "pretrain.exclude_trivial": Switch("off", base=SAME),
+    "pretrain.marginal": Switch("token"),
+    "pretrain.train_reader": Switch(False),
+    "pretrain.train_query_tower": Switch(False),
+    "pretrain.train_document_tower": Switch(False),
+    "pretrain.hold_retriever_steps": Switch(3),
+    "pretrain.hold_retriever_until_useful": Switch(True),
+    "pretrain.initial_reader": Switch("scratch"),
+    "pretrain.initial_retriever": Switch("scratch"),
+    "pretrain.steps": Switch(5),
+    "pretrain.batch_size": Switch(3),
+    "pretrain.refresh_interval_steps": Switch(2, base=RESTLESS),
+    "pretrain.search_query": Switch("fresh", base=RESTLESS),
+    **optimiser("pretrain.reader"),
+    **optimiser("pretrain.retriever"),
+    "pretrain.watch.interval_steps": Switch(3, ("metrics",)),
+    "pretrain.watch.sentences": Switch(4, ("metrics",)),
+    "pretrain.watch.patience_steps": Switch(400, ("flags",), FLAGGED),
+    "pretrain.watch.min_entropy": Switch(5.0, ("flags",), SOON),
+    "pretrain.watch.max_entropy_fraction": Switch(0.0, ("flags",), SOON),
+    "pretrain.watch.max_null_probability": Switch(0.0, ("flags",), SOON),
+    "pretrain.watch.min_gold_utility": Switch(50.0, ("flags",), SOON),
+    "pretrain.watch.stop": Switch(True, (), FLAGGED, refused="stopped at step"),
+    "finetune.steps": Switch(5),
+    "finetune.batch_size": Switch(7),
+    "finetune.candidates": Switch(10),
+    "finetune.max_span_wordpieces": Switch(2),
+    "finetune.span_hidden_size": Switch(8),
+    "finetune.softmax": Switch("joint"),
+    "finetune.early_loss_candidates": Switch(40),
+    "finetune.train_reader": Switch(False),
+    "finetune.train_query_tower": Switch(False),
+    "finetune.initial_reader": Switch("scratch"),
+    "finetune.initial_retriever": Switch("scratch"),
+    **optimiser("finetune.reader"),
+    **optimiser("finetune.retriever"),
+}
+
+
+def names() -> list[str]:
+    return [name for name in flatten(tiny.params()) if name.split(".")[0] in FELT]
+
+
+def test_every_parameter_has_a_switch() -> None:
+    assert set(names()) == set(SWITCHES)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("switches")
+
+
+def line_of(root: Path, stage: str, change: dict[str, Any] | None = None) -> Path:
+    """The folder of a stage under SHORT and `change`."""
+    path: Path = tiny.stage_run(stage, tiny.params(SHORT | (change or {})), root).path
+    return path
+
+
+@functools.cache
+def _prepared(root: Path, corpus: tuple[tuple[str, Any], ...]) -> None:
+    tiny.prepare(tiny.params(SHORT | dict(corpus)), root)
+
+
+def outcome(root: Path, stage: str, change: dict[str, Any]) -> Outcome:
+    """What `stage` leaves; the stages before it are done where they are not."""
+    _prepared(root, tuple((key, value) for key, value in change.items() if key.startswith("corpus.")))
+    chosen = tiny.params(SHORT | change)
+    for before in STAGES[: STAGES.index(stage)]:
+        tiny.run(before, chosen, root)
+    run = tiny.run(stage, chosen, root)
+    weights = {key: value for key, value in tiny.files(run.path / "model").items() if key.endswith(".safetensors")}
+    reader, embedder = (
+        {key: value for key, value in weights.items() if key.startswith(f"{part}/")} for part in ("reader", "embedder")
+    )
+    return Outcome(reader, embedder, tiny.metrics(run), run.status().flags)
+
+
+def first_step(metrics: list[dict[str, Any]], phase: str) -> dict[str, Any]:
+    """Losses and gradients of the first optimiser step of a phase: no rate has acted on them yet."""
+    rows = [row for row in metrics if f"gradient_norm_{phase}" in row]
+    return {key: value for key, value in rows[0].items() if "loss" in key or key.startswith("gradient_norm")}
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_switch_moves_what_it_names_and_nothing_else(root: Path, name: str) -> None:
+    switch = SWITCHES[name]
+    stage = FELT[name.split(".")[0]]
+    base = outcome(root, stage, switch.base)
+    value = switch.value(root) if callable(switch.value) else switch.value
+    change = switch.base | {name: value}
+    before, after = (plan_run(tiny.params(SHORT | part), "realm", 0) for part in (switch.base, change))
+    earlier = STAGES[: STAGES.index(stage)]
+    assert [before.stages[other] for other in earlier] == [after.stages[other] for other in earlier]
+    assert before.stages[stage] != after.stages[stage]
+    if switch.refused:
+        with pytest.raises(UserError, match=switch.refused):
+            outcome(root, stage, change)
+        return
+    changed = outcome(root, stage, change)
+
+    moved = {part for part in Outcome._fields if getattr(base, part) != getattr(changed, part)}
+    assert moved & set(BOTH) == set(switch.moves) & set(BOTH)
+    assert moved >= set(switch.moves)
+    if not set(switch.moves) & set(BOTH):  # it only looks: the run itself is the same to the bit
+        assert moved - {"metrics", "flags"} == set()
+    if switch.first_step:
+        phase = "retriever" if ".retriever." in name else "reader"
+        if stage == "warm_start":
+            phase = "embedder" if ".embedder." in name else "reader"
+        assert first_step(base.metrics, phase) == first_step(changed.metrics, phase)

@@ -1,0 +1,218 @@
+"""Two processes (gloo) that share every batch do what one process does, and write what one would write."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from realm_lab import stages
+from realm_lab.errors import UserError
+from realm_lab.parameters import Params
+from realm_lab.tracking.run_dir import StageRun
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LONG_ENOUGH_SECONDS = 120.0
+TEMPERATE = {"warm_start.reader.optimiser.learning_rate": 5e-4, "warm_start.embedder.optimiser.learning_rate": 5e-4}
+EVEN = {"warm_start.reader.batch_size": 16, "warm_start.embedder.batch_size": 8}
+UNEVEN = {"warm_start.reader.batch_size": 7, "warm_start.embedder.batch_size": 5}
+WEIGHTS = ("reader/model.safetensors", "embedder/model.safetensors", "embedder/projections.safetensors")
+
+
+@pytest.fixture(scope="module")
+def prepared(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root with a corpus and nothing else."""
+    root: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("distributed"))
+    return root
+
+
+def copy(prepared: Path, place: Path) -> Path:
+    return Path(shutil.copytree(prepared, place))
+
+
+def assert_alike(tiny: ModuleType, one: StageRun, two: StageRun, names: tuple[str, ...] = WEIGHTS) -> None:
+    """The same losses and weights but for rounding: sums are taken in another order."""
+    alone, together = tiny.metrics(one), tiny.metrics(two)
+    assert [row.keys() for row in alone] == [row.keys() for row in together]
+    for row, other in zip(alone, together, strict=True):
+        for name, value in row.items():
+            relative, absolute = (1e-6, 0.0) if name.startswith("loss") else (2e-5, 1e-5)
+            assert other[name] == pytest.approx(value, rel=relative, abs=absolute), (row["step"], name)
+    for name in names:
+        weights, others = load_file(one.path / "model" / name), load_file(two.path / "model" / name)
+        for part, value in weights.items():
+            torch.testing.assert_close(others[part], value, rtol=0, atol=1e-5, msg=f"{name} {part}")
+
+
+@pytest.mark.parametrize(
+    "batches", [pytest.param(EVEN, id="even", marks=pytest.mark.slow), pytest.param(UNEVEN, id="uneven")]
+)
+def test_two_processes_do_what_one_does(
+    tiny: ModuleType, prepared: Path, tmp_path: Path, batches: dict[str, int]
+) -> None:
+    params = tiny.params(TEMPERATE | batches)
+    one = tiny.run("warm_start", params, copy(prepared, tmp_path / "one"))
+    both = tiny.params(TEMPERATE | batches | {"launch.ranks": 2})
+    root = copy(prepared, tmp_path / "two")
+    stages.run("warm_start", both, root)
+    two = tiny.stage_run("warm_start", both, root)
+    assert_alike(tiny, one, two)
+    status = two.status()
+    assert (status.state, status.attempt, status.step, status.flags) == ("COMPLETE", 1, 24, ())
+    assert not (two.path / "checkpoints").exists()
+    assert tiny.files(root / "models" / "warm_start" / "s0") == tiny.files(two.path / "model")
+
+
+def test_the_gradient_of_all_ranks_is_that_of_the_batch(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
+    """One step of each phase without Adam's division: what a wrong normaliser or a lost negative would change."""
+    params = tiny.params(UNEVEN | {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 1})
+    one = tiny.metrics(tiny.run("warm_start", params, copy(prepared, tmp_path / "one")))
+    both = tiny.params(params.model_dump(mode="json") | {"launch.ranks": 2})
+    root = copy(prepared, tmp_path / "two")
+    stages.run("warm_start", both, root)
+    two = tiny.metrics(tiny.stage_run("warm_start", both, root))
+    for name in ("gradient_norm_reader", "gradient_norm_embedder", "accuracy_mlm", "accuracy_ict"):
+        values = [[row[name] for row in rows if name in row] for rows in (one, two)]
+        assert values[0] == pytest.approx(values[1], rel=2e-6)
+
+
+@pytest.mark.slow
+def test_dropout_differs_between_ranks_and_a_run_repeats_itself(
+    tiny: ModuleType, prepared: Path, tmp_path: Path
+) -> None:
+    params = tiny.params(EVEN | {"model.dropout": 0.1, "launch.ranks": 2})
+    outcomes = []
+    for name in ("first", "again"):
+        root = copy(prepared, tmp_path / name)
+        stages.run("warm_start", params, root)
+        outcomes.append(tiny.outcome(tiny.stage_run("warm_start", params, root)))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("stage", ["pretrain", pytest.param("finetune", marks=pytest.mark.slow)])
+def test_two_processes_do_the_later_stages_as_one_does(
+    tiny: ModuleType, prepared: Path, tmp_path: Path, stage: str
+) -> None:
+    """With refreshes, whose work is shared too, and batches that cannot be halved."""
+    changes = {f"{stage}.batch_size": 5, f"{stage}.steps": 8, f"{stage}.reader.learning_rate": 5e-4}
+    changes |= {f"{stage}.retriever.learning_rate": 5e-4}
+    one = copy(prepared, tmp_path / "one")
+    for before in ("warm_start", "pretrain") if stage == "finetune" else ("warm_start",):
+        tiny.run(before, tiny.params(), one)
+    two = copy(one, tmp_path / "two")
+    alone = tiny.run(stage, tiny.params(changes), one)
+    run_both = tiny.params(changes | {"launch.ranks": 2})
+    stages.run(stage, run_both, two)
+    assert_alike(tiny, alone, tiny.stage_run(stage, run_both, two))
+
+
+def torchrun(root: Path, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`torchrun --nproc-per-node 2 -m realm_lab.cli VERB`, as a user types it."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [*launcher, "-m", "realm_lab.cli", verb, "--root", str(root), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LONG_ENOUGH_SECONDS,
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+
+
+def write_params(params: Params, root: Path) -> None:
+    (root / "params.yaml").write_text(json.dumps(params.model_dump(mode="json")))
+
+
+def test_torchrun_does_the_same(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
+    params = tiny.params(TEMPERATE | UNEVEN)
+    one = tiny.run("warm_start", params, copy(prepared, tmp_path / "one"))
+    root = copy(prepared, tmp_path / "two")
+    write_params(params, root)
+    done = torchrun(root, "warm-start")
+    assert done.returncode == 0, done.stderr
+    two = tiny.stage_run("warm_start", params, root)
+    assert_alike(tiny, one, two)
+    assert tiny.files(root / "models" / "warm_start" / "s0") == tiny.files(two.path / "model")
+
+
+def test_a_batch_too_small_to_share_is_refused_in_one_line(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
+    params = tiny.params({"launch.ranks": 2, "warm_start.embedder.batch_size": 1})
+    root = copy(prepared, tmp_path / "root")
+    with pytest.raises(UserError) as caught:
+        stages.run("warm_start", params, root)
+    said = "parameter 'warm_start.embedder.batch_size' is 1, fewer than the 2 ranks that share a batch"
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert tiny.stage_run("warm_start", params, root).status().state == "FAILED"
+
+
+def killer(root: Path, rank: int, signal_name: str) -> dict[str, str]:
+    """An environment in which the given rank sends itself a signal in its fifth step."""
+    folder = root / "site"
+    folder.mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(f"""
+import os, signal, sys
+def watch(frame, event, argument):
+    if event == "call" and frame.f_code.co_qualname == "WarmStartTask.train_step" and frame.f_locals["step"] == 4:
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.{signal_name})
+if os.environ.get("RANK") == "{rank}" and os.environ.get("WORLD_SIZE") == "2":
+    sys.setprofile(watch)
+""")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
+def test_one_rank_that_is_stopped_stops_both_and_they_resume(
+    tiny: ModuleType,
+    prepared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    whole: Any,
+    rank: int,
+    name: str,
+) -> None:
+    root = copy(prepared, tmp_path / "root")
+    with monkeypatch.context() as patches:
+        for key, value in killer(root, rank, name).items():
+            patches.setenv(key, value)
+        with pytest.raises(UserError) as caught:
+            stages.run("warm_start", tiny.params(SHARED), root)
+    run = tiny.stage_run("warm_start", tiny.params(SHARED), root)
+    if name == "SIGKILL":
+        assert str(caught.value) == "warm-start warm_start seed 0: killed by signal 9; run again to resume"
+        assert run.status().state == "FAILED"
+    else:
+        assert str(caught.value).endswith("stopped by a signal; run again to resume")
+        assert run.status().state == "PREEMPTED"
+        assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["step-00000005"]
+    stages.run("warm_start", tiny.params(SHARED), root)
+    assert run.status().attempt == 2
+    assert tiny.outcome(run) == whole
+
+
+SHARED = EVEN | {"model.dropout": 0.1, "launch.ranks": 2}
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: ModuleType, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What two undisturbed ranks leave."""
+    root = copy(prepared, tmp_path_factory.mktemp("whole") / "root")
+    stages.run("warm_start", tiny.params(SHARED), root)
+    return tiny.outcome(tiny.stage_run("warm_start", tiny.params(SHARED), root))

@@ -1,0 +1,248 @@
+"""Why a run stops before its end, and what it leaves: a signal, a collapse, a loss that is not finite."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+from collections import defaultdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from realm_lab.core.files import read_json
+from realm_lab.errors import UserError
+from realm_lab.parameters import Launch
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training.checkpoint import load_newest
+from realm_lab.training.loop import NonFiniteLoss, train
+from realm_lab.training.pretrain import PretrainTask
+
+
+def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    """{metric: {step: value}}; a metric is logged once a step."""
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        for name, value in row.items():
+            if name != "step":
+                assert row["step"] not in found[name], f"{name} is there twice at step {row['step']}"
+                found[name][row["step"]] = value
+    return found
+
+
+class Count:
+    """A task that counts: what the loop does around it is the test."""
+
+    seed = 0
+
+    def __init__(self, total_steps: int = 6, evaluation_interval_steps: int = 3):
+        self.total_steps, self.evaluation_interval_steps = total_steps, evaluation_interval_steps
+        self.state = torch.zeros(2)  # finished steps, and a sum of random draws
+        self.at: dict[int, Any] = {}  # what happens when a step is done
+        self.done: list[int] = []
+
+    def train_step(self, step: int) -> dict[str, float]:
+        self.done.append(step)
+        self.state += torch.stack([torch.tensor(1.0), torch.rand(())])
+        values = {"loss": float(self.state[1])}
+        return values | (self.at[step]() or {} if step in self.at else {})
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        return {"evaluated": step}
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        return {"state": self.state}
+
+    def load(self, tensors: dict[str, torch.Tensor], step: int) -> None:
+        self.state = tensors["state"].clone()
+        assert self.state[0] == step
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> StageRun:
+    return StageRun.open(tmp_path, "pretrain", "a" * 64, {})
+
+
+LAUNCH = Launch(device="cpu", checkpoint_interval_seconds=1000, log_interval_steps=1)
+CPU = torch.device("cpu")
+
+
+def logged(run: StageRun) -> dict[str, dict[int, float]]:
+    return by_name([{name: value for name, value in row.items() if name != "time"} for row in run.metrics.rows()])
+
+
+class Watched(Count):
+    """A task with everything that a task may have."""
+
+    watch_interval_steps = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warnings: list[str] = []
+        self.reason: str | None = None
+
+    def watch(self, step: int) -> dict[str, float]:
+        return {"watched": 10.0 * step}
+
+    def flags(self) -> list[str]:
+        return self.warnings
+
+    def should_stop(self) -> str | None:
+        return self.reason
+
+    def describe_batch(self, step: int) -> dict[str, Any]:
+        return {"row": torch.tensor([step, 7]), "score": float("inf"), "ids": [np.int64(3), np.array([4])]}
+
+
+def test_what_is_measured_is_logged_at_the_start_in_its_interval_and_at_the_end(stage: StageRun) -> None:
+    task = Watched()
+    task.total_steps = 7
+    train(task, stage, LAUNCH, CPU)
+    found = logged(stage)
+    assert found["evaluated"] == {0: 0, 3: 3, 6: 6, 7: 7}
+    assert found["watched"] == {0: 0, 2: 20, 4: 40, 6: 60, 7: 70}
+
+
+def test_flags_are_set_as_they_appear_and_stop_nothing(stage: StageRun) -> None:
+    task = Watched()
+    seen = []
+    task.at = {1: lambda: task.warnings.append("flat_prior"), 2: lambda: seen.append(stage.status().flags)}
+    train(task, stage, LAUNCH, CPU)
+    assert seen == [("flat_prior",)]
+    assert stage.status().flags == ("flat_prior",)
+    assert task.done == list(range(6))
+
+
+def test_a_collapsed_run_is_saved_flagged_and_refused_with_the_reason(stage: StageRun) -> None:
+    task = Watched()
+
+    def collapse() -> None:
+        task.warnings.append("collapsed")
+        task.reason = "null_probability is above 0.99 since step 2"
+
+    task.at = {3: collapse}
+    with pytest.raises(UserError) as caught:
+        train(task, stage, LAUNCH, CPU)
+    assert str(caught.value) == f"{stage.path}: stopped at step 4: null_probability is above 0.99 since step 2"
+    assert stage.status().flags == ("collapsed",)
+    assert task.done == [0, 1, 2, 3]
+    saved = load_newest(stage.path / "checkpoints")
+    assert saved is not None
+    assert saved.step == 4
+    stage.fail(str(caught.value))
+    assert (stage.status().state, stage.status().flags) == ("FAILED", ("collapsed",))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_stops_at_the_end_of_the_step_and_costs_nothing(stage: StageRun, tmp_path: Path, number: int) -> None:
+    whole = Count()
+    train(whole, StageRun.open(tmp_path / "whole", "pretrain", "a" * 64, {}), LAUNCH, CPU)
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), number)
+
+    before = signal.getsignal(number)
+    task = Count()
+    task.at = {2: interrupt}
+    with pytest.raises(SystemExit) as caught:
+        train(task, stage, LAUNCH, CPU)
+    assert caught.value.code == 128 + number
+    assert task.done == [0, 1, 2]
+    assert signal.getsignal(number) is before
+    saved = load_newest(stage.path / "checkpoints")
+    assert saved is not None
+    assert saved.step == 3
+
+    resumed = Count()
+    train(resumed, stage, LAUNCH, CPU)
+    assert resumed.done == [3, 4, 5]
+    assert torch.equal(resumed.state, whole.state)
+    assert list(logged(stage)["loss"]) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_second_signal_does_not_wait(stage: StageRun) -> None:
+    def interrupt_twice() -> None:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise AssertionError("went on")
+
+    task = Count()
+    task.at = {2: interrupt_twice}
+    with pytest.raises(SystemExit) as caught:
+        train(task, stage, LAUNCH, CPU)
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert load_newest(stage.path / "checkpoints") is None
+
+
+def test_a_signal_in_the_last_step_is_too_late_to_matter(stage: StageRun) -> None:
+    task = Count()
+    task.at = {5: lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    train(task, stage, LAUNCH, CPU)
+    saved = load_newest(stage.path / "checkpoints")
+    assert saved is not None
+    assert saved.step == 6
+
+
+def test_a_preempted_stage_says_so(tiny: ModuleType, tmp_path: Path) -> None:
+    chosen = tiny.params({"pretrain.steps": 5, "model.dropout": 0.1})
+    line = tiny.prepare(chosen, tmp_path)
+    tiny.run("warm_start", chosen, line)
+    original = PretrainTask.train_step
+
+    def interrupted(self: PretrainTask, step: int) -> dict[str, float]:
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, step)
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(PretrainTask, "train_step", interrupted)
+        with pytest.raises(SystemExit) as caught:
+            tiny.run("pretrain", chosen, line)
+    assert caught.value.code == 128 + signal.SIGTERM
+    run = tiny.stage_run("pretrain", chosen, line)
+    assert run.status().state == "PREEMPTED"
+    assert [path.name for path in (run.path / "checkpoints").iterdir()] == ["step-00000003"]
+    tiny.run("pretrain", chosen, line)
+    assert run.status().state == "COMPLETE"
+    assert list(by_name(tiny.metrics(run))["loss"]) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("name", ["loss", "gradient_norm_reader"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_leaves_its_batch_in_a_file(stage: StageRun, name: str, value: float) -> None:
+    task = Watched()
+    task.at = {3: lambda: {name: value}}
+    with pytest.raises(UserError) as caught:
+        train(task, stage, LAUNCH, CPU)
+    file = stage.path / "bad_batch-step-4.json"
+    what = f"the {name.replace('_', ' ')} is {value}"
+    assert str(caught.value) == f"{stage.path}: {what} at step 4, its batch is in {file}; lower the learning rates"
+    batch = {"row": [3, 7], "score": "inf", "ids": [3, [4]]}
+    assert read_json(file) == {"step": 4, "problem": what, "batch": batch}
+    assert list(logged(stage)["loss"]) == [1, 2, 3]
+
+
+def test_a_task_may_hand_over_the_batch_itself(stage: StageRun) -> None:
+    def fail() -> None:
+        raise NonFiniteLoss(math.nan, {"queries": ["who wrote [MASK]?"]})
+
+    task = Count()
+    task.at = {1: fail}
+    with pytest.raises(UserError, match=r": the loss is nan at step 2, its batch is in .*bad_batch-step-2\.json"):
+        train(task, stage, LAUNCH, CPU)
+    assert read_json(stage.path / "bad_batch-step-2.json")["batch"] == {"queries": ["who wrote [MASK]?"]}
+
+
+def test_a_checkpoint_of_another_corpus_is_refused(stage: StageRun) -> None:
+    task = Count()
+    task.at = {3: lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    with pytest.raises(SystemExit):
+        train(task, stage, LAUNCH, CPU, {"corpus": "abc"})
+    with pytest.raises(UserError, match="it belongs to corpus abc, this run has corpus xyz; "):
+        train(Count(), stage, LAUNCH, CPU, {"corpus": "xyz"})
+    train(Count(), stage, LAUNCH, CPU, {"corpus": "abc"})
+    assert list(logged(stage)["loss"]) == [1, 2, 3, 4, 5, 6]

@@ -1,0 +1,187 @@
+"""The health of candidates against plain loops, and bounds that flag a run exactly when they should."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from realm_lab.parameters import Watch
+from realm_lab.retrieval.retriever import ABSENT, NULL
+from realm_lab.training.watch import CandidateHealth, CollapseWatch, candidate_health
+
+# A full row, a row that a small corpus left short, and one with the null document alone.
+ROWS_BK = np.array([[NULL, 4, 7, 2], [NULL, 9, ABSENT, ABSENT], [NULL, 3, 8, 5], [NULL, ABSENT, ABSENT, ABSENT]])
+GOLD_B = np.array([7, 4, -1, -1])
+
+
+def made(rows_BK: np.ndarray, gold_B: np.ndarray = GOLD_B, null: bool = True) -> tuple[CandidateHealth, dict[str, Any]]:
+    """Random scores and likelihoods of these candidates: their health, and the numbers it was told."""
+    generator = torch.Generator().manual_seed(0)
+    score_BK = torch.randn(rows_BK.shape, generator=generator) * 3
+    score_BK[torch.from_numpy(rows_BK == ABSENT)] = -1.0e4
+    log_prior_BK, log_reader_BK = score_BK.log_softmax(1), -5 * torch.rand(rows_BK.shape, generator=generator)
+    log_null_B = log_reader_BK[:, 0] - 0.25 if null else None
+    health = candidate_health(rows_BK, score_BK, log_prior_BK, log_reader_BK, log_null_B, gold_B)
+    numbers = {"score": score_BK, "prior": log_prior_BK, "reader": log_reader_BK, "null": log_null_B}
+    return health, {name: value.tolist() for name, value in numbers.items() if value is not None}
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def test_health_is_these_loops() -> None:
+    health, numbers = made(ROWS_BK)
+    likelihood, entropy, share, top, spread, gold, null, utility = ([] for _ in range(8))  # type: ignore[var-annotated]
+    for b, rows in enumerate(ROWS_BK.tolist()):
+        there = [k for k, row in enumerate(rows) if row != ABSENT]
+        real = [k for k, row in enumerate(rows) if row >= 0]
+        total = sum(math.exp(numbers["score"][b][k]) for k in there)
+        prior = {k: math.exp(numbers["score"][b][k]) / total for k in there}
+        entropy.append(-sum(p * math.log(p) for p in prior.values()))
+        if len(there) > 1:
+            share.append(entropy[-1] / math.log(len(there)))
+        top.append(max(prior.values()))
+        scores = [numbers["score"][b][k] for k in real]
+        spread.append(math.sqrt(mean([(s - mean(scores)) ** 2 for s in scores])) if scores else 0.0)
+        if GOLD_B[b] >= 0:
+            gold.append(float(GOLD_B[b] in rows))
+        null.append(prior[0])
+        likelihood.append(math.log(sum(p * math.exp(numbers["reader"][b][k]) for k, p in prior.items())))
+        utility.append(sum(p * (numbers["reader"][b][k] - numbers["null"][b]) for k, p in prior.items()))
+    assert health.means() == pytest.approx(
+        {
+            "marginal_log_likelihood": mean(likelihood),
+            "candidate_entropy": mean(entropy),
+            "candidate_entropy_fraction": mean(share),
+            "top1_probability": mean(top),
+            "score_spread": mean(spread),
+            "gold_among_candidates": 0.5,
+            "null_probability": mean(null),
+            "retrieval_utility_train": mean(utility),
+        },
+        rel=1e-5,
+        abs=1e-6,
+    )
+    assert mean(gold) == 0.5
+
+
+def test_parts_of_a_batch_add_up_to_the_batch() -> None:
+    whole, numbers = made(ROWS_BK)
+    total = CandidateHealth.zero()
+    for part in (slice(0, 1), slice(1, 4)):
+        score, prior, reader, null = (
+            torch.tensor(numbers[name][part]) for name in ("score", "prior", "reader", "null")
+        )
+        total = total + candidate_health(ROWS_BK[part], score, prior, reader, null, GOLD_B[part])
+    assert total.means() == pytest.approx(whole.means(), rel=1e-9)
+    assert total.over_ranks().means() == total.means()
+
+
+def test_what_nobody_measured_is_left_out() -> None:
+    assert CandidateHealth.zero().means() == {}
+    rows_BK = np.array([[3, 4], [5, 6]])
+    means = made(rows_BK, np.array([-1, -1]), null=False)[0].means()
+    assert not {"null_probability", "retrieval_utility_train", "gold_among_candidates"} & means.keys()
+    # Read without a passage for comparison only: a utility, and no p(null|x).
+    compared = made(rows_BK, np.array([-1, -1]))[0].means()
+    assert "retrieval_utility_train" in compared
+    assert "null_probability" not in compared
+
+
+def test_a_uniform_prior_has_the_whole_of_log_k_and_a_certain_one_nothing() -> None:
+    rows_BK, reader_BK = np.array([[1, 2, 3, 4]]), torch.zeros(1, 4)
+    for score_BK, share, top in ((torch.zeros(1, 4), 1.0, 0.25), (torch.tensor([[90.0, 0, 0, 0]]), 0.0, 1.0)):
+        health = candidate_health(rows_BK, score_BK, score_BK.log_softmax(1), reader_BK, None, np.array([-1]))
+        assert health.means()["candidate_entropy_fraction"] == pytest.approx(share, abs=1e-6)
+        assert health.means()["top1_probability"] == pytest.approx(top)
+
+
+def watch(**values: Any) -> CollapseWatch:
+    off = {"min_entropy": 0.0, "max_entropy_fraction": 1.0, "max_null_probability": 1.0, "min_gold_utility": -100.0}
+    return CollapseWatch(Watch(**{"interval_steps": 100, "patience_steps": 500} | off | values))
+
+
+def flags_after(collapse: CollapseWatch, metric: str, values: list[float], start: int = 100) -> list[tuple[str, ...]]:
+    """The flags that are up after each look, 100 steps apart."""
+    found = []
+    for number, value in enumerate(values):
+        collapse.update(start + 100 * number, {metric: value})
+        found.append(collapse.flags())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("bound", "metric", "inside", "outside", "says"),
+    [
+        ({"min_entropy": 0.05}, "candidate_entropy", 0.05, 0.04, "entropy of p(z|x) below 0.05 nats"),
+        ({"max_entropy_fraction": 0.999}, "candidate_entropy_fraction", 0.999, 0.9991, "above 0.999 of log k"),
+        ({"max_null_probability": 0.99}, "null_probability", 0.99, 0.995, "p(null|x) above 0.99"),
+        ({"min_gold_utility": 0.0}, "probe_gold_utility", 0.0, -0.01, "utility of gold passages below 0 nats a token"),
+        ({"max_null_probability": 0.99}, "null_probability", 0.0, math.nan, "p(null|x) above 0.99"),
+    ],
+)
+def test_a_flag_is_up_exactly_after_the_patience(
+    bound: dict[str, float], metric: str, inside: float, outside: float, says: str
+) -> None:
+    found = flags_after(watch(**bound), metric, [inside, *[outside] * 6, inside])
+    assert found[:6] == [()] * 6  # out since step 200: at step 600 for 400 steps
+    ((flag,),) = {found[6]}
+    assert flag.startswith("collapsed: ")
+    assert flag.endswith(f"{says} since step 200")
+    assert found[7] == ()
+
+
+def test_one_look_inside_starts_the_patience_anew() -> None:
+    found = flags_after(watch(max_null_probability=0.9), "null_probability", [0.95] * 5 + [0.5] + [0.95] * 6)
+    assert found[:11] == [()] * 11
+    assert found[11] == ("collapsed: p(null|x) above 0.9 since step 700",)
+
+
+def test_bounds_that_are_off_never_flag() -> None:
+    collapse = watch()
+    for step in range(0, 2000, 100):
+        values = {"candidate_entropy": -1e-9, "candidate_entropy_fraction": 1.0000001, "null_probability": 1.0000001}
+        collapse.update(step, values | {"probe_gold_utility": -500.0})
+    assert collapse.flags() == ()
+
+
+def test_a_look_without_the_quantity_is_no_look() -> None:
+    collapse = watch(min_gold_utility=0.0)
+    collapse.update(100, {"probe_gold_utility": -1.0})
+    collapse.update(1000, {"null_probability": 0.1})
+    assert collapse.flags() == ()
+    collapse.update(1100, {"probe_gold_utility": -1.0})
+    assert len(collapse.flags()) == 1
+
+
+def test_a_held_retriever_is_not_blamed_but_the_reader_is() -> None:
+    collapse = watch(max_entropy_fraction=0.9, min_gold_utility=0.0)
+    values = {"candidate_entropy_fraction": 1.0, "probe_gold_utility": -1.0}
+    for step in range(0, 1000, 100):
+        collapse.update(step, values | {"retriever_held": 1.0})
+    assert [flag.split(" below")[0] for flag in collapse.flags()] == ["collapsed: utility of gold passages"]
+    for step in range(1000, 1501, 100):
+        assert len(collapse.flags()) == 1
+        collapse.update(step, values)
+    assert collapse.flags()[0] == "collapsed: entropy of p(z|x) above 0.9 of log k since step 1000"
+
+
+@pytest.mark.parametrize("killed_at", [0, 3, 6, 9])
+def test_a_resumed_watch_says_what_one_that_never_stopped_says(killed_at: int) -> None:
+    values = [0.95, 0.2, *[0.95] * 7, 0.1, 0.95]
+    through = watch(max_null_probability=0.9, min_entropy=0.1)
+    expected = flags_after(through, "null_probability", values)
+    first = watch(max_null_probability=0.9, min_entropy=0.1)
+    found = flags_after(first, "null_probability", values[:killed_at])
+    second = watch(max_null_probability=0.9, min_entropy=0.1)
+    second.load_state({name: tensor.clone() for name, tensor in first.state().items()})
+    assert second.flags() == first.flags()
+    found += flags_after(second, "null_probability", values[killed_at:], start=100 + 100 * killed_at)
+    assert found == expected
+    assert any(expected)
+    assert all(torch.equal(tensor, through.state()[name]) for name, tensor in second.state().items())
