@@ -142,7 +142,7 @@ class Retriever:
 
     def _documents(self, rows_U: np.ndarray) -> Tensor:
         """Embed_doc of distinct rows, ascending, [U, D]; a learned null document is its vector, not encoded."""
-        null_D = getattr(self.embedder, "null_vector", None)
+        null_D = self.embedder.null_vector
         learned = null_D is not None and bool(rows_U[0] == NULL)
         vectors = [null_D[None].float()] if null_D is not None and learned else []
         encoded = rows_U[int(learned) :]
