@@ -40,8 +40,8 @@ CENTRE_ROWS = 1 << 16  # rows whose mean is the centre; any centre is right, a g
 # Relative errors, each with room to spare; those of sums are per term.
 SUM_ERROR = 2.0**-22  # float32, also where a matrix unit chops instead of rounding (2^-23)
 DOUBLE_ERROR = 2.0**-50
-STORED_ERROR = {torch.bfloat16: 2.0**-8.5, torch.float32: 2.0**-23}  # of a finished score: half a unit is 2^-9, 2^-24
-REDUCED_ERROR = 2.0**-7  # float32 products that torch was allowed to take in bfloat16 or TF32
+STORED_ERROR = {torch.bfloat16: 2.0**-7.9, torch.float32: 2.0**-23}  # of a finished score: half a unit is 2^-8, 2^-24
+REDUCED_ERROR = 2.0**-6.9  # float32 products that torch was allowed to take in bfloat16 or TF32
 UNDERFLOW = 2.0**-125  # absolute, per product: numbers below float32's normal range may be flushed to zero
 
 
@@ -58,9 +58,7 @@ class _Queries(NamedTuple):
     """The queries as one scan reads them."""
 
     read_DB: Tensor
-    score_nB: (
-        Tensor  # room for the scores of a chunk: in new memory every time, a large product takes half as long again
-    )
+    score_nB: Tensor  # room for a chunk, used again: fresh memory costs a large product half its time
     scale_B: Tensor  # of the scan's scores, to the true ones
     shift_B: Tensor  # q·m
     error_2B: Tensor  # factors of error_G2
@@ -73,13 +71,14 @@ class ExactSearch:
     name = "exact"
 
     def __init__(self, embeddings_ND: Tensor, *, half: bool | None = None, block_rows: int | None = None):
-        """`half`: scan a bfloat16 copy (by default where the processor multiplies bfloat16 fast)."""
+        """`half`: scan a bfloat16 copy (by default of a large index, where the processor multiplies bfloat16 fast)."""
         self.embeddings_ND = embeddings_ND
         self._total, self._size = embeddings_ND.shape
         self._block = block_rows or (BLOCK_ROWS if self._total >= SMALL_INDEX else SMALL_BLOCK_ROWS)
         self._largest = _largest(embeddings_ND)
         self._forbidden = Forbidden(self._total)
-        half = _multiplies_bfloat16(embeddings_ND.device) if half is None else half
+        if half is None:
+            half = self._total >= SMALL_INDEX and _multiplies_bfloat16(embeddings_ND.device)
         self._scans = ([self._prepare(torch.bfloat16)] if half else []) + [self._prepare(torch.float32)]
 
     @torch.no_grad()
@@ -125,7 +124,7 @@ class ExactSearch:
     ) -> tuple[Tensor, Tensor]:
         """Rows of one chunk that may belong to the result, and their queries: [M], [M], ascending in the row's block.
 
-        A score of -inf stands for what is forbidden or not there; it is no candidate, since its bounds are NaN.
+        A score of -inf stands for what is forbidden or not there; it is no candidate: its upper bound is NaN.
         """
         blocks = -(-length // self._block)
         score_nB = queries.score_nB[: blocks * self._block]
