@@ -42,6 +42,8 @@ THEMED = {
     PURPLE: "--purple",
     ORANGE: "--orange",
 }
+DOTTED = (0, (2, 2))
+HEADROOM = 0.3  # of a panel with a legend, as a share of what its curves take
 MOST_TEETH = 24  # refreshes that a panel can show one by one
 DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.2, 1.5)))
 WIDTH_INCHES = 7.6
@@ -242,13 +244,14 @@ def _draw_curves(place: Axes, panel: Panel, points: pd.DataFrame, labels: Sequen
         place.yaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
         place.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         place.yaxis.set_minor_locator(NullLocator())
+    handles = []
     if panel.series:
         assert len(labels) == 1, "colours cannot be labels and series at once"
-        handles = []
         for (metric, name), colour in zip(panel.series, SERIES, strict=False):
             if _draw_lines(place, points[points["metric"] == metric], colour, is_age=False):
                 handles.append(Line2D([], [], color=colour, linewidth=2.0, label=name))
-        place.legend(handles=handles, loc="best", fontsize=7.0, handlelength=1.2, borderaxespad=0.2, labelspacing=0.25)
+        for _, name in panel.bounds:  # beside three curves and a legend there is no room for their names
+            handles.append(Line2D([], [], color=VERMILION, linewidth=0.7, linestyle=DOTTED, label=name))
     else:
         for label, colour in zip(labels, _colours(labels), strict=True):
             _draw_lines(place, points[points["label"] == label], colour, is_age=panel.is_age)
@@ -258,6 +261,18 @@ def _draw_curves(place: Axes, panel: Panel, points: pd.DataFrame, labels: Sequen
         _draw_reference(place, panel, panel.reference, panel.reference_name, points, width=1.1)
     for height, name in panel.bounds:
         _draw_reference(place, panel, height, name, points, width=0.7)
+    if handles:  # in a strip of their own above the curves
+        low, high = place.get_ylim()
+        place.set_ylim(low, high * (high / low) ** HEADROOM if panel.is_log else high + HEADROOM * (high - low))
+        place.legend(
+            handles=handles,
+            loc="upper left",
+            ncols=2,
+            fontsize=7.0,
+            handlelength=0.8,
+            borderaxespad=0.1,
+            columnspacing=0.6,
+        )
     place.set_title(panel.title)
     place.set_ylabel(panel.unit)
     if panel.low is not None or panel.high is not None:
@@ -285,8 +300,10 @@ def _draw_lines(place: Axes, points: pd.DataFrame, colour: str, *, is_age: bool)
 
 
 def _draw_reference(place: Axes, panel: Panel, height: float, name: str, points: pd.DataFrame, *, width: float) -> None:
-    """A dotted line with its name, at the side where the curves are farther away."""
-    place.axhline(height, color=VERMILION, linewidth=width, linestyle=(0, (2, 2)))
+    """A dotted line with its name (that of a panel with series is in the legend), where the curves are farther away."""
+    place.axhline(height, color=VERMILION, linewidth=width, linestyle=DOTTED)
+    if panel.series:
+        return
     distance = points.groupby("step")["value"].mean().sub(height).abs()
     at_right = distance.iloc[-1] >= distance.iloc[0]
     top = panel.high if panel.high is not None else max(height, float(points["value"].max()))
