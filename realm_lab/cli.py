@@ -98,10 +98,46 @@ def build_parser() -> argparse.ArgumentParser:
         verb.add_argument("-k", type=_positive, default=5, metavar="N", help="passages to show (default: 5)")
         verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
+    _add_index(add("index", _run_index, "build, list, verify, roll back and search the index of the knowledge corpus"))
+
     doctor = add("doctor", _run_doctor, "say what this machine can do, and how to get what is missing")
     _add_parameters(doctor)
     _add_runs(doctor)
     return parser
+
+
+def _add_index(index: argparse.ArgumentParser) -> None:
+    verbs = index.add_subparsers(dest="index_verb", metavar="VERB", required=True)
+
+    def add(name: str, summary: str, stage: bool = False) -> argparse.ArgumentParser:
+        verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
+        verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback")
+        # SUPPRESS: `index --root DIR list` and `index list --root DIR` both work.
+        verb.add_argument("--root", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="project folder")
+        _add_parameters(verb)
+        verb.add_argument("--seed", type=int, metavar="N", help="of the run whose index is meant (default: the first)")
+        verb.add_argument("--label", default="realm", help="of that run: realm or warm_start (default: realm)")
+        if stage:
+            verb.add_argument(
+                "--stage",
+                choices=["warm_start", "pretrain", "finetune"],
+                help="whose embedder (default: the last stage before fine-tuning)",
+            )
+        return verb
+
+    build = add("build", "embed the knowledge corpus with a finished stage's embedder; resumes where it stopped", True)
+    build.add_argument(
+        "--shard", type=_part, default=(0, 1), metavar="I/N", help="write part I of N, from 0: for job arrays"
+    )
+    build.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32", help="on disk")
+    add("list", "show the generations: step, size, which is current, who uses it")
+    verify = add("verify", "read every byte of a generation, or of all, and compare it with its manifest")
+    verify.add_argument("name", nargs="?", metavar="NAME", help="as in index list (default: all)")
+    add("rollback", "search an earlier generation from now on").add_argument("name", metavar="NAME")
+    search = add("search", "show the passages nearest to a question or a masked sentence", True)
+    search.add_argument("text", help='for example "Who wrote Hamlet?"')
+    search.add_argument("--count", type=_positive, default=5, metavar="N", help="passages to show (default: 5)")
+    search.add_argument("--generation", metavar="NAME", help="as in index list (default: the current one)")
 
 
 def _add_parameters(verb: argparse.ArgumentParser) -> None:
@@ -126,6 +162,13 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
     return value
+
+
+def _part(text: str) -> tuple[int, int]:
+    number, slash, size = text.partition("/")
+    if not (slash and number.isdecimal() and size.isdecimal() and int(number) < int(size)):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a part such as 0/4, counted from 0")
+    return int(number), int(size)
 
 
 def _params(options: argparse.Namespace) -> Params:
@@ -178,6 +221,24 @@ def _run_fill(options: argparse.Namespace) -> None:
 
     seed = params.seeds[0] if options.seed is None else options.seed
     ask.fill(options.sentence, params, options.root, seed, options.label, k=options.k, as_json=options.json)
+
+
+def _run_index(options: argparse.Namespace) -> None:
+    params = _params(options)
+    from realm_lab.stages import index
+
+    seed = params.seeds[0] if options.seed is None else options.seed
+    context = index.open_context(params, options.root, seed, options.label)
+    if options.index_verb == "build":
+        index.build(context, options.stage, options.dtype, options.shard)
+    elif options.index_verb == "list":
+        index.show(context)
+    elif options.index_verb == "verify":
+        index.verify(context, options.name)
+    elif options.index_verb == "rollback":
+        index.rollback(context, options.name)
+    else:
+        index.search(context, options.stage, options.text, options.count, options.generation)
 
 
 def _run_doctor(options: argparse.Namespace) -> None:

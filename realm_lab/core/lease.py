@@ -1,0 +1,219 @@
+"""Who works on what, between processes and machines that share a file system: leases, pins' owners, short locks.
+
+A lease is a JSON file that says which process holds it and when it was last heard of. It ends when it is released, when
+its process is dead (seen at once on the same machine), or when it has been silent for too long: a hung process, or one
+of a machine that went away. Clocks of machines that share leases must agree much better than the limit of silence.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+import psutil
+
+from realm_lab.core.files import read_json, write_json
+from realm_lab.errors import UserError
+
+BEAT_INTERVAL_SECONDS = 1.0
+SAME_START_SECONDS = 2.0  # a start time is derived from the boot time, which moves when the clock is set
+
+
+@dataclass(frozen=True)
+class Owner:
+    """One process: `born` (its start, unix seconds) tells it from a later one with the same number."""
+
+    host: str
+    pid: int
+    born: float
+
+    @property
+    def is_dead(self) -> bool:
+        """True if it is certainly gone; of another machine's processes nothing is known."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            process = psutil.Process(self.pid)
+            zombie = process.status() == psutil.STATUS_ZOMBIE  # killed, and nobody has collected it
+            return zombie or abs(process.create_time() - self.born) > SAME_START_SECONDS
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.AccessDenied:
+            return False
+
+
+def this_process() -> Owner:
+    """The process that asks."""
+    return Owner(socket.gethostname(), os.getpid(), psutil.Process().create_time())
+
+
+def read_owner(path: Path) -> Owner:
+    """The `owner` in a JSON file; anything else is a UserError that names the file."""
+    found = read_json(path)
+    try:
+        owner = found["owner"]
+        return Owner(str(owner["host"]), int(owner["pid"]), float(owner["born"]))
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{path}: does not say which process wrote it; delete the file") from None
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold a lock for a short piece of work; waits for other processes. The kernel frees it when a process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise UserError(f"{path}: this file system has no locks ({error.strerror}); use another folder") from None
+        yield
+
+
+def drop_torn(folder: Path) -> None:
+    """Delete what writers that were killed left in a folder in which every writer holds a lock; inside that lock."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink()
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What a lease file says. Times are unix seconds; `work` is what the holder says it does."""
+
+    name: str
+    owner: Owner
+    token: str
+    since: float
+    heard: float
+    limit_seconds: float
+    work: str = ""
+
+    def is_held(self, limit_seconds: float) -> bool:
+        """False when its process is dead, or silent for longer than the limit."""
+        return not self.owner.is_dead and time.time() - self.heard <= limit_seconds
+
+    def __str__(self) -> str:
+        now = time.time()
+        what = f"builds {self.work}" if self.work else "holds the lease"
+        return (
+            f"process {self.owner.pid} on {self.owner.host} {what} for {now - self.since:.0f} s, "
+            f"last heard of {now - self.heard:.0f} s ago"
+        )
+
+
+class Lease:
+    """A lease that this process holds, until the block ends. Made by `take`."""
+
+    def __init__(self, folder: Path, holder: Holder):
+        self._folder, self._holder = folder, holder
+        self._last_beat = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        """The lease's name, which is its file's."""
+        return self._holder.name
+
+    def beat(self, *, force: bool = False) -> None:
+        """Say that we are alive, at most once a second unless `force`.
+
+        Raises:
+            UserError: the lease was taken over: we were silent for too long, and must write nothing more.
+        """
+        if force or time.monotonic() - self._last_beat >= BEAT_INTERVAL_SECONDS:
+            with exclusive(self._folder / ".lock"):
+                self._write(self._holder.work)
+
+    def claim(self, work: str) -> list[Holder]:
+        """Say what we do; returns the other holders.
+
+        Raises:
+            UserError: another holder does something else.
+        """
+        with exclusive(self._folder / ".lock"):
+            others = [holder for holder in holders(self._folder) if holder.name != self.name]
+            others = [holder for holder in others if holder.is_held(holder.limit_seconds)]
+            for holder in others:
+                if holder.work not in ("", work):
+                    raise UserError(f"{self._folder.parent}: {holder}; wait for it or stop it, to build {work}")
+            self._write(work)
+        return others
+
+    def release(self) -> None:
+        """Give it back; one that was taken over stays with the other."""
+        with exclusive(self._folder / ".lock"):
+            if self._is_ours():
+                _path(self._folder, self.name).unlink()
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _write(self, work: str) -> None:
+        if not self._is_ours():
+            path = _path(self._folder, self.name)
+            after = f"{time.time() - self._holder.heard:.0f} s of silence"
+            raise UserError(f"{path}: the lease was taken over by another process after {after}; this one stops")
+        self._holder = replace(self._holder, work=work, heard=time.time())
+        _save(self._folder, self._holder)
+        self._last_beat = time.monotonic()
+
+    def _is_ours(self) -> bool:
+        path = _path(self._folder, self.name)
+        return path.exists() and _read(path).token == self._holder.token
+
+
+def take(
+    folder: Path, name: str, *, limit_seconds: float, is_rival: Callable[[Holder], bool] = lambda holder: False
+) -> Lease:
+    """Take the lease `name` of a folder of leases; one that is dead or silent for `limit_seconds` is taken over.
+
+    Raises:
+        UserError: this one is held, or another one of the folder that `is_rival`; it names host, process and age.
+    """
+    now = time.time()
+    holder = Holder(name, this_process(), secrets.token_hex(8), now, now, limit_seconds)
+    with exclusive(folder / ".lock"):
+        drop_torn(folder)
+        for other in holders(folder):
+            if not other.is_held(limit_seconds):
+                _path(folder, other.name).unlink()
+            elif other.name == name or is_rival(other):
+                raise UserError(
+                    f"{folder.parent}: {other}; wait for it or stop it (silent for {limit_seconds:.0f} s, "
+                    "it would be taken over)"
+                )
+        _save(folder, holder)
+    return Lease(folder, holder)
+
+
+def holders(folder: Path) -> list[Holder]:
+    """Everything in a folder of leases, dead ones too, by name."""
+    return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / f"{name}.json"
+
+
+def _save(folder: Path, holder: Holder) -> None:
+    write_json(_path(folder, holder.name), asdict(holder))
+
+
+def _read(path: Path) -> Holder:
+    owner, found = read_owner(path), read_json(path)
+    try:
+        times = (float(found["since"]), float(found["heard"]), float(found["limit_seconds"]))
+        return Holder(path.stem, owner, str(found["token"]), *times, str(found["work"]))
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{path}: not a lease; delete the file if nothing is building") from None

@@ -1,0 +1,175 @@
+"""Leases between real processes: one holder, taken over when dead or silent, and never written over by a late one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.core import lease as lease_module
+from realm_lab.core.lease import Owner, exclusive, holders, read_owner, take, this_process
+from realm_lab.errors import UserError
+
+LIMIT = 100.0  # seconds of silence
+
+
+def change(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def silence(path: Path, seconds: float) -> None:
+    """As if the holder had last been heard of so long ago."""
+    change(path, heard=time.time() - seconds)
+
+
+def in_child(body: str, *arguments: str) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(Path(lease_module.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    program = f"import sys\nfrom pathlib import Path\nfrom realm_lab.core.lease import *\n{body}"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+
+
+HOLDS = "lease = take(Path(sys.argv[1]), 'a', limit_seconds=100.0); print('held', flush=True); sys.stdin.read()"
+
+
+def test_a_lease_is_held_once_and_given_back(tmp_path: Path) -> None:
+    with take(tmp_path / "leases", "a", limit_seconds=LIMIT):
+        said = rf"process {os.getpid()} on {socket.gethostname()} .* last heard of 0 s ago; wait for it or stop it"
+        with pytest.raises(UserError, match=said):
+            take(tmp_path / "leases", "a", limit_seconds=LIMIT)
+        take(tmp_path / "leases", "b", limit_seconds=LIMIT).release()  # another name is no rival
+        with pytest.raises(UserError, match="wait for it or stop it"):
+            take(tmp_path / "leases", "b", limit_seconds=LIMIT, is_rival=lambda other: True)
+    assert holders(tmp_path / "leases") == []
+    take(tmp_path / "leases", "a", limit_seconds=LIMIT).release()
+
+
+def test_a_living_process_keeps_it_and_a_killed_one_loses_it_at_once(tmp_path: Path) -> None:
+    with in_child(HOLDS, str(tmp_path)) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=f"process {child.pid} on {socket.gethostname()}"):
+            take(tmp_path, "a", limit_seconds=LIMIT)
+        child.send_signal(signal.SIGKILL)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie until `with` collects it
+        taken = take(tmp_path, "a", limit_seconds=LIMIT)
+    [holder] = holders(tmp_path)
+    assert holder.owner == this_process()
+    taken.release()
+
+
+def test_a_later_process_of_the_same_number_is_not_the_holder(tmp_path: Path) -> None:
+    take(tmp_path, "a", limit_seconds=LIMIT)
+    change(tmp_path / "a.json", owner={"host": socket.gethostname(), "pid": os.getpid(), "born": 1000.0})
+    take(tmp_path, "a", limit_seconds=LIMIT).release()
+
+
+def test_a_silent_one_is_taken_over_and_its_late_holder_is_stopped(tmp_path: Path) -> None:
+    late = take(tmp_path, "a", limit_seconds=LIMIT)
+    silence(tmp_path / "a.json", LIMIT - 20)
+    with pytest.raises(UserError, match="last heard of 80 s ago"):
+        take(tmp_path, "a", limit_seconds=LIMIT)
+    silence(tmp_path / "a.json", LIMIT + 20)
+    taken = take(tmp_path, "a", limit_seconds=LIMIT)
+    with pytest.raises(UserError, match="taken over by another process"):
+        late.beat(force=True)
+    late.release()  # not its own any more: it stays
+    taken.beat(force=True)
+    assert len(holders(tmp_path)) == 1
+
+
+def test_of_another_machine_only_silence_tells(tmp_path: Path) -> None:
+    take(tmp_path, "a", limit_seconds=LIMIT)
+    change(tmp_path / "a.json", owner={"host": "elsewhere", "pid": 2**22 - 1, "born": 1.0})
+    with pytest.raises(UserError, match="on elsewhere"):
+        take(tmp_path, "a", limit_seconds=LIMIT)
+    silence(tmp_path / "a.json", LIMIT + 1)
+    take(tmp_path, "a", limit_seconds=LIMIT).release()
+
+
+def test_a_beat_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = take(tmp_path, "a", limit_seconds=LIMIT)
+    silence(tmp_path / "a.json", 90)
+    lease.beat()  # within a second of the last one: nothing is written
+    assert time.time() - holders(tmp_path)[0].heard > 80
+    monkeypatch.setattr(lease_module, "BEAT_INTERVAL_SECONDS", 0.0)
+    lease.beat()
+    assert time.time() - holders(tmp_path)[0].heard < 60
+
+
+def test_two_claims_must_agree(tmp_path: Path) -> None:
+    one, other = (take(tmp_path, name, limit_seconds=LIMIT) for name in "ab")
+    assert [holder.name for holder in one.claim("x")] == ["b"]
+    assert [holder.work for holder in other.claim("x")] == ["x"]
+    with pytest.raises(UserError, match=r"builds x for \d+ s.*to build y"):
+        other.claim("y")
+    silence(tmp_path / "a.json", LIMIT + 1)
+    assert other.claim("y") == []
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"owner": {"host": "h", "pid": "x", "born": 0}}'])
+def test_a_broken_file_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(UserError, match=r"a\.json.*delete"):
+        take(tmp_path, "a", limit_seconds=LIMIT)
+    with pytest.raises(UserError, match=r"a\.json"):
+        read_owner(tmp_path / "a.json")
+
+
+def test_of_many_processes_one_gets_it(tmp_path: Path) -> None:
+    """All start from a dead holder's lease, at the same time."""
+    take(tmp_path, "a", limit_seconds=LIMIT)
+    change(tmp_path / "a.json", owner={"host": socket.gethostname(), "pid": os.getpid(), "born": 1.0})
+    body = """
+sys.stdin.readline()
+try:
+    lease = take(Path(sys.argv[1]), 'a', limit_seconds=100.0)
+    print('held', flush=True)
+except UserError:
+    print('refused', flush=True)
+sys.stdin.read()
+"""
+    children = [in_child(body, str(tmp_path)) for _ in range(6)]
+    for child in children:
+        assert child.stdin is not None
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    said = []
+    for child in children:
+        assert child.stdout is not None
+        said.append(child.stdout.readline().strip())
+    for child in children:
+        child.communicate()
+    assert sorted(said) == ["held"] + ["refused"] * 5
+
+
+def test_an_exclusive_lock_lets_one_in(tmp_path: Path) -> None:
+    body = "\nwith exclusive(Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()"
+    with in_child(body, str(tmp_path / "lock")) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "in\n"
+        other = in_child("with exclusive(Path(sys.argv[1])): print('in', flush=True)", str(tmp_path / "lock"))
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.3)
+        child.kill()  # the kernel frees it
+        assert other.communicate()[0] == "in\n"
+    with exclusive(tmp_path / "lock"):
+        pass
+
+
+def test_this_process_is_alive() -> None:
+    assert not this_process().is_dead
+    assert Owner(socket.gethostname(), 2**22 - 1, 0.0).is_dead
