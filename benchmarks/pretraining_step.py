@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         "pretrain": {
             "batch_size": arguments.batch_size,
             "candidates": arguments.candidates,
-            "refresh_interval_steps": 0,
+            "refresh": {"policy": "never"},
             "calibrate_null": False,
             "search_query": "stale",  # so that the candidates of a step stay the same while the weights move
         },

@@ -1,41 +1,28 @@
 """The typed parameters, each with the paper's value as its default and its source in its docstring.
 
 Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
-fine-tuning), "code" is the code released with REALM, for what the papers leave open. `docs/parameters.md` is
-generated from this file. Where paper and code differ, both are values of one parameter and the paper is the default.
+fine-tuning), "code" is the code released with REALM, for what the papers leave open. Where paper and code differ, both
+are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file and
+parameter_sections.py, which holds the sections Refresh and Watch.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, model_validator
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Rate = Annotated[float, Field(ge=0.0, le=1.0)]
-Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
-Candidates = Annotated[int, Field(ge=1, le=1000)]
-
-NO_UTILITY_BOUND = -100.0  # nats a token that no reader loses
-
-
-class Section(BaseModel):
-    """A group of parameters: frozen, and a name it does not know is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, use_attribute_docstrings=True)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_accident(cls, value: Any, info: ValidationInfo) -> Any:
-        """Pydantic would take `true` for the number 1, and an infinity has no JSON and so no run_key."""
-        if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
-            raise ValueError("input should not be true or false")
-        if isinstance(value, float) and math.isinf(value):
-            raise ValueError("input should be a finite number")
-        return value
+from realm_lab.parameter_sections import (
+    Candidates,
+    Dropout,
+    Fraction,
+    NonNegative,
+    Positive,
+    Rate,
+    Refresh,
+    Section,
+    Watch,
+)
 
 
 class ToyWorld(Section):
@@ -231,34 +218,6 @@ class WarmStart(Section):
     embedder: InverseCloze = InverseCloze()
 
 
-class Watch(Section):
-    """Early warnings of a collapse during pre-training; a run is flagged after `patience_steps` out of bounds."""
-
-    interval_steps: Positive = 100
-    """Steps between two looks with the probe set."""
-    sentences: NonNegative = 32
-    """Held-out sentences of the probe set; 0: no reader probe."""
-    patience_steps: Positive = 500
-    """Steps a quantity must stay out of its bounds."""
-    min_entropy: Annotated[float, Field(ge=0.0)] = 0.0
-    """Nats; below it p(z|x) has become one-hot. 0: no bound."""
-    max_entropy_fraction: Fraction = 0.999
-    """Share of log(candidates); above it p(z|x) no longer depends on z. 1: no bound."""
-    max_null_probability: Fraction = 0.99
-    """Above it the retriever has given up on passages. 1: no bound."""
-    min_gold_utility: float = 0.0
-    """Nats a token; below it the reader no longer gains from the passage that helps most. -100: no bound."""
-    stop: bool = False
-    """Whether a flagged run stops, or goes on with its flag."""
-
-    @model_validator(mode="after")
-    def _bounded(self) -> Watch:
-        bounds = (self.min_entropy > 0, self.max_entropy_fraction < 1, self.max_null_probability < 1)
-        if self.stop and not any((*bounds, self.min_gold_utility > NO_UTILITY_BOUND)):
-            raise ValueError("stop: true asks for a bound and none is set; set one, or stop to false")
-        return self
-
-
 class Pretrain(Section):
     """REALM pre-training (sections 3.3 and 3.4)."""
 
@@ -308,10 +267,9 @@ class Pretrain(Section):
     """Optimiser steps (Guu, section 4.3)."""
     batch_size: Positive = 512
     """Queries a step, over all devices (Guu, section 4.3)."""
-    refresh_interval_steps: NonNegative = 500
-    """Steps between two rebuilds of the index (Guu, section 4.5: about 500); 0: never."""
     search_query: Literal["stale", "fresh"] = "stale"
     """Search with the query tower behind the index (code), or with the current one."""
+    refresh: Refresh = Refresh()
     reader: Optimiser = Optimiser()
     retriever: Optimiser = Optimiser()
     watch: Watch = Watch()
@@ -432,6 +390,9 @@ class Launch(Section):
     """Runs side by side; 0: one a core, or one on a GPU."""
     threads: NonNegative = 0
     """Cores of a run; 0: an equal share. Set 1 on a machine that does other work."""
+    builder: Literal["inline", "process"] = "inline"
+    """Who embeds the passages of a refresh during pre-training: the trainer itself, or a process beside it, with the
+    same numbers. A process helps where an index may be late (pretrain.refresh.delay_steps or swap)."""
     ranks: Positive = 1
     """Processes of one run, each with a share of every batch (data parallel)."""
     micro_batch: NonNegative = 0
@@ -482,4 +443,14 @@ class Params(Section):
             )
         if self.launch.micro_batch > self.pretrain.batch_size:
             raise ValueError("launch.micro_batch is larger than pretrain.batch_size; lower it, or set it to 0")
+        refresh, builder = self.pretrain.refresh, self.launch.builder
+        if refresh.swap == "ready" and builder != "process":
+            raise ValueError(
+                "launch.builder: inline is never late; set it to process, or pretrain.refresh.swap to fixed"
+            )
+        if builder == "process" and (refresh.policy == "staggered" or refresh.scope != "all"):
+            raise ValueError(
+                "launch.builder: process builds whole generations; set it to inline for policy: staggered and for "
+                "scope: round_robin or retrieved"
+            )
         return self

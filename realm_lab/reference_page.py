@@ -84,10 +84,14 @@ def in_words(annotation: Any, limits: list[Any]) -> str:
     if origin is Literal:
         return " or ".join(f"`{part}`" for part in parts)
     if origin is list:
-        return ("list (not empty) of " if _limit(limits, "min_length") else "list of ") + in_words(parts[0], [])
+        least, most = _limit(limits, "min_length"), _limit(limits, "max_length")
+        kind = f"list of {most}" if most and most == least else "list (not empty) of" if least else "list of"
+        return f"{kind} {in_words(parts[0], [])}"
     low, above = _limit(limits, "ge"), _limit(limits, "gt")
     high, below = _limit(limits, "le"), _limit(limits, "lt")
     said = KINDS[annotation]
+    if above is not None and high is not None:
+        return f"{said}, above {above:g}, at most {high:g}"
     if low is not None and (high is not None or below is not None):
         return f"{said}, {low:g} to {high:,.10g}" if below is None else f"{said}, {low:g} to below {below:g}"
     if low is not None or above is not None:

@@ -20,11 +20,12 @@ PACKAGE = REPOSITORY / "realm_lab"
 
 # From the bottom: a room may import those before it.
 ROOMS = (
-    "errors parameters config core reference_page tracking corpus masking runs models retrieval evaluation training "
-    "systems reporting stages doctor cli"
+    "errors parameter_sections parameters config core reference_page tracking corpus masking runs models retrieval "
+    "evaluation training systems reporting stages doctor cli"
 ).split()
 TORCH_FREE = (
     "errors",
+    "parameter_sections",
     "parameters",
     "config",
     "reference_page",

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 
-from realm_lab import parameters
+from realm_lab import parameter_sections, parameters
 from realm_lab.config import (
     PRESET_FOLDER,
     PRESETS,
@@ -115,6 +115,22 @@ UNBOUNDED: dict[str, Any] = {
     "pretrain.watch.max_null_probability": 1.0,
     "pretrain.watch.min_gold_utility": -100.0,
 }
+# Of the refreshes of the index.
+REFRESHES: list[Any] = [
+    ({"schedule": [[0, 5]]}, "schedule is for policy: schedule, not interval", "change one of them"),
+    ({"policy": "schedule"}, "schedule must begin at step 0", "write it as [[0, 100]"),
+    ({"policy": "schedule", "schedule": [[5, 5]]}, "schedule must begin", "[1000, 500]]"),
+    ({"policy": "schedule", "schedule": [[0, 5], [9, 1], [9, 2]]}, "schedule has the steps [0, 9, 9]", "in order"),
+    ({"policy": "never", "delay_steps": 3}, "delay_steps has no meaning for policy: never", "set it to 0"),
+    ({"policy": "staggered", "delay_steps": 3}, "delay_steps has no meaning for policy: staggered", "set it to 0"),
+    ({"policy": "drift", "hold_generations": 1}, "hold_generations counts the refreshes", "set it to 0"),
+    ({"policy": "never", "scope": "retrieved"}, "scope: retrieved shares out refreshes", "set all"),
+    ({"scope": "round_robin", "delay_steps": 3}, "scope: round_robin puts", "hold_generations to 0"),
+    ({"scope": "retrieved", "hold_generations": 3}, "scope: retrieved puts", "hold_generations to 0"),
+    ({"swap": "ready", "scope": "retrieved"}, "swap: ready needs whole generations", "set swap to fixed"),
+    ({"swap": "ready", "policy": "never"}, "swap: ready needs whole generations", "set swap to fixed"),
+    ({"swap": "ready", "delay_steps": 3}, "swap: ready takes an index when it is there", "hold_generations to 0"),
+]
 # Parameters that contradict each other, laid over the toy preset: what the message names, and its remedy.
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"corpus.toy.entities": 81}, "'corpus.toy': entities 81 is not divisible by the 4", "choose a multiple of 4"),
@@ -146,6 +162,9 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"pretrain.masking": "random_span", "pretrain.salient_spans": 2}, "salient_spans", "set it to 1"),
     ({"pretrain.masking": "random_token", "pretrain.mask_rate": 0.0}, "mask_rate 0 would mask one", "raise it"),
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "choose salient or by_span"),
+    *[({f"pretrain.refresh.{key}": value for key, value in change.items()}, *said) for change, *said in REFRESHES],
+    ({"pretrain.refresh.swap": "ready"}, "launch.builder: inline is never late", "swap to fixed"),
+    ({"launch.builder": "process", "pretrain.refresh.policy": "staggered"}, "whole generations", "set it to inline"),
     ({"pretrain.over_retrieve": 10}, "over_retrieve 10 is fewer than the 11 passages read", "raise it"),
     (UNBOUNDED | {"pretrain.watch.stop": True}, "'pretrain.watch': stop: true asks for a bound", "stop to false"),
     ({"finetune.train_reader": False, "finetune.train_query_tower": False}, "'finetune': nothing is trained", "to 0"),
@@ -166,15 +185,16 @@ def test_contradictions_are_refused_with_a_remedy(
 
 def test_every_refusal_of_the_types_was_tried(tmp_path: Path) -> None:
     said = "\n".join(refusal(write(tmp_path, "preset: toy\n"), change) for change, _, _ in CONTRADICTIONS)
-    tree = ast.parse(Path(parameters.__file__).read_text(encoding="utf-8"))
-    refusals = [node.exc for node in ast.walk(tree) if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)]
+    files = [Path(str(module.__file__)) for module in (parameters, parameter_sections)]
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+    refusals = [node.exc for node in nodes if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)]
     by_type = ("input should not be true or false", "input should be a finite number")  # tried above
     literals = []
     for call in refusals:
         text = call.args[0]
         parts = text.values if isinstance(text, ast.JoinedStr) else [text]
         literals.append([part.value for part in parts if isinstance(part, ast.Constant)])
-    assert len(literals) > len(CONTRADICTIONS)
+    assert len(literals) > 30  # else the walk finds nothing
     unseen = [words for words in literals if not all(str(word) in said for word in words) and words[0] not in by_type]
     assert unseen == []
 
@@ -196,7 +216,7 @@ def test_a_contradiction_names_the_line_of_the_parameter(tmp_path: Path, text: s
 @pytest.mark.parametrize(
     "change",
     [
-        FROZEN | {"pretrain.search_query": "fresh", "pretrain.refresh_interval_steps": 500},  # the same either way
+        FROZEN | {"pretrain.search_query": "fresh", "pretrain.refresh.interval_steps": 500},  # the same either way
         FROZEN | {"pretrain.hold_retriever_steps": 900},
         NO_NULL | {"pretrain.candidates": 1, "pretrain.diagnostic_null": False},
         {"pretrain.masking": "package.module:function", "pretrain.sentence_choice": "any", "pretrain.salient_spans": 2},
@@ -269,7 +289,7 @@ def test_the_paper_preset_is_the_defaults_and_leaves_files_and_checkpoint_to_nam
     pretrain = params.pretrain
     assert params.corpus.passage_length == 288
     assert (pretrain.candidates, pretrain.null_document, pretrain.masking) == (8, "encoded", "salient_span")
-    assert (pretrain.steps, pretrain.batch_size, pretrain.refresh_interval_steps) == (200_000, 512, 500)
+    assert (pretrain.steps, pretrain.batch_size, pretrain.refresh.interval_steps) == (200_000, 512, 500)
     assert pretrain.reader.learning_rate == pretrain.retriever.learning_rate == 3e-5
     assert flatten(params) == flatten(
         Params(corpus={"files": {"knowledge": ["wiki.jsonl"]}}, model={"checkpoint": "bert"})

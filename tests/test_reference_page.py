@@ -11,7 +11,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from realm_lab.config import PRESETS, flatten, preset_values
-from realm_lab.parameters import Candidates, Dropout, NonNegative, Params, Positive
+from realm_lab.parameter_sections import Candidates, Dropout, NonNegative, Positive
+from realm_lab.parameters import Params
 from realm_lab.reference_page import PAGE, in_words, render_reference, write
 
 

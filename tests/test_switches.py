@@ -33,7 +33,7 @@ SHORT: dict[str, Any] = {
     "warm_start.embedder.steps": 4,
     "warm_start.embedder.initial_encoder": "scratch",
     "pretrain.steps": 6,
-    "pretrain.refresh_interval_steps": 3,
+    "pretrain.refresh.interval_steps": 3,
     "pretrain.retriever.warmup_steps": 2,
     "finetune.steps": 6,
     "evaluate.interval_steps": 1000,
@@ -42,6 +42,11 @@ SHORT: dict[str, Any] = {
     "launch.checkpoint_interval_seconds": 1000,
 }
 RESTLESS = {"pretrain.retriever.learning_rate": 0.05}  # the index ages at once
+DRIFTING = RESTLESS | {
+    "pretrain.refresh.policy": "drift",
+    "pretrain.refresh.drift_interval_steps": 3,
+    "pretrain.refresh.drift_overlap": 0.01,
+}
 SAME = {"corpus.pretrain_corpus": "same"}  # queries have an origin
 SOON = {"pretrain.watch.patience_steps": 1, "pretrain.watch.interval_steps": 2}
 FLAGGED = SOON | {"pretrain.watch.min_entropy": 5.0}
@@ -132,7 +137,19 @@ SWITCHES: dict[str, Switch] = {
     "pretrain.initial_retriever": Switch("scratch"),
     "pretrain.steps": Switch(5),
     "pretrain.batch_size": Switch(3),
-    "pretrain.refresh_interval_steps": Switch(2, base=RESTLESS),
+    "pretrain.refresh.policy": Switch("never", base=RESTLESS),
+    "pretrain.refresh.interval_steps": Switch(2, base=RESTLESS),
+    "pretrain.refresh.schedule": Switch(
+        [[0, 1], [3, 2]], base=RESTLESS | {"pretrain.refresh.policy": "schedule", "pretrain.refresh.schedule": [[0, 3]]}
+    ),
+    "pretrain.refresh.delay_steps": Switch(1, base=RESTLESS),
+    "pretrain.refresh.hold_generations": Switch(1, base=RESTLESS),
+    "pretrain.refresh.swap": Switch("ready", base=RESTLESS | {"launch.builder": "process"}),
+    "pretrain.refresh.scope": Switch("round_robin", base=RESTLESS),
+    "pretrain.refresh.scope_fraction": Switch(0.9, base=RESTLESS | {"pretrain.refresh.scope": "retrieved"}),
+    "pretrain.refresh.drift_overlap": Switch(1.0, base=DRIFTING),
+    "pretrain.refresh.drift_interval_steps": Switch(1, base=DRIFTING | {"pretrain.refresh.drift_overlap": 1.0}),
+    "pretrain.refresh.budget_fraction": Switch(1.0, base=RESTLESS | {"pretrain.refresh.policy": "staggered"}),
     "pretrain.search_query": Switch("fresh", base=RESTLESS),
     **optimiser("pretrain.reader"),
     **optimiser("pretrain.retriever"),

@@ -13,7 +13,15 @@ from realm_lab.tracking.run_dir import StageRun
 
 PARAMETERS = Path(__file__).with_name("tiny.yaml")
 STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
-CLOCKS = {"time", "step_seconds", "refresh_seconds"}
+CLOCKS = {
+    "time",
+    "step_seconds",
+    "refresh_seconds",
+    "refresh_share_of_time",
+    "trainer_stall_seconds",
+    "index_staleness_seconds",
+    "builder_restarts",
+}
 
 
 def params(overrides: dict[str, Any] | None = None) -> Params:

@@ -1,6 +1,6 @@
 """The MIPS index: every passage's embedding, bound to the corpus and the weights that made it."""
 
-# Shapes: N passages, D embedding size
+# Shapes: N passages, U chosen passages, D embedding size
 
 from __future__ import annotations
 
@@ -45,18 +45,36 @@ def build_index(
 
     The ranks share the groups out between them; the index has the same bits on each, and however many there are.
     """
+    settings = (special, passage_length, token_budget, precision)
+    embeddings_ND = embed_passages(embedder, passages, np.arange(len(passages)), *settings)
+    return IndexGeneration(embeddings_ND, corpus_digest, step)
+
+
+@torch.no_grad()
+def embed_passages(
+    embedder: Embedder,
+    passages: Passages,
+    rows_U: np.ndarray,
+    special: SpecialIds,
+    passage_length: int,
+    token_budget: int,
+    precision: str,
+) -> Tensor:
+    """Embed_doc of chosen passages without dropout, [U, D], as build_index does."""
     device = next(embedder.parameters()).device
     training = embedder.training
     embedder.eval()
-    embeddings_ND = torch.empty(len(passages), embedder.document_projection.out_features, device=device)
-    for start in range(0, len(passages), EMBED_CHUNK_ROWS):
-        rows = np.arange(start, min(start + EMBED_CHUNK_ROWS, len(passages)))
+    vectors_UD = torch.empty(len(rows_U), embedder.document_projection.out_features, device=device)
+    for start in range(0, len(rows_U), EMBED_CHUNK_ROWS):
+        chunk = slice(start, start + EMBED_CHUNK_ROWS)
         with shared_casts(device):
-            part_ND = embed_rows(embedder, passages, rows, special, passage_length, token_budget, precision, ranks())
-        sum_over_ranks_([part_ND])  # zeros but for each rank's own: nothing is rounded
-        embeddings_ND[rows] = part_ND
+            part_UD = embed_rows(
+                embedder, passages, rows_U[chunk], special, passage_length, token_budget, precision, ranks()
+            )
+        sum_over_ranks_([part_UD])  # zeros but for each rank's own: nothing is rounded
+        vectors_UD[chunk] = part_UD
     embedder.train(training)
-    return IndexGeneration(embeddings_ND, corpus_digest, step)
+    return vectors_UD
 
 
 def embed_rows(

@@ -18,7 +18,7 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join
 from realm_lab.models.realm import retrieval_score
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.index import IndexGeneration, build_index, check_index, embed_rows
+from realm_lab.retrieval.index import IndexGeneration, check_index, embed_passages, embed_rows
 from realm_lab.retrieval.search import Exclusion, SearchBackend
 
 NULL = -1  # row of the null document
@@ -51,23 +51,26 @@ class Retriever:
         self.snapshot: Embedder | None = None  # the weights behind the index; embeds queries when search is stale
         self.null_offset = 0.0  # added to the null document's score (calibration)
 
+    @property
+    def searches_stale(self) -> bool:
+        """Whether queries are searched with the query tower behind the index, so that `adopt` wants its snapshot."""
+        return self._search_query == "stale"
+
     def refresh(self, step: int, reuse_embeddings: bool = False) -> None:
         """Build the index from the current weights; `reuse_embeddings` where none behind them has moved since."""
         reused = self.index if reuse_embeddings else None
-        index = self._build(step) if reused is None else reused._replace(step=step)
-        self.adopt(index, copy.deepcopy(self.embedder) if self._search_query == "stale" else None)
+        index = self.generation(self.embed_passages(), step) if reused is None else reused._replace(step=step)
+        self.adopt(index, copy.deepcopy(self.embedder) if self.searches_stale else None)
 
-    def _build(self, step: int) -> IndexGeneration:
-        return build_index(
-            self.embedder,
-            self.passages,
-            self._special,
-            corpus_digest=self.corpus_digest,
-            step=step,
-            passage_length=self._passage_length,
-            token_budget=self._token_budget,
-            precision=self._precision,
-        )
+    def generation(self, embeddings_ND: Tensor, step: int) -> IndexGeneration:
+        """Embeddings of this corpus as an index."""
+        return IndexGeneration(embeddings_ND, self.corpus_digest, step)
+
+    def embed_passages(self, rows_U: np.ndarray | None = None, embedder: Embedder | None = None) -> Tensor:
+        """Embed_doc of chosen passages (all of them) without dropout and gradient, [U, D]; the ranks share the work."""
+        rows = np.arange(len(self.passages)) if rows_U is None else rows_U
+        settings = (self._special, self._passage_length, self._token_budget, self._precision)
+        return embed_passages(embedder or self.embedder, self.passages, rows, *settings)
 
     def adopt(self, index: IndexGeneration, snapshot: Embedder | None) -> None:
         """Use an index that was built elsewhere; one of another corpus is refused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
 from realm_lab.models.reader import Reader
 from realm_lab.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
+from realm_lab.stages.supervisor import ProcessBuilder
 from realm_lab.systems.context import Context
 from realm_lab.systems.initial import initial_state
 from realm_lab.tracking.run_dir import StageRun
@@ -54,7 +56,7 @@ def warm_start(context: Context, run: StageRun) -> None:
         salient_fraction=settings.salient_fraction,
     )
     reader, embedder = reader.to(context.device), embedder.to(context.device)
-    _compile(params, reader, embedder)
+    compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
     task = WarmStartTask(params, seed, reader, embedder, sampler, context.passages, context.special)
     train(task, run, params.launch, context.device, _identity(context))
     task.finish()
@@ -76,7 +78,7 @@ def pretrain(context: Context, run: StageRun) -> None:
     """REALM pre-training, from the warm start where the parameters say nothing else."""
     params, seed = context.params, context.plan.seed
     reader, embedder, null_offset = initial_state(context, "pretrain")
-    _compile(params, reader, embedder)
+    compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
     retriever = context.retriever(embedder, null_offset=null_offset, search=params.pretrain.search_query)
     held_out = context.corpus.sentences("cloze_dev")
     if params.pretrain.hold_retriever_until_useful and not len(held_out):
@@ -87,18 +89,35 @@ def pretrain(context: Context, run: StageRun) -> None:
     probe = None
     if params.pretrain.watch.sentences:
         probe = ReaderProbe(params, held_out, context.passages, context.special, seed)
-    task = PretrainTask(
-        params,
-        seed,
-        retriever,
-        reader,
-        context.corpus.sentences(),
-        context.special,
-        _development_metrics(context),
-        probe,
-    )
-    train(task, run, params.launch, context.device, _identity(context))
+    with ExitStack() as stack:
+        refreshes = params.pretrain.refresh.policy != "never" and params.pretrain.train_document_tower
+        apart = refreshes and params.launch.builder == "process"
+        builder = stack.enter_context(_builder(context, run)) if apart else None
+        task = PretrainTask(
+            params,
+            seed,
+            retriever,
+            reader,
+            context.corpus.sentences(),
+            context.special,
+            _development_metrics(context),
+            probe,
+            builder,
+        )
+        train(task, run, params.launch, context.device, _identity(context))
     _finish(run, reader, embedder, retriever.null_offset)
+
+
+def _builder(context: Context, run: StageRun) -> ProcessBuilder:
+    """The builder process of a run."""
+    plan = context.plan
+    job = {
+        "params": context.params.model_dump(mode="json"),
+        "label": plan.label,
+        "seed": plan.seed,
+        "root": str(context.root),
+    }
+    return ProcessBuilder(run.path / "index", context.corpus.manifest.digest, job, context.device)
 
 
 def _development_metrics(context: Context) -> Evaluation:
@@ -130,7 +149,7 @@ def finetune(context: Context, run: StageRun) -> None:
     """Open-QA fine-tuning; the document tower and its index stay as they are in the beginning."""
     params = context.params
     reader, embedder, null_offset = initial_state(context, "finetune")
-    _compile(params, reader, embedder)
+    compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
     retriever = context.retriever(embedder)
     retriever.refresh(0)
     questions = context.corpus.questions("train")
@@ -139,10 +158,10 @@ def finetune(context: Context, run: StageRun) -> None:
     _finish(run, reader, embedder, null_offset)
 
 
-def _compile(params: Params, reader: Reader, embedder: Embedder) -> None:
+def compile_encoders(params: Params, *encoders: Encoder) -> None:
     """Compile the encoders in place where the parameters say so: names of weights stay, numbers move by rounding."""
     if params.launch.compile:
-        for encoder in {reader.encoder, embedder.query_encoder, embedder.document_encoder}:
+        for encoder in set(encoders):
             encoder.compile(dynamic=True)
 
 
@@ -157,7 +176,7 @@ def _identity(context: Context) -> dict[str, str | int]:
 
 
 def _finish(run: StageRun, reader: Reader, embedder: Embedder, null_offset: float) -> None:
-    """Export the models, write the last metrics as results, drop the checkpoints; of several ranks, the first does."""
+    """Export the models, write the last metrics as results, drop checkpoints and index; the first rank does."""
     if ranks().rank:
         return
     with atomic_directory(run.path / "model") as scratch:
@@ -168,4 +187,5 @@ def _finish(run: StageRun, reader: Reader, embedder: Embedder, null_offset: floa
     for row in run.metrics.rows():
         last |= {name: value for name, value in row.items() if name not in ("step", "time")}
     run.finish(last)
-    shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
+    for name in ("checkpoints", "index"):
+        shutil.rmtree(run.path / name, ignore_errors=True)

@@ -102,7 +102,7 @@ def main() -> int:
     """Read a job from standard input; a UserError is one line and code 2."""
     job = json.loads(sys.stdin.readline())
     exit_on_signals()
-    threading.Thread(target=_stop_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=stop_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         run_stage(job["stage"], job["label"], Params(**job["params"]), job["seed"], Path(job["root"]))
         disconnect()
@@ -120,7 +120,8 @@ def main() -> int:
     return 0
 
 
-def _stop_with_parent(parent: int) -> None:
+def stop_with_parent(parent: int) -> None:
+    """Wait until standard input is closed and `parent` is gone, then end this process as a signal would."""
     sys.stdin.read()
     while os.getppid() == parent:  # a caller that closed the pipe and still waits
         time.sleep(1.0)

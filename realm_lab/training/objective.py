@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,6 +28,14 @@ from realm_lab.retrieval.retriever import NULL, Retriever
 from realm_lab.training.watch import CandidateHealth, candidate_health
 
 
+class Read(NamedTuple):
+    """What reading a batch gave: the sum of the objective over its sentences, in nats, and what was read."""
+
+    objective: Tensor
+    health: CandidateHealth
+    candidates_BK: np.ndarray
+
+
 class RealmObjective:
     """log p(y|x) of masked sentences with the candidates that the retriever finds."""
 
@@ -37,7 +46,7 @@ class RealmObjective:
 
     def __call__(
         self, rows: np.ndarray, masked: Sequence[MaskedSentence], *, retriever_learns: bool, read_null: bool
-    ) -> tuple[Tensor, CandidateHealth]:
+    ) -> Read:
         """The sum over the sentences `rows` of log p(y|x) (Eq. 1), or of what the released code takes instead, in nats.
 
         Without `retriever_learns` no gradient reaches the retriever. With `read_null`, and no null document among the
@@ -70,7 +79,7 @@ class RealmObjective:
                 log_null_B = reader_log_probs(token_B1M, is_masked_BM)[:, 0]
         gold_B = np.asarray(self._sentences.gold[rows])
         health = candidate_health(candidates_BK, score_BK, log_prior_BK, log_reader_BK, log_null_B, gold_B)
-        return objective_B.sum(), health
+        return Read(objective_B.sum(), health, candidates_BK)
 
     def trivial(self, rows: np.ndarray) -> np.ndarray | None:
         """The passage each sentence came from, where it must not be retrieved."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.core.process import on_first_rank, ranks, share, sum_over_ranks_
+from realm_lab.core.process import gather_rows, on_first_rank, ranks, share, sum_over_ranks_
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
@@ -21,17 +21,21 @@ from realm_lab.masking import MaskedSentence
 from realm_lab.models.initial import frozen_names, tower_names
 from realm_lab.models.reader import Reader
 from realm_lab.parameters import Params
-from realm_lab.retrieval.index import IndexGeneration
 from realm_lab.retrieval.retriever import Retriever
+from realm_lab.training.builders import Builder
 from realm_lab.training.checkpoint import load_module, module_tensors
+from realm_lab.training.index_keeper import IndexKeeper
 from realm_lab.training.loop import NonFiniteLoss
 from realm_lab.training.objective import RealmObjective
 from realm_lab.training.optimiser import ScheduledAdamW
 from realm_lab.training.queries import QueryStream
 from realm_lab.training.reader_probe import ReaderProbe
+from realm_lab.training.staleness_probe import StalenessProbe
 from realm_lab.training.watch import CandidateHealth, CollapseWatch
+from realm_lab.training.work import PretrainingWork
 
 CALIBRATION_SENTENCES = 64
+PROBE_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared
 Evaluation = Callable[[Retriever, Reader], dict[str, float]]
 
 
@@ -48,6 +52,7 @@ class PretrainTask:
         special: SpecialIds,
         evaluation: Evaluation,
         probe: ReaderProbe | None = None,
+        builder: Builder | None = None,
     ):
         self.seed, self._params, self._settings = seed, params, params.pretrain
         self.retriever, self.reader = retriever, reader
@@ -70,9 +75,18 @@ class PretrainTask:
         self._watch = CollapseWatch(self._settings.watch)
         waits = self._settings.hold_retriever_until_useful or self._settings.hold_retriever_steps
         self._released_at: int | None = None if waits else 0  # the step at which the retriever began to learn
-        self._refresh_seconds = 0.0
         self._health: dict[str, float] = {}
         self._prepared = False
+        self._work = PretrainingWork(
+            retriever.passages,
+            reader.encoder.shape,
+            retriever.embedder.document_encoder.shape,
+            passage_length=params.corpus.passage_length,
+            sentence_length=params.corpus.sentence_length,
+        )
+        self._keeper = IndexKeeper(
+            self._settings.refresh, retriever, self._staleness_probe(), self._work.passage_N, builder
+        )
 
     def _check_corpus(self) -> None:
         settings = self._settings
@@ -103,18 +117,34 @@ class PretrainTask:
             made.append(ScheduledAdamW(name, module, chosen, self.total_steps, frozen) if trained else None)
         return made[0], made[1]
 
+    def _staleness_probe(self) -> StalenessProbe:
+        """Queries like those of training, always the same."""
+        rows, queries = self._some_queries(PROBE_SENTENCES, "staleness-queries")
+        settings = self._settings
+        return StalenessProbe(
+            queries,
+            self._objective.trivial(rows),
+            by_article=settings.exclude_trivial == "article",
+            places=max(1, settings.candidates - int(settings.null_document != "off")),
+            passages=len(self.retriever.passages),
+            seed=self.seed,
+        )
+
+    def _some_queries(self, count: int, purpose: str) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The first sentences of the stream, masked for a purpose of their own: rows and queries."""
+        rows = self._stream.rows(0, min(count, len(self._stream)))
+        return rows, [
+            self._stream.masked(int(row), numpy_generator(self.seed, purpose, int(row))).tokens for row in rows
+        ]
+
     def _prepare(self) -> None:
         """First index and, where asked for, the calibration of the null document."""
         if self._prepared:
             return
         self._prepared = True
-        self.retriever.refresh(0)
+        self._keeper.prepare()
         if self._settings.calibrate_null:
-            rows = self._stream.rows(0, min(CALIBRATION_SENTENCES, len(self._stream)))
-            masked = [
-                self._stream.masked(int(row), numpy_generator(self.seed, "calibration", int(row))) for row in rows
-            ]
-            queries = [sentence.tokens for sentence in masked]
+            rows, queries = self._some_queries(CALIBRATION_SENTENCES, "calibration")
             by_article = self._settings.exclude_trivial == "article"
             trivial = self._objective.trivial(rows)
             self.retriever.calibrate_null(queries, self._settings.candidates, trivial, by_article)
@@ -124,7 +154,7 @@ class PretrainTask:
         started = time.perf_counter()
         size = self._settings.batch_size
         self._prepare()
-        self._refresh(step)
+        self._keeper.before_step(step, self._documents_moved)
         self._release(step)
         rows, masked = self._batch(step)
         mine = range(size)[share(size)]
@@ -139,16 +169,16 @@ class PretrainTask:
         per_example = self._settings.marginal == "example"
         normaliser = size if per_example else sum(len(sentence.positions) for sentence in masked)
         total, health = torch.zeros(1, dtype=torch.float64), CandidateHealth.zero()
+        found = [np.empty((0, self._settings.candidates), np.int64)]
         for start in range(0, len(mine), at_once):
             chosen = list(mine[start : start + at_once])
-            objective, seen = self._objective(
-                rows[chosen], [masked[i] for i in chosen], retriever_learns=learns, read_null=logged
-            )
-            loss = -objective / normaliser
+            read = self._objective(rows[chosen], [masked[i] for i in chosen], retriever_learns=learns, read_null=logged)
+            loss = -read.objective / normaliser
             if loss.requires_grad:
                 loss.backward()
             total += loss.item()
-            health = health + seen
+            health = health + read.health
+            found.append(read.candidates_BK)
         health = health.over_ranks()
         sum_over_ranks_([total])
         values = {"loss": total.item()}
@@ -160,9 +190,8 @@ class PretrainTask:
         values |= self._step_optimisers(step)
         values |= health.means()
         self._health = health.means()
-        assert self.retriever.index is not None
-        values["index_staleness_steps"] = step - self.retriever.index.step
-        values["refresh_seconds"] = self._refresh_seconds
+        self._count(masked, gather_rows(torch.from_numpy(np.concatenate(found))).numpy())
+        values |= self._keeper.metrics(step)
         values["step_seconds"] = time.perf_counter() - started
         return values
 
@@ -174,15 +203,23 @@ class PretrainTask:
             values |= self._retriever_optimiser.step(step, self._released_at)
         return values
 
-    def _refresh(self, step: int) -> None:
-        """Rebuild the index when it is time; where no weight behind it has moved, only its step is new."""
-        interval = self._settings.refresh_interval_steps
-        if not (interval and step and step % interval == 0):
-            return
-        started = time.perf_counter()
-        moved = self._settings.train_document_tower and self._released_at is not None
-        self.retriever.refresh(step, reuse_embeddings=not moved)
-        self._refresh_seconds = time.perf_counter() - started
+    @property
+    def _documents_moved(self) -> bool:
+        """Whether a weight behind the index has changed since the beginning."""
+        return self._settings.train_document_tower and self._released_at is not None
+
+    def _count(self, masked: list[MaskedSentence], candidates_BK: np.ndarray) -> None:
+        """Tell the keeper of the index what the step read, and what it cost."""
+        settings = self._settings
+        trains = settings.train_query_tower or settings.train_document_tower
+        operations = self._work.step(
+            masked,
+            candidates_BK,
+            trains_reader=settings.train_reader,
+            trains_retriever=trains and self._released_at is not None,
+            stale_search=settings.search_query == "stale",
+        )
+        self._keeper.after_step(candidates_BK, operations)
 
     def _release(self, step: int) -> None:
         """Let the retriever learn once the reader has had its time (reader first)."""
@@ -203,6 +240,7 @@ class PretrainTask:
         self._prepare()
         probe = self._probe
         values: dict[str, float] = on_first_rank(lambda: probe.measure(self.reader)) if probe is not None else {}
+        values |= self._keeper.measure_sample()
         if self._released_at is None:
             values["retriever_held"] = 1.0
         self._watch.update(step, self._health | values)
@@ -210,7 +248,7 @@ class PretrainTask:
 
     def flags(self) -> tuple[str, ...]:
         """Warnings for the run's status."""
-        return self._watch.flags()
+        return (*self._watch.flags(), *(["builder_restarted"] if self._keeper.restarts else []))
 
     def should_stop(self) -> str | None:
         """Why to stop before the last step, None to go on."""
@@ -238,23 +276,17 @@ class PretrainTask:
         self._prepare()
         fresh = copy.copy(self.retriever)
         fresh.refresh(step)
-        return self._evaluation(fresh, self.reader)
+        return self._evaluation(fresh, self.reader) | self._keeper.measure(fresh)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights, moments, and the index with the weights that made it."""
+        """Weights, moments, the index with the weights that made it, and what of it is under way."""
         state = module_tensors("reader", self.reader) | module_tensors("embedder", self.retriever.embedder)
         for optimiser in (self._reader_optimiser, self._retriever_optimiser):
             state |= optimiser.state() if optimiser is not None else {}
         state |= self._watch.state()
         state["released_at"] = torch.tensor(-1 if self._released_at is None else self._released_at)
-        index, snapshot = self.retriever.index, self.retriever.snapshot
-        if index is not None:
-            state["index.embeddings"] = index.embeddings_ND
-            state["index.step"] = torch.tensor(index.step)
-            state["index.null_offset"] = torch.tensor(self.retriever.null_offset, dtype=torch.float64)
-            if snapshot is not None:
-                state |= module_tensors("snapshot", snapshot)
-        return state
+        state["null_offset"] = torch.tensor(self.retriever.null_offset, dtype=torch.float64)
+        return state | self._keeper.state()
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
         """Restore everything, the index generation included."""
@@ -266,14 +298,5 @@ class PretrainTask:
         self._watch.load_state(tensors)
         released = int(tensors["released_at"])
         self._released_at = released if released >= 0 else None
-        if "index.embeddings" in tensors:
-            self._prepared = True
-            snapshot = None
-            if any(name.startswith("snapshot.") for name in tensors):
-                snapshot = copy.deepcopy(self.retriever.embedder)
-                load_module("snapshot", snapshot, tensors, "checkpoint")
-            self.retriever.null_offset = float(tensors["index.null_offset"])
-            index_step = int(tensors["index.step"])
-            self.retriever.adopt(
-                IndexGeneration(tensors["index.embeddings"], self.retriever.corpus_digest, index_step), snapshot
-            )
+        self.retriever.null_offset = float(tensors["null_offset"])
+        self._prepared = self._keeper.load_state(tensors)

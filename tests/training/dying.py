@@ -32,7 +32,7 @@ from realm_lab.stages import train, worker
 from realm_lab.tracking import metric_log, run_dir
 from realm_lab.training import loop
 
-FUNCTIONS = ("save_checkpoint", "atomic_directory", "atomic_write", "MetricLog.log", "build_index")
+FUNCTIONS = ("save_checkpoint", "atomic_directory", "atomic_write", "MetricLog.log", "embed_passages")
 OURS, SYSTEM = ("realm_lab", "safetensors"), ("posix", "safetensors", "safetensors._safetensors_rust")
 
 

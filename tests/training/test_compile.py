@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,10 @@ def test_compiled_encoders_give_the_same_losses_and_weights(
 ) -> None:
     import torch
 
-    compiled = []
+    compiled: list[str] = []
     monkeypatch.setattr(torch.nn.Module, "compile", _counting(torch.nn.Module.compile, compiled))
     short = {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "pretrain.steps": 3}
-    found = {}
+    found: dict[bool, dict[Any, Any]] = {}
     for switch in (False, True):
         chosen = tiny.params(short | {"launch.compile": switch})
         root = tiny.prepare(chosen, tmp_path / str(switch))

@@ -116,6 +116,29 @@ def test_two_processes_do_the_later_stages_as_one_does(
     assert_alike(tiny, alone, tiny.stage_run(stage, run_both, two))
 
 
+REFRESHES: dict[str, dict[str, Any]] = {
+    "by a builder process": {"interval_steps": 2, "delay_steps": 1},
+    "of what is retrieved": {"interval_steps": 2, "scope": "retrieved", "scope_fraction": 0.2},
+    "staggered": {"policy": "staggered", "budget_fraction": 0.6},
+    "when it drifts": {"policy": "drift", "drift_interval_steps": 2, "drift_overlap": 1.0},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", REFRESHES)
+def test_two_processes_refresh_as_one_does(tiny: ModuleType, prepared: Path, tmp_path: Path, how: str) -> None:
+    changes: dict[str, Any] = {f"pretrain.refresh.{key}": value for key, value in REFRESHES[how].items()}
+    changes |= {"pretrain.batch_size": 5, "pretrain.steps": 8, "pretrain.reader.learning_rate": 5e-4}
+    one = copy(prepared, tmp_path / "one")
+    tiny.run("warm_start", tiny.params(), one)
+    two = copy(one, tmp_path / "two")
+    alone = tiny.run("pretrain", tiny.params(changes), one)
+    builder = "process" if "process" in how else "inline"
+    run_both = tiny.params(changes | {"launch.ranks": 2, "launch.builder": builder})
+    stages.run("pretrain", run_both, two)
+    assert_alike(tiny, alone, tiny.stage_run("pretrain", run_both, two))
+
+
 def torchrun(root: Path, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """`torchrun --nproc-per-node 2 -m realm_lab.cli VERB`, as a user types it."""
     with socket.socket() as found:

@@ -19,18 +19,19 @@ import pytest
 from realm_lab.parameters import Params
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-# Dropout, a calibrated null document, stale search, refreshes within the run, evaluations, and a checkpoint every
-# third step (the children's clocks tick once a step).
+# Dropout, a calibrated null document, stale search, delayed refreshes within the run, evaluations, and a checkpoint
+# every third step (the children's clocks tick once a step).
 CHANGES = {
     "model.dropout": 0.1,
     "pretrain.calibrate_null": True,
     "pretrain.search_query": "stale",
     "pretrain.steps": 8,
-    "pretrain.refresh_interval_steps": 3,
+    "pretrain.refresh.interval_steps": 3,
+    "pretrain.refresh.delay_steps": 1,
     "evaluate.interval_steps": 4,
     "launch.checkpoint_interval_seconds": 2,
 }
-ON_PURPOSE = ("save_checkpoint", "atomic_directory", "atomic_write", "MetricLog.log", "build_index")
+ON_PURPOSE = ("save_checkpoint", "atomic_directory", "atomic_write", "MetricLog.log", "embed_passages")
 TORN = (("checkpoint", 1), ("checkpoint", 2), ("json", 5), ("json", 11), ("metrics", 2), ("metrics", 7))
 
 

@@ -176,7 +176,7 @@ def warm(tiny: ModuleType, params: Params, line: Path) -> Path:
 
 
 def test_without_refreshing_the_index_grows_old(tiny: ModuleType, line: Path) -> None:
-    _, found = pretrained(tiny, line, refresh_interval_steps=0)
+    _, found = pretrained(tiny, line, **{"refresh.policy": "never"})
     assert list(found["index_staleness_steps"].values()) == list(range(12))
 
 

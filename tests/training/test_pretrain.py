@@ -19,7 +19,7 @@ from realm_lab.retrieval.retriever import Retriever
 from realm_lab.training.objective import RealmObjective
 from realm_lab.training.reader_probe import ReaderProbe
 
-SHORT = {"pretrain.steps": 3, "evaluate.interval_steps": 3, "pretrain.refresh_interval_steps": 1}
+SHORT = {"pretrain.steps": 3, "evaluate.interval_steps": 3, "pretrain.refresh.interval_steps": 1}
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +129,8 @@ def test_waiting_for_usefulness_needs_held_out_sentences(
 def test_an_index_behind_which_nothing_moves_is_not_built_again(
     tiny: ModuleType, line: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], built: int
 ) -> None:
-    builds = []
-    monkeypatch.setattr(Retriever, "_build", _counting(Retriever._build, builds))
+    builds: list[int] = []
+    monkeypatch.setattr(Retriever, "embed_passages", _counting(Retriever.embed_passages, builds))
     named = {f"pretrain.{name}": value for name, value in changes.items()}
     _, rows = outcome(tiny, line, named | {"pretrain.batch_size": 2})
     assert len(builds) == built + 2  # two evaluations look with an index of their own
@@ -138,11 +138,12 @@ def test_an_index_behind_which_nothing_moves_is_not_built_again(
 
 
 def _counting(original: Any, calls: list[int]) -> Any:
-    def build(self: Retriever, step: int) -> Any:
-        calls.append(step)
-        return original(self, step)
+    def embed(self: Retriever, rows_U: np.ndarray | None = None, embedder: Any = None) -> Any:
+        if rows_U is None:
+            calls.append(len(self.passages))
+        return original(self, rows_U, embedder)
 
-    return build
+    return embed
 
 
 def test_a_loss_that_is_no_number_ends_the_run_with_its_batch_in_a_file(
@@ -154,8 +155,8 @@ def test_a_loss_that_is_no_number_ends_the_run_with_its_batch_in_a_file(
     calls = itertools.count(1)
 
     def broken(self: RealmObjective, rows: np.ndarray, *others: Any, **named: Any) -> Any:
-        objective, health = original(self, rows, *others, **named)
-        return (objective * torch.nan if next(calls) == 2 else objective), health
+        read = original(self, rows, *others, **named)
+        return read._replace(objective=read.objective * torch.nan) if next(calls) == 2 else read
 
     monkeypatch.setattr(RealmObjective, "__call__", broken)
     with pytest.raises(UserError, match=r"bad_batch-step-2\.json") as caught:

@@ -168,11 +168,11 @@ def test_killed_again_and_again(line: Line) -> None:
 VARIANTS: dict[str, dict[str, Any]] = {
     "fresh search, separate towers": {"pretrain.search_query": "fresh", "model.share_towers": False},
     "never refreshed, word embeddings frozen": {
-        "pretrain.refresh_interval_steps": 0,
+        "pretrain.refresh.policy": "never",
         "model.train_word_embeddings": False,
     },
     "refreshed every step, retriever frozen": {
-        "pretrain.refresh_interval_steps": 1,
+        "pretrain.refresh.interval_steps": 1,
         "pretrain.train_query_tower": False,
         "pretrain.train_document_tower": False,
     },
@@ -281,7 +281,7 @@ def test_a_worker_killed_by_sigkill_in_the_middle(line: Line, monkeypatch: pytes
     monkeypatch.setattr("realm_lab.training.loop.time", time)  # as in the worker
     # More steps than fit into the second until the first checkpoint.
     long = {"pretrain.steps": 300, "pretrain.batch_size": 2, "evaluate.interval_steps": 100}
-    long |= {"launch.checkpoint_interval_seconds": 1, "pretrain.refresh_interval_steps": 50}
+    long |= {"launch.checkpoint_interval_seconds": 1, "pretrain.refresh.interval_steps": 50}
     params = line.tiny.params(RANDOM | long)
     root = line.elsewhere("pretrain", params)
     run = line.tiny.stage_run("pretrain", params, root)

@@ -1,0 +1,75 @@
+"""What staleness is: the age of the index, what of the fresh top k it still finds, and how p(z|x) moves.
+
+Rows are passages; negative rows are no passages and count nowhere.
+"""
+
+# Shapes: B queries, K candidates, N passages
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Age(NamedTuple):
+    """Of the vectors of an index, in steps or seconds."""
+
+    mean: float
+    highest: float
+
+
+class Drift(NamedTuple):
+    """How far searching a stale index is from searching a fresh one, means over probe queries.
+
+    `overlap`: share of the fresh top k that the stale search finds. `shift`: total variation, 0 to 1, between p(z|x)
+    over what the stale search finds and over the fresh top k, both scored with the current weights: what the trainer
+    sums over, and what it would. `divergence`: KL of p(z|x) by the index's own scores from that by the current
+    weights, over what the stale search finds, nats.
+    """
+
+    overlap: float
+    shift: float
+    divergence: float
+
+
+def age(made_at: float | np.ndarray, now: float) -> Age:
+    """The age of vectors made at `made_at` (one for all, or [N])."""
+    made = np.asarray(made_at, np.float64)
+    return Age(float(now - made.mean()), float(now - made.min()))
+
+
+def overlap_at_k(stale_BK: np.ndarray, fresh_BK: np.ndarray) -> float:
+    """|stale and fresh| / |fresh|, mean over the queries; both may have other K."""
+    found_BK = (fresh_BK[:, :, None] == stale_BK[:, None, :]).any(2) & (fresh_BK >= 0)
+    there_B = (fresh_BK >= 0).sum(1)
+    return float(np.mean(found_BK.sum(1) / np.maximum(there_B, 1)))
+
+
+def total_variation(rows_a_BK: np.ndarray, p_a_BK: Tensor, rows_b_BK: np.ndarray, p_b_BK: Tensor) -> float:
+    """Half the sum over passages of |a(z) - b(z)|, mean over the queries; a row stands once in a distribution."""
+    a_BK, b_BK = p_a_BK.double().cpu(), p_b_BK.double().cpu()
+    same_BKK = torch.from_numpy((rows_a_BK[:, :, None] == rows_b_BK[:, None, :]) & (rows_a_BK >= 0)[:, :, None])
+    shared_B = (torch.minimum(a_BK[:, :, None], b_BK[:, None, :]) * same_BKK).sum((1, 2))
+    return float((1.0 - shared_B).clamp(min=0).mean())  # rounding
+
+
+def divergence(log_p_BK: Tensor, log_q_BK: Tensor) -> float:
+    """KL(p || q) in nats over the same candidates, mean over the queries."""
+    p_BK, q_BK = log_p_BK.double(), log_q_BK.double()
+    return float((p_BK.exp() * (p_BK - q_BK)).sum(1).mean())
+
+
+def drift(
+    stale_BK: np.ndarray, fresh_BK: np.ndarray, indexed_BK: Tensor, current_BK: Tensor, fresh_current_BK: Tensor
+) -> Drift:
+    """Drift from the rows of both searches and three scores: of `stale_BK` by the index, of it and of `fresh_BK` by the
+    current weights; what is no passage scores about -1e4."""
+    current = current_BK.log_softmax(1)
+    return Drift(
+        overlap_at_k(stale_BK, fresh_BK),
+        total_variation(stale_BK, current.exp(), fresh_BK, fresh_current_BK.softmax(1)),
+        divergence(current, indexed_BK.log_softmax(1)),
+    )

@@ -1,0 +1,263 @@
+"""The trainer's side of a builder process: requests, supervision, and the generations that come back.
+
+<index>/requests/step-N/   weights of which a generation is wanted, published by rename
+<index>/builder.json       the builder's sign of life
+<index>/builder.log        what the builder said
+<index>/gen-*/             its generations (retrieval/generation.py)
+
+A builder that crashes or falls silent is started again, each time after twice as long, while training goes on with the
+index that there is. The trainer waits only at a step from which an index must be searched.
+"""
+
+# Shapes: N passages, D embedding size
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from realm_lab.core.files import atomic_directory, write_json
+from realm_lab.core.process import on_first_rank, ranks
+from realm_lab.errors import UserError
+from realm_lab.models.embedder import Embedder
+from realm_lab.models.export import write_embedder
+from realm_lab.retrieval.building import set_current, store_lock
+from realm_lab.retrieval.generation import GenerationStore, embedder_digest
+from realm_lab.retrieval.shards import NO_SPACE, free_bytes, generation_name
+
+REQUESTS, HEARTBEAT, LOG = "requests", "builder.json", "builder.log"
+COMMAND = (sys.executable, "-m", "realm_lab.stages.builder")
+POLL_SECONDS = 0.01  # of a trainer that waits
+END_SECONDS = 10.0  # that a builder may take to end
+KEPT = 2  # generations, where no older one is needed
+BESIDE_BYTES = 1 << 16  # the small files of a request
+
+
+class Limits(NamedTuple):
+    """When a builder counts as failed, and how often it may."""
+
+    silence_seconds: float = 1800.0  # a slow CPU needs minutes for the passages between two signs of life
+    backoff_seconds: float = 1.0  # before the first restart
+    failures: int = 5  # in a row, with no shard finished in between
+
+
+LIMITS = Limits()
+
+
+def request_name(step: int) -> str:
+    """The folder of a request."""
+    return f"step-{step:08d}"
+
+
+class ProcessBuilder:
+    """A builder (training/builders.py) that is another process. Of several ranks the first one supervises it.
+
+    `job` says to the process which run this is: params, label, seed, root.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        corpus_digest: str,
+        job: dict[str, Any],
+        device: torch.device,
+        limits: Limits | None = None,
+        command: Sequence[str] | None = None,
+    ):
+        self._folder, self._job, self._device = folder, job, device
+        self._limits, self._command = limits or LIMITS, command or COMMAND
+        self._store = GenerationStore(folder, corpus_digest)
+        self._leads = ranks().rank == 0
+        self._wanted: dict[int, str] = {}  # step -> generation, submitted and not yet older than the one in use
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start_at = self._heard_at = 0.0
+        self._heartbeat = self._finished = self._failures = 0
+        self._pin = ExitStack()
+        self.restarts = 0
+        if self._leads:
+            shutil.rmtree(folder / REQUESTS, ignore_errors=True)  # of a trainer that was killed; it submits again
+
+    def __enter__(self) -> ProcessBuilder:
+        """Start it, so that it is ready when there is something to build."""
+        if self._leads:
+            self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def submit(self, step: int, embedder: Embedder) -> None:
+        """Publish the weights, unless their generation is there already.
+
+        Raises:
+            UserError: the disk is full.
+        """
+        if not self._leads:
+            return
+        self._supervise()  # it may have been idle until now
+        self._wanted[step] = generation_name(step, embedder_digest(embedder))
+        if not self._is_published(step):
+            self._publish(step, embedder)
+            self._supervise()
+
+    def is_built(self, step: int) -> bool:
+        """Whether the generation is published."""
+        return bool(on_first_rank(lambda: self._is_published(step)))
+
+    def wait(self, step: int, embedder: Embedder) -> Tensor:
+        """The embeddings, memory-mapped where the generation is one shard and the device the CPU."""
+        name = on_first_rank(lambda: self._waited(step))
+        generation = self._store.open(name)
+        generation.check_embedder(embedder_digest(embedder))
+        return generation.embeddings().to(self._device, torch.float32)
+
+    def tend(self) -> None:
+        """Start a failed builder again when its time has come."""
+        if self._leads:
+            self._supervise()
+
+    def in_use(self, step: int) -> None:
+        """Pin the generation, make it the current one, and delete what is older but for KEPT."""
+        if not self._leads:
+            return
+        self._failures = self._finished = 0
+        name = self._wanted.get(step)
+        self._wanted = {other: wanted for other, wanted in self._wanted.items() if other > step}
+        for path in (self._folder / REQUESTS).glob("step-*"):
+            if path.name <= request_name(step):
+                shutil.rmtree(path, ignore_errors=True)
+        if name is None:
+            return  # the vectors of the one before
+        self._pin.close()
+        self._pin.enter_context(self._store.pin(name))
+        with store_lock(self._folder):
+            set_current(self._folder, name)
+        names = self._store.names()
+        self._store.prune(max(KEPT, len(names) - names.index(name)))
+
+    def close(self) -> None:
+        """End the builder."""
+        process, self._process = self._process, None
+        self._pin.close()
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        _close_pipe(process)
+
+    def _is_published(self, step: int) -> bool:
+        return (self._folder / self._wanted[step]).exists()
+
+    def _publish(self, step: int, embedder: Embedder) -> None:
+        needed = sum(value.numel() * value.element_size() for value in embedder.parameters()) + BESIDE_BYTES
+        folder = self._folder / REQUESTS
+        folder.mkdir(parents=True, exist_ok=True)
+        full = UserError(
+            f"{folder}: the disk is too full: {needed} bytes are needed, {free_bytes(folder)} are free; make room and "
+            "run again, which resumes"
+        )
+        if free_bytes(folder) < needed:
+            raise full
+        try:
+            with atomic_directory(folder / request_name(step)) as scratch:
+                write_embedder(embedder, scratch, 0.0)
+                write_json(scratch / "request.json", {"step": step, "generation": self._wanted[step]})
+        except (OSError, SafetensorError) as error:
+            if getattr(error, "errno", None) in NO_SPACE or "os error 28" in str(error):
+                raise full from None
+            raise
+
+    def _waited(self, step: int) -> str:
+        while not self._is_published(step):
+            self._supervise()
+            time.sleep(POLL_SECONDS)
+        return self._wanted[step]
+
+    def _supervise(self) -> None:
+        """See whether the builder lives; start it, or note its failure."""
+        if all(self._is_published(step) for step in self._wanted):
+            self._heard_at = time.monotonic()  # it has nothing to say
+            return
+        now, process = time.monotonic(), self._process
+        if process is None:
+            if now >= self._start_at:
+                self._start()
+            return
+        beat = self._last_beat()
+        if beat != self._heartbeat:
+            self._heartbeat, self._heard_at = beat, now
+        if process.poll() is not None:
+            self._fail(process, f"it ended with code {process.returncode}: {self._last_words()}")
+        elif now - self._heard_at > self._limits.silence_seconds:
+            process.kill()
+            process.wait()
+            self._fail(process, f"it was silent for {self._limits.silence_seconds:g} s")
+
+    def _start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with open(self._folder / LOG, "ab") as log:
+            process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        job = self._job | {"folder": str(self._folder), "threads": torch.get_num_threads(), "trainer": os.getpid()}
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(job).encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended already, which the next look finds
+        self._process, self._heard_at, self._heartbeat = process, time.monotonic(), self._last_beat()
+
+    def _fail(self, process: subprocess.Popen[bytes], what: str) -> None:
+        _close_pipe(process)
+        self._process = None
+        finished = self._shards_finished()
+        self._failures = 1 if finished > self._finished else self._failures + 1
+        self._finished = finished
+        if self._failures > self._limits.failures:
+            raise UserError(
+                f"{self._folder}: the builder of the index failed {self._failures} times in a row, at last: {what}; "
+                f"see {LOG} there, and run again, which resumes"
+            )
+        self.restarts += 1
+        self._start_at = time.monotonic() + self._limits.backoff_seconds * 2 ** (self._failures - 1)
+
+    def _last_beat(self) -> int:
+        try:
+            return (self._folder / HEARTBEAT).stat().st_mtime_ns
+        except FileNotFoundError:
+            return 0
+
+    def _shards_finished(self) -> int:
+        """Written since the trainer began, as far as they are still there."""
+        published = sum(self._is_published(step) for step in self._wanted)
+        return published * 10**9 + len(list((self._folder / "building").glob("*.parts/shard-*.json")))
+
+    def _last_words(self) -> str:
+        lines = (self._folder / LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def _close_pipe(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # what it should have read is lost with it

@@ -1,0 +1,285 @@
+"""The builder process and its supervision: it may be killed, hang, fail, be alone no longer; nothing is lost."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from realm_lab.errors import UserError
+from realm_lab.models.embedder import Embedder
+from realm_lab.models.initial import new_embedder
+from realm_lab.retrieval import index
+from realm_lab.retrieval.generation import Generation, GenerationStore, embedder_digest
+from realm_lab.runs import plan_run
+from realm_lab.stages import supervisor
+from realm_lab.stages.builder import RequestedBuilds
+from realm_lab.stages.supervisor import Limits, ProcessBuilder
+from realm_lab.systems.context import Context
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DYING = Path(__file__).with_name("dying_builder.py")
+LONG_ENOUGH_SECONDS = 120.0
+CHANGES: dict[str, Any] = {
+    "pretrain.steps": 12,
+    "pretrain.refresh.interval_steps": 3,
+    "pretrain.refresh.delay_steps": 2,
+    "evaluate.interval_steps": 6,
+    "evaluate.cloze_sentences": 2,
+    "evaluate.questions": 2,
+    "launch.checkpoint_interval_seconds": 1000,
+}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def tiny() -> ModuleType:
+    """tests/tiny.py."""
+    spec = importlib.util.spec_from_file_location("tiny_line", Path(__file__).parents[1] / "tiny.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def start(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A root where the warm start is done."""
+    root: Path = tiny.prepare(tiny.params(CHANGES), tmp_path_factory.mktemp("builder") / "start")
+    tiny.run("warm_start", tiny.params(CHANGES), root)
+    return root
+
+
+@pytest.fixture
+def embedder(tiny: ModuleType) -> Embedder:
+    return new_embedder(tiny.params(), 700, 0, None)
+
+
+def faulty(folder: Path, code: str, **limits: Any) -> ProcessBuilder:
+    """A builder process that runs `code`."""
+    chosen = Limits(**{"silence_seconds": 60.0, "backoff_seconds": 0.0, "failures": 2} | limits)
+    return ProcessBuilder(folder, "c" * 64, {}, CPU, chosen, (sys.executable, "-S", "-c", code))
+
+
+def published(folder: Path, corpus_digest: str, step: int, embedder: Embedder) -> Generation:
+    """A generation as a builder would leave it."""
+    store = GenerationStore(folder, corpus_digest)
+    with store.lease():
+        building = store.begin(step, embedder_digest(embedder), 2, 16)
+        building.write(0, torch.full((2, 16), float(step + 1)))
+        return building.publish(make_current=False)
+
+
+def killed_and_whole(
+    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[int]
+) -> None:
+    """Training with a builder that dies at these events is training without a builder."""
+    monkeypatch.setattr(index, "EMBED_CHUNK_ROWS", 64)  # as the dying builder's: the same groups, the same bits
+    whole = Path(shutil.copytree(start, tmp_path / "whole"))
+    expected = tiny.outcome(tiny.run("pretrain", tiny.params(CHANGES), whole))
+    root = Path(shutil.copytree(start, tmp_path / "killed"))
+    orders = tmp_path / "deaths.json"
+    orders.write_text(json.dumps(events))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, str(DYING), str(orders)))
+    monkeypatch.setattr(supervisor, "LIMITS", Limits(60.0, 0.0, len(events) + 1))
+    run = tiny.run("pretrain", tiny.params(CHANGES | {"launch.builder": "process"}), root)
+    assert tiny.outcome(run) == expected
+    assert Path(f"{orders}.starts").stat().st_size == len(events) + 1
+    assert run.status().flags == ("builder_restarted",)
+    restarts = [row["builder_restarts"] for row in run.metrics.rows() if "builder_restarts" in row]
+    assert restarts[-1] == len(events)
+
+
+def test_a_builder_killed_twice_loses_nothing(
+    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed_and_whole(tiny, start, tmp_path, monkeypatch, [250, 900])
+
+
+@pytest.mark.slow
+def test_a_builder_killed_at_ten_random_moments_loses_nothing(
+    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = np.exp(np.random.default_rng(4).uniform(np.log(10), np.log(4000), size=10)).astype(int)
+    killed_and_whole(tiny, start, tmp_path, monkeypatch, events.tolist())
+
+
+def test_a_builder_that_crashes_is_started_again_and_then_given_up(tmp_path: Path, embedder: Embedder) -> None:
+    with faulty(tmp_path / "index", "raise SystemExit('no luck today')") as builder:
+        builder.submit(3, embedder)
+        builder.tend()  # training goes on
+        with pytest.raises(UserError, match=r"failed 3 times in a row, .* code 1: no luck today; see builder.log"):
+            builder.wait(3, embedder)
+        assert builder.restarts == 2
+
+
+def test_restarts_wait_twice_as_long_each_time(
+    tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    starts: list[float] = []
+
+    def start(self: ProcessBuilder) -> None:
+        starts.append(now[0])
+        self._process = subprocess.Popen([sys.executable, "-S", "-c", ""], stdin=subprocess.PIPE)
+        self._process.wait()
+
+    def sleep(seconds: float) -> None:
+        now[0] += 0.5
+
+    monkeypatch.setattr(ProcessBuilder, "_start", start)
+    monkeypatch.setattr(ProcessBuilder, "_last_words", lambda self: "")
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+    with faulty(tmp_path / "index", "", backoff_seconds=4.0, failures=3) as builder:
+        builder.submit(3, embedder)
+        with pytest.raises(UserError, match="failed 4 times"):
+            builder.wait(3, embedder)
+    assert np.diff(starts).round().tolist() == pytest.approx([4, 8, 16], abs=1.01)
+
+
+def test_a_builder_that_hangs_is_killed(tmp_path: Path, embedder: Embedder) -> None:
+    with faulty(tmp_path / "index", "import time; time.sleep(1000)", silence_seconds=0.3, failures=1) as builder:
+        builder.submit(3, embedder)
+        first = builder._process
+        assert first is not None
+        with pytest.raises(UserError, match=r"failed 2 times in a row, at last: it was silent for 0.3 s"):
+            builder.wait(3, embedder)
+        assert first.returncode == -9
+
+
+def test_a_sign_of_life_keeps_a_slow_builder(tmp_path: Path, embedder: Embedder) -> None:
+    folder = tmp_path / "index"
+    code = f"""
+import time, os
+path = {str(folder / "builder.json")!r}
+for number in range(12):
+    time.sleep(0.1)
+    open(path, 'w').close()
+raise SystemExit('done')
+"""
+    with faulty(folder, code, silence_seconds=0.9, failures=0) as builder:
+        builder.submit(3, embedder)
+        with pytest.raises(UserError, match="code 1: done"):
+            builder.wait(3, embedder)
+
+
+def test_closing_ends_the_builder(tmp_path: Path, embedder: Embedder) -> None:
+    with faulty(tmp_path / "index", "import time; time.sleep(1000)") as builder:
+        builder.submit(3, embedder)
+        process = builder._process
+        assert process is not None
+        assert process.poll() is None
+    assert process.poll() is not None
+
+
+def test_a_full_disk_is_told_with_need_and_room(
+    tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needed = sum(value.numel() * 4 for value in embedder.parameters()) + supervisor.BESIDE_BYTES
+    with faulty(tmp_path / "index", "") as builder:
+        monkeypatch.setattr(supervisor, "free_bytes", lambda folder: 4321)
+        with pytest.raises(UserError, match=rf"{needed} bytes are needed, 4321 are free; make room and run again"):
+            builder.submit(3, embedder)
+        monkeypatch.setattr(supervisor, "free_bytes", lambda folder: 10**12)
+
+        def full(*arguments: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(supervisor, "write_embedder", full)
+        with pytest.raises(UserError, match=rf"{needed} bytes are needed"):
+            builder.submit(3, embedder)
+    assert list((tmp_path / "index" / "requests").iterdir()) == []
+
+
+def test_a_foreign_or_broken_generation_is_refused(tmp_path: Path, embedder: Embedder) -> None:
+    folder = tmp_path / "index"
+    generation = published(folder, "d" * 64, 3, embedder)
+    with faulty(folder, "") as builder:
+        builder.submit(3, embedder)
+        with pytest.raises(UserError, match=f"the index of corpus {'d' * 64}, this corpus is {'c' * 64}"):
+            builder.wait(3, embedder)
+        (generation.folder / "manifest.json").unlink()
+        with pytest.raises(UserError, match=r"not whole: it has no manifest\.json"):
+            builder.wait(3, embedder)
+
+
+def test_requests_of_an_earlier_trainer_are_dropped(tmp_path: Path, embedder: Embedder) -> None:
+    with faulty(tmp_path / "index", "import time; time.sleep(1000)") as builder:
+        builder.submit(3, embedder)
+        builder.submit(5, embedder)
+        assert [path.name for path in sorted((tmp_path / "index" / "requests").iterdir())] == [
+            "step-00000003",
+            "step-00000005",
+        ]
+        published(tmp_path / "index", "c" * 64, 3, embedder)
+        builder.in_use(3)
+        assert [path.name for path in (tmp_path / "index" / "requests").iterdir()] == ["step-00000005"]
+    faulty(tmp_path / "index", "")
+    assert not (tmp_path / "index" / "requests").exists()
+
+
+def test_what_is_searched_is_pinned_and_what_is_old_goes(tmp_path: Path, embedder: Embedder) -> None:
+    folder = tmp_path / "index"
+    names = [published(folder, "c" * 64, step, embedder).name for step in range(0, 12, 2)]
+    store = GenerationStore(folder, "c" * 64)
+    with faulty(folder, "") as builder:
+        for step in range(0, 12, 2):
+            builder.submit(step, embedder)  # all are there: nothing is asked for
+        assert not (folder / "requests").exists()
+        for number, step in enumerate(range(0, 12, 2)):
+            assert torch.equal(builder.wait(step, embedder), torch.full((2, 16), float(step + 1)))
+            builder.in_use(step)
+            assert store.names() == names[min(number, len(names) - 2) :]  # none that is still to be searched goes
+            assert store.current() == names[number]
+            assert store.pinned_by(names[number])
+    assert not store.pinned_by(names[-1])
+
+
+def test_a_second_builder_is_refused(tiny: ModuleType, start: Path, tmp_path: Path) -> None:
+    params = tiny.params(CHANGES)
+    context = Context(params, plan_run(params, "realm", 0), start)
+    store = GenerationStore(tmp_path, context.corpus.manifest.digest)
+    with store.lease(), pytest.raises(UserError, match=r"holds the lease .* wait for it or stop it"):
+        RequestedBuilds(context, tmp_path).serve()
+
+
+@pytest.mark.slow
+def test_a_builder_ends_with_its_trainer(tiny: ModuleType, start: Path, tmp_path: Path) -> None:
+    """The trainer is killed (SIGKILL) and cannot say goodbye."""
+    params = tiny.params(CHANGES)
+    job = {"params": params.model_dump(mode="json"), "label": "realm", "seed": 0, "root": str(start)}
+    code = f"""
+import os, signal, time, torch
+from pathlib import Path
+from realm_lab.parameters import Params
+from realm_lab.models.initial import new_embedder
+from realm_lab.stages.supervisor import ProcessBuilder
+job = {job!r}
+builder = ProcessBuilder(Path({str(tmp_path)!r}), "c" * 64, job, torch.device("cpu"))
+builder.submit(3, new_embedder(Params(**job["params"]), 700, 0, None))
+print(builder._process.pid, flush=True)
+while not Path({str(tmp_path / "leases")!r}).exists():
+    time.sleep(0.05)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    trainer = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
+    number = int(trainer.stdout)
+    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
+    while psutil.pid_exists(number) and psutil.Process(number).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, "the builder is an orphan"
+        time.sleep(0.05)

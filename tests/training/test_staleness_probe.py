@@ -1,0 +1,125 @@
+"""The staleness probe against brute force over all passages."""
+
+from __future__ import annotations
+
+import copy
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.training import staleness_probe
+from realm_lab.training.staleness_probe import StalenessProbe
+
+PLACES, QUERIES = 5, 12
+
+
+@pytest.fixture(scope="module")
+def queries(system: Any) -> list[np.ndarray]:
+    sentences = system.corpus.sentences()
+    return [np.asarray(sentences.tokens[row]) for row in range(QUERIES)]
+
+
+@pytest.fixture(scope="module")
+def old(system: Any, tiny_system: ModuleType) -> Any:
+    """Other weights: those of an old index."""
+    embedder = copy.deepcopy(system.embedder)
+    tiny_system.scramble(embedder, seed=3, scale=0.05)
+    return embedder
+
+
+def stale(system: Any, old: Any, search: str) -> Retriever:
+    """A retriever whose index and snapshot are of the old weights."""
+    retriever: Retriever = system.retriever(search)
+    snapshot = copy.deepcopy(old) if search == "stale" else None
+    retriever.adopt(retriever.generation(retriever.embed_passages(embedder=old), 0), snapshot)
+    return retriever
+
+
+def brute_force(
+    system: Any, old: Any, search: str, queries: list[np.ndarray], forbidden: list[set[int]]
+) -> tuple[float, float, float]:
+    """Overlap, total variation and divergence by sorting everything."""
+    retriever = system.retriever()
+    with torch.no_grad():
+        now = [retriever.embed_queries([query])[0].double().numpy() for query in queries]
+        then = [retriever.embed_queries([query], old)[0].double().numpy() for query in queries]
+    fresh_ND = retriever.embed_passages().double().numpy()
+    old_ND = retriever.embed_passages(embedder=old).double().numpy()
+    found = []
+    for number in range(len(queries)):
+        searched = then[number] if search == "stale" else now[number]
+
+        def top(scores: np.ndarray, number: int = number) -> list[int]:
+            allowed = [row for row in range(len(scores)) if row not in forbidden[number]]
+            return sorted(allowed, key=lambda row: (-scores[row], row))[:PLACES]
+
+        def prior(scores: np.ndarray, rows: list[int]) -> dict[int, float]:
+            weights = np.exp(scores[rows] - scores[rows].max())
+            return dict(zip(rows, weights / weights.sum(), strict=True))
+
+        by_index, by_now = old_ND @ searched, fresh_ND @ now[number]
+        a, b = top(by_index), top(by_now)
+        p, q, indexed = prior(by_now, a), prior(by_now, b), prior(by_index, a)
+        shift = sum(abs(p.get(row, 0) - q.get(row, 0)) for row in {*a, *b}) / 2
+        divergence = sum(p[row] * np.log(p[row] / indexed[row]) for row in a)
+        found.append((len({*a} & {*b}) / PLACES, shift, divergence))
+    overlap, shift, divergence = np.mean(found, axis=0)
+    return float(overlap), float(shift), float(divergence)
+
+
+@pytest.mark.parametrize("search", ["stale", "fresh"])
+@pytest.mark.parametrize("exclude", ["off", "passage", "article"])
+def test_exact_and_sampled_are_brute_force(
+    system: Any, old: Any, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch, search: str, exclude: str
+) -> None:
+    articles = np.asarray(system.passages.articles)
+    trivial = None if exclude == "off" else np.array([-1, *range(3, 3 * QUERIES, 3)])
+    forbidden: list[set[int]] = [set() for _ in queries]
+    if trivial is not None:
+        for number, row in enumerate(trivial):
+            if row >= 0:
+                own = np.flatnonzero(articles == articles[row]) if exclude == "article" else [row]
+                forbidden[number] = {int(each) for each in own}
+    monkeypatch.setattr(staleness_probe, "SAMPLED_PASSAGES", len(articles))  # the whole corpus is its sample
+    probe = StalenessProbe(
+        queries, trivial, by_article=exclude == "article", places=PLACES, passages=len(articles), seed=0
+    )
+    retriever = stale(system, old, search)
+    expected = brute_force(system, old, search, queries, forbidden)
+    assert 0 < expected[0] < 1
+    fresh = copy.copy(retriever)
+    fresh.refresh(9)
+    assert probe.exact(retriever, fresh) == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    sampled, pool = probe.sampled(retriever)
+    assert sampled == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert len(pool) == len(articles)
+
+
+def test_a_sample_embeds_few_passages_and_what_the_index_finds(
+    system: Any, old: Any, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staleness_probe, "SAMPLED_PASSAGES", 20)
+    passages = len(system.passages)
+    probe = StalenessProbe(queries, None, by_article=False, places=PLACES, passages=passages, seed=0)
+    retriever = stale(system, old, "fresh")
+    sampled, pool = probe.sampled(retriever)
+    fresh = copy.copy(retriever)
+    fresh.refresh(9)
+    assert probe.exact(retriever, fresh).overlap <= sampled.overlap
+    deep_BK = retriever.find(retriever.embed_queries(queries).detach(), staleness_probe.DEPTH * PLACES, null=False)
+    assert {*deep_BK.flatten().tolist()} <= {*pool.tolist()}
+    assert len(pool) <= 20 + deep_BK.size
+    assert len(pool) < passages
+    assert probe.sampled(retriever)[1].tolist() == pool.tolist()
+
+
+def test_a_fresh_index_has_not_drifted(system: Any, queries: list[np.ndarray]) -> None:
+    retriever = system.built_retriever()
+    passages = len(system.passages)
+    probe = StalenessProbe(queries, None, by_article=False, places=PLACES, passages=passages, seed=0)
+    assert probe.exact(retriever, copy.copy(retriever)) == pytest.approx((1, 0, 0), abs=1e-6)
+    assert probe.sampled(retriever)[0] == pytest.approx((1, 0, 0), abs=1e-5)
