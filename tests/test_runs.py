@@ -59,6 +59,10 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.exclude_trivial": "off",
     "pretrain.marginal": "token",
     "pretrain.search_query": "fresh",
+    "pretrain.refresh.policy": "never",
+    "pretrain.refresh.schedule": None,  # asks for its policy, and swap for a builder process: tests/test_switches.py
+    "pretrain.refresh.swap": None,
+    "pretrain.refresh.scope": "round_robin",
     "evaluate.questions": 11,
 }
 
@@ -108,6 +112,7 @@ def test_stopping_at_a_bound_is_in_the_key() -> None:
         {"launch.device": "auto", "launch.processes": 5, "launch.threads": 3, "launch.token_budget": 5},
         {"launch.checkpoint_interval_seconds": 9, "launch.log_interval_steps": 7, "launch.tracking_uri": "x"},
         {"launch.ranks": 2, "launch.micro_batch": 1, "launch.recompute": True, "launch.compile": True},
+        {"launch.builder": "process"},
         {"seeds": [0, 1, 2]},
     ],
 )
@@ -124,6 +129,7 @@ def test_every_launch_parameter_was_tried() -> None:
         "micro_batch",
         "recompute",
         "compile",
+        "builder",
     }
 
 
