@@ -40,7 +40,8 @@ CENTRE_ROWS = 1 << 16  # rows whose mean is the centre; any centre is right, a g
 # Relative errors, each with room to spare; those of sums are per term.
 SUM_ERROR = 2.0**-22  # float32, also where a matrix unit chops instead of rounding (2^-23)
 DOUBLE_ERROR = 2.0**-50
-STORED_ERROR = {torch.bfloat16: 2.0**-7.9, torch.float32: 2.0**-23}  # of a finished score: half a unit is 2^-8, 2^-24
+# Of a finished score: half a unit is 2^-8, 2^-24, 2^-53.
+STORED_ERROR = {torch.bfloat16: 2.0**-7.9, torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 REDUCED_ERROR = 2.0**-6.9  # float32 products that torch was allowed to take in bfloat16 or TF32
 UNDERFLOW = 2.0**-125  # absolute, per product: numbers below float32's normal range may be flushed to zero
 
