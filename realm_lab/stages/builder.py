@@ -1,8 +1,8 @@
 """The builder of the index as a process of its own, beside a trainer: `python -m realm_lab.stages.builder`.
 
 The job is a line of JSON on standard input. It embeds what is asked for in `<index>/requests/`, the oldest first, into
-the generations of `<index>`, and writes `<index>/builder.json` when it gets on. It ends when it is told to, or when its
-trainer is gone; killed in the middle, it goes on with the next missing shard.
+the generations of `<index>`, and writes `<index>/builder/alive.json` when it gets on. It ends when it is told to, or
+when its trainer is gone; killed in the middle, it goes on with the next missing shard.
 """
 
 from __future__ import annotations

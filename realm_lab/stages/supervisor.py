@@ -1,8 +1,8 @@
 """The trainer's side of a builder process: requests, supervision, and the generations that come back.
 
 <index>/requests/step-N/   weights of which a generation is wanted, published by rename
-<index>/builder.json       the builder's sign of life
-<index>/builder.log        what the builder said
+<index>/builder/alive.json the builder's sign of life
+<index>/builder/*.log      what the builder said
 <index>/gen-*/             its generations (retrieval/generation.py)
 
 A builder that crashes or falls silent is started again, each time after twice as long, while training goes on with the
@@ -38,7 +38,9 @@ from realm_lab.retrieval.building import set_current, store_lock
 from realm_lab.retrieval.generation import GenerationStore, embedder_digest
 from realm_lab.retrieval.shards import NO_SPACE, free_bytes, generation_name
 
-REQUESTS, HEARTBEAT, LOG = "requests", "builder.json", "builder.log"
+REQUESTS = "requests"
+# In a folder of their own: in that of the generations, unfinished files of writers without its lock are swept away.
+HEARTBEAT, LOG = "builder/alive.json", "builder/builder.log"
 COMMAND = (sys.executable, "-m", "realm_lab.stages.builder")
 POLL_SECONDS = 0.01  # of a trainer that waits
 END_SECONDS = 10.0  # that a builder may take to end
@@ -213,7 +215,7 @@ class ProcessBuilder:
             self._fail(process, f"it was silent for {self._limits.silence_seconds:g} s")
 
     def _start(self) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / LOG).parent.mkdir(parents=True, exist_ok=True)
         with open(self._folder / LOG, "ab") as log:
             process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=log, stderr=log)
         job = self._job | {"folder": str(self._folder), "threads": torch.get_num_threads(), "trainer": os.getpid()}

@@ -19,10 +19,12 @@ import psutil
 import pytest
 import torch
 
+from realm_lab.core.lease import drop_torn
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import new_embedder
 from realm_lab.retrieval import index
+from realm_lab.retrieval.building import store_lock
 from realm_lab.retrieval.generation import Generation, GenerationStore, embedder_digest
 from realm_lab.runs import plan_run
 from realm_lab.stages import supervisor
@@ -123,7 +125,7 @@ def test_a_builder_that_crashes_is_started_again_and_then_given_up(tmp_path: Pat
     with faulty(tmp_path / "index", "raise SystemExit('no luck today')") as builder:
         builder.submit(3, embedder)
         builder.tend()  # training goes on
-        with pytest.raises(UserError, match=r"failed 3 times in a row, .* code 1: no luck today; see builder.log"):
+        with pytest.raises(UserError, match=r"failed 3 times in a row, .* code 1: no luck today; see builder/builder.log"):
             builder.wait(3, embedder)
         assert builder.restarts == 2
 
@@ -162,11 +164,21 @@ def test_a_builder_that_hangs_is_killed(tmp_path: Path, embedder: Embedder) -> N
         assert first.returncode == -9
 
 
+def test_a_sign_of_life_is_not_swept_away_while_it_is_written(tmp_path: Path) -> None:
+    """The trainer deletes unfinished files among the generations; the builder writes its own without their lock."""
+    half_written = (tmp_path / supervisor.HEARTBEAT).with_name(".alive.json.1.tmp")
+    half_written.parent.mkdir()
+    half_written.touch()
+    with store_lock(tmp_path):
+        drop_torn(tmp_path)
+    assert half_written.exists()
+
+
 def test_a_sign_of_life_keeps_a_slow_builder(tmp_path: Path, embedder: Embedder) -> None:
     folder = tmp_path / "index"
     code = f"""
 import time, os
-path = {str(folder / "builder.json")!r}
+path = {str(folder / "builder" / "alive.json")!r}
 for number in range(12):
     time.sleep(0.1)
     open(path, 'w').close()
