@@ -125,7 +125,9 @@ def test_a_builder_that_crashes_is_started_again_and_then_given_up(tmp_path: Pat
     with faulty(tmp_path / "index", "raise SystemExit('no luck today')") as builder:
         builder.submit(3, embedder)
         builder.tend()  # training goes on
-        with pytest.raises(UserError, match=r"failed 3 times in a row, .* code 1: no luck today; see builder/builder.log"):
+        with pytest.raises(
+            UserError, match=r"failed 3 times in a row, .* code 1: no luck today; see builder/builder.log"
+        ):
             builder.wait(3, embedder)
         assert builder.restarts == 2
 
