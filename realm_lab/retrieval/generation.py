@@ -44,7 +44,7 @@ __all__ = [
     "embedder_digest",
 ]
 
-SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple: the vectors are then those of build_index to the bit
+SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple: the vectors are then those of embed_passages to the bit
 LEASE_LIMIT_SECONDS = 1800.0  # of silence; a slow CPU needs minutes for the passages between two signs of life
 WHOLE = (0, 1)
 _OWN_PINS: dict[Path, int] = {}  # how often this process pins; changed under the store's lock

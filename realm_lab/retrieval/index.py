@@ -30,27 +30,6 @@ class IndexGeneration(NamedTuple):
 
 
 @torch.no_grad()
-def build_index(
-    embedder: Embedder,
-    passages: Passages,
-    special: SpecialIds,
-    *,
-    corpus_digest: str,
-    step: int,
-    passage_length: int,
-    token_budget: int,
-    precision: str,
-) -> IndexGeneration:
-    """Embed every passage with the document tower, in groups of similar length.
-
-    The ranks share the groups out between them; the index has the same bits on each, and however many there are.
-    """
-    settings = (special, passage_length, token_budget, precision)
-    embeddings_ND = embed_passages(embedder, passages, np.arange(len(passages)), *settings)
-    return IndexGeneration(embeddings_ND, corpus_digest, step)
-
-
-@torch.no_grad()
 def embed_passages(
     embedder: Embedder,
     passages: Passages,
@@ -60,7 +39,10 @@ def embed_passages(
     token_budget: int,
     precision: str,
 ) -> Tensor:
-    """Embed_doc of chosen passages without dropout, [U, D], as build_index does."""
+    """Embed_doc of chosen passages with the document tower, without dropout, in groups of similar length, [U, D].
+
+    The ranks share the groups out between them; the vectors have the same bits on each, and however many there are.
+    """
     device = next(embedder.parameters()).device
     training = embedder.training
     embedder.eval()

@@ -56,10 +56,9 @@ class Retriever:
         """Whether queries are searched with the query tower behind the index, so that `adopt` wants its snapshot."""
         return self._search_query == "stale"
 
-    def refresh(self, step: int, reuse_embeddings: bool = False) -> None:
-        """Build the index from the current weights; `reuse_embeddings` where none behind them has moved since."""
-        reused = self.index if reuse_embeddings else None
-        index = self.generation(self.embed_passages(), step) if reused is None else reused._replace(step=step)
+    def refresh(self, step: int) -> None:
+        """Build the index from the current weights."""
+        index = self.generation(self.embed_passages(), step)
         self.adopt(index, copy.deepcopy(self.embedder) if self.searches_stale else None)
 
     def generation(self, embeddings_ND: Tensor, step: int) -> IndexGeneration:

@@ -85,23 +85,16 @@ def test_the_generation_has_the_bits_of_the_index_in_memory(system: TinySystem, 
     generation = build(system, store, progress=lambda done, total: seen.append((done, total)))
     assert system.embedder.training
     system.embedder.eval()
-    in_memory = index_module.build_index(
-        system.embedder,
-        system.passages,
-        system.special,
-        corpus_digest=CORPUS,
-        step=7,
-        passage_length=32,
-        token_budget=512,
-        precision="float32",
+    in_memory_ND = index_module.embed_passages(
+        system.embedder, system.passages, np.arange(320), system.special, 32, 512, "float32"
     )
     assert generation is not None
-    assert torch.equal(generation.embeddings(), in_memory.embeddings_ND)
+    assert torch.equal(generation.embeddings(), in_memory_ND)
     assert generation.manifest.embedder_digest == embedder_digest(system.embedder)
     assert seen == [(done, 320) for done in range(0, 321, 32)]
     rounded = build(system, store, step=8, dtype="bfloat16")
     assert rounded is not None
-    assert torch.equal(rounded.embeddings(), in_memory.embeddings_ND.bfloat16())
+    assert torch.equal(rounded.embeddings(), in_memory_ND.bfloat16())
 
 
 @pytest.fixture

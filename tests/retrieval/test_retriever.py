@@ -407,26 +407,6 @@ def test_ranking_again_takes_no_gradient_and_no_dropout(
     assert all(parameter.grad is None for parameter in retriever.embedder.parameters())
 
 
-def test_a_refresh_may_keep_the_vectors_of_a_frozen_document_tower(
-    system: TinySystem, tiny: ModuleType, queries: list[np.ndarray]
-) -> None:
-    embedder = copy.deepcopy(system.embedder)
-    retriever = system.retriever("stale", embedder)
-    retriever.refresh(3, reuse_embeddings=True)  # there are none yet
-    assert retriever.index is not None
-    before_ND = retriever.index.embeddings_ND
-    tiny.scramble(embedder.query_encoder, seed=8)
-    retriever.refresh(9, reuse_embeddings=True)
-    assert retriever.index.embeddings_ND is before_ND
-    assert retriever.index.step == 9
-    with torch.no_grad():  # the query tower did move on
-        assert torch.equal(retriever.search_queries(queries), retriever.embed_queries(queries))
-    built = system.retriever(embedder=embedder)
-    built.refresh(9)
-    assert built.index is not None
-    assert torch.equal(built.index.embeddings_ND, before_ND)
-
-
 def test_indexed_scores_are_the_scores_while_the_index_is_fresh(
     system: TinySystem, tiny: ModuleType, queries: list[np.ndarray]
 ) -> None:
