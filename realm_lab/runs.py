@@ -129,9 +129,20 @@ def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -
     return digest({path.relative_to(folder).as_posix(): digest_file(path) for path in paths})
 
 
-def corpus_folder(root: Path, plan: Plan) -> Path:
-    """Where the prepared corpus of a run lies."""
+def exported_corpus_folder(root: Path, plan: Plan) -> Path:
+    """Where the default pipeline prepares the corpus of a run, for DVC to version: it may vanish at any time."""
     return root / "data" / "prepared" / plan.corpus_key[:KEY_LENGTH]
+
+
+def kept_corpus_folder(root: Path, plan: Plan) -> Path:
+    """Where studies keep the corpus of a run; DVC does not know of it."""
+    return root / "runs" / "corpora" / plan.corpus_key[:KEY_LENGTH]
+
+
+def corpus_folder(root: Path, plan: Plan) -> Path:
+    """Where to read the prepared corpus of a run."""
+    kept = kept_corpus_folder(root, plan)
+    return kept if (kept / "manifest.json").exists() else exported_corpus_folder(root, plan)
 
 
 def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:

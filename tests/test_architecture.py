@@ -21,7 +21,7 @@ PACKAGE = REPOSITORY / "realm_lab"
 # From the bottom: a room may import those before it.
 ROOMS = (
     "errors parameter_sections parameters config core reference_page tracking corpus masking runs models retrieval "
-    "evaluation training systems reporting stages doctor cli"
+    "evaluation training systems reporting stages sweeps doctor cli"
 ).split()
 TORCH_FREE = (
     "errors",

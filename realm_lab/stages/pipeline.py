@@ -10,9 +10,10 @@ from realm_lab.core.launched import launched
 from realm_lab.errors import UserError
 from realm_lab.masking import masking_scheme
 from realm_lab.parameters import Params
-from realm_lab.runs import Plan, corpus_folder, open_stage, plan_runs, record_run
+from realm_lab.runs import Plan, exported_corpus_folder, open_stage, plan_runs, record_run
 from realm_lab.stages.pool import Job, run_jobs
 from realm_lab.stages.summary import write_curves, write_metrics
+from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
 # stage -> (what of a run's stage folder is exported, where to). What evaluate exports is no report: it makes DVC run
 # the stage in a fresh clone, where the committed reports exist and the run records do not.
@@ -74,8 +75,7 @@ def _publish(stage: str, params: Params, root: Path) -> None:
 def _jobs(stage: str, params: Params, root: Path) -> list[Job]:
     """One job for each distinct stage key that is not complete; the runs are recorded."""
     plans = plan_runs(params)
-    for plan in plans:
-        record_run(root / "runs", plan, params)
+    _record(plans, params, root / "runs")
     jobs: dict[str, Job] = {}
     for plan in plans:
         if stage in plan.stages and plan.stages[stage] not in jobs:
@@ -85,16 +85,28 @@ def _jobs(stage: str, params: Params, root: Path) -> list[Job]:
     return list(jobs.values())
 
 
+def _record(plans: list[Plan], params: Params, runs: Path) -> None:
+    """The runs, and the study that they are: REALM beside its own warm start."""
+    cells = (
+        StudyCell("warm_start", "warm start only", "warm_start", {}),
+        StudyCell("realm", "REALM", "realm", {}),
+    )
+    members = [StudyRun(p.label, p.seed, p.run_key, record_run(runs, p, params).name) for p in plans]
+    question = "What does REALM pre-training add to its own warm start?"
+    study = StudyRecord("default", question, "warm_start", cells, tuple(params.seeds), tuple(members))
+    write_study_record(runs, study)
+
+
 def _prepare_all(params: Params, root: Path) -> None:
     """Prepare every distinct corpus of the seeds, and remove those of other parameters."""
     plans = {plan.corpus_key: plan for plan in plan_runs(params)}
     jobs = []
     for key, plan in plans.items():
-        manifest = corpus_folder(root, plan) / "manifest.json"
+        manifest = exported_corpus_folder(root, plan) / "manifest.json"
         if not manifest.exists() or read_json(manifest)["key"] != key:
             jobs.append(Job("prepare", plan.label, plan.seed, open_stage(root / "runs", plan, "prepare", params)))
     run_jobs(jobs, params, root)
-    kept = {corpus_folder(root, plan).name for plan in plans.values()}
+    kept = {exported_corpus_folder(root, plan).name for plan in plans.values()}
     for other in (root / "data" / "prepared").glob("*"):
         if other.name not in kept:
             shutil.rmtree(other)

@@ -104,7 +104,7 @@ def _width(params: Params, jobs: int, cores: int) -> int:
 def _start(job: Job, params: Params, root: Path, threads: int, progress: Progress) -> Running:
     values = params.model_dump(mode="json")
     values["launch"]["threads"] = threads
-    described = {"stage": job.stage, "label": job.label, "seed": job.seed, "params": values, "root": str(root)}
+    described = {"stages": [job.stage], "label": job.label, "seed": job.seed, "params": values, "root": str(root)}
     size = params.launch.ranks if job.stage in SHARED_STAGES else 1
     place = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port() if size > 1 else 0)}
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", **place}

@@ -30,7 +30,7 @@ from realm_lab.errors import UserError
 from realm_lab.parameters import Params
 from realm_lab.runs import plan_run
 from realm_lab.stages.evaluate import evaluate
-from realm_lab.stages.prepare import prepare
+from realm_lab.stages.prepare import prepare, prepare_kept
 from realm_lab.stages.train import finetune, pretrain, warm_start
 from realm_lab.systems.context import Context
 from realm_lab.tracking.run_dir import StageRun
@@ -47,24 +47,26 @@ STAGES = {
 ALONE = ("prepare", "evaluate")  # of several ranks, the first does these while the others wait
 
 
-def run_stage(stage: str, label: str, params: Params, seed: int, root: Path) -> None:
+def run_stage(stage: str, label: str, params: Params, seed: int, root: Path, *, for_study: bool = False) -> None:
     """Run one stage unless it is complete; a failure is written into its status before it is raised.
 
-    Where this process is one of several ranks, all of them call this with the same arguments.
+    Where this process is one of several ranks, all of them call this with the same arguments. A study keeps its corpora
+    where DVC does not know of them.
     """
     limit_threads(params.launch.threads)
     connect(pick_device(params.launch.device))
     plan = plan_run(params, label, seed)
     context = Context(params, plan, root)
     run = context.stage(stage)
+    work = prepare_kept if stage == "prepare" and for_study else STAGES[stage]
     first = ranks().rank == 0
     if not on_first_rank(lambda: _claim(stage, run)):
         return
     try:
         if stage in ALONE:
-            on_first_rank(lambda: STAGES[stage](context, run))
+            on_first_rank(lambda: work(context, run))
         else:
-            STAGES[stage](context, run)
+            work(context, run)
         on_first_rank(lambda: None)  # what it wrote is there for all
     except (KeyboardInterrupt, SystemExit):
         if first:
@@ -104,7 +106,9 @@ def main() -> int:
     exit_on_signals()
     threading.Thread(target=stop_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
-        run_stage(job["stage"], job["label"], Params(**job["params"]), job["seed"], Path(job["root"]))
+        params, for_study = Params(**job["params"]), job.get("for_study", False)
+        for stage in job["stages"]:
+            run_stage(stage, job["label"], params, job["seed"], Path(job["root"]), for_study=for_study)
         disconnect()
     except UserError as error:
         print(error, file=sys.stderr)

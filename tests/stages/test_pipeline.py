@@ -20,6 +20,7 @@ from realm_lab.parameters import Params
 from realm_lab.reporting.report import write_report
 from realm_lab.runs import plan_run
 from realm_lab.tracking.run_dir import read_run_records, run_state
+from realm_lab.tracking.study_record import read_study_record, study_record_paths
 
 LINE = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
 SHARES = ("exact_match", "exact_match_span", "f1", "recall_at_1", "recall_at_5", "recall_at_20")
@@ -78,6 +79,17 @@ def test_metrics_have_the_fixed_keys(line: Path, params: Params) -> None:
     assert {"follows", "stays", "wrong", "seeds"} <= metrics["edition_swap"].keys()
     assert {"recall_at_1", "recall_at_5", "recall_at_20", "gold_recall_at_5"} <= metrics["bm25"].keys()
     assert metrics["bm25"]["recall_at_20"] > 0.5  # the questions have the words of the passages
+
+
+def test_the_default_line_is_a_study_of_two_cells(line: Path) -> None:
+    [path] = study_record_paths(line / "runs")
+    study = read_study_record(path)
+    assert (study.name, study.baseline, study.seeds) == ("default", "warm_start", (0,))
+    assert [run.cell for run in study.runs] == [cell.name for cell in study.cells] == ["warm_start", "realm"]
+    for run in study.runs:
+        record = study.record(line / "runs", run)
+        assert (record.label, record.seed, record.run_key) == (run.cell, run.seed, run.run_key)
+        assert run_state(line / "runs", record) == "COMPLETE"
 
 
 def test_the_baseline_starts_and_ends_at_the_warm_start(line: Path) -> None:

@@ -1,0 +1,1 @@
+"""Studies as data: cells, plans, tasks, launchers; searches."""

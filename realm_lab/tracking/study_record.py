@@ -1,0 +1,120 @@
+"""Studies on disk: runs/studies/<name>/study.json says which runs are compared, by which names, with which baseline.
+
+Run folders know nothing of studies, so that one run may be in several. The default pipeline is the study `default`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from realm_lab.core.files import read_json, write_json
+from realm_lab.errors import UserError
+from realm_lab.tracking.run_dir import RunRecord, read_run_record
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class StudyCell:
+    """One arm of a study. `changes`: what it changes in the baseline's parameters, dotted name -> value.
+
+    `arm` is realm, or warm_start where REALM pre-training is left out.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: str
+    title: str
+    arm: str
+    changes: dict[str, Any]
+    paper: str | None = None  # the entry of the registry of published numbers that this cell corresponds to
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """One cell at one seed; `run` is its folder under runs/."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    cell: str
+    seed: int
+    run_key: str
+    run: str
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """study.json: the design of a study and its runs, baseline first."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: str
+    question: str
+    baseline: str
+    cells: tuple[StudyCell, ...]
+    seeds: tuple[int, ...]
+    runs: tuple[StudyRun, ...]
+    metrics: tuple[str, ...] = ()  # those of interest, the most important first
+    axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameter or title -> its points, for a product
+    source: str = ""  # the study's file, relative to the project
+    format: int = FORMAT
+
+    def cell(self, name: str) -> StudyCell:
+        """The cell of that name."""
+        return next(cell for cell in self.cells if cell.name == name)
+
+    def of(self, cell: str) -> list[StudyRun]:
+        """The runs of a cell, by seed."""
+        return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
+
+    def record(self, runs: Path, run: StudyRun) -> RunRecord:
+        """run.json of one of its runs; a missing or broken one is a UserError that names it."""
+        return read_run_record(Path(runs) / run.run / "run.json")
+
+
+STUDY_RECORD = TypeAdapter(StudyRecord)
+
+
+def study_folder(runs: Path, name: str) -> Path:
+    """Where everything that is known of a study lies."""
+    return Path(runs) / "studies" / name
+
+
+def write_study_record(runs: Path, record: StudyRecord) -> Path:
+    """Write study.json over what an earlier plan of the study wrote; the same content changes nothing.
+
+    Raises:
+        UserError: a name that is no folder name.
+    """
+    for name in (record.name, *(cell.name for cell in record.cells)):
+        if not re.fullmatch(r"\w[\w.=,+-]*", name):
+            raise UserError(f"study '{record.name}': name '{name}': use letters, digits and . _ = , + - only")
+    path = study_folder(runs, record.name) / "study.json"
+    if not path.exists() or read_json(path) != STUDY_RECORD.dump_python(record, mode="json"):
+        write_json(path, STUDY_RECORD.dump_python(record, mode="json"))
+    return path
+
+
+def read_study_record(path: Path) -> StudyRecord:
+    """One study.json; a broken one is a UserError that names file and field."""
+    found = read_json(path)
+    try:
+        record = STUDY_RECORD.validate_python(found)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"]) or "the whole file"
+        raise UserError(f"{path}: {where}: {problem['msg']}; delete the file and plan the study again") from None
+    if path.parent.name != record.name:
+        raise UserError(f"{path}: the record is of study {record.name}; rename the folder back, or delete the copy")
+    return record
+
+
+def study_record_paths(runs: Path) -> list[Path]:
+    """All study.json files under `runs`, `default` first, then by name."""
+    paths = (Path(runs) / "studies").glob("*/study.json")
+    return sorted(paths, key=lambda path: (path.parent.name != "default", path.parent.name))

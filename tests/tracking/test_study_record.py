@@ -1,0 +1,81 @@
+"""Which runs a study compares: what is written is read back, and what is broken is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from realm_lab.core.files import read_json, write_json
+from realm_lab.errors import UserError
+from realm_lab.tracking.study_record import (
+    StudyCell,
+    StudyRecord,
+    StudyRun,
+    read_study_record,
+    study_record_paths,
+    write_study_record,
+)
+
+STUDY = StudyRecord(
+    name="masking",
+    question="Which spans should be masked?",
+    baseline="realm",
+    cells=(
+        StudyCell("realm", "REALM", "realm", {}, "table2.realm"),
+        StudyCell("tokens", "random tokens", "realm", {"pretrain.masking": "random_token"}),
+    ),
+    seeds=(0, 1),
+    runs=(
+        StudyRun("realm", 0, "a" * 64, "realm-s0-aaaaaaaaaaaa"),
+        StudyRun("tokens", 1, "c" * 64, "realm-s1-cccccccccccc"),
+        StudyRun("tokens", 0, "b" * 64, "realm-s0-bbbbbbbbbbbb"),
+    ),
+    metrics=("exact_match",),
+    axes={"pretrain.masking": ("salient_span", "random_token")},
+    source="experiments/masking.yaml",
+)
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    path = write_study_record(tmp_path, STUDY)
+    assert path == tmp_path / "studies" / "masking" / "study.json"
+    assert read_study_record(path) == STUDY
+    assert [run.seed for run in STUDY.of("tokens")] == [0, 1]
+    assert STUDY.cell("tokens").changes == {"pretrain.masking": "random_token"}
+
+
+def test_the_same_plan_again_touches_nothing_and_another_replaces_it(tmp_path: Path) -> None:
+    path = write_study_record(tmp_path, STUDY)
+    before = path.stat().st_mtime_ns
+    write_study_record(tmp_path, STUDY)
+    assert path.stat().st_mtime_ns == before
+    write_study_record(tmp_path, replace(STUDY, seeds=(0,)))
+    assert read_study_record(path).seeds == (0,)
+
+
+def test_the_default_study_is_listed_first(tmp_path: Path) -> None:
+    for name in ("corpora", "default", "masking"):
+        write_study_record(tmp_path, replace(STUDY, name=name))
+    assert [path.parent.name for path in study_record_paths(tmp_path)] == ["default", "corpora", "masking"]
+
+
+@pytest.mark.parametrize("name", ["../up", "", "a b", ".hidden"])
+def test_a_name_that_is_no_folder_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="use letters, digits"):
+        write_study_record(tmp_path, replace(STUDY, name=name))
+    with pytest.raises(UserError, match="use letters, digits"):
+        write_study_record(tmp_path, replace(STUDY, cells=(replace(STUDY.cells[0], name=name),)))
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_broken_record_names_file_and_field(tmp_path: Path) -> None:
+    path = write_study_record(tmp_path, STUDY)
+    found = read_json(path)
+    write_json(path, found | {"seeds": ["many"]})
+    with pytest.raises(UserError, match=r"study\.json: seeds\.0: .*delete the file and plan the study again"):
+        read_study_record(path)
+    write_json(path, found | {"name": "other"})
+    with pytest.raises(UserError, match="the record is of study other"):
+        read_study_record(path)
