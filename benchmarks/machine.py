@@ -1,37 +1,18 @@
-"""The machine: its best matrix product, its description, and how timings are summarised."""
+"""The machine: its best matrix products, its description, and how timings are summarised."""
 
 from __future__ import annotations
 
 import datetime
 import platform
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn import functional
 
-# Rows, inner size, columns: the feed-forward and the query-key-value products of the model, and a large square.
-PRODUCTS = ((1024, 384, 1536), (1024, 1536, 384), (1024, 384, 1152), (2048, 2048, 2048))
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ATTEMPTS = 5
+from realm_lab.planner.machine import PRECISIONS, matrix_peak, processor
+
 COLUMNS = ("per_second", "slowest", "fastest", "reference_is_faster_by", "at_least", "at_most")
-
-
-def matrix_peak(precision: str, least_seconds: float = 0.1) -> dict[str, float]:
-    """Best GFLOP/s of torch's matrix product at each size of PRODUCTS, and the best of all under `best`."""
-    kind = PRECISIONS[precision]
-    generator = torch.Generator().manual_seed(0)
-    found: dict[str, float] = {}
-    for rows, inner, columns in PRODUCTS:
-        left = torch.randn(rows, inner, generator=generator).to(kind)
-        right = torch.randn(columns, inner, generator=generator).to(kind)
-        seconds = best_seconds(partial(functional.linear, left, right), least_seconds)
-        found[f"{rows}x{inner}x{columns}"] = 2e-9 * rows * inner * columns / seconds
-    return found | {"best": max(found.values())}
 
 
 def peaks(tiny: bool) -> dict[str, dict[str, float]]:
@@ -39,43 +20,15 @@ def peaks(tiny: bool) -> dict[str, dict[str, float]]:
     return {precision: matrix_peak(precision, 0.01 if tiny else 0.1) for precision in PRECISIONS}
 
 
-def best_seconds(work: Callable[[], object], least_seconds: float) -> float:
-    """Seconds of one call of `work`, best of ATTEMPTS runs of at least `least_seconds`."""
-    repeats, best = 1, float("inf")
-    work()
-    for _ in range(ATTEMPTS):
-        while True:
-            started = time.perf_counter()
-            for _ in range(repeats):
-                work()
-            taken = time.perf_counter() - started
-            if taken >= least_seconds:
-                break
-            repeats *= 2
-        best = min(best, taken / repeats)
-    return best
-
-
 def description(threads: int) -> dict[str, Any]:
     """Date, processor and versions, for the record."""
     return {
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "processor": _processor(),
+        "processor": processor(),
         "threads": threads,
         "python": platform.python_version(),
         "torch": torch.__version__,
     }
-
-
-def _processor() -> str:
-    """Name of the processor and what it has for bfloat16."""
-    information = Path("/proc/cpuinfo")
-    if not information.exists():
-        return platform.processor() or platform.machine()
-    lines = [line.partition(":") for line in information.read_text().splitlines()]
-    values = {key.strip(): value.strip() for key, _, value in lines}
-    units = [unit for unit in ("avx512f", "avx512_bf16", "amx_bf16") if unit in values.get("flags", "").split()]
-    return f"{values.get('model name', platform.machine())} ({', '.join(units)})"
 
 
 def summary(seconds: Sequence[float], items: int, reference: Sequence[float]) -> dict[str, float]:

@@ -1,0 +1,205 @@
+"""Seconds and peak memory of `realm-lab index build` on toy worlds of 10,000, 100,000 and 1,000,000 passages.
+
+Each size in a fresh process, through the prepared corpus and the generation's shards on disk, the weights untrained.
+All worlds have as many passages an entity, so that lengths are alike. Run from the repository:
+python -m benchmarks.embedding_scale --help
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from realm_lab.core.files import write_json
+from realm_lab.core.process import limit_threads
+from realm_lab.corpus.prepare import prepare
+from realm_lab.corpus.store import PreparedCorpus
+from realm_lab.errors import UserError
+from realm_lab.models.initial import new_embedder
+from realm_lab.parameters import Params
+from realm_lab.retrieval.generation import GenerationStore, build_generation
+
+SIZES = (10_000, 100_000, 1_000_000)
+PASSAGES_PER_ENTITY = 250  # 6 with a fact, the rest without: an entity costs 7 ms to make, a passage far less
+MODEL = {"hidden_size": 64, "layers": 2, "heads": 4, "intermediate_size": 256, "projection_size": 64}  # preset toy
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the benchmark, print it, and write it to --output."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.embedding_scale", description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="passages (default: 1e4, 1e5, 1e6)")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="default: all")
+    parser.add_argument("--folder", type=Path, help="where the worlds are made, and found again (default: scratch)")
+    parser.add_argument("--prepare-only", action="store_true", help="make the worlds and stop")
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.child:
+        print(json.dumps(build_here(**json.loads(arguments.child))))
+        return 0
+    try:
+        result = run(arguments)
+    except UserError as error:
+        print(f"benchmarks.embedding_scale: {error}", file=sys.stderr)
+        return 2
+    if not arguments.prepare_only:
+        print(report(result))
+        if arguments.output:
+            write_json(arguments.output, result)
+    return 0
+
+
+def run(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Prepare each world, then build each index."""
+    from benchmarks.machine import description
+
+    with ExitStack() as stack:
+        folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        corpora = {size: world(size, folder) for size in arguments.sizes}
+        if arguments.prepare_only:
+            return {}
+        found = {str(size): fresh_build(corpus, MODEL, arguments.threads) for size, corpus in corpora.items()}
+    first = next(iter(found.values()))
+    for build in found.values():
+        build["time_per_passage_over_smallest"] = build["microseconds_per_passage"] / first["microseconds_per_passage"]
+        build["peak_rss_over_smallest"] = build["peak_rss_mebibytes"] / first["peak_rss_mebibytes"]
+    return {"machine": description(arguments.threads), "model": MODEL, "sizes": found}
+
+
+def parameters(passages: int, model: dict[str, int], threads: int = 0) -> Params:
+    """A toy world of so many passages and a model, in float32."""
+    if passages % (4 * PASSAGES_PER_ENTITY) or passages < 40 * PASSAGES_PER_ENTITY:
+        raise UserError(
+            f"--sizes {passages}: give multiples of {4 * PASSAGES_PER_ENTITY}, {40 * PASSAGES_PER_ENTITY} or more"
+        )
+    toy = {
+        "entities": passages // PASSAGES_PER_ENTITY,
+        "fillers_per_entity": PASSAGES_PER_ENTITY - 6,
+        "articles": 1,
+        "changed_fraction": 0.0,
+    }
+    corpus = {
+        "source": "toy",
+        "tagger": "exact",
+        "pretrain_corpus": "separate",
+        "passage_length": 40,
+        "sentence_length": 26,
+        "toy": toy,
+    }
+    return Params(
+        corpus=corpus,  # type: ignore[arg-type]
+        model={**model, "dropout": 0.0},  # type: ignore[arg-type]
+        warm_start={"embedder": {"initial_encoder": "reader"}},  # type: ignore[arg-type]
+        pretrain={"candidates": 12, "batch_size": 24, "refresh": {"interval_steps": 10}},  # type: ignore[arg-type]
+        launch={"threads": threads},  # type: ignore[arg-type]
+    )
+
+
+def world(passages: int, folder: Path) -> Path:
+    """The prepared corpus of so many passages, made where it is not there yet."""
+    target = folder / str(passages)
+    if not (target / "manifest.json").exists():
+        started = time.perf_counter()
+        prepare(parameters(passages, MODEL), target, 0)
+        print(f"{passages:,} passages prepared in {time.perf_counter() - started:.0f} s", file=sys.stderr)
+    return target
+
+
+def fresh_build(corpus: Path, model: dict[str, int], threads: int) -> dict[str, float]:
+    """Build a generation in a process of its own; see build_here."""
+    child = json.dumps({"corpus": str(corpus), "model": model, "threads": threads})
+    command = [sys.executable, "-m", "benchmarks.embedding_scale", "--child", child]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"the build of {corpus} failed: {done.stderr.strip().splitlines()[-1]}")
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def build_here(corpus: str, model: dict[str, int], threads: int) -> dict[str, float]:
+    """Build and publish a generation beside the corpus, then remove it; seconds, and memory of this process.
+
+    `anonymous` memory is what the process holds; the peak counts the pages of mapped files too, which the system takes
+    back when it needs them.
+    """
+    limit_threads(threads)
+    from realm_lab.corpus.vocabulary import load_tokenizer, special_ids
+
+    prepared = PreparedCorpus(Path(corpus))
+    passages = prepared.passages()
+    embedder = new_embedder(parameters(len(passages), model), prepared.manifest.vocabulary_size, 0, None)
+    special = special_ids(load_tokenizer(prepared.tokenizer_folder))
+    anonymous = [_anonymous_mebibytes()]
+
+    def progress(done: int, total: int) -> None:
+        anonymous.append(_anonymous_mebibytes())
+
+    with tempfile.TemporaryDirectory(dir=Path(corpus).parent) as folder:
+        started = time.perf_counter()
+        generation = build_generation(
+            GenerationStore(Path(folder), prepared.manifest.digest),
+            embedder,
+            passages,
+            special,
+            step=0,
+            passage_length=40,
+            token_budget=8192,
+            precision="float32",
+            progress=progress,
+        )
+        seconds = time.perf_counter() - started
+        assert generation is not None, "another part would have to publish"
+        assert generation.manifest.rows == len(passages), "not everything was built"
+        stored = generation.size_bytes()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    return {
+        "passages": len(passages),
+        "mean_body_wordpieces": float(passages.bodies.lengths.mean()),
+        "seconds": seconds,
+        "passages_per_second": len(passages) / seconds,
+        "microseconds_per_passage": 1e6 * seconds / len(passages),
+        "peak_rss_mebibytes": peak,
+        "anonymous_at_start_mebibytes": anonymous[0],
+        "peak_anonymous_mebibytes": max(anonymous),
+        "stored_mebibytes": stored / 2**20,
+    }
+
+
+def _anonymous_mebibytes() -> float:
+    """Memory of this process that is no file's, now."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 2**10
+    return float("nan")
+
+
+def report(result: dict[str, Any]) -> str:
+    """The table."""
+    from benchmarks.machine import table
+
+    columns = {
+        "passages/s": "passages_per_second",
+        "seconds": "seconds",
+        "time per passage, of the smallest": "time_per_passage_over_smallest",
+        "peak RSS, MiB": "peak_rss_mebibytes",
+        "of the smallest": "peak_rss_over_smallest",
+        "anonymous peak, MiB": "peak_anonymous_mebibytes",
+        "stored, MiB": "stored_mebibytes",
+    }
+    rows = [[f"{int(size):,}", *(build[key] for key in columns.values())] for size, build in result["sizes"].items()]
+    return "\n\n".join([f"{result['machine']}", table(["passages", *columns], rows)])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
