@@ -158,7 +158,7 @@ def curves_figure(
     height = 1.95 * rows + (0.2 if free_cell else 0.5)
     names = ", ".join(panel.title for panel in drawn)
     alt = f"{caption} Panels: {names}. Seeds: {', '.join(map(str, seeds))}."
-    return _render(name, caption, alt, draw, height)
+    return render(name, caption, alt, draw, height)
 
 
 def slopes_figure(
@@ -193,7 +193,7 @@ def slopes_figure(
         )
         for title, before, after in drawn
     )
-    return _render(name, caption, f"{caption} {details}.", draw, 2.7)
+    return render(name, caption, f"{caption} {details}.", draw, 2.7)
 
 
 def shares_figure(
@@ -226,7 +226,7 @@ def shares_figure(
         f"{title}: " + ", ".join(f"{part} {share:.3f}" for part, share in zip(parts, shares, strict=True))
         for title, shares in rows
     )
-    return _render(name, caption, f"{caption} {details}.", draw, 0.95 + 0.36 * len(rows))
+    return render(name, caption, f"{caption} {details}.", draw, 0.95 + 0.36 * len(rows))
 
 
 def themed(figure: Figure) -> str:
@@ -374,7 +374,8 @@ def _spread(values: dict[int, float], gap: float) -> dict[int, float]:
     return dict(zip(order, heights, strict=True))
 
 
-def _render(name: str, caption: str, alt: str, draw: Callable[[Canvas], None], height_inches: float) -> Figure:
+def render(name: str, caption: str, alt: str, draw: Callable[[Canvas], None], height_inches: float) -> Figure:
+    """One drawing in both forms; `draw` gets the empty canvas."""
     with rc_context(STYLE):
         canvas = Canvas(figsize=(WIDTH_INCHES, height_inches), layout="constrained")
         canvas.get_layout_engine().set(w_pad=0.06, h_pad=0.035, wspace=0.04, hspace=0.06)  # type: ignore[union-attr,call-arg]

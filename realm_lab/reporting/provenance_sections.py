@@ -143,10 +143,10 @@ def _wall_clock(collection: Collection) -> Table:
 
 def _parameters(collection: Collection) -> list[Block]:
     """What differs from the paper, by preset or by hand; and what differs between the labels."""
-    by_label = {label: _flat(collection.of(label)[0].record.params) for label in collection.labels}
+    by_label = {label: flat_parameters(collection.of(label)[0].record.params) for label in collection.labels}
     first = collection.treatment or collection.labels[0]
     here = by_label[first]
-    paper = _flat(Params().model_dump(mode="json"))
+    paper = flat_parameters(Params().model_dump(mode="json"))
     preset = _preset_parameters(collection.of(first)[0].record.preset)
     rows = []
     for key, value in sorted(here.items()):
@@ -171,7 +171,7 @@ def _parameters(collection: Collection) -> list[Block]:
     return blocks
 
 
-def _flat(params: dict[str, Any]) -> dict[str, Any]:
+def flat_parameters(params: dict[str, Any]) -> dict[str, Any]:
     """Dotted parameters without those that are no property of the method."""
     flat = config.flatten(params)
     return {
@@ -183,7 +183,7 @@ def _flat(params: dict[str, Any]) -> dict[str, Any]:
 
 def _preset_parameters(name: str) -> dict[str, Any] | None:
     try:
-        return _flat(Params(**config.preset_values(name) | {"preset": name}).model_dump(mode="json"))
+        return flat_parameters(Params(**config.preset_values(name) | {"preset": name}).model_dump(mode="json"))
     except (UserError, ValueError):
         return None  # A preset of another version of the project: nothing to compare with.
 

@@ -1,0 +1,271 @@
+"""`realm-lab report NAME`: reports/NAME/report.md, index.html and figures/ of a study, from the run folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from realm_lab.core.files import atomic_write, write_text
+from realm_lab.errors import UserError
+from realm_lab.reporting import markdown, page
+from realm_lab.reporting.comparison_figures import Delta, Spot, bands_figure, deltas_figure, plane_figure
+from realm_lab.reporting.confounds import confounds
+from realm_lab.reporting.document import NOTHING, Block, Code, Document, Figure, Section, Table, Text, number
+from realm_lab.reporting.figures import Panel
+from realm_lab.reporting.provenance_sections import coverage_section
+from realm_lab.reporting.statistics import Interval
+from realm_lab.reporting.study_comparison import CellResult, MetricResult, compare_study, study_rows, verdict
+from realm_lab.reporting.table import Collection, collect, curves_table, gaps, results_table, summarise
+from realm_lab.reporting.worked_examples import load_examples, worked_examples
+from realm_lab.tracking.study_record import StudyRecord, read_study_record, study_folder
+
+STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
+CURVES = (
+    Panel("retrieval_utility", "retrieval utility, weighted by p(z|x)", "nats per span"),
+    Panel("recall_at_5", "recall@5 before fine-tuning", "share of dev questions", 0.0, 1.03),
+    Panel("cloze_log_likelihood", "held-out log p(y|x)", "nats per span"),
+    Panel("index_staleness_steps", "age of the index", "steps", 0.0),
+)
+STATISTICS_NOTE = (
+    "Δ: mean over seeds of the paired difference from the baseline, with Student's 95 % interval, which covers what it "
+    "says for normal differences and too little where seeds fail now and then. p: exact sign-flip test over the seeds, "
+    "Holm-corrected over the cells of this metric; beside it the smallest p that this many seeds and cells could have "
+    "given. Examples: bootstrap over questions with the seed as block; it speaks of other questions, not other seeds."
+)
+
+
+class StudyContents:
+    """Everything that is read of a study, once."""
+
+    def __init__(self, runs: Path, name: str):
+        path = study_folder(runs, name) / "study.json"
+        if not path.exists():
+            known = ", ".join(sorted(p.parent.name for p in (Path(runs) / "studies").glob("*/study.json")))
+            raise UserError(
+                f"{path}: no such study has been swept; run `realm-lab sweep experiments/{name}.yaml`"
+                + (f" (there are: {known})" if known else "")
+            )
+        self.study: StudyRecord = read_study_record(path)
+        self.collection: Collection = collect(Path(runs), name)
+        self.points = curves_table(self.collection)
+        self.rows = study_rows(self.collection, results_table(self.collection), self.points)
+        self.results: list[MetricResult] = compare_study(self.study, self.collection, self.rows)
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """(name, title), the baseline first."""
+        ordered = sorted(self.study.cells, key=lambda cell: cell.name != self.study.baseline)
+        return [(cell.name, cell.title) for cell in ordered]
+
+
+def write_study_report(runs: Path, reports: Path, name: str) -> Path:
+    """Write the report of a study into reports/NAME; returns report.md's path. The same run folders, the same bytes.
+
+    Raises:
+        UserError: no such study.
+    """
+    contents = StudyContents(Path(runs), name)
+    document = build(contents)
+    folder = Path(reports) / name
+    kept = set()
+    for section in document.sections:
+        for block in section.blocks:
+            if isinstance(block, Figure):
+                kept.add(block.name)
+                write_text(folder / "figures" / f"{block.name}.svg", block.svg)
+                with atomic_write(folder / "figures" / f"{block.name}.png", "wb") as file:
+                    file.write(block.png)
+    for old in (folder / "figures").glob("*"):
+        if old.stem not in kept:
+            old.unlink()
+    write_text(folder / "report.md", markdown.render(document))
+    write_text(folder / "index.html", page.render(document))
+    return folder / "report.md"
+
+
+def build(contents: StudyContents) -> Document:
+    """The report's content in its order: verdict, tables, figures, cost, coverage and confounds, differences."""
+    study, collection = contents.study, contents.collection
+    examples, notes = load_examples(collection)
+    found = confounds(study, collection)
+    missing = gaps(collection)
+    warnings = [f"Incomplete: {len(missing)} of the study's pieces are missing or unfinished; see Coverage."]
+    warnings = [*(warnings if missing else []), *found, *collection.problems]
+    coverage = coverage_section(collection)
+    seeds = ", ".join(map(str, study.seeds))
+    return Document(
+        title=f"Study: {study.name}",
+        subtitle=f"baseline {study.cell(study.baseline).title} · seeds {seeds} · {len(study.runs)} runs",
+        verdict=verdict(study, contents.results),
+        flags=[
+            f"{run.label}, seed {run.record.seed}, {stage}: {'; '.join(flags)}"
+            for run in collection.runs
+            for stage, flags in run.flags.items()
+        ],
+        warnings=warnings,
+        key_numbers=[],
+        sections=[
+            Section("results", "Results", _results(contents)),
+            Section("figures", "Figures", _figures(contents)),
+            Section("cost", "Cost", [_cost(contents)]),
+            Section("cells", "What each cell changes", [_changes(study)]),
+            Section("worked-examples", "Worked examples", worked_examples(collection, examples)),
+            coverage,
+            Section("reproduce", "How to reproduce", [Code(_commands(study))]),
+        ],
+        explorer=examples,
+        explorer_notes=notes,
+    )
+
+
+def _results(contents: StudyContents) -> list[Block]:
+    if not any(result.cells[0].values for result in contents.results):
+        return [Text("No numbers yet: no run of the baseline has a complete evaluate stage.", missing=True)]
+    blocks: list[Block] = []
+    for result in contents.results:
+        rows = [_row(cell, result) for cell in result.cells]
+        notes = [STATISTICS_NOTE] if not blocks else []
+        papers = {cell.paper.source for cell in result.cells if cell.paper}
+        if any("paper" in row for row in rows):
+            notes.append(f"Paper: {'; '.join(sorted(papers))}. Another data set: compare directions, not numbers.")
+        if result.agreement:
+            found = result.agreement
+            notes.append(
+                f"Order of the {found.cells} cells that the paper has: Kendall's tau {number(found.tau, 2)} "
+                f"(over resampled seeds {number(found.interval.low, 2)} to {number(found.interval.high, 2)}; "
+                f"p {number(found.p, 3)} of no relation)."
+            )
+        frame = pd.DataFrame(rows).fillna(NOTHING)
+        blocks.append(Table(f"{result.name[0].upper()}{result.name[1:]}.", frame, notes=tuple(notes)))
+    return blocks
+
+
+def _row(cell: CellResult, result: MetricResult) -> dict[str, str]:
+    summary = summarise(cell.values.values())
+    digits = 1 if result.metric in ("wall_seconds", "index_staleness_steps") else 3
+    row = {"cell": cell.cell.title, "n": str(summary.n if summary else 0)}
+    row["mean ± sd"] = NOTHING
+    row["range"] = NOTHING
+    if summary:
+        spread = f" ± {number(summary.sd, digits)}" if summary.sd is not None else ""
+        row["mean ± sd"] = f"{number(summary.mean, digits)}{spread}"
+        row["range"] = f"{number(summary.low, digits)} to {number(summary.high, digits)}"
+    found = cell.comparison
+    row["Δ"] = signed(found.mean, digits) if found else NOTHING
+    row["95 %"] = _interval(found.interval, digits) if found else NOTHING
+    row["p (smallest)"] = f"{number(cell.corrected_p)} ({number(cell.smallest_p)})" if found else NOTHING
+    if cell.per_example is not None:
+        row["95 %, examples"] = _interval(cell.per_example, digits)
+    row["finding"] = cell.finding if found else ("baseline" if cell is result.cells[0] else "no data")
+    if cell.paper and result.metric in cell.paper.values:
+        value = cell.paper.values[result.metric]
+        row["paper"] = number(value)
+        row["paper Δ"] = signed(value - cell.paper.baseline[result.metric], 3)
+    return row
+
+
+def _figures(contents: StudyContents) -> list[Block]:
+    pretrain = contents.points[contents.points["stage"] == "pretrain"]
+    panels = []
+    for result in contents.results[:3]:
+        deltas = [
+            Delta(cell.cell.title, cell.comparison.deltas, cell.comparison.mean, *cell.comparison.interval)
+            for cell in result.cells[1:]
+            if cell.comparison
+        ]
+        panels.append((result.name, deltas))
+    seeds = ", ".join(map(str, contents.study.seeds))
+    drawn = [
+        deltas_figure(
+            "deltas",
+            "Paired differences from the baseline: a tick a seed, the dot their mean, the line Student's 95 % interval "
+            f"(seeds {seeds}).",
+            panels,
+        ),
+        bands_figure(
+            "curves",
+            f"Over pre-training: mean over seeds, band from the lowest to the highest (seeds {seeds}).",
+            pretrain,
+            CURVES,
+            contents.cells,
+        ),
+        *_planes(contents),
+    ]
+    return [figure for figure in drawn if figure] or [Text("No figures: there are no numbers yet.", missing=True)]
+
+
+def _planes(contents: StudyContents) -> list[Figure | None]:
+    """Quality against cost, and against staleness where that differs."""
+    metric = next((m for m in contents.study.metrics if m in ("exact_match", "recall_at_5")), None)
+    if metric is None or metric not in contents.rows:
+        return []
+    name = next(result.name for result in contents.results if result.metric == metric)
+
+    def spots(column: str, scale: float) -> list[Spot]:
+        rows = contents.rows[contents.rows[[column, metric]].notna().all(axis=1)]
+        return [
+            Spot(label, x / scale, y) for label, x, y in zip(rows["label"], rows[column], rows[metric], strict=True)
+        ]
+
+    cost = plane_figure(
+        "cost",
+        f"{name[0].upper()}{name[1:]} against the time that a run took; light dots are runs, heavy ones cell means.",
+        spots("wall_seconds", 60.0),
+        contents.cells,
+        ("wall-clock, minutes", name),
+    )
+    ages = spots("index_staleness_steps", 1.0)
+    if len({round(spot.x, 1) for spot in ages}) < 3:
+        return [cost]
+    caption = f"{name[0].upper()}{name[1:]} against the mean age of the index during pre-training, as measured."
+    return [cost, plane_figure("staleness", caption, ages, contents.cells, ("mean age, steps", name), is_log=True)]
+
+
+def _cost(contents: StudyContents) -> Block:
+    rows = []
+    for name, title in contents.cells:
+        runs = [run for run in contents.collection.of(name) if run.is_complete]
+        row: dict[str, Any] = {"cell": title, "runs": str(len(runs))}
+        for stage in STAGES:
+            times = [run.statuses[stage].wall_seconds / 60 for run in runs if stage in run.statuses]
+            row[stage.replace("_", " ")] = number(sum(times) / len(times), 1) if times else NOTHING
+        mine = contents.points[(contents.points["label"] == name) & (contents.points["stage"] == "pretrain")]
+        share = mine[mine["metric"] == "refresh_flop_share"]["value"]
+        row["refresh share of FLOPs"] = number(float(share.mean()), 3) if len(share) else NOTHING
+        rows.append(row)
+    note = "A stage that runs share was run once and is counted in each."
+    return Table("Mean wall-clock minutes of a run, by stage.", pd.DataFrame(rows), notes=(note,))
+
+
+def _changes(study: StudyRecord) -> Block:
+    base = study.cell(study.baseline)
+    rows = []
+    for cell in study.cells:
+        parts = [f"{key} = {value}" for key, value in cell.changes.items()]
+        if cell.arm != base.arm:
+            parts.append("no REALM pre-training" if cell.arm == "warm_start" else "with REALM pre-training")
+        rows.append({"cell": cell.name, "title": cell.title, "changes": "; ".join(parts) or "nothing: the baseline"})
+    return Table("Against the baseline's parameters.", pd.DataFrame(rows))
+
+
+def _commands(study: StudyRecord) -> str:
+    source = study.source or f"experiments/{study.name}.yaml"
+    return (
+        f"realm-lab sweep {source}              # runs what is missing, then writes this report\n"
+        f"realm-lab sweep {source} --dry-run    # what that would be\n"
+        f"realm-lab report {study.name}                        # only this report, from the run folders"
+    )
+
+
+def signed(value: float, digits: int) -> str:
+    """With its sign, a true minus."""
+    text = number(value, digits)
+    return text if text[0] in "−0" and not text.strip("0.−") else (text if value < 0 else f"+{text}")
+
+
+def _interval(interval: Interval, digits: int) -> str:
+    if interval.high == float("inf"):
+        return "unbounded"
+    return f"{signed(interval.low, digits)} to {signed(interval.high, digits)}"
