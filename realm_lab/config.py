@@ -11,11 +11,13 @@ import json
 import re
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import YAMLError
 
 from realm_lab.errors import UserError
@@ -31,15 +33,37 @@ def load(path: Path | str = "params.yaml", overrides: dict[str, Any] | None = No
     Raises:
         UserError: one line naming the key, the nearest valid one, and the line of the file.
     """
+    source = read_source(path, overrides)
+    return _validate(source.values, source.path, source.document)
+
+
+class Source(NamedTuple):
+    """A parameter file over its preset, nothing validated yet. `document` knows the lines of the file."""
+
+    path: Path
+    document: Any
+    values: dict[str, Any]
+
+
+def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Source:
+    """`path` over its preset, with `overrides` (dotted key -> value) on top; one of them may be the preset."""
     path = Path(path)
-    document = _read_yaml(path)
+    document = read_yaml(path)
     given = _without_empty(document)
     for key, value in (overrides or {}).items():
         _set_dotted(given, key, value)
     preset = given.get("preset", "toy")
     values = _merge(preset_values(preset, path), given)
     values["preset"] = preset
-    return _validate(values, path, document)
+    return Source(path, document, values)
+
+
+def lay_over(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of nested `values` with `overrides` (dotted key -> value) on top."""
+    top: dict[str, Any] = {}
+    for key, value in overrides.items():
+        _set_dotted(top, key, value)
+    return _merge(values, top)
 
 
 def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, Any]:
@@ -48,7 +72,7 @@ def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, An
         near = difflib.get_close_matches(str(name), PRESETS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise UserError(f"{source}: preset '{name}' is not one of {', '.join(PRESETS)}{hint}")
-    return _without_empty(_read_yaml(PRESET_FOLDER / f"{name}.yaml"))
+    return _without_empty(read_yaml(PRESET_FOLDER / f"{name}.yaml"))
 
 
 def flatten(params: BaseModel | dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -139,7 +163,8 @@ def show(value: Any) -> str:
     return str(value)
 
 
-def _read_yaml(path: Path) -> Any:
+def read_yaml(path: Path) -> Any:
+    """A YAML file of `key: value` lines, with their places; anything else is a UserError that names file and line."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -154,6 +179,8 @@ def _read_yaml(path: Path) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        if isinstance(error, DuplicateKeyError):
+            problem = re.sub(" with value.*", "; keep one of the two, or rename it", str(problem), flags=re.DOTALL)
         raise UserError(f"{path}{line}: not valid YAML ({problem})") from None
     if document is None:
         return {}
@@ -196,13 +223,14 @@ def _validate(values: dict[str, Any], path: Path, document: Any) -> Params:
     try:
         return Params(**values)
     except ValidationError as error:
-        raise UserError(_explain(error.errors()[0], path, document)) from None
+        raise UserError(explain(error.errors()[0], path, document)) from None
 
 
-def _explain(problem: Any, path: Path, document: Any) -> str:
+def explain(problem: Any, path: Path, document: Any) -> str:
+    """What pydantic found wrong, in one line: the file with its line, the parameter, the nearest one or the remedy."""
     location = [str(part) for part in problem["loc"]]
     key = ".".join(location)
-    line = _line_of(document, location)
+    line = line_of(document, location)
     where = f"{path}, line {line}" if line else str(path)
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, parameter_names(), n=1, cutoff=0.0)
@@ -210,7 +238,7 @@ def _explain(problem: Any, path: Path, document: Any) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if not isinstance(problem.get("input"), str | int | float | list):  # of a section: which of its lines is meant?
         named = [*location, *message.split()[0].strip(":,").split(".")]
-        line = _line_of(document, named) or line
+        line = line_of(document, named) or line
         where = f"{path}, line {line}" if line else str(path)
     subject = f"parameter '{key}': " if key else ""
     given = problem.get("input")
@@ -236,7 +264,7 @@ def _sections_in(annotation: Any) -> list[type[BaseModel]]:
     return []
 
 
-def _line_of(document: Any, location: list[str]) -> int | None:
+def line_of(document: Any, location: list[str]) -> int | None:
     """The 1-based line of a key in the YAML document, or of its nearest section."""
     line = None
     for part in location:

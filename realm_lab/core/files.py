@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from realm_lab.errors import UserError
+
+SETTLED_SECONDS = 2.0  # a file written this recently may be written again without its size and times telling
 
 
 @contextmanager
@@ -99,9 +103,24 @@ def digest(value: Any) -> str:
 
 
 def digest_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hex; a missing file is a UserError."""
+    """SHA-256 of a file's bytes, as hex, remembered while the file stays as it is; a missing one is a UserError."""
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        found = os.stat(path)
+        if time.time() - max(found.st_mtime, found.st_ctime) < SETTLED_SECONDS:
+            return _digest_bytes(Path(path))
+        return _digest_unchanged(
+            os.path.abspath(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        )
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path in params.yaml") from None
+
+
+def _digest_bytes(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@functools.lru_cache(maxsize=10_000)
+def _digest_unchanged(path: str, *identity: int) -> str:
+    """The digest of a file of this device, inode, size and times."""
+    return _digest_bytes(Path(path))

@@ -163,3 +163,15 @@ def test_the_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:
     assert digest_file(path) == hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.raises(UserError, match=r"absent\.txt: no such file; check the path in params\.yaml"):
         digest_file(tmp_path / "absent.txt")
+
+
+def test_the_digest_of_a_changed_file_is_new_whatever_its_age(tmp_path: Path) -> None:
+    """Digests are remembered by size and times: a file of old times that changes must not keep its digest."""
+    path = tmp_path / "corpus.txt"
+    found = []
+    for text in ("one", "two", "three"):
+        path.write_text(text, encoding="utf-8")
+        os.utime(path, (1_000_000, 1_000_000))
+        found.append(digest_file(path))
+        assert digest_file(path) == found[-1] == hashlib.sha256(text.encode()).hexdigest()
+    assert len(set(found)) == 3
