@@ -3,7 +3,7 @@
 Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
 fine-tuning), "code" is the code released with REALM, for what the papers leave open. Where paper and code differ, both
 are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file and
-parameter_sections.py, which holds the sections Refresh and Watch.
+parameter_sections.py, which holds the sections Search, Refresh and Watch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from realm_lab.parameter_sections import (
     Positive,
     Rate,
     Refresh,
+    Search,
     Section,
     Watch,
 )
@@ -269,6 +270,7 @@ class Pretrain(Section):
     """Queries a step, over all devices (Guu, section 4.3)."""
     search_query: Literal["stale", "fresh"] = "stale"
     """Search with the query tower behind the index (code), or with the current one."""
+    search: Search = Search()
     refresh: Refresh = Refresh()
     reader: Optimiser = Optimiser()
     retriever: Optimiser = Optimiser()
@@ -393,6 +395,15 @@ class Launch(Section):
     builder: Literal["inline", "process"] = "inline"
     """Who embeds the passages of a refresh during pre-training: the trainer itself, or a process beside it, with the
     same numbers. A process helps where an index may be late (pretrain.refresh.delay_steps or swap)."""
+    builder_silence_seconds: Positive = 1800
+    """A builder process that gives no sign of life for so long is ended and started again; it gives one after each
+    8,192 passages, and before the first of them."""
+    builder_backoff_seconds: Annotated[float, Field(ge=0.0)] = 1.0
+    """Before a builder process that failed (crashed, silent, a full disk) is started again; twice as long after each
+    further failure in a row. Meanwhile training goes on with the old index, and its status says so."""
+    builder_failures: NonNegative = 5
+    """Failures of the builder process in a row, no part of an index finished in between, after which one more stops the
+    run; it resumes when run again."""
     ranks: Positive = 1
     """Processes of one run, each with a share of every batch (data parallel)."""
     micro_batch: NonNegative = 0
@@ -443,6 +454,12 @@ class Params(Section):
             )
         if self.launch.micro_batch > self.pretrain.batch_size:
             raise ValueError("launch.micro_batch is larger than pretrain.batch_size; lower it, or set it to 0")
+        parts = self.pretrain.search.parts
+        if parts and self.model.projection_size % parts:
+            raise ValueError(
+                f"pretrain.search.parts: {parts} parts do not divide the {self.model.projection_size} numbers of "
+                "model.projection_size; choose a divisor, or 0"
+            )
         refresh, builder = self.pretrain.refresh, self.launch.builder
         if refresh.swap == "ready" and builder != "process":
             raise ValueError(

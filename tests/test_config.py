@@ -131,6 +131,19 @@ REFRESHES: list[Any] = [
     ({"swap": "ready", "policy": "never"}, "swap: ready needs whole generations", "set swap to fixed"),
     ({"swap": "ready", "delay_steps": 3}, "swap: ready takes an index when it is there", "hold_generations to 0"),
 ]
+# Of the search of the index.
+SEARCHES: list[Any] = [
+    ({"lists": 3}, "lists is a setting of ivf_flat and ivf_pq, not of backend: exact", "set it to 0"),
+    ({"backend": "hnsw", "probes": 3}, "probes is a setting of ivf_flat and ivf_pq, not of backend: hnsw", "to 0"),
+    ({"backend": "ivf_flat", "parts": 2}, "parts is a setting of ivf_pq, not", "set it to 0"),
+    ({"backend": "sq8", "bits": 2}, "bits is a setting of ivf_pq, not", "set it to 0"),
+    ({"backend": "faiss_flat", "links": 2}, "links is a setting of hnsw, not", "set it to 0"),
+    ({"backend": "ivf_pq", "neighbours": 2}, "neighbours is a setting of hnsw, not", "set it to 0"),
+    ({"overfetch": 2}, "overfetch takes more from FAISS", "set it to 0"),
+    ({"rescore": False}, "rescore: false keeps the scores of FAISS", "set true"),
+    ({"backend": "ivf_pq", "lists": 4, "probes": 5}, "probes 5 is more than lists 4", "lower it"),
+    ({"backend": "ivf_pq", "parts": 7}, "pretrain.search.parts: 7 parts do not divide the 64 numbers", "divisor, or 0"),
+]
 # Parameters that contradict each other, laid over the toy preset: what the message names, and its remedy.
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"corpus.toy.entities": 81}, "'corpus.toy': entities 81 is not divisible by the 4", "choose a multiple of 4"),
@@ -162,6 +175,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"pretrain.masking": "random_span", "pretrain.salient_spans": 2}, "salient_spans", "set it to 1"),
     ({"pretrain.masking": "random_token", "pretrain.mask_rate": 0.0}, "mask_rate 0 would mask one", "raise it"),
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "choose salient or by_span"),
+    *[({f"pretrain.search.{key}": value for key, value in change.items()}, *said) for change, *said in SEARCHES],
     *[({f"pretrain.refresh.{key}": value for key, value in change.items()}, *said) for change, *said in REFRESHES],
     ({"pretrain.refresh.swap": "ready"}, "launch.builder: inline is never late", "swap to fixed"),
     ({"launch.builder": "process", "pretrain.refresh.policy": "staggered"}, "whole generations", "set it to inline"),

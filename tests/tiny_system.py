@@ -75,7 +75,7 @@ class TinySystem(NamedTuple):
     reader: Reader
     embedder: Embedder
 
-    def retriever(self, search_query: str = "fresh", embedder: Embedder | None = None) -> Retriever:
+    def retriever(self, search_query: str = "fresh", embedder: Embedder | None = None, **search: Any) -> Retriever:
         """A retriever whose index is not yet built."""
         return Retriever(
             embedder or self.embedder,
@@ -87,6 +87,7 @@ class TinySystem(NamedTuple):
             token_budget=self.params.launch.token_budget,
             precision="float32",
             search_query=search_query,
+            **search,
         )
 
     def built_retriever(self) -> Retriever:

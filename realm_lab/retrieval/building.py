@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ from realm_lab.retrieval.shards import (
     Manifest,
     SearchFile,
     Shard,
+    ShardedRows,
     free_bytes,
     generation_name,
     problems,
@@ -114,13 +116,15 @@ class Building:
         """Say that we are alive; a lease that was lost is a UserError."""
         self._lease.beat()
 
-    def embeddings(self) -> list[Tensor]:
-        """The shards, memory-mapped, once all are written; for an approximate index to be built before publishing."""
+    def matrix(self) -> ShardedRows:
+        """The embeddings, memory-mapped, once all are written."""
         self._check_all_written()
-        return Generation(self.identity.name, self._manifest(None), self.folder).parts()
+        return Generation(self.identity.name, self._manifest(None), self.folder).matrix()
 
-    def publish(self, *, make_current: bool = True, search: SearchFile | None = None) -> Generation:
+    def publish(self, *, make_current: bool = True, search: WriteSearch | None = None) -> Generation:
         """Verify every byte and make the generation visible, whole, at one instant; again, it changes nothing.
+
+        `search` writes an approximate index into the folder before.
 
         Raises:
             UserError: a shard is missing, or is not what was written: that one is then to be written again.
@@ -130,7 +134,7 @@ class Building:
             generation = published(self._store, self.identity)
             if generation is None:
                 self._check_all_written()
-                self._seal(search)
+                self._seal(search(self) if search is not None else None)
             with store_lock(self._store):
                 if generation is None:
                     os.replace(self.folder, self._store / self.identity.name)
@@ -140,11 +144,11 @@ class Building:
             shutil.rmtree(self._records, ignore_errors=True)
         return generation
 
-    def publish_if_last(self, *, make_current: bool = True) -> Generation | None:
+    def publish_if_last(self, *, make_current: bool = True, search: WriteSearch | None = None) -> Generation | None:
         """Publish when every part is written; None while another part has shards to write."""
         if self._without_record(self.identity.shards):
             return None
-        return self.publish(make_current=make_current)
+        return self.publish(make_current=make_current, search=search)
 
     def _adopt(self) -> None:
         """Keep what is right of an interrupted build of the same identity, and nothing else."""
@@ -233,6 +237,9 @@ class Building:
 
     def _record(self, number: int) -> Path:
         return self._records / f"{shard_name(number)}.json"
+
+
+WriteSearch = Callable[[Building], SearchFile]
 
 
 def store_lock(store: Path) -> AbstractContextManager[None]:

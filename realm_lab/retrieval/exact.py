@@ -10,6 +10,9 @@ that bound, stays below the count-th best true score so far holds nothing that b
 the rows that pass the same test get their true score (search.true_scores). So the result is the one that scoring every
 row would give, to the last bit. Where half precision lets too many rows of a chunk through (near-ties), the chunk is
 read again in float32, whose bound is about 200 times tighter; however many are left are then scored in pieces.
+
+A processor multiplies bfloat16 no faster by one column than by sixteen. For so few queries the first reading is of one
+byte a number, each row in units of its own largest number / 127: a quarter of what float32 is, under the same bound.
 """
 
 # Shapes: N passages, B queries, K results, n rows of a chunk, g its blocks, S rows of a block, G blocks of the index,
@@ -25,10 +28,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from realm_lab.errors import UserError
-from realm_lab.retrieval.search import Best, Exclusion, Forbidden, SearchResult, checked_queries, true_scores
+from realm_lab.retrieval.search import Best, Exclusion, Forbidden, Matrix, SearchResult, checked_queries, true_scores
 
 CHUNK_SCORES = {"cpu": 1 << 22, "cuda": 1 << 26}  # held at once: 8 MiB of bfloat16; 256 MiB of float32
-CHUNK_ROWS = {"cpu": 1 << 17, "cuda": 1 << 22}  # most rows of a chunk, for few queries
+CHUNK_ROWS = {"cpu": 1 << 18, "cuda": 1 << 22}  # most rows of a chunk, for few queries
 LARGEST_SCORE = 1e38
 MOST_QUERIES = 512  # searched together
 BLOCK_ROWS = 128
@@ -42,6 +45,11 @@ SUM_ERROR = 2.0**-22  # float32, also where a matrix unit chops instead of round
 DOUBLE_ERROR = 2.0**-50
 # Of a finished score: half a unit is 2^-8, 2^-24, 2^-53.
 STORED_ERROR = {torch.bfloat16: 2.0**-7.9, torch.float32: 2.0**-23, torch.float64: 2.0**-52}
+FEW_QUERIES = 4  # for which a copy in bytes is read first; measured: a bfloat16 product takes over from 6
+MANY_QUERIES = 64  # from which the columns alone fill a vector register
+BYTE = 127  # the largest of them
+SMALLEST_UNIT = 2.0**-60  # of a row of bytes; a row of zeros has it
+BYTE_WIDTH = 32  # numbers of a vector that the product of bytes takes together
 REDUCED_ERROR = 2.0**-6.9  # float32 products that torch was allowed to take in bfloat16 or TF32
 UNDERFLOW = 2.0**-125  # absolute, per product: numbers below float32's normal range may be flushed to zero
 
@@ -49,10 +57,11 @@ UNDERFLOW = 2.0**-125  # absolute, per product: numbers below float32's normal r
 class _Scan(NamedTuple):
     """One way of reading the embeddings: rows_ND / scale less the centre, and what it can be wrong by, per block."""
 
-    rows_ND: Tensor
+    rows_ND: Matrix
     centre_D: Tensor | None  # float64; None: the embeddings themselves, neither shifted nor scaled
     scale: float
     error_G2: Tensor  # largest |d / scale - centre - row| and largest |row| of each block, float64
+    unit_N: Tensor | None = None  # bfloat16, of rows of bytes
 
 
 class _Queries(NamedTuple):
@@ -71,16 +80,20 @@ class ExactSearch:
 
     name = "exact"
 
-    def __init__(self, embeddings_ND: Tensor, *, half: bool | None = None, block_rows: int | None = None):
-        """`half`: scan a bfloat16 copy (by default of a large index, where the processor multiplies bfloat16 fast)."""
+    def __init__(self, embeddings_ND: Matrix, *, half: bool | None = None, block_rows: int | None = None):
+        """`half`: scan a bfloat16 copy (by default of a large index in memory, where the processor multiplies
+        bfloat16 fast)."""
         self.embeddings_ND = embeddings_ND
         self._total, self._size = embeddings_ND.shape
         self._block = block_rows or (BLOCK_ROWS if self._total >= SMALL_INDEX else SMALL_BLOCK_ROWS)
         self._largest = _largest(embeddings_ND)
         self._forbidden = Forbidden(self._total)
         if half is None:
-            half = self._total >= SMALL_INDEX and _multiplies_bfloat16(embeddings_ND.device)
+            large = self._total >= SMALL_INDEX and isinstance(embeddings_ND, Tensor)
+            half = large and _multiplies_bfloat16(embeddings_ND.device)
         self._scans = ([self._prepare(torch.bfloat16)] if half else []) + [self._prepare(torch.float32)]
+        self._reads_bytes = half and _multiplies_bytes(embeddings_ND.device) and self._size % BYTE_WIDTH == 0
+        self._bytes: _Scan | None = None  # made when it is first wanted
 
     @torch.no_grad()
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult:
@@ -107,13 +120,17 @@ class ExactSearch:
         kind = query_BD.device.type
         width = min(CHUNK_ROWS[kind], CHUNK_SCORES[kind] // len(query_BD)) // self._block * self._block
         width = max(width, self._block)
-        readings = [self._read(scan, query_BD, min(width, self._total + self._block)) for scan in self._scans]
+        scans = self._scans
+        if self._reads_bytes and len(query_BD) <= FEW_QUERIES:
+            self._bytes = self._bytes or self._prepare(torch.int8)
+            scans = [self._bytes, *scans]
+        readings = [self._read(scan, query_BD, min(width, self._total + self._block)) for scan in scans]
         starts = range(0, self._total, width)
         border = torch.searchsorted(row_P, torch.tensor([*starts, self._total], device=row_P.device)).tolist()
         for number, start in enumerate(starts):
             own = slice(border[number], border[number + 1])
             length = min(width, self._total - start)
-            for scan, queries in zip(self._scans, readings, strict=True):
+            for scan, queries in zip(scans, readings, strict=True):
                 found = self._survivors(scan, queries, best.scores_BK, start, length, query_P[own], row_P[own])
                 if len(found[0]) <= MOST_PAIRS:
                     break
@@ -129,14 +146,18 @@ class ExactSearch:
         """
         blocks = -(-length // self._block)
         score_nB = queries.score_nB[: blocks * self._block]
-        _product(scan.rows_ND[start : start + length], queries.read_DB, score_nB[:length])
+        rows_nD = scan.rows_ND[start : start + length]
+        if scan.unit_N is None:
+            _product(rows_nD, queries.read_DB, score_nB[:length])
+        else:
+            _byte_product(rows_nD, scan.unit_N[start : start + length], queries.read_DB, score_nB[:length])
         score_nB[length:] = -torch.inf
         if len(row_P):
             score_nB[row_P - start, query_P] = -torch.inf
         score_gSB = score_nB.view(blocks, self._block, -1)
         first = start // self._block
         bound_gB = scan.error_G2[first : first + blocks] @ queries.error_2B + queries.error_B
-        peak_gB, stored = score_gSB.amax(1).double(), STORED_ERROR[score_nB.dtype]
+        peak_gB, stored = _peaks(score_gSB).double(), STORED_ERROR[score_nB.dtype]
         highest_gB = _true(peak_gB + peak_gB.abs() * stored + bound_gB, queries.scale_B, queries.shift_B)
         # Rows of earlier chunks come first among equals, so rows of this one must do better than the last of them.
         least_B, count = best_BK[:, -1], best_BK.shape[1]
@@ -155,30 +176,38 @@ class ExactSearch:
         return start + block_H[hot_M] * self._block + place_M, query_H[hot_M]
 
     def _prepare(self, kind: torch.dtype) -> _Scan:
-        """Copy the embeddings in half precision, shifted and scaled, or take them as they are; measure both."""
+        """Copy the embeddings in half precision or bytes, shifted and scaled, or take them as they are; measure it."""
         stored_ND = self.embeddings_ND
         blocks = -(-self._total // self._block)
         error_G2 = torch.zeros(blocks, 2, dtype=torch.float64, device=stored_ND.device)
-        centre_D, scale, copy_ND = None, 1.0, stored_ND
-        if kind == torch.bfloat16:
+        centre_D, scale, copy_ND, unit_N = None, 1.0, stored_ND, None
+        if kind != torch.float32:
             scale = 2.0 ** math.ceil(math.log2(self._largest)) if self._largest else 1.0
             sample_ND = stored_ND[:: max(1, self._total // CENTRE_ROWS)].double() / scale
             centre_D = sample_ND.sum(0) / max(1, len(sample_ND))
-            copy_ND = torch.empty_like(stored_ND, dtype=kind, memory_format=torch.contiguous_format)
+            copy_ND = torch.empty(stored_ND.shape, dtype=kind, device=stored_ND.device)
+            if kind == torch.int8:
+                unit_N = torch.empty(self._total, dtype=torch.bfloat16, device=stored_ND.device)
         step = max(1, PREPARED_ROWS // self._block) * self._block
         for start in range(0, self._total, step):
             row_nD = stored_ND[start : start + step].double()
             lost_n = torch.zeros(len(row_nD), dtype=torch.float64, device=row_nD.device)
             if centre_D is not None:
-                exact_nD = row_nD / scale - centre_D
-                copy_ND[start : start + len(row_nD)] = exact_nD
-                row_nD = copy_ND[start : start + len(row_nD)].double()
+                exact_nD, unit_n1 = row_nD / scale - centre_D, None
+                if unit_N is not None:
+                    # Raised by more than its own rounding can take: no row has a number above BYTE units.
+                    unit_n = (exact_nD.abs().amax(1) / BYTE * (1 + 2.0**-8)).clamp(min=SMALLEST_UNIT)
+                    unit_N[start : start + len(row_nD)] = unit_n
+                    unit_n1 = unit_N[start : start + len(row_nD), None].double()
+                copy_nD = copy_ND[start : start + len(row_nD)]
+                copy_nD.copy_(exact_nD if unit_n1 is None else (exact_nD / unit_n1).round())
+                row_nD = copy_nD.double() if unit_n1 is None else copy_nD.double() * unit_n1
                 lost_n = (exact_nD - row_nD).norm(dim=1)
             both_n2 = functional.pad(
                 torch.stack([lost_n, row_nD.norm(dim=1)], 1), (0, 0, 0, -len(row_nD) % self._block)
             )
             error_G2[start // self._block :][: len(both_n2) // self._block] = both_n2.view(-1, self._block, 2).amax(1)
-        return _Scan(copy_ND, centre_D, scale, error_G2)
+        return _Scan(copy_ND, centre_D, scale, error_G2, unit_N)
 
     def _read(self, scan: _Scan, query_BD: Tensor, width: int) -> _Queries:
         """Round the queries as the scan wants them, and measure what that loses."""
@@ -218,7 +247,22 @@ def _product(rows_nD: Tensor, read_DB: Tensor, score_nB: Tensor) -> None:
         torch.mm(rows_nD.to(read_DB.dtype), read_DB, out=score_nB)
 
 
-def _largest(embeddings_ND: Tensor) -> float:
+def _byte_product(rows_nD: Tensor, unit_n: Tensor, read_DB: Tensor, score_nB: Tensor) -> None:
+    """The same of rows of bytes and their units: summed in float32, multiplied by the unit, stored in bfloat16."""
+    score_nB.copy_(torch._weight_int8pack_mm(read_DB.T.contiguous(), rows_nD, unit_n).T)
+
+
+def _peaks(score_gSB: Tensor) -> Tensor:
+    """The largest score of each block; for few queries by halves, whole slices, where `amax` goes number by number."""
+    if score_gSB.shape[2] >= MANY_QUERIES or score_gSB.is_cuda:
+        return score_gSB.amax(1)
+    while score_gSB.shape[1] > 1:
+        half = (score_gSB.shape[1] + 1) // 2
+        score_gSB = torch.maximum(score_gSB[:, :half], score_gSB[:, -half:])
+    return score_gSB[:, 0]
+
+
+def _largest(embeddings_ND: Matrix) -> float:
     """The largest absolute number; refuses what is not finite."""
     largest = 0.0
     for start in range(0, len(embeddings_ND), CHUNK_ROWS["cpu"]):
@@ -236,3 +280,9 @@ def _multiplies_bfloat16(device: torch.device) -> bool:
     """Whether a product of bfloat16 matrices is faster than one of float32 there."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return device.type != "cpu" or any(getattr(torch.cpu, name, bool)() for name in names)
+
+
+def _multiplies_bytes(device: torch.device) -> bool:
+    """Whether a product of a bfloat16 query and rows of bytes is summed in float32 there, and fast."""
+    fast = hasattr(torch, "_weight_int8pack_mm") and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+    return device.type == "cpu" and fast

@@ -9,6 +9,8 @@ FAISS proposes passages; what is forbidden is taken out of more than enough of t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from realm_lab.retrieval.search import (
     Best,
     Exclusion,
     Forbidden,
+    Matrix,
     SearchBackend,
     SearchResult,
     checked_queries,
@@ -41,18 +44,20 @@ OVERFETCH = {"faiss_flat": 2, "ivf_flat": 2, "ivf_pq": 16, "hnsw": 2, "sq8": 4}
 class FaissSettings:
     """How an index is built and searched; 0 takes what suits the number of passages (`resolved`)."""
 
-    nlist: int = 0
+    lists: int = 0
     """Inverted lists; 0: 4 sqrt(N), at least 39 passages each."""
-    nprobe: int = 0
+    probes: int = 0
     """Lists that a query looks into; 0: a sixteenth of them, 8 at least."""
-    m: int = 0
-    """Parts that product quantisation cuts a vector into, or links of a passage in HNSW; 0: D/4 at most, or 32."""
+    parts: int = 0
+    """Parts that product quantisation cuts a vector into; 0: the most that divide it, up to D/4."""
     bits: int = 0
     """Bits of each part's code; 0: 8, fewer for few passages."""
-    ef_construction: int = 200
+    links: int = 0
+    """Links of a passage in HNSW; 0: 32."""
+    build_neighbours: int = 200
     """Neighbours that HNSW weighs for a new passage."""
-    ef_search: int = 128
-    """Neighbours that HNSW weighs for a query."""
+    neighbours: int = 0
+    """Neighbours that HNSW weighs for a query; 0: 128."""
     training_rows: int = 0
     """Passages that lists and codes are learned from; 0: 64 a list or code."""
     overfetch: int = 0
@@ -61,22 +66,26 @@ class FaissSettings:
     """Score what was found with the true vectors; else by FAISS's own, approximate scores."""
     seed: int = 0
     """Of the training sample and of FAISS's k-means."""
+    threads: int = 1
+    """Of FAISS; 0: as many as torch has. One makes the same index and the same results on every machine like this."""
     gpu: bool = False
     """Search on all GPUs (the extra `gpu`)."""
 
     def resolved(self, kind: str, total: int, size: int) -> FaissSettings:
         """With numbers in place of every 0; what cannot be is a UserError."""
         _check_settings(self, kind, total, size)
-        nlist = self.nlist or max(1, min(round(4 * math.sqrt(total)), total // ROWS_A_LIST))
+        lists = self.lists or max(1, min(round(4 * math.sqrt(total)), total // ROWS_A_LIST))
         parts = max(part for part in range(1, max(1, size // 4) + 1) if size % part == 0)
         bits = self.bits or max(1, min(8, int(math.log2(max(2, total / 4)))))
-        largest = max(nlist if kind.startswith("ivf") else 1, 2**bits if kind == "ivf_pq" else 1, 1024)
+        largest = max(lists if kind.startswith("ivf") else 1, 2**bits if kind == "ivf_pq" else 1, 1024)
         return replace(
             self,
-            nlist=nlist,
-            nprobe=min(nlist, self.nprobe or max(8, nlist // 16)),
-            m=self.m or (32 if kind == "hnsw" else parts),
+            lists=lists,
+            probes=min(lists, self.probes or max(8, lists // 16)),
+            parts=self.parts or parts,
             bits=bits,
+            links=self.links or 32,
+            neighbours=self.neighbours or 128,
             training_rows=min(total, self.training_rows or 64 * largest),
             overfetch=self.overfetch or OVERFETCH[kind],
         )
@@ -85,7 +94,7 @@ class FaissSettings:
 class FaissSearch:
     """A FAISS index of one kind over a matrix of embeddings (which it needs for true scores)."""
 
-    def __init__(self, kind: str, index: Any, embeddings_ND: Tensor, settings: FaissSettings):
+    def __init__(self, kind: str, index: Any, embeddings_ND: Matrix, settings: FaissSettings):
         self.name, self.index, self.embeddings_ND, self.settings = kind, index, embeddings_ND, settings
         self.recall_at_8: float | None = None
         self._forbidden = Forbidden(len(embeddings_ND))
@@ -117,11 +126,11 @@ class FaissSearch:
 
     def _fetch(self, query_BD: Tensor, fetch: int) -> tuple[Tensor, Tensor]:
         faiss = _faiss()
-        faiss.omp_set_num_threads(torch.get_num_threads())
         wider = {}
         if self.name == "hnsw":
-            wider["params"] = faiss.SearchParametersHNSW(efSearch=max(self.settings.ef_search, fetch))
-        score_BF, row_BF = self._searched.search(_floats(query_BD), fetch, **wider)
+            wider["params"] = faiss.SearchParametersHNSW(efSearch=max(self.settings.neighbours, fetch))
+        with _threads(faiss, self.settings.threads):
+            score_BF, row_BF = self._searched.search(_floats(query_BD), fetch, **wider)
         return torch.from_numpy(score_BF).to(query_BD.device), torch.from_numpy(row_BF).to(query_BD.device)
 
     def save(self, path: Path) -> str:
@@ -136,23 +145,32 @@ class FaissSearch:
         return {"backend": self.name, "settings": asdict(self.settings), "recall_at_8": self.recall_at_8}
 
 
-def build_faiss(kind: str, embeddings_ND: Tensor, settings: FaissSettings | None = None) -> FaissSearch:
-    """Train and fill an index; the same embeddings and settings give the same index on the same machine."""
+def build_faiss(
+    kind: str,
+    embeddings_ND: Matrix,
+    settings: FaissSettings | None = None,
+    beat: Callable[[], None] = lambda: None,
+) -> FaissSearch:
+    """Train and fill an index; the same embeddings and settings give the same index on the same machine.
+
+    `beat` is called now and then, so that a lease can be kept meanwhile.
+    """
     faiss = _faiss()
     total, size = embeddings_ND.shape
     settings = (settings or FaissSettings()).resolved(kind, total, size)
-    # HNSW links passages in the order in which its threads reach them: one thread, or no two builds are alike.
-    faiss.omp_set_num_threads(1 if kind == "hnsw" else torch.get_num_threads())
     index = _empty(faiss, kind, size, settings)
-    if not index.is_trained and total:
-        chosen_T = np.random.default_rng(settings.seed).permutation(total)[: settings.training_rows]
-        index.train(_floats(embeddings_ND[torch.from_numpy(np.sort(chosen_T)).to(embeddings_ND.device)]))
-    for start in range(0, total if index.is_trained else 0, ADDED_ROWS):
-        index.add(_floats(embeddings_ND[start : start + ADDED_ROWS]))
+    # HNSW links passages in the order in which its threads reach them: one thread, or no two builds are alike.
+    with _threads(faiss, 1 if kind == "hnsw" else settings.threads):
+        if not index.is_trained and total:
+            chosen_T = np.random.default_rng(settings.seed).permutation(total)[: settings.training_rows]
+            index.train(_floats(embeddings_ND[torch.from_numpy(np.sort(chosen_T)).to(embeddings_ND.device)]))
+        for start in range(0, total if index.is_trained else 0, ADDED_ROWS):
+            beat()
+            index.add(_floats(embeddings_ND[start : start + ADDED_ROWS]))
     return FaissSearch(kind, index, embeddings_ND, settings)
 
 
-def load_faiss(path: Path, sha256: str, record: dict[str, Any], embeddings_ND: Tensor) -> FaissSearch:
+def load_faiss(path: Path, sha256: str, record: dict[str, Any], embeddings_ND: Matrix) -> FaissSearch:
     """Read what `save` wrote, with the `record` of its manifest; other bytes, or another size, are refused."""
     faiss = _faiss()
     found = digest_file(path)
@@ -178,7 +196,7 @@ def load_faiss(path: Path, sha256: str, record: dict[str, Any], embeddings_ND: T
     return backend
 
 
-def sample_queries(embeddings_ND: Tensor, seed: int, count: int = SAMPLE_QUERIES) -> Tensor:
+def sample_queries(embeddings_ND: Matrix, seed: int, count: int = SAMPLE_QUERIES) -> Tensor:
     """Passages, each moved by half the spread of all of them, so that a query's neighbours are not just itself."""
     generator = np.random.default_rng(seed)
     chosen = torch.from_numpy(generator.permutation(len(embeddings_ND))[:count]).to(embeddings_ND.device)
@@ -209,6 +227,17 @@ def _faiss() -> Any:
     return faiss
 
 
+@contextmanager
+def _threads(faiss: Any, count: int) -> Iterator[None]:
+    """FAISS's threads, which it may share with torch, inside the block."""
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(count or torch.get_num_threads())
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
 def _check_settings(settings: FaissSettings, kind: str, total: int, size: int) -> None:
     if kind not in KINDS:
         raise UserError(f"search backend {kind!r} is not one of {', '.join(KINDS)}")
@@ -216,13 +245,15 @@ def _check_settings(settings: FaissSettings, kind: str, total: int, size: int) -
         value = getattr(settings, field.name)
         if not isinstance(value, bool) and value < 0:
             raise UserError(f"{field.name}: {value} is negative; 0 takes what suits the number of passages")
-    if settings.ef_construction < 1 or settings.ef_search < 1:
-        raise UserError("ef_construction and ef_search must be 1 or more")
-    if kind.startswith("ivf") and settings.nlist > total:
-        raise UserError(f"nlist: {settings.nlist} lists for {total} passages; ask for fewer, or 0")
+    if settings.build_neighbours < 1:
+        raise UserError("build_neighbours must be 1 or more")
+    if kind.startswith("ivf") and settings.lists > total:
+        raise UserError(f"lists: {settings.lists} lists for {total} passages; ask for fewer, or 0")
     if kind == "ivf_pq":
-        if settings.m and size % settings.m:
-            raise UserError(f"m: {settings.m} parts do not divide vectors of {size} numbers; choose a divisor, or 0")
+        if settings.parts and size % settings.parts:
+            raise UserError(
+                f"parts: {settings.parts} parts do not divide vectors of {size} numbers; choose a divisor, or 0"
+            )
         least = 2 ** (settings.bits or 1)
         if settings.bits > 16 or 0 < total < least:
             raise UserError(
@@ -239,17 +270,17 @@ def _empty(faiss: Any, kind: str, size: int, settings: FaissSettings) -> Any:
     if kind == "sq8":
         return faiss.IndexScalarQuantizer(size, faiss.ScalarQuantizer.QT_8bit, metric)
     if kind == "hnsw":
-        index = faiss.IndexHNSWFlat(size, settings.m, metric)
-        index.hnsw.efConstruction = settings.ef_construction
+        index = faiss.IndexHNSWFlat(size, settings.links, metric)
+        index.hnsw.efConstruction = settings.build_neighbours
         return index
     lists = faiss.IndexFlatIP(size)
     if kind == "ivf_flat":
-        index = faiss.IndexIVFFlat(lists, size, settings.nlist, metric)
+        index = faiss.IndexIVFFlat(lists, size, settings.lists, metric)
     else:
-        index = faiss.IndexIVFPQ(lists, size, settings.nlist, settings.m, settings.bits, metric)
+        index = faiss.IndexIVFPQ(lists, size, settings.lists, settings.parts, settings.bits, metric)
         index.pq.cp.seed = settings.seed
         index.pq.cp.min_points_per_centroid = 1
-    index.nprobe = settings.nprobe  # saved with the index and copied to GPUs
+    index.nprobe = settings.probes  # saved with the index and copied to GPUs
     index.cp.seed = settings.seed
     index.cp.min_points_per_centroid = 1  # few passages: FAISS would print a warning
     return index

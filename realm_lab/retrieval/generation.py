@@ -30,7 +30,7 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import PARTS, Embedder
 from realm_lab.retrieval import index
-from realm_lab.retrieval.building import Building, Identity, set_current, store_lock
+from realm_lab.retrieval.building import Building, Identity, WriteSearch, set_current, store_lock
 from realm_lab.retrieval.shards import NAME, Dtype, Generation, Manifest, SearchFile, Shard, problems, read_generation
 
 __all__ = [
@@ -216,12 +216,13 @@ def build_generation(
     only: tuple[int, int] = WHOLE,
     make_current: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    search: WriteSearch | None = None,
 ) -> Generation | None:
     """Embed the knowledge corpus shard by shard into a generation and publish it; memory does not grow with the corpus.
 
     Of `only` = (i, n), part i (from 0) of the shards; the process that ends last publishes, the others return None.
     `progress` gets rows done and rows of this part, first those that an interrupted build has left. A lease of the
-    store that the caller holds is used, else one is taken.
+    store that the caller holds is used, else one is taken. `search` adds an approximate index, see backends.py.
     """
     training = embedder.training
     embedder.eval()
@@ -243,7 +244,7 @@ def build_generation(
                     done += len(rows)
                     progress(done, total)
                 building.write(shard.number, torch.cat(parts))
-            return building.publish_if_last(make_current=make_current)
+            return building.publish_if_last(make_current=make_current, search=search)
     finally:
         embedder.train(training)
 

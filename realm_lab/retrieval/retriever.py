@@ -17,7 +17,9 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join
 from realm_lab.models.realm import retrieval_score
+from realm_lab.retrieval.backends import measured_faiss
 from realm_lab.retrieval.exact import ExactSearch
+from realm_lab.retrieval.faiss_backends import FaissSearch, FaissSettings
 from realm_lab.retrieval.index import IndexGeneration, check_index, embed_passages, embed_rows
 from realm_lab.retrieval.search import Exclusion, SearchBackend
 
@@ -40,14 +42,19 @@ class Retriever:
         token_budget: int,
         precision: str,
         search_query: str = "fresh",
+        backend: str = "exact",
+        settings: FaissSettings | None = None,
     ):
+        """`backend` and its `settings`: how the index is searched, see backends.py."""
         self.embedder, self.passages, self._special = embedder, passages, special
         self.corpus_digest, self._query_length, self._passage_length = corpus_digest, query_length, passage_length
         self._token_budget, self._precision, self._search_query = token_budget, precision, search_query
+        self._backend, self._settings = backend, settings
         self.device = next(embedder.parameters()).device
         self._articles_N = torch.from_numpy(np.ascontiguousarray(passages.articles)).to(self.device, torch.int64)
         self.index: IndexGeneration | None = None
         self.backend: SearchBackend | None = None  # finds passages in it
+        self.exact: ExactSearch | None = None  # finds the best passages in it; the same where the backend is exact
         self.snapshot: Embedder | None = None  # the weights behind the index; embeds queries when search is stale
         self.null_offset = 0.0  # added to the null document's score (calibration)
 
@@ -75,9 +82,27 @@ class Retriever:
         """Use an index that was built elsewhere; one of another corpus is refused."""
         check_index(index, self.corpus_digest, len(self.passages))
         if self.index is None or index.embeddings_ND is not self.index.embeddings_ND:
-            self.backend = ExactSearch(index.embeddings_ND)
+            self._build_search(index.embeddings_ND)
         self.index = index
         self.snapshot = snapshot.requires_grad_(False).eval() if snapshot is not None else None
+
+    def _build_search(self, embeddings_ND: Tensor) -> None:
+        if self._backend == "exact":
+            self.backend = self.exact = ExactSearch(embeddings_ND)
+        else:
+            self.exact = ExactSearch(embeddings_ND, half=False)  # it only measures: not worth a second copy
+            self.backend = measured_faiss(self._backend, embeddings_ND, self._settings, exact=self.exact)
+
+    @property
+    def search_recall_at_8(self) -> float | None:
+        """What an approximate backend finds of the exact top 8, measured when it was built; None: it is exact."""
+        return self.backend.recall_at_8 if isinstance(self.backend, FaissSearch) else None
+
+    def searching_exactly(self) -> Retriever:
+        """A copy that searches exactly; its index is to be built."""
+        other = copy.copy(self)
+        other._backend, other.index, other.backend, other.exact, other.snapshot = "exact", None, None, None, None
+        return other
 
     def embed_queries(self, queries: Sequence[np.ndarray], embedder: Embedder | None = None) -> Tensor:
         """Embed_input of wordpiece sequences, [B, D]."""
@@ -91,21 +116,29 @@ class Retriever:
             return self.embed_queries(queries, self.snapshot)
 
     def find(
-        self, query_BD: Tensor, count: int, *, null: bool, trivial: np.ndarray | None = None, by_article: bool = False
+        self,
+        query_BD: Tensor,
+        count: int,
+        *,
+        null: bool,
+        trivial: np.ndarray | None = None,
+        by_article: bool = False,
+        exactly: bool = False,
     ) -> np.ndarray:
         """Rows of `count` candidates each, int64 [B, K]: the null document first if wanted, then passages, best first.
 
         `trivial` holds each query's own passage (or -1), which, or whose whole article, is never returned; places
-        that a small corpus leaves empty are ABSENT.
+        that a small corpus leaves empty are ABSENT. `exactly`: whatever the backend.
         """
-        assert self.backend is not None, "search before the index was built"
+        backend = self.exact if exactly else self.backend
+        assert backend is not None, "search before the index was built"
         exclude = None
         if trivial is not None:
             own_B = torch.from_numpy(np.asarray(trivial, np.int64)).to(self.device)
             if by_article:
                 own_B = torch.where(own_B >= 0, self._articles_N[own_B.clamp(min=0)], own_B)
             exclude = Exclusion(own_B, self._articles_N if by_article else None)
-        found = self.backend.search(query_BD, count - int(null), exclude).rows_BK.cpu().numpy()
+        found = backend.search(query_BD, count - int(null), exclude).rows_BK.cpu().numpy()
         rows_BK = np.full((len(query_BD), count), ABSENT, np.int64)
         rows_BK[:, int(null) : int(null) + found.shape[1]] = np.where(found < 0, ABSENT, found)
         if null:

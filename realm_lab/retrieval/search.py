@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
+from realm_lab.retrieval.shards import ShardedRows
 
 ABSENT = torch.iinfo(torch.int64).max  # stands after every row of equal score
 PIECE_VALUES = 1 << 21  # float64 products held at once: 16 MiB
+Matrix = Tensor | ShardedRows  # embeddings
 
 
 class SearchResult(NamedTuple):
@@ -53,7 +55,7 @@ def checked_queries(query_BD: Tensor, size: int, count: int) -> Tensor:
     return query_BD.detach()
 
 
-def true_scores(query_BD: Tensor, embeddings_ND: Tensor, query_M: Tensor, row_M: Tensor) -> Tensor:
+def true_scores(query_BD: Tensor, embeddings_ND: Matrix, query_M: Tensor, row_M: Tensor) -> Tensor:
     """The score of each pair, float32 [M]: the same bits wherever and beside whatever it is computed."""
     total, size = len(row_M), query_BD.shape[1]
     score_M = torch.empty(total, dtype=torch.float32, device=query_BD.device)

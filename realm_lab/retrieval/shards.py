@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -111,6 +112,10 @@ class Generation:
         parts = self.parts()
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def matrix(self) -> ShardedRows:
+        """All embeddings, of which only what is asked for is copied: for a search in bounded memory."""
+        return ShardedRows(self.parts())
+
     def rows(self, first: int, count: int) -> Tensor:
         """Rows [first, first + count), [count, D]; a view of the memory map where they lie in one shard."""
         if not 0 <= first <= first + count <= self.manifest.rows:
@@ -136,6 +141,42 @@ class Generation:
                 f"{self.folder}: built with embedder {self.manifest.embedder_digest}, the queries are of embedder "
                 f"{embedder_digest}; choose the stage it was built for, or run `realm-lab index build`"
             )
+
+
+class ShardedRows:
+    """Memory-mapped shards that read like one matrix [N, D]: a slice of rows is a view where it lies in one shard, else
+    a copy; chosen rows are a copy."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, parts: Sequence[Tensor]):
+        self._parts = list(parts)
+        ends = list(itertools.accumulate(len(part) for part in self._parts))
+        self._first_S = torch.tensor([0, *ends])  # of each shard, and the end
+        self.shape = torch.Size((ends[-1], self._parts[0].shape[1]))
+        self.dtype = self._parts[0].dtype
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | Tensor) -> Tensor:
+        if isinstance(rows, Tensor):
+            found_RD = torch.empty(len(rows), self.shape[1], dtype=self.dtype)
+            shard_R = torch.searchsorted(self._first_S, rows, right=True) - 1
+            for number in shard_R.unique().tolist():
+                place_R = (shard_R == number).nonzero()[:, 0]
+                found_RD[place_R] = self._parts[number][rows[place_R] - self._first_S[number]]
+            return found_RD
+        start, end, step = rows.indices(len(self))
+        if step != 1:
+            return self[torch.arange(start, end, step)]
+        found = []
+        for first, part in zip(self._first_S.tolist(), self._parts, strict=False):
+            if start < first + len(part) and first < end:
+                found.append(part[max(start - first, 0) : end - first])
+        if not found:
+            return torch.empty(0, self.shape[1], dtype=self.dtype)
+        return found[0] if len(found) == 1 else torch.cat(found)
 
 
 def generation_name(step: int, embedder_digest: str) -> str:
@@ -190,12 +231,12 @@ def problems(generation: Generation, beat: Callable[[], None] = lambda: None) ->
     `beat` is called now and then, so that a lease can be kept meanwhile.
     """
     found = []
-    for number, shard in enumerate(generation.manifest.shards):
+    for shard in generation.manifest.shards:
         beat()
         sha256 = digest_file(generation.folder / shard.file)
         if sha256 != shard.sha256:
             found.append(f"{shard.file}: digest {sha256[:12]}, the manifest says {shard.sha256[:12]}")
-        part_RD = generation.parts()[number]
+        part_RD = map_shard(generation.folder / shard.file, shard.rows, generation.manifest)
         for start in range(0, shard.rows, CHECKED_ROWS):
             rows_RD = part_RD[start : start + CHECKED_ROWS]
             for what, bad_R in (("not finite", ~torch.isfinite(rows_RD).all(1)), ("all zero", (rows_RD == 0).all(1))):

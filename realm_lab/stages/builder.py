@@ -22,8 +22,9 @@ from realm_lab.errors import UserError
 from realm_lab.models.export import read_embedder
 from realm_lab.parameters import Params
 from realm_lab.retrieval.generation import SHARD_ROWS, GenerationStore, build_generation
+from realm_lab.retrieval.shards import NO_SPACE
 from realm_lab.runs import plan_run
-from realm_lab.stages.supervisor import HEARTBEAT, REQUESTS, request_name
+from realm_lab.stages.supervisor import HEARTBEAT, NO_LOG, REQUESTS, request_name, unwritten
 from realm_lab.stages.train import compile_encoders
 from realm_lab.stages.worker import exit_on_signals, stop_with_parent
 from realm_lab.systems.context import Context
@@ -105,21 +106,32 @@ def serve(job: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Read a job from standard input; a UserError is one line and code 2."""
+    """Read a job from standard input; a UserError, or what cannot be written, is one line and code 2."""
     job = json.loads(sys.stdin.readline())
     exit_on_signals()
     threading.Thread(target=stop_with_parent, args=(job["trainer"],), daemon=True).start()
     try:
         serve(job)
     except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+        return _refuse(str(error))
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            traceback.print_exc()
+        return _refuse(unwritten(error, Path(job["folder"])))
     except (KeyboardInterrupt, SystemExit):
         return 0
     except Exception:
         traceback.print_exc()
         return 1
     return 0
+
+
+def _refuse(line: str) -> int:
+    try:
+        print(line, file=sys.stderr)
+    except OSError:  # the log is on the disk that is full, which the code says as well
+        return NO_LOG
+    return 2
 
 
 if __name__ == "__main__":

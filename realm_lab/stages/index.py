@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -26,7 +28,9 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join
 from realm_lab.parameters import Params
-from realm_lab.retrieval.backends import make_backend
+from realm_lab.retrieval.backends import NAMES, faiss_settings, make_backend, read_search, write_search
+from realm_lab.retrieval.building import WriteSearch
+from realm_lab.retrieval.faiss_backends import FaissSettings
 from realm_lab.retrieval.generation import Generation, GenerationStore, build_generation, embedder_digest
 from realm_lab.retrieval.search import SearchResult
 from realm_lab.retrieval.shards import Dtype
@@ -52,8 +56,15 @@ def open_store(context: Context) -> GenerationStore:
     return GenerationStore(folder, context.corpus.manifest.digest)
 
 
-def build(context: Context, stage: str | None, dtype: str, part: tuple[int, int] = (0, 1)) -> None:
-    """Embed the knowledge corpus with what a finished stage left, and publish it as the current generation."""
+def build(
+    context: Context, stage: str | None, dtype: str, part: tuple[int, int] = (0, 1), backend: str = "exact"
+) -> None:
+    """Embed the knowledge corpus with what a finished stage left, and publish it as the current generation.
+
+    With an approximate index where `backend` is not exact: of pretrain.search's settings, if that is its backend too.
+    """
+    if backend not in NAMES:
+        raise UserError(f"--backend {backend}: choose {', '.join(NAMES)}")
     if dtype not in get_args(Dtype):
         raise UserError(f"--dtype {dtype}: choose {', '.join(get_args(Dtype))}")
     store = open_store(context)
@@ -71,11 +82,32 @@ def build(context: Context, stage: str | None, dtype: str, part: tuple[int, int]
             dtype=dtype,  # type: ignore[arg-type]
             only=part,
             progress=progress,
+            search=_search_writer(context, backend),
         )
     if generation is None:
         print(f"part {part[0]}/{part[1]} is written; the part that ends last publishes")
     else:
-        print(f"{generation.folder}: {generation.manifest.rows:,} passages, {_size(generation.size_bytes())}; current")
+        found = _backend(generation)
+        if backend not in ("exact", found.split()[0]):
+            raise UserError(
+                f"{generation.folder}: already built with {found} search, not {backend}; delete it to build it again"
+            )
+        size = _size(generation.size_bytes())
+        print(f"{generation.folder}: {generation.manifest.rows:,} passages, {size}, search {found}; current")
+
+
+def _search_writer(context: Context, backend: str) -> WriteSearch | None:
+    if backend == "exact":
+        return None
+    chosen, seed = context.params.pretrain.search, context.plan.seed
+    settings = faiss_settings(chosen, seed) if chosen.backend == backend else FaissSettings(seed=seed)
+    return partial(write_search, backend, replace(settings, threads=0))
+
+
+def _backend(generation: Generation) -> str:
+    """How a generation can be searched: exact, or an approximate index with its recall@8."""
+    found = generation.manifest.search
+    return "exact" if found is None else f"{found.backend} (recall@8 {found.recall_at_8:.3f})"
 
 
 def show(context: Context) -> None:
@@ -86,7 +118,7 @@ def show(context: Context) -> None:
         print(f"{store.folder}: no index has been built here; run `realm-lab index build`")
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("name", "step", "rows", "dtype", "size", "current", "pinned"):
+    for column in ("name", "step", "rows", "dtype", "search", "size", "current", "pinned"):
         table.add_column(column, justify="right" if column in ("step", "rows", "size") else "left", no_wrap=True)
     broken = []
     for name in names:
@@ -94,12 +126,14 @@ def show(context: Context) -> None:
         try:
             generation = store.open(name)
         except UserError as error:
-            table.add_row(name, "", "", "broken", "", *marks)
+            table.add_row(name, "", "", "broken", "", "", *marks)
             broken.append(str(error))
             continue
         manifest = generation.manifest
         size = _size(generation.size_bytes())
-        table.add_row(name, f"{manifest.step:,}", f"{manifest.rows:,}", manifest.dtype, size, *marks)
+        table.add_row(
+            name, f"{manifest.step:,}", f"{manifest.rows:,}", manifest.dtype, _backend(generation), size, *marks
+        )
     console = Console(soft_wrap=True)
     console.print(table)
     for line in broken:
@@ -124,14 +158,16 @@ def rollback(context: Context, name: str) -> None:
     print(f"{open_store(context).rollback(name).name} is now current")
 
 
-def search(context: Context, stage: str | None, text: str, count: int, name: str | None) -> None:
+def search(
+    context: Context, stage: str | None, text: str, count: int, name: str | None, approximate: bool = False
+) -> None:
     """Print the passages nearest to a question or masked sentence: rank, score, title, text."""
     if not text.strip():
         raise UserError("the text to search for is empty")
     with open_store(context).pin(name) as generation:
         _, embedder = _embedder(context, stage)
         generation.check_embedder(embedder_digest(embedder))
-        found = find(context, embedder, generation, text, count)
+        found = find(context, embedder, generation, text, count, approximate)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("rank", "score"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -146,13 +182,16 @@ def search(context: Context, stage: str | None, text: str, count: int, name: str
 
 
 @torch.no_grad()
-def find(context: Context, embedder: Embedder, generation: Generation, text: str, count: int) -> SearchResult:
-    """The `count` passages of largest inner product with a text, exactly, by the vectors of a generation."""
+def find(
+    context: Context, embedder: Embedder, generation: Generation, text: str, count: int, approximate: bool = False
+) -> SearchResult:
+    """The `count` passages of largest inner product with a text by the vectors of a generation, which stay on disk:
+    exactly, or by its approximate index."""
+    backend = read_search(generation) if approximate else make_backend("exact", generation.matrix())
     tokens = _tokens(context.tokenizer, context.special.mask, text)
     with autocast(context.device, context.params.model.precision):
         batch = join([tokens], None, context.special, context.params.corpus.sentence_length).to(context.device)
         query_BD = embedder.eval().embed_queries(batch)
-    backend = make_backend("exact", generation.embeddings())
     return backend.search(query_BD.cpu(), min(count, generation.manifest.rows))
 
 

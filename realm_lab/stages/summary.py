@@ -27,6 +27,10 @@ CURVES = (
     "score_spread",
     "gold_among_candidates",
     "index_staleness_steps",
+    "index_overlap",
+    "index_overlap_sampled",
+    "prior_shift",
+    "prior_shift_sampled",
     "marginal_log_likelihood",
 )
 

@@ -21,8 +21,9 @@ from realm_lab.models.export import write_embedder, write_reader
 from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
 from realm_lab.models.reader import Reader
 from realm_lab.parameters import Params
+from realm_lab.retrieval.backends import faiss_settings
 from realm_lab.retrieval.retriever import Retriever
-from realm_lab.stages.supervisor import ProcessBuilder
+from realm_lab.stages.supervisor import Limits, ProcessBuilder
 from realm_lab.systems.context import Context
 from realm_lab.systems.initial import initial_state
 from realm_lab.tracking.run_dir import StageRun
@@ -79,7 +80,13 @@ def pretrain(context: Context, run: StageRun) -> None:
     params, seed = context.params, context.plan.seed
     reader, embedder, null_offset = initial_state(context, "pretrain")
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
-    retriever = context.retriever(embedder, null_offset=null_offset, search=params.pretrain.search_query)
+    retriever = context.retriever(
+        embedder,
+        null_offset=null_offset,
+        search=params.pretrain.search_query,
+        backend=params.pretrain.search.backend,
+        settings=faiss_settings(params.pretrain.search, seed),
+    )
     held_out = context.corpus.sentences("cloze_dev")
     if params.pretrain.hold_retriever_until_useful and not len(held_out):
         raise UserError(
@@ -117,7 +124,9 @@ def _builder(context: Context, run: StageRun) -> ProcessBuilder:
         "seed": plan.seed,
         "root": str(context.root),
     }
-    return ProcessBuilder(run.path / "index", context.corpus.manifest.digest, job, context.device)
+    launch = context.params.launch
+    limits = Limits(launch.builder_silence_seconds, launch.builder_backoff_seconds, launch.builder_failures)
+    return ProcessBuilder(run.path / "index", context.corpus.manifest.digest, job, context.device, limits)
 
 
 def _development_metrics(context: Context) -> Evaluation:

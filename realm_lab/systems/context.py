@@ -16,6 +16,7 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.export import read_embedder, read_reader
 from realm_lab.models.reader import Reader
 from realm_lab.parameters import Params
+from realm_lab.retrieval.faiss_backends import FaissSettings
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.runs import Plan, corpus_folder, open_stage
 from realm_lab.tracking.run_dir import StageRun
@@ -101,9 +102,16 @@ class Context:
             )
 
     def retriever(
-        self, embedder: Embedder, *, null_offset: float = 0.0, passages: Passages | None = None, search: str = "fresh"
+        self,
+        embedder: Embedder,
+        *,
+        null_offset: float = 0.0,
+        passages: Passages | None = None,
+        search: str = "fresh",
+        backend: str = "exact",
+        settings: FaissSettings | None = None,
     ) -> Retriever:
-        """A retriever over the knowledge corpus (or another edition), its index not yet built."""
+        """A retriever over the knowledge corpus (or another edition), its index not yet built; see Retriever."""
         corpus = self.params.corpus
         retriever = Retriever(
             embedder,
@@ -115,6 +123,8 @@ class Context:
             token_budget=self.params.launch.token_budget,
             precision=self.params.model.precision,
             search_query=search,
+            backend=backend,
+            settings=settings,
         )
         retriever.null_offset = null_offset
         return retriever

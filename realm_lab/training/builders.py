@@ -17,10 +17,17 @@ class Builder(Protocol):
 
     restarts: int  # how often the builder's process had to be started again
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What has gone wrong so far, for the status of the run."""
+
     def submit(self, step: int, embedder: Embedder) -> None:
-        """Have a generation built from the weights of `step`, which will not change while this method runs.
+        """Have a generation built from the weights of `step`, which must not change until it is in use.
 
         Submitting a generation that is being built, or is there already, changes nothing.
+
+        Raises:
+            UserError: as `tend`.
         """
 
     def is_built(self, step: int) -> bool:
@@ -48,6 +55,7 @@ class InlineBuilder:
     """The trainer embeds when the index is needed."""
 
     restarts = 0
+    warnings = ()
 
     def __init__(self, retriever: Retriever):
         self._retriever = retriever

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 from realm_lab.core.process import on_first_rank
 from realm_lab.models.embedder import Embedder
 from realm_lab.parameter_sections import Refresh
+from realm_lab.retrieval.index import IndexGeneration
 from realm_lab.retrieval.refresh import PartialRefresh, RefreshPlan, StaggeredRound
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.staleness import Drift, age
@@ -63,9 +64,9 @@ class IndexKeeper:
         self._busy_seconds = self._stall_seconds = self._last_seconds = 0.0
 
     @property
-    def restarts(self) -> int:
-        """How often the builder's process had to be started again."""
-        return self._builder.restarts
+    def warnings(self) -> tuple[str, ...]:
+        """What has gone wrong with the builder so far."""
+        return self._builder.warnings
 
     def prepare(self) -> None:
         """Build the first index, that of step 0."""
@@ -100,9 +101,10 @@ class IndexKeeper:
     def metrics(self, step: int) -> dict[str, float]:
         """Age of the index that step `step` searched, and what refreshing has taken so far.
 
-        Seconds and the share of time are of this process; `index_staleness_seconds` is left out while a vector is from
-        before a resumed run began. `trainer_stall_seconds`: in which the trainer embedded, or waited for the builder;
-        `refresh_seconds`: of the last such stop.
+        Floating-point operations so far: drift checks are among those of refreshing, measurements in neither. Seconds
+        and the share of time are of this process; `index_staleness_seconds` is left out while a vector is from before a
+        resumed run began. `trainer_stall_seconds`: in which the trainer embedded, built the search, or waited for the
+        builder; `refresh_seconds`: of the last such stop.
         """
         assert self._retriever.index is not None
         now = time.monotonic()
@@ -113,6 +115,8 @@ class IndexKeeper:
             "index_staleness_steps_max": old.highest,
             "refreshes": float(self._plan.refreshes),
             "refresh_share_of_flops": self._refresh_operations / total if total else 0.0,
+            "training_operations": self._step_operations,
+            "refresh_operations": self._refresh_operations,
             "refresh_share_of_time": self._busy_seconds / max(now - self._started, 1e-9),
             "refresh_seconds": self._last_seconds,
             "trainer_stall_seconds": self._stall_seconds,
@@ -120,6 +124,9 @@ class IndexKeeper:
         seconds = age(self._made_at, now).mean
         if np.isfinite(seconds):
             values["index_staleness_seconds"] = seconds
+        recall = self._retriever.search_recall_at_8
+        if recall is not None:
+            values["search_recall_at_8"] = recall
         if self._builder.restarts:
             values["builder_restarts"] = float(self._builder.restarts)
         return values
@@ -182,11 +189,17 @@ class IndexKeeper:
                 index = self._retriever.generation(self._builder.wait(generation, embedder), generation)
         else:
             index = index._replace(step=generation)
-        self._retriever.adopt(index, snapshot.embedder if self._retriever.searches_stale else None)
+        self._adopt(index, snapshot.embedder if self._retriever.searches_stale else None)
         self._made_at = self._all_made_at(snapshot.taken_at)
         self._plan.swap(generation)
         self._pending = {other: kept for other, kept in self._pending.items() if other > generation}
         self._builder.in_use(generation)
+
+    def _adopt(self, index: IndexGeneration, snapshot: Embedder | None) -> None:
+        """Search another index; what its search takes to build is time that the trainer waits."""
+        assert self._retriever.index is not None
+        with self._stalled() if index.embeddings_ND is not self._retriever.index.embeddings_ND else nullcontext():
+            self._retriever.adopt(index, snapshot)
 
     def _refresh_share(self, partial: PartialRefresh, step: int, moved: bool) -> None:
         """Embed some passages with the current weights, and put them in the place of their old vectors."""
@@ -201,7 +214,7 @@ class IndexKeeper:
                 embeddings_ND[rows] = self._retriever.embed_passages(rows_U)
             self._refresh_operations += float(self._cost_N[rows_U].sum())
         snapshot = copy.deepcopy(self._retriever.embedder) if self._retriever.searches_stale else None
-        self._retriever.adopt(self._retriever.generation(embeddings_ND, step), snapshot)
+        self._adopt(self._retriever.generation(embeddings_ND, step), snapshot)
         partial.embedded(rows_U, step)
         assert isinstance(self._made_at, np.ndarray)
         self._made_at[rows_U] = time.monotonic()

@@ -8,6 +8,7 @@ run that is killed and resumed from a checkpoint ends in the same bits. Several 
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -73,7 +74,7 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device, ident
 
     Raises:
         UserError: the loss or a gradient is not finite, the task wants to stop, or a checkpoint is foreign.
-        SystemExit: SIGTERM or SIGUSR1 came; a checkpoint was written (code 128 + signal).
+        SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal).
     """
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
@@ -90,6 +91,7 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device, ident
             save_checkpoint(folder, Checkpoint(step, task.tensors()), identity)
 
     saved_at = time.monotonic()
+    asked = False
     with stop_signals_noted() as request:
         while step < task.total_steps:
             torch.manual_seed(derive_seed(task.seed, "dropout", step, *_rank_name()))
@@ -112,6 +114,10 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device, ident
                 raise UserError(f"{run.path}: stopped at step {step}: {reason}")
             if asked and not finished:
                 raise SystemExit(128 + (request.signal_number or 15))
+    if asked or request.signal_number:  # in the last step: for whoever goes on with another stage
+        handler = signal.getsignal(request.signal_number or signal.SIGTERM)
+        if callable(handler):
+            handler(request.signal_number or signal.SIGTERM, None)
 
 
 def _resume(task: Task, folder: Path, device: torch.device, identity: Identity | None) -> int | None:

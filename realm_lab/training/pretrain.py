@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
 
@@ -248,7 +247,7 @@ class PretrainTask:
 
     def flags(self) -> tuple[str, ...]:
         """Warnings for the run's status."""
-        return (*self._watch.flags(), *(["builder_restarted"] if self._keeper.restarts else []))
+        return (*self._watch.flags(), *self._keeper.warnings)
 
     def should_stop(self) -> str | None:
         """Why to stop before the last step, None to go on."""
@@ -274,7 +273,7 @@ class PretrainTask:
     def evaluate(self, step: int) -> dict[str, float]:
         """Utility, likelihood and zero-shot recall on held-out text, with a fresh index."""
         self._prepare()
-        fresh = copy.copy(self.retriever)
+        fresh = self.retriever.searching_exactly()
         fresh.refresh(step)
         return self._evaluation(fresh, self.reader) | self._keeper.measure(fresh)
 

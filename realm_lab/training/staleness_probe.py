@@ -74,7 +74,10 @@ class StalenessProbe:
 
     def _find(self, retriever: Retriever, query_BD: Tensor, count: int) -> np.ndarray:
         count = min(count, len(retriever.passages))
-        return retriever.find(query_BD, count, null=False, trivial=self._trivial, by_article=self._by_article)
+        # What an approximate search misses is no staleness.
+        return retriever.find(
+            query_BD, count, null=False, trivial=self._trivial, by_article=self._by_article, exactly=True
+        )
 
     def _searched(self, retriever: Retriever, query_BD: Tensor) -> Tensor:
         return retriever.search_queries(self._queries) if retriever.searches_stale else query_BD

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from realm_lab.errors import UserError
 from realm_lab.retrieval import exact, search
@@ -132,6 +133,55 @@ def test_the_result_is_that_of_scoring_every_row(
         assert_same(backend.search(query_BD, count), enumerated(embeddings_ND, query_BD, count))
 
 
+@pytest.mark.parametrize("few", [1, 3])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_few_queries_are_searched_in_bytes_with_the_same_result(
+    case: Callable[[], tuple[Tensor, Tensor]], few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddings_ND, query_BD = (functional.pad(part, (0, -part.shape[1] % 32)) for part in case())
+    read: list[int] = []
+    original = exact._byte_product
+
+    def watched(rows_nD: Tensor, unit_n: Tensor, read_DB: Tensor, score_nB: Tensor) -> None:
+        read.append(len(rows_nD))
+        original(rows_nD, unit_n, read_DB, score_nB)
+
+    monkeypatch.setattr(exact, "_byte_product", watched)
+    for rows, block in ((50, 16), (1 << 10, 4)):
+        monkeypatch.setattr(exact, "CHUNK_SCORES", {"cpu": rows * few})
+        backend = ExactSearch(embeddings_ND, half=True, block_rows=block)
+        for count in (1, 8, 33):
+            read.clear()
+            found = backend.search(query_BD[-few:], count)
+            assert_same(found, enumerated(embeddings_ND, query_BD[-few:], count))
+            assert sum(read) == (len(embeddings_ND) if exact._multiplies_bytes(torch.device("cpu")) else 0)
+        read.clear()
+        backend.search(query_BD, 8)
+        assert read == []  # these are too many
+
+
+def test_bytes_are_not_read_where_their_product_is_missing_or_would_read_beyond_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exact, "_byte_product", lambda *parts: pytest.fail("bytes were read"))
+    for size in (1, 24, 33):  # the library's product of bytes takes whole vector registers
+        embeddings_ND, query_BD = normal(100, size), normal(1, size, seed=1)
+        found = ExactSearch(embeddings_ND, half=True).search(query_BD, 8)
+        assert_same(found, enumerated(embeddings_ND, query_BD, 8))
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    embeddings_ND, query_BD = normal(100, 64), normal(1, 64, seed=1)
+    found = ExactSearch(embeddings_ND, half=True).search(query_BD, 8)
+    assert_same(found, enumerated(embeddings_ND, query_BD, 8))
+
+
+@pytest.mark.parametrize("queries", [1, 5, 63, 64])
+def test_the_peak_of_a_block_is_its_largest_score(queries: int) -> None:
+    for block in (1, 2, 3, 7, 16):
+        score_gSB = normal(5, block, queries)
+        score_gSB[2] = -torch.inf
+        assert exact._peaks(score_gSB).tolist() == score_gSB.numpy().max(axis=1).tolist()
+
+
 def test_a_small_over_fetch_reads_again_in_float32_and_stays_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings_ND, query_BD = near_ties()
     backend = ExactSearch(embeddings_ND, half=True, block_rows=16)
@@ -187,15 +237,27 @@ def rounded_score(seed: int) -> tuple[Tensor, Tensor]:
 def errors_and_bounds(backend: ExactSearch, query_BD: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Of each scan, for blocks of one row: by how much its scores are wrong, and by how much they may be."""
     found = []
-    true_NB = backend.embeddings_ND.double() @ query_BD.double().T
-    for scan in backend._scans:
+    true_NB = backend.embeddings_ND[:].double() @ query_BD.double().T
+    in_bytes = [backend._prepare(torch.int8)] if backend._reads_bytes else []
+    for scan in [*backend._scans, *in_bytes]:
         queries = backend._read(scan, query_BD, len(true_NB))
-        exact._product(scan.rows_ND, queries.read_DB, queries.score_nB)
+        if scan.unit_N is None:
+            exact._product(scan.rows_ND[:], queries.read_DB, queries.score_nB)
+        else:
+            exact._byte_product(scan.rows_ND[:], scan.unit_N, queries.read_DB, queries.score_nB)
         coarse_NB = queries.score_nB.double()
         stored_NB = coarse_NB.abs() * exact.STORED_ERROR[queries.score_nB.dtype]
         bound_NB = (scan.error_G2 @ queries.error_2B + queries.error_B + stored_NB) * queries.scale_B
         found.append(((coarse_NB * queries.scale_B + queries.shift_B - true_NB).abs(), bound_NB))
     return found
+
+
+def rounded_bytes(seed: int) -> tuple[Tensor, Tensor]:
+    """Rows that are half a unit beside a byte in nearly every number, all on the side of the query's sign."""
+    sign_ND = signs(seed, 64)
+    row_ND = sign_ND * (torch.arange(128) % 100 + 0.49)
+    row_ND[:, :2] = sign_ND[:, :2] * 127
+    return torch.cat([row_ND, -row_ND]), sign_ND[:1]
 
 
 @pytest.mark.parametrize("case", [rounded_rows, rounded_query, rounded_score])
@@ -209,8 +271,23 @@ def test_the_bound_holds_where_rounding_is_worst(case: Callable[[int], tuple[Ten
     assert float(both[1][1].max()) < 0.05 * float(both[0][1].max())  # float32 is tighter by far
 
 
-def test_most_rows_are_never_scored() -> None:
-    embeddings_ND, query_BD = normal(20_000, 64), normal(4, 64, seed=1)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bound_of_bytes_holds_where_rounding_is_worst(seed: int) -> None:
+    embeddings_ND, query_BD = rounded_bytes(seed)
+    backend = ExactSearch(embeddings_ND, half=True, block_rows=1)
+    if not backend._reads_bytes:
+        pytest.skip("this processor has no product of bytes")
+    wrong_NB, bound_NB = errors_and_bounds(backend, query_BD)[-1]
+    assert (wrong_NB <= bound_NB).all()
+    assert float(wrong_NB.max()) > 0.2 * float(bound_NB.max())  # it was near
+    unit_N = backend._prepare(torch.int8).unit_N
+    assert unit_N is not None
+    assert (unit_N.double() * exact.BYTE * backend._scans[0].scale >= embeddings_ND.abs().amax(1) - 1e-9).all()
+
+
+@pytest.mark.parametrize("queries", [4, 6], ids=["bytes", "bfloat16"])
+def test_most_rows_are_never_scored(queries: int) -> None:
+    embeddings_ND, query_BD = normal(20_000, 64), normal(queries, 64, seed=1)
     scored = []
     original = search.true_scores
 
@@ -221,7 +298,7 @@ def test_most_rows_are_never_scored() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "true_scores", watched)
         ExactSearch(embeddings_ND, half=True).search(query_BD, 8)
-    assert 4 * 8 <= sum(scored) < 4 * 8 * 4
+    assert queries * 8 <= sum(scored) < queries * 8 * 4
 
 
 def test_no_more_scores_are_held_than_said(monkeypatch: pytest.MonkeyPatch) -> None:

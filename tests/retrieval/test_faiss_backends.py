@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
+from realm_lab.retrieval import faiss_backends
 from realm_lab.retrieval.backends import make_backend
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.faiss_backends import (
@@ -27,7 +29,7 @@ from realm_lab.retrieval.search import Exclusion
 # Shapes: N passages, B queries, K results, D embedding size
 
 ROWS, SIZE, QUERIES = 1500, 16, 20
-SMALL = FaissSettings(nlist=30, nprobe=6, bits=4, ef_construction=40, ef_search=32)
+SMALL = FaissSettings(lists=30, probes=6, bits=4, build_neighbours=40, neighbours=32)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -140,7 +142,7 @@ def test_fewer_than_wanted_leave_empty_places(kind: str) -> None:
 
 
 def test_without_rescoring_scores_are_those_of_the_codes(embeddings_ND: Tensor, query_BD: Tensor) -> None:
-    settings = FaissSettings(nlist=30, nprobe=6, bits=4, rescore=False)
+    settings = FaissSettings(lists=30, probes=6, bits=4, rescore=False)
     found = build_faiss("ivf_pq", embeddings_ND, settings).search(query_BD, 8)
     true_BK = np.take_along_axis(scores(embeddings_ND, query_BD), found.rows_BK.numpy(), axis=1)
     assert (np.abs(found.scores_BK.numpy() - true_BK) > 1e-3).mean() > 0.9
@@ -188,8 +190,41 @@ def test_the_same_embeddings_and_seed_give_the_same_bytes(
     digest = built[kind].save(tmp_path / "first")
     assert build_faiss(kind, embeddings_ND, SMALL).save(tmp_path / "second") == digest
     if kind.startswith("ivf"):
-        other = FaissSettings(nlist=30, nprobe=6, bits=4, seed=1)
+        other = FaissSettings(lists=30, probes=6, bits=4, seed=1)
         assert build_faiss(kind, embeddings_ND, other).save(tmp_path / "third") != digest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_building_and_searching_take_one_thread(
+    kind: str, embeddings_ND: Tensor, query_BD: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More threads may add up in another order; other work keeps the number it had."""
+    import faiss
+
+    threads_before = torch.get_num_threads()
+    given = embeddings_ND.repeat(faiss_backends.ADDED_ROWS // ROWS + 1, 1) if kind != "hnsw" else embeddings_ND
+    seen: list[int] = []
+    original = faiss_backends._floats
+
+    def watched(vectors_ND: Tensor) -> np.ndarray:
+        seen.append(faiss.omp_get_max_threads())
+        return original(vectors_ND)
+
+    monkeypatch.setattr(faiss_backends, "_floats", watched)
+    try:
+        torch.set_num_threads(3)  # the two may share one OpenMP
+        before = faiss.omp_get_max_threads()
+        for threads, expected in ((1, 1), (0, 1 if kind == "hnsw" else 3)):
+            seen.clear()
+            backend = build_faiss(kind, given, replace(SMALL, threads=threads))
+            assert set(seen) == {expected}
+            seen.clear()
+            backend.search(query_BD, 3)
+            assert set(seen) == {threads or 3}
+            assert faiss.omp_get_max_threads() == before
+            assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads_before)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -221,23 +256,23 @@ def test_a_file_that_is_not_what_the_manifest_says_is_refused(
 
 def test_settings_take_what_suits_the_number_of_passages() -> None:
     small, large = (FaissSettings().resolved("ivf_pq", total, 128) for total in (1000, 13_353_718))
-    assert (small.nlist, small.nprobe, small.m, small.bits, small.training_rows) == (25, 8, 32, 7, 1000)
-    assert (large.nlist, large.nprobe, large.m, large.bits) == (14617, 913, 32, 8)
+    assert (small.lists, small.probes, small.parts, small.bits, small.training_rows) == (25, 8, 32, 7, 1000)
+    assert (large.lists, large.probes, large.parts, large.bits) == (14617, 913, 32, 8)
     assert large.training_rows == 64 * 14617
-    assert FaissSettings().resolved("hnsw", 1000, 128).m == 32
-    assert FaissSettings().resolved("ivf_pq", 1000, 30).m == 6
-    assert FaissSettings(nlist=3, nprobe=9).resolved("ivf_flat", 1000, 128).nprobe == 3
+    assert FaissSettings().resolved("hnsw", 1000, 128).links == 32
+    assert FaissSettings().resolved("ivf_pq", 1000, 30).parts == 6
+    assert FaissSettings(lists=3, probes=9).resolved("ivf_flat", 1000, 128).probes == 3
 
 
 @pytest.mark.parametrize(
     ("kind", "settings", "message"),
     [
         ("annoy", FaissSettings(), "'annoy' is not one of faiss_flat, ivf_flat"),
-        ("ivf_flat", FaissSettings(nlist=101), "nlist: 101 lists for 100 passages"),
-        ("ivf_flat", FaissSettings(nprobe=-1), "nprobe: -1 is negative"),
-        ("ivf_pq", FaissSettings(m=3), "m: 3 parts do not divide vectors of 16"),
+        ("ivf_flat", FaissSettings(lists=101), "lists: 101 lists for 100 passages"),
+        ("ivf_flat", FaissSettings(probes=-1), "probes: -1 is negative"),
+        ("ivf_pq", FaissSettings(parts=3), "parts: 3 parts do not divide vectors of 16"),
         ("ivf_pq", FaissSettings(bits=7), "bits: codes of 7 bits need 128 passages, up to 2.16; there are 100"),
-        ("hnsw", FaissSettings(ef_search=0), "ef_search must be 1 or more"),
+        ("hnsw", FaissSettings(build_neighbours=0), "build_neighbours must be 1 or more"),
         ("hnsw", FaissSettings(gpu=True), "hnsw does not run on a GPU; choose one of faiss_flat"),
     ],
 )
@@ -252,7 +287,7 @@ def test_wider_searches_find_more(kind: str, embeddings_ND: Tensor, query_BD: Te
     shares = []
     for width in (1, 6, 30):
         settings = FaissSettings(
-            nlist=30, nprobe=width, m=0 if kind != "hnsw" else 4, ef_construction=10, ef_search=width
+            lists=30, probes=width, links=0 if kind != "hnsw" else 4, build_neighbours=10, neighbours=width
         )
         shares.append(recall(build_faiss(kind, embeddings_ND, settings), exact, query_BD))
     assert shares[0] < shares[2]

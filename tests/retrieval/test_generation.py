@@ -281,12 +281,13 @@ def test_the_search_file_is_part_of_the_generation(store: GenerationStore) -> No
     with store.lease():
         building = begin(store)
         with pytest.raises(UserError, match="4 of 4 shards are missing"):
-            building.embeddings()
+            building.matrix()
         fill(building)
-        assert torch.equal(torch.cat(building.embeddings()), vectors())
+        assert torch.equal(building.matrix()[:ROWS], vectors())
         file = building.folder / "search.faiss"
         file.write_bytes(b"lists")
-        generation = building.publish(search=shards.SearchFile("ivf", file.name, digest_file(file), {"lists": 2}, 0.9))
+        found = shards.SearchFile("ivf", file.name, digest_file(file), {"lists": 2}, 0.9)
+        generation = building.publish(search=lambda _: found)
     assert store.open() == generation
     assert generation.manifest.search is not None
     assert generation.manifest.search.recall_at_8 == 0.9

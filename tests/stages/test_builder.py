@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import psutil
 import pytest
 import torch
 
+from realm_lab.core.files import write_json
 from realm_lab.core.lease import drop_torn
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
@@ -77,6 +79,12 @@ def faulty(folder: Path, code: str, **limits: Any) -> ProcessBuilder:
     return ProcessBuilder(folder, "c" * 64, {}, CPU, chosen, (sys.executable, "-S", "-c", code))
 
 
+def submit_and_wait(builder: ProcessBuilder, embedder: Embedder) -> None:
+    """Either may be where a failure is noticed."""
+    builder.submit(3, embedder)
+    builder.wait(3, embedder)
+
+
 def published(folder: Path, corpus_digest: str, step: int, embedder: Embedder) -> Generation:
     """A generation as a builder would leave it."""
     store = GenerationStore(folder, corpus_digest)
@@ -87,9 +95,9 @@ def published(folder: Path, corpus_digest: str, step: int, embedder: Embedder) -
 
 
 def killed_and_whole(
-    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[int]
-) -> None:
-    """Training with a builder that dies at these events is training without a builder."""
+    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[int | str]
+) -> tuple[str, ...]:
+    """Training with a builder to which this happens is training without a builder; the run's flags."""
     monkeypatch.setattr(index, "EMBED_CHUNK_ROWS", 64)  # as the dying builder's: the same groups, the same bits
     whole = Path(shutil.copytree(start, tmp_path / "whole"))
     expected = tiny.outcome(tiny.run("pretrain", tiny.params(CHANGES), whole))
@@ -98,19 +106,38 @@ def killed_and_whole(
     orders.write_text(json.dumps(events))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setattr(supervisor, "COMMAND", (sys.executable, str(DYING), str(orders)))
-    monkeypatch.setattr(supervisor, "LIMITS", Limits(60.0, 0.0, len(events) + 1))
-    run = tiny.run("pretrain", tiny.params(CHANGES | {"launch.builder": "process"}), root)
+    launch = {"launch.builder": "process", "launch.builder_backoff_seconds": 0, "launch.builder_failures": len(events)}
+    run = tiny.run("pretrain", tiny.params(CHANGES | launch), root)
     assert tiny.outcome(run) == expected
     assert Path(f"{orders}.starts").stat().st_size == len(events) + 1
-    assert run.status().flags == ("builder_restarted",)
     restarts = [row["builder_restarts"] for row in run.metrics.rows() if "builder_restarts" in row]
     assert restarts[-1] == len(events)
+    flags: tuple[str, ...] = run.status().flags
+    return flags
 
 
 def test_a_builder_killed_twice_loses_nothing(
     tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed_and_whole(tiny, start, tmp_path, monkeypatch, [250, 900])
+    flags = killed_and_whole(tiny, start, tmp_path, monkeypatch, [250, 900])
+    assert flags == ("builder of the index failed: it ended with code -9: it said nothing",)
+
+
+def test_training_goes_on_while_the_builder_finds_the_disk_full(
+    tiny: ModuleType,
+    start: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    [flag] = killed_and_whole(tiny, start, tmp_path, monkeypatch, ["full", "full"])
+    line = r"builder of the index failed: it ended with code 2: \S+/shard-0000\d.bin: the disk is full: \d+ bytes are "
+    line += r"needed, \d+ are free; make room and run again, which goes on from here"
+    assert re.fullmatch(line, flag)
+    told = [text for text in capsys.readouterr().err.splitlines() if text.startswith("builder")]
+    assert len(told) == 2
+    for text in told:
+        assert re.fullmatch(line + "; training goes on with the old index, next attempt in 0 s", text)
 
 
 @pytest.mark.slow
@@ -198,26 +225,110 @@ def test_closing_ends_the_builder(tmp_path: Path, embedder: Embedder) -> None:
         process = builder._process
         assert process is not None
         assert process.poll() is None
-    assert process.poll() is not None
+    assert process.poll() == -signal.SIGTERM
 
 
-def test_a_full_disk_is_told_with_need_and_room(
+def test_words_of_an_earlier_builder_are_not_repeated(tmp_path: Path, embedder: Embedder) -> None:
+    log = tmp_path / "index" / supervisor.LOG
+    log.parent.mkdir(parents=True)
+    log.write_text("something else\n")
+    with (
+        faulty(tmp_path / "index", "raise SystemExit(3)", failures=0) as builder,
+        pytest.raises(UserError, match="code 3: it said nothing"),
+    ):
+        submit_and_wait(builder, embedder)
+
+
+def test_an_idle_builder_need_not_say_that_it_lives(tmp_path: Path, embedder: Embedder) -> None:
+    with faulty(tmp_path / "index", "import time; time.sleep(1000)", silence_seconds=5.0, failures=0) as builder:
+        builder._heard_at -= 1000.0
+        builder.tend()
+        builder.submit(3, embedder)
+        builder.tend()
+        assert builder.warnings == ()
+        builder._heard_at -= 1000.0
+        with pytest.raises(UserError, match="silent"):
+            builder.tend()
+
+
+def test_only_what_is_whole_is_built(tmp_path: Path, embedder: Embedder) -> None:
+    folder = tmp_path / "index"
+    store = GenerationStore(folder, "c" * 64)
+    with faulty(folder, "import time; time.sleep(1000)") as builder, store.lease():
+        builder.submit(3, embedder)
+        building = store.begin(3, embedder_digest(embedder), 2, 16, shard_rows=1)
+        for number in range(2):
+            assert not builder.is_built(3)
+            building.write(number, torch.ones(1, 16))
+        assert not builder.is_built(3)
+        building.publish(make_current=False)
+        assert builder.is_built(3)
+        assert torch.equal(builder.wait(3, embedder), torch.ones(2, 16))
+
+
+def test_a_generation_that_vanishes_is_asked_for_again(tmp_path: Path, embedder: Embedder) -> None:
+    folder = tmp_path / "index"
+    generation = published(folder, "c" * 64, 3, embedder)
+    with faulty(folder, "import time; time.sleep(1000)") as builder:
+        builder.submit(3, embedder)
+        assert builder.is_built(3)
+        assert not (folder / "requests").exists()
+        shutil.rmtree(generation.folder)
+        builder.tend()
+        assert not builder.is_built(3)
+        assert (folder / "requests" / "step-00000003" / "request.json").exists()
+
+
+def test_a_generation_of_other_weights_is_refused(
     tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    needed = sum(value.numel() * 4 for value in embedder.parameters()) + supervisor.BESIDE_BYTES
-    with faulty(tmp_path / "index", "") as builder:
-        monkeypatch.setattr(supervisor, "free_bytes", lambda folder: 4321)
-        with pytest.raises(UserError, match=rf"{needed} bytes are needed, 4321 are free; make room and run again"):
-            builder.submit(3, embedder)
-        monkeypatch.setattr(supervisor, "free_bytes", lambda folder: 10**12)
+    """Its name holds but the beginning of the digest."""
+    folder = tmp_path / "index"
+    published(folder, "c" * 64, 3, embedder)
+    digest = embedder_digest(embedder)
+    monkeypatch.setattr(supervisor, "embedder_digest", lambda embedder: digest[:8] + "0" * 56)
+    with faulty(folder, "") as builder:
+        builder.submit(3, embedder)
+        with pytest.raises(UserError, match=f"built with embedder {digest}, the queries are of embedder {digest[:8]}0"):
+            builder.wait(3, embedder)
 
-        def full(*arguments: Any) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(supervisor, "write_embedder", full)
-        with pytest.raises(UserError, match=rf"{needed} bytes are needed"):
-            builder.submit(3, embedder)
-    assert list((tmp_path / "index" / "requests").iterdir()) == []
+def test_a_builder_that_does_not_listen_is_killed_in_the_end(
+    tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)"
+    monkeypatch.setattr(supervisor, "END_SECONDS", 0.2)
+    with faulty(tmp_path / "index", f"{deaf}; time.sleep(1000)") as builder:
+        process = builder._process
+        assert process is not None
+        deadline = time.monotonic() + LONG_ENOUGH_SECONDS
+        while b"deaf" not in (tmp_path / "index" / supervisor.LOG).read_bytes():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_a_request_that_is_withdrawn_or_done_is_no_failure(
+    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = tiny.params(CHANGES)
+    context = Context(params, plan_run(params, "realm", 0), start)
+    embedder = new_embedder(params, context.vocabulary_size, 0, None)
+    folder = tmp_path / "index"
+    builds = RequestedBuilds(context, folder)
+    done = published(folder, context.corpus.manifest.digest, 1, embedder)
+    with faulty(folder, "import time; time.sleep(1000)") as builder:
+        for step in (2, 5):
+            builder.submit(step, embedder)
+        request = folder / "requests" / "step-00000002"
+        (folder / "requests" / "step-00000000").mkdir()  # half deleted
+        shutil.copytree(request, folder / "requests" / "step-00000001")
+        write_json(folder / "requests" / "step-00000001" / "request.json", {"step": 1, "generation": done.name})
+        assert builds._next() == 2
+        shutil.rmtree(request)
+        builds._build(2)
+        assert builds._next() == 5
+        assert GenerationStore(folder, context.corpus.manifest.digest).names() == [done.name]
 
 
 def test_a_foreign_or_broken_generation_is_refused(tmp_path: Path, embedder: Embedder) -> None:
@@ -282,9 +393,9 @@ import os, signal, time, torch
 from pathlib import Path
 from realm_lab.parameters import Params
 from realm_lab.models.initial import new_embedder
-from realm_lab.stages.supervisor import ProcessBuilder
+from realm_lab.stages.supervisor import Limits, ProcessBuilder
 job = {job!r}
-builder = ProcessBuilder(Path({str(tmp_path)!r}), "c" * 64, job, torch.device("cpu"))
+builder = ProcessBuilder(Path({str(tmp_path)!r}), "c" * 64, job, torch.device("cpu"), Limits(60.0, 1.0, 5))
 builder.submit(3, new_embedder(Params(**job["params"]), 700, 0, None))
 print(builder._process.pid, flush=True)
 while not Path({str(tmp_path / "leases")!r}).exists():

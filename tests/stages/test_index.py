@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -73,8 +74,8 @@ def test_a_generation_is_built_listed_and_searched(
     with store.pin():
         assert run(tiny, root, "list") == 0
     header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == "name step rows dtype size current pinned".split()
-    assert row.split()[:4] == [generation.name, "12", str(len(context.passages)), "float32"]
+    assert header.split() == "name step rows dtype search size current pinned".split()
+    assert row.split()[:5] == [generation.name, "12", str(len(context.passages)), "float32", "exact"]
     assert row.split()[-2] == "yes"
     assert row.endswith(f":{os.getpid()}")
 
@@ -129,6 +130,47 @@ def test_stages_dtypes_rollback_and_verify(
     assert "broken" in capsys.readouterr().out
 
 
+def test_an_approximate_index_is_built_listed_and_searched(
+    tiny: ModuleType, root: Path, store: GenerationStore, capsys: Capture
+) -> None:
+    lists = ["--set", "pretrain.search.backend=ivf_flat", "--set", "pretrain.search.lists=20"]
+    lists += ["--set", "pretrain.search.probes=2"]
+    assert run(tiny, root, "build") == 0
+    assert run(tiny, root, "search", "Who is [MASK] ?", "--approximate") == 2
+    assert "no approximate index; build one with `realm-lab index build --backend`" in capsys.readouterr().err
+    assert run(tiny, root, "build", "--backend", "ivf_flat") == 2  # what is published never changes
+    said = capsys.readouterr().err
+    assert "already built with exact search, not ivf_flat; delete it to build it again" in said
+    shutil.rmtree(store.folder / store.names()[0])
+    assert run(tiny, root, "build", "--backend", "ivf_flat") == 0
+    found = store.open().manifest.search
+    assert found is not None
+    assert (found.backend, found.settings["lists"], found.settings["seed"]) == ("ivf_flat", 8, 0)
+    assert found.recall_at_8 == 1  # of 8 lists, it looks into 8
+    assert "search ivf_flat (recall@8 1.000); current" in capsys.readouterr().out
+    assert run(tiny, root, "build", "--backend", "ivf_flat") == 0  # it is there already
+    assert run(tiny, root, "build") == 0
+    assert run(tiny, root, "build", "--backend", "hnsw") == 2
+    assert run(tiny, root, "verify") == 0
+    capsys.readouterr()
+    assert run(tiny, root, "search", "Who is [MASK] ?") == 0
+    exactly = capsys.readouterr().out
+    assert run(tiny, root, "search", "Who is [MASK] ?", "--approximate") == 0
+    assert capsys.readouterr().out == exactly
+
+    shutil.rmtree(store.folder / store.names()[0])  # with settings of its own, which are only those of its backend
+    context = index.open_context(tiny.params(), root, 0, "realm")
+    assert index._search_writer(context, "exact") is None
+    assert run(tiny, root, "build", "--backend", "ivf_flat", *lists) == 2
+    assert "has not finished for these parameters" in capsys.readouterr().err  # a search is part of pre-training
+    assert run(tiny, root, "build", "--backend", "ivf_flat", "--stage", "warm_start", *lists) == 0
+    found = store.open().manifest.search
+    assert found is not None
+    assert (found.settings["lists"], found.settings["probes"]) == (20, 2)
+    assert found.recall_at_8 is not None
+    assert found.recall_at_8 < 1
+
+
 def test_a_job_array_publishes_with_its_last_part(
     tiny: ModuleType, root: Path, store: GenerationStore, capsys: Capture
 ) -> None:
@@ -173,6 +215,7 @@ def test_an_error_is_one_line(tiny: ModuleType, root: Path, capsys: Capture, arg
         (["bild"], "invalid choice: 'bild'"),
         (["build", "--shard", "2/2"], "'2/2' is not a part such as 0/4, counted from 0"),
         (["build", "--shard", "1"], "'1' is not a part"),
+        (["build", "--backend", "annoy"], "invalid choice: 'annoy'"),
         (["build", "--dtype", "int8"], "invalid choice: 'int8'"),
         (["rollback"], "NAME"),
         (["search", "Who?", "--count", "0"], "0 is not 1 or more"),

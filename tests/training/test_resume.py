@@ -176,6 +176,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "pretrain.train_query_tower": False,
         "pretrain.train_document_tower": False,
     },
+    "approximate search": {
+        "pretrain.search.backend": "ivf_pq",
+        "pretrain.search.bits": 3,
+        "pretrain.search.rescore": False,
+        "pretrain.refresh.interval_steps": 3,
+        "pretrain.search_query": "fresh",
+    },
     "random masks, reader frozen": {"pretrain.masking": "random_span", "pretrain.train_reader": False},
 }
 

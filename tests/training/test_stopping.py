@@ -137,7 +137,7 @@ def test_a_collapsed_run_is_saved_flagged_and_refused_with_the_reason(stage: Sta
     assert (stage.status().state, stage.status().flags) == ("FAILED", ("collapsed",))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_stops_at_the_end_of_the_step_and_costs_nothing(stage: StageRun, tmp_path: Path, number: int) -> None:
     whole = Count()
     train(whole, StageRun.open(tmp_path / "whole", "pretrain", "a" * 64, {}), LAUNCH, CPU)
@@ -176,6 +176,35 @@ def test_a_second_signal_does_not_wait(stage: StageRun) -> None:
         train(task, stage, LAUNCH, CPU)
     assert caught.value.code == 128 + signal.SIGTERM
     assert load_newest(stage.path / "checkpoints") is None
+
+
+def test_slurm_may_repeat_itself(stage: StageRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt_often() -> None:
+        for number in (signal.SIGUSR2, signal.SIGUSR2, signal.SIGTERM, signal.SIGTERM):
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    task = Count()
+    task.at = {2: interrupt_often}
+    with pytest.raises(SystemExit) as caught:
+        train(task, stage, LAUNCH, CPU)
+    assert caught.value.code == 128 + signal.SIGUSR2
+    saved = load_newest(stage.path / "checkpoints")
+    assert saved is not None
+    assert saved.step == 3
+
+
+def test_a_signal_in_the_last_step_is_for_whoever_goes_on(stage: StageRun) -> None:
+    noted: list[int] = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: noted.append(number))
+    try:
+        task = Count()
+        task.at = {5: lambda: os.kill(os.getpid(), signal.SIGUSR2)}
+        train(task, stage, LAUNCH, CPU)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert noted == [signal.SIGUSR2]
+    assert load_newest(stage.path / "checkpoints") is not None
 
 
 def test_a_signal_in_the_last_step_is_too_late_to_matter(stage: StageRun) -> None:
