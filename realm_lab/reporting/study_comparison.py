@@ -191,7 +191,7 @@ def study_rows(collection: Collection, rows: pd.DataFrame, points: pd.DataFrame)
     rows = rows.copy()
     seconds = {run.record.name: run.wall_seconds for run in collection.runs if run.is_complete}
     rows["wall_seconds"] = rows["run"].map(seconds)
-    ages = points[points["metric"] == "index_staleness_steps"].groupby(["label", "seed"])["value"].mean()
+    ages = points[points["metric"] == "index_staleness_steps_mean"].groupby(["label", "seed"])["value"].last()
     known: Mapping[Any, float] = ages.to_dict()
     rows["index_staleness_steps"] = [known.get(key) for key in zip(rows["label"], rows["seed"], strict=True)]
     return rows

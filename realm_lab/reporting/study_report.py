@@ -232,7 +232,7 @@ def _cost(contents: StudyContents) -> Block:
             times = [run.statuses[stage].wall_seconds / 60 for run in runs if stage in run.statuses]
             row[stage.replace("_", " ")] = number(sum(times) / len(times), 1) if times else NOTHING
         mine = contents.points[(contents.points["label"] == name) & (contents.points["stage"] == "pretrain")]
-        share = mine[mine["metric"] == "refresh_flop_share"]["value"]
+        share = mine[mine["metric"] == "refresh_share_of_flops"].groupby("seed")["value"].last()
         row["refresh share of FLOPs"] = number(float(share.mean()), 3) if len(share) else NOTHING
         rows.append(row)
     note = "A stage that runs share was run once and is counted in each."

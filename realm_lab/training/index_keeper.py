@@ -59,6 +59,7 @@ class IndexKeeper:
         self._round = StaggeredRound(settings, cost_N) if settings.policy == "staggered" else None
         self._part_ND = torch.empty(0)  # what the round has embedded
         self._refresh_operations = self._step_operations = 0.0
+        self._age_sum, self._steps = 0.0, 0
         self._made_at: float | np.ndarray = np.nan  # when the weights behind the vectors were those of the trainer
         self._started = time.monotonic()
         self._busy_seconds = self._stall_seconds = self._last_seconds = 0.0
@@ -99,7 +100,10 @@ class IndexKeeper:
             self._round.earn(step_operations)
 
     def metrics(self, step: int) -> dict[str, float]:
-        """Age of the index that step `step` searched, and what refreshing has taken so far.
+        """Age of the index that step `step` searched, and what refreshing has taken so far; once for every step.
+
+        `index_staleness_steps_mean` is the mean over all steps so far: what is logged now and then may always fall on
+        the same place between two refreshes.
 
         Floating-point operations so far: drift checks are among those of refreshing, measurements in neither. Seconds
         and the share of time are of this process; `index_staleness_seconds` is left out while a vector is from before a
@@ -110,9 +114,12 @@ class IndexKeeper:
         now = time.monotonic()
         old = age(self._partial.steps_N if self._partial is not None else self._retriever.index.step, step)
         total = self._refresh_operations + self._step_operations
+        self._age_sum += old.mean
+        self._steps += 1
         values = {
             "index_staleness_steps": old.mean,
             "index_staleness_steps_max": old.highest,
+            "index_staleness_steps_mean": self._age_sum / self._steps,
             "refreshes": float(self._plan.refreshes),
             "refresh_share_of_flops": self._refresh_operations / total if total else 0.0,
             "training_operations": self._step_operations,
@@ -258,11 +265,11 @@ class IndexKeeper:
         index, snapshot = self._retriever.index, self._retriever.snapshot
         if index is None:
             return {}
-        operations = torch.tensor([self._refresh_operations, self._step_operations], dtype=torch.float64)
+        sums = [self._refresh_operations, self._step_operations, self._age_sum, float(self._steps)]
         state = {
             "index.embeddings": index.embeddings_ND,
             "index.step": torch.tensor(index.step),
-            "refresh.operations": operations,
+            "refresh.sums": torch.tensor(sums, dtype=torch.float64),
             "refresh.moved": torch.tensor([kept.moved for kept in self._pending.values()], dtype=torch.bool),
             **self._plan.state(),
         }
@@ -282,7 +289,8 @@ class IndexKeeper:
         if "index.embeddings" not in tensors:
             return False
         self._plan.load_state(tensors)
-        self._refresh_operations, self._step_operations = tensors["refresh.operations"].tolist()
+        self._refresh_operations, self._step_operations, self._age_sum, steps = tensors["refresh.sums"].tolist()
+        self._steps = int(steps)
         index = self._retriever.generation(tensors["index.embeddings"], int(tensors["index.step"]))
         self._retriever.adopt(index, self._loaded("snapshot", tensors))
         self._made_at = self._all_made_at(np.nan)

@@ -90,7 +90,7 @@ def _write_stage(folder: Path, stage: str, key: str, cell: str, seed: int, place
                 "step": step,
                 "time": 1.0 + step,
                 "retrieval_utility": step * LEVELS.get(cell, 0.5),
-                "index_staleness_steps": 4.0 + 9 * place,
+                "index_staleness_steps_mean": 4.0 + 9 * place,
             }
             for step in range(0, 11, 5)
         ]

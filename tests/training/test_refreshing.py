@@ -87,6 +87,8 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
 def test_the_age_of_the_index_is_what_the_policy_says(tiny: ModuleType, start: Path, policy: str) -> None:
     found = by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, policy), start)))
     assert found["index_staleness_steps"] == found["index_staleness_steps_max"] == AGES[policy]
+    means = [sum(AGES[policy][: step + 1]) / (step + 1) for step in range(len(AGES[policy]))]
+    assert found["index_staleness_steps_mean"] == pytest.approx(means)
     swaps = sum(now < before + 1 for before, now in zip(AGES[policy], AGES[policy][1:], strict=False))
     assert found["refreshes"][-1] == swaps
 
