@@ -6,6 +6,7 @@ Everything heavy is imported inside a verb, so that help and error messages come
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import traceback
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from realm_lab import __version__
+from realm_lab.cli_studies import add_studies
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
         _add_parameters(add(name, _run_stage, summary))
 
     report = add("report", _run_report, "write the report, its figures and the page reports/index.html from the runs")
+    report.add_argument("study", nargs="?", help="write reports/STUDY instead (default: the default run)")
     _add_runs(report)
     report.add_argument("--reports", type=Path, metavar="DIR", help="where to write (default: ROOT/reports)")
 
@@ -99,6 +102,9 @@ def build_parser() -> argparse.ArgumentParser:
         verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
     _add_index(add("index", _run_index, "build, list, verify, roll back and search the index of the knowledge corpus"))
+
+    add_studies(add)
+    _add_planner(add)
 
     doctor = add("doctor", _run_doctor, "say what this machine can do, and how to get what is missing")
     _add_parameters(doctor)
@@ -130,6 +136,12 @@ def _add_index(index: argparse.ArgumentParser) -> None:
         "--shard", type=_part, default=(0, 1), metavar="I/N", help="write part I of N, from 0: for job arrays"
     )
     build.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32", help="on disk")
+    build.add_argument(
+        "--backend",
+        choices=["exact", "faiss_flat", "ivf_flat", "ivf_pq", "hnsw", "sq8"],
+        default="exact",
+        help="also build an approximate search index by FAISS, measured against exact search (default: exact, none)",
+    )
     add("list", "show the generations: step, size, which is current, who uses it")
     verify = add("verify", "read every byte of a generation, or of all, and compare it with its manifest")
     verify.add_argument("name", nargs="?", metavar="NAME", help="as in index list (default: all)")
@@ -137,7 +149,31 @@ def _add_index(index: argparse.ArgumentParser) -> None:
     search = add("search", "show the passages nearest to a question or a masked sentence", True)
     search.add_argument("text", help='for example "Who wrote Hamlet?"')
     search.add_argument("--count", type=_positive, default=5, metavar="N", help="passages to show (default: 5)")
+    search.add_argument("--approximate", action="store_true", help="search the generation's approximate index")
     search.add_argument("--generation", metavar="NAME", help="as in index list (default: the current one)")
+
+
+def _add_planner(add: Callable[..., argparse.ArgumentParser]) -> None:
+    plan = add("plan", _run_plan, "say how long a refresh takes, how stale the index is then, and what fits and costs")
+    _add_parameters(plan)
+    plan.add_argument("--passages", type=int, metavar="N", help="size of the corpus (default: the prepared corpus's)")
+    plan.add_argument(
+        "--device", metavar="NAME", help="of the table, e.g. H100 (default: this machine, as `realm-lab bench` saw it)"
+    )
+    plan.add_argument("--trainers", type=int, default=1, metavar="N", help="devices that train and search (default: 1)")
+    plan.add_argument("--builders", type=int, default=1, metavar="N", help="devices that build indexes (default: 1)")
+    plan.add_argument("--price", type=float, metavar="AMOUNT", help="of a device hour")
+    plan.add_argument(
+        "--efficiency", type=float, metavar="SHARE", help="of a table device's peak that is reached (default: 0.35)"
+    )
+    plan.add_argument("--dtype", default="float32", metavar="TYPE", help="of the index on disk (default: float32)")
+    plan.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="what bench wrote (default: ROOT/runs/bench.json)"
+    )
+    plan.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    bench = add("bench", _run_bench, "measure this machine with the model of the parameters, for `realm-lab plan`")
+    _add_parameters(bench)
+    bench.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: ROOT/runs/bench.json)")
 
 
 def _add_parameters(verb: argparse.ArgumentParser) -> None:
@@ -188,6 +224,13 @@ def _run_stage(options: argparse.Namespace) -> None:
 
 
 def _run_report(options: argparse.Namespace) -> None:
+    if options.study is not None and options.study != "default":
+        from realm_lab.sweeps.collect import collect
+
+        if options.runs or options.reports:
+            raise UserError("report STUDY: --runs and --reports are of the default report; give --root")
+        print(collect(options.root, Path(options.study).stem) / "report.md")
+        return
     from realm_lab.reporting.report import write_report
 
     print(write_report(options.runs or options.root / "runs", options.reports or options.root / "reports"))
@@ -230,7 +273,7 @@ def _run_index(options: argparse.Namespace) -> None:
     seed = params.seeds[0] if options.seed is None else options.seed
     context = index.open_context(params, options.root, seed, options.label)
     if options.index_verb == "build":
-        index.build(context, options.stage, options.dtype, options.shard)
+        index.build(context, options.stage, options.dtype, options.shard, options.backend)
     elif options.index_verb == "list":
         index.show(context)
     elif options.index_verb == "verify":
@@ -238,7 +281,29 @@ def _run_index(options: argparse.Namespace) -> None:
     elif options.index_verb == "rollback":
         index.rollback(context, options.name)
     else:
-        index.search(context, options.stage, options.text, options.count, options.generation)
+        index.search(context, options.stage, options.text, options.count, options.generation, options.approximate)
+
+
+def _run_plan(options: argparse.Namespace) -> None:
+    params = _params(options)
+    from realm_lab.planner import plan, show
+
+    request = plan.Request(**{name: getattr(options, name) for name in plan.Request._fields})
+    made = plan.make_plan(params, options.root, request)
+    if options.json:
+        print(json.dumps(plan.as_json(made), indent=2))
+    else:
+        show.show_plan(made)
+
+
+def _run_bench(options: argparse.Namespace) -> None:
+    params = _params(options)
+    from realm_lab.planner import bench, calibration, show
+
+    path = options.output or calibration.default_path(options.root)
+    found = bench.measure(params, options.root, say=lambda what: print(f"measuring {what}", file=sys.stderr))
+    calibration.write_calibration(path, found)
+    show.show_calibration(found, path)
 
 
 def _run_doctor(options: argparse.Namespace) -> None:

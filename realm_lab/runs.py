@@ -161,7 +161,7 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     return StageRun.open(runs, stage, plan.key(stage), config)
 
 
-def record_run(runs: Path, plan: Plan, params: Params, study: str = "default") -> RunRecord:
+def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
     """Write run.json of a run."""
     values, contents = params.model_dump(mode="json"), _by_content(params, plan.label)
     for name in ("launch", "seeds"):
@@ -173,8 +173,6 @@ def record_run(runs: Path, plan: Plan, params: Params, study: str = "default") -
         seed=plan.seed,
         run_key=plan.run_key,
         cell_key=digest({"params": contents, "inputs": inputs, "label": plan.label, "engine": ENGINE_VERSION}),
-        study=study,
-        baseline=plan.label == LABELS[0],
         preset=params.preset,
         engine_version=ENGINE_VERSION,
         params=values,

@@ -21,7 +21,7 @@ PACKAGE = REPOSITORY / "realm_lab"
 # From the bottom: a room may import those before it.
 ROOMS = (
     "errors parameter_sections parameters config core reference_page tracking corpus masking runs models retrieval "
-    "evaluation training systems reporting stages sweeps doctor cli"
+    "evaluation training systems reporting stages sweeps planner doctor cli_studies cli"
 ).split()
 TORCH_FREE = (
     "errors",
@@ -33,9 +33,14 @@ TORCH_FREE = (
     "corpus",
     "runs",
     "reporting",
+    "cli_studies",
     "cli",
 )
-ONLY_DOOR = {"mlflow": "realm_lab.tracking.mlflow_mirror", "matplotlib": "realm_lab.reporting.figures"}
+ONLY_DOOR = {
+    "mlflow": "realm_lab.tracking.mlflow_store",
+    "matplotlib": "realm_lab.reporting.figures",
+    "optuna": "realm_lab.sweeps.search_journal",
+}
 # What would make `realm-lab --help` slow.
 NOT_AT_START = {"torch", "transformers", "mlflow", "pandas", "numpy", "matplotlib", "pydantic", "faiss", "dvc", "rich"}
 MOST_LINES = 500

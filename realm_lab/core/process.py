@@ -39,7 +39,7 @@ from realm_lab.errors import UserError
 
 TIMEOUT = timedelta(minutes=30)  # of one exchange; a process that ends is noticed at once
 POLL_SECONDS = 0.05
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # the last as a warning of SLURM
 
 
 class Ranks(NamedTuple):
@@ -263,15 +263,16 @@ def _exchange() -> Iterator[None]:
 
 
 class StopRequest:
-    """Whether SIGTERM or SIGUSR1 has come."""
+    """Which of STOP_SIGNALS has come first."""
 
     signal_number = 0
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The first signal is remembered, the second ends the process at once."""
-        if self.signal_number:
+        """The first signal is remembered; a second SIGTERM ends the process at once, unless SLURM repeats itself."""
+        if not self.signal_number:
+            self.signal_number = number
+        elif number == signal.SIGTERM and "SLURM_JOB_ID" not in os.environ:
             sys.exit(128 + number)
-        self.signal_number = number
 
 
 @contextmanager

@@ -22,6 +22,8 @@ PROBES = (
     ("probe_same_article_utility", "same article"),
     ("probe_random_utility", "random passage"),
 )
+OVERLAPS = (("index_overlap", "all passages"), ("index_overlap_sampled", "estimate from a sample"))
+SHIFTS = (("prior_shift", "all passages"), ("prior_shift_sampled", "estimate from a sample"))
 NORMS = (("gradient_norm_reader", "reader"), ("gradient_norm_retriever", "retriever"))
 
 
@@ -102,6 +104,18 @@ def curve_figures(collection: Collection, points: pd.DataFrame) -> list[Figure |
             ),
         ),
         (
+            "the index and how fresh it is",
+            figures.curves_figure(
+                "index_freshness",
+                "The index that training searches, beside a fresh one: how old it is, how much of what a fresh index "
+                "would find it still finds, and how far that moves p(z|x).",
+                pretrain,
+                _freshness(pretrain),
+                columns=3,
+                step_name=step,
+            ),
+        ),
+        (
             "warm start",
             figures.curves_figure(
                 "warm_start",
@@ -172,7 +186,23 @@ def _early_warnings(collection: Collection, pretrain: pd.DataFrame) -> list[Pane
         *probes,
         Panel("score_spread", "spread of retrieval scores", "standard deviation of f(x,z)", 0.0),
         *norms,
-        Panel("index_staleness_steps", "age of the index", "steps", 0.0, is_age=True),
+    ]
+
+
+def _freshness(pretrain: pd.DataFrame) -> list[Panel]:
+    """Age and drift of the index; colours are labels where there are several, so that the estimates have no place."""
+    overlap, shift = "share of the fresh top k", "total variation"
+    age = Panel("index_staleness_steps", "age of the index", "steps", 0.0, is_age=True)
+    if pretrain["label"].nunique() <= 1:
+        return [
+            age,
+            Panel("", "stale top k in the fresh one", overlap, 0.0, series=OVERLAPS),
+            Panel("", "shift of p(z|x)", shift, 0.0, series=SHIFTS),
+        ]
+    return [
+        age,
+        Panel(OVERLAPS[0][0], "stale top k in the fresh one", overlap, 0.0, 1.03),
+        Panel(SHIFTS[0][0], "shift of p(z|x)", shift, 0.0),
     ]
 
 

@@ -15,7 +15,16 @@ from realm_lab.reporting.table import Collection, collect, curves_table, gaps
 from realm_lab.reporting.verdict import key_numbers, verdict
 from realm_lab.reporting.worked_examples import load_examples, worked_examples
 
-FIGURE_NAMES = ("retrieval_utility", "recall", "cloze", "early_warnings", "warm_start", "comparison", "edition_swap")
+FIGURE_NAMES = (
+    "retrieval_utility",
+    "recall",
+    "cloze",
+    "early_warnings",
+    "index_freshness",
+    "warm_start",
+    "comparison",
+    "edition_swap",
+)
 
 
 def write_report(runs: Path, reports: Path, study: str = "default") -> Path:
@@ -71,7 +80,7 @@ def build(collection: Collection, reports: Path, study: str) -> Document:
 def _flags(collection: Collection) -> list[str]:
     """One line for each flagged stage of each run."""
     return [
-        f"{run.record.label}, seed {run.record.seed}, {stage}: {'; '.join(flags)}"
+        f"{run.label}, seed {run.record.seed}, {stage}: {'; '.join(flags)}"
         for run in collection.runs
         for stage, flags in run.flags.items()
     ]

@@ -1,4 +1,4 @@
-"""`realm-lab report NAME`: reports/NAME/report.md, index.html and figures/ of a study, from the run folders."""
+"""The report of a study from its run folders: what it says, in which order."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from realm_lab.reporting.comparison_figures import Delta, Spot, bands_figure, de
 from realm_lab.reporting.confounds import confounds
 from realm_lab.reporting.document import NOTHING, Block, Code, Document, Figure, Section, Table, Text, number
 from realm_lab.reporting.figures import Panel
+from realm_lab.reporting.overlap_table import overlap_table
 from realm_lab.reporting.provenance_sections import coverage_section
 from realm_lab.reporting.statistics import Interval
 from realm_lab.reporting.study_comparison import CellResult, MetricResult, compare_study, study_rows, verdict
@@ -60,15 +61,8 @@ class StudyContents:
         return [(cell.name, cell.title) for cell in ordered]
 
 
-def write_study_report(runs: Path, reports: Path, name: str) -> Path:
-    """Write the report of a study into reports/NAME; returns report.md's path. The same run folders, the same bytes.
-
-    Raises:
-        UserError: no such study.
-    """
-    contents = StudyContents(Path(runs), name)
-    document = build(contents)
-    folder = Path(reports) / name
+def write_document(document: Document, folder: Path) -> Path:
+    """Write report.md, index.html and figures/ into a folder of the document's own; returns report.md's path."""
     kept = set()
     for section in document.sections:
         for block in section.blocks:
@@ -139,7 +133,8 @@ def _results(contents: StudyContents) -> list[Block]:
             )
         frame = pd.DataFrame(rows).fillna(NOTHING)
         blocks.append(Table(f"{result.name[0].upper()}{result.name[1:]}.", frame, notes=tuple(notes)))
-    return blocks
+    overlap = overlap_table(contents.rows, contents.cells)
+    return [*blocks, overlap] if overlap else blocks
 
 
 def _row(cell: CellResult, result: MetricResult) -> dict[str, str]:
@@ -154,10 +149,10 @@ def _row(cell: CellResult, result: MetricResult) -> dict[str, str]:
         row["range"] = f"{number(summary.low, digits)} to {number(summary.high, digits)}"
     found = cell.comparison
     row["Δ"] = signed(found.mean, digits) if found else NOTHING
-    row["95 %"] = _interval(found.interval, digits) if found else NOTHING
+    row["95 %"] = show_interval(found.interval, digits) if found else NOTHING
     row["p (smallest)"] = f"{number(cell.corrected_p)} ({number(cell.smallest_p)})" if found else NOTHING
     if cell.per_example is not None:
-        row["95 %, examples"] = _interval(cell.per_example, digits)
+        row["95 %, examples"] = show_interval(cell.per_example, digits)
     row["finding"] = cell.finding if found else ("baseline" if cell is result.cells[0] else "no data")
     if cell.paper and result.metric in cell.paper.values:
         value = cell.paper.values[result.metric]
@@ -265,7 +260,8 @@ def signed(value: float, digits: int) -> str:
     return text if text[0] in "−0" and not text.strip("0.−") else (text if value < 0 else f"+{text}")
 
 
-def _interval(interval: Interval, digits: int) -> str:
+def show_interval(interval: Interval, digits: int) -> str:
+    """Both ends with their signs; "unbounded" where the data say nothing."""
     if interval.high == float("inf"):
         return "unbounded"
     return f"{signed(interval.low, digits)} to {signed(interval.high, digits)}"

@@ -17,10 +17,10 @@ from realm_lab.tracking.run_dir import (
     RunRecord,
     Status,
     read_run_record,
-    run_record_paths,
     stage_of,
     stage_statuses,
 )
+from realm_lab.tracking.study_record import StudyRecord, read_study_record, study_folder
 
 STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
 BM25 = "bm25"
@@ -31,6 +31,7 @@ CURVE_COLUMNS = ["label", "seed", "stage", "metric", "step", "value"]
 class Run:
     """One run as the report sees it. `results` are those of its evaluate stage, empty when there are none."""
 
+    label: str  # its cell in the study
     record: RunRecord
     statuses: dict[str, Status]
     results: dict[str, Any]
@@ -66,18 +67,13 @@ class Collection:
     seeds: list[int]
     missing_runs: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    baseline: str | None = None  # the label that the others are compared with
 
     @property
     def labels(self) -> list[str]:
         """Baseline first, then realm, then the others by name."""
-        baselines = {run.record.label for run in self.runs if run.record.baseline}
-        names = {run.record.label for run in self.runs}
-        return sorted(names, key=lambda name: (name not in baselines, name != "realm", name))
-
-    @property
-    def baseline(self) -> str | None:
-        """The label marked as the baseline, if any run carries the mark."""
-        return next((run.record.label for run in self.runs if run.record.baseline), None)
+        names = {run.label for run in self.runs}
+        return sorted(names, key=lambda name: (name != self.baseline, name != "realm", name))
 
     @property
     def treatment(self) -> str | None:
@@ -86,7 +82,7 @@ class Collection:
 
     def of(self, label: str | None) -> list[Run]:
         """Runs of one label, by seed."""
-        return [run for run in self.runs if run.record.label == label]
+        return [run for run in self.runs if run.label == label]
 
 
 class Summary(NamedTuple):
@@ -118,37 +114,35 @@ def finite(value: Any) -> float | None:
 def collect(
     runs_folder: Path, study: str, names: list[str] | None = None, seeds: list[int] | None = None
 ) -> Collection:
-    """Read the runs called `names`, or all runs of `study`; nothing that is broken stops the reading.
-
-    Of two runs with one label and seed (only possible without `names`) the one that started last is taken, and
-    `problems` says so.
-    """
+    """Read the runs called `names`, or all runs of `study`; nothing that is broken stops the reading."""
     runs_folder = Path(runs_folder)
     problems: list[str] = []
+    design = _design(runs_folder, study, problems)
+    cells = {run.run: run.cell for run in design.runs} if design else {}
     found: list[Run] = []
-    wanted = set(names) if names is not None else None
-    for path in run_record_paths(runs_folder):
-        if wanted is not None and path.parent.name not in wanted:
+    missing = []
+    for name in sorted({*(cells if names is None else names)}):
+        path = runs_folder / name / "run.json"
+        if names is not None and not path.exists():
+            missing.append(name)
             continue
         try:
             record = read_run_record(path)
-            if wanted is None and record.study != study:
-                continue
-            found.append(_read_run(runs_folder, record, problems))
+            found.append(_read_run(runs_folder, record, cells.get(name, record.label), problems))
         except (UserError, OSError) as error:
             problems.append(_relative(error, runs_folder))
-    missing = sorted(wanted - {run.record.name for run in found}) if wanted is not None else []
-    kept = _newest(found, problems) if wanted is None else found
-    kept.sort(key=lambda run: (not run.record.baseline, run.record.label, run.record.seed, run.record.run_key))
-    asked = sorted({*(seeds or []), *(run.record.seed for run in kept)})
-    return Collection(runs_folder, kept, asked, missing, problems)
+    baseline = design.baseline if design else None
+    found.sort(key=lambda run: (run.label != baseline, run.label, run.record.seed, run.record.run_key))
+    planned = design.seeds if design and names is None else ()
+    asked = sorted({*(seeds or []), *planned, *(run.record.seed for run in found)})
+    return Collection(runs_folder, found, asked, missing, problems, baseline)
 
 
 def results_table(collection: Collection) -> pd.DataFrame:
     """One row per run: label, seed, run, and every number of its evaluate results (nested ones as bm25.recall_at_5)."""
     rows = []
     for run in collection.runs:
-        row: dict[str, Any] = {"label": run.record.label, "seed": run.record.seed, "run": run.record.name}
+        row: dict[str, Any] = {"label": run.label, "seed": run.record.seed, "run": run.record.name}
         for name, value in run.results.items():
             nested = value.items() if isinstance(value, dict) else ()
             row.update({f"{name}.{inner}": finite(number) for inner, number in nested})
@@ -190,7 +184,7 @@ def curves_table(collection: Collection) -> pd.DataFrame:
             long = points.drop(columns="time", errors="ignore").melt("step", var_name="metric", value_name="value")
             long["value"] = pd.to_numeric(long["value"], errors="coerce")
             long = long[long["value"].map(math.isfinite)].drop_duplicates(["metric", "step"], keep="last")
-            label = run.record.label
+            label = run.label
             if stage == "warm_start" and run.record.seed not in shared_seeds:
                 shared_seeds.add(run.record.seed)
                 label = "shared"
@@ -240,7 +234,7 @@ def gaps(collection: Collection) -> list[str]:
     return found
 
 
-def _read_run(runs_folder: Path, record: RunRecord, problems: list[str]) -> Run:
+def _read_run(runs_folder: Path, record: RunRecord, label: str, problems: list[str]) -> Run:
     statuses = stage_statuses(runs_folder, record)
     results: dict[str, Any] = {}
     environments: dict[str, dict[str, Any]] = {}
@@ -251,7 +245,7 @@ def _read_run(runs_folder: Path, record: RunRecord, problems: list[str]) -> Run:
         environments[stage] = _read_object(found.path / "env.json", runs_folder, problems)
         if stage == "evaluate" and statuses[stage].state == "COMPLETE":
             results = _read_object(found.path / "results.json", runs_folder, problems)
-    return Run(record, statuses, results, environments)
+    return Run(label, record, statuses, results, environments)
 
 
 def _read_object(path: Path, runs_folder: Path, problems: list[str]) -> dict[str, Any]:
@@ -265,19 +259,13 @@ def _read_object(path: Path, runs_folder: Path, problems: list[str]) -> dict[str
     return value if isinstance(value, dict) else {}
 
 
-def _newest(runs: list[Run], problems: list[str]) -> list[Run]:
-    """The latest start per label and seed."""
-    latest: dict[tuple[str, int], Run] = {}
-    for run in sorted(runs, key=lambda run: (_started(run), run.record.run_key)):
-        place = (run.record.label, run.record.seed)
-        if place in latest:
-            problems.append(f"Seed {place[1]} of {place[0]} has several runs; shown is {run.record.name}, begun last.")
-        latest[place] = run
-    return list(latest.values())
-
-
-def _started(run: Run) -> float:
-    return max((status.started_at or 0.0 for status in run.statuses.values()), default=0.0)
+def _design(runs_folder: Path, study: str, problems: list[str]) -> StudyRecord | None:
+    path = study_folder(runs_folder, study) / "study.json"
+    try:
+        return read_study_record(path) if path.exists() else None
+    except UserError as error:
+        problems.append(_relative(error, runs_folder))
+        return None
 
 
 def _relative(error: Exception, runs_folder: Path) -> str:

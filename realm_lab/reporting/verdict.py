@@ -13,7 +13,7 @@ SIGNIFICANCE_LEVEL = 0.05
 def verdict(collection: Collection) -> str:
     """One sentence on exact match, treatment against baseline, over the seeds that have both; then what collapsed."""
     compared = [*collection.of(collection.baseline), *collection.of(collection.treatment)]
-    collapsed = [f"{run.record.label}, seed {run.record.seed}" for run in compared if run.has_collapsed]
+    collapsed = [f"{run.label}, seed {run.record.seed}" for run in compared if run.has_collapsed]
     return _comparison(collection) + (f" Flagged as collapsed: {'; '.join(collapsed)}." if collapsed else "")
 
 

@@ -119,7 +119,7 @@ def _example(item: dict[str, Any], run: Run) -> dict[str, Any]:
     candidates = [_candidate(entry) for entry in item.get("candidates") or [] if isinstance(entry, dict)]
     when = str(item.get("when", ""))
     return {
-        "label": run.record.label,
+        "label": run.label,
         "seed": run.record.seed,
         "kind": str(item.get("kind", "")),
         "when": when,

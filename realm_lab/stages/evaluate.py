@@ -17,6 +17,7 @@ from realm_lab.errors import UserError
 from realm_lab.evaluation.answering import Answer, answer_questions
 from realm_lab.evaluation.examples import cloze_examples, question_examples
 from realm_lab.evaluation.open_qa import exact_match, f1
+from realm_lab.evaluation.overlap import Overlap, TrainingText, split_by_overlap
 from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, Ranks, rank_answers, recall_metrics, zero_shot_rows
 from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, run_cloze, spread
 from realm_lab.models.embedder import Embedder
@@ -71,7 +72,11 @@ def evaluate(context: Context, run: StageRun) -> None:
     scores = [_score(context, questions, int(n), answer) for n, answer in zip(chosen, answers, strict=True)]
     for name in ("exact_match", "exact_match_span", "f1"):
         results[name] = float(np.mean([score[name] for score in scores]))
-    rows = _prediction_rows(questions, chosen, answers, scores, tuned_ranks, context.passages)
+    trained = context.corpus.questions("train")
+    known = TrainingText(trained.texts, trained.answers)
+    overlaps = [known.overlap(questions.texts[int(number)], questions.answers[int(number)]) for number in chosen]
+    results |= split_by_overlap(overlaps, [score["exact_match"] for score in scores])
+    rows = _prediction_rows(questions, chosen, answers, scores, overlaps, tuned_ranks, context.passages)
     _write_lines(folder / "predictions.jsonl", rows)
     examples += question_examples(
         context.passages, questions, chosen, answers, params.evaluate.explorer_examples, context.tokenizer
@@ -191,10 +196,11 @@ def _prediction_rows(
     chosen: np.ndarray,
     answers: list[Answer],
     scores: list[dict[str, float]],
+    overlaps: list[Overlap],
     ranks: Ranks,
     passages: Passages,
 ) -> Iterable[dict[str, Any]]:
-    for place, (number, answer, score) in enumerate(zip(chosen, answers, scores, strict=True)):
+    for place, (number, answer, score, overlap) in enumerate(zip(chosen, answers, scores, overlaps, strict=True)):
         best = answer.candidates[answer.best]
         text = passages.text.row(best.row)
         yield {
@@ -203,6 +209,8 @@ def _prediction_rows(
             "answers": questions.answers[int(number)],
             "prediction": answer.text,
             **score,
+            "question_overlap": overlap.question,
+            "answer_overlap": overlap.answer,
             "passage_id": text["id"],
             "passage_title": text["title"],
             "candidate_log_prob": best.log_prior,

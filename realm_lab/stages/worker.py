@@ -9,11 +9,11 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
 
 from realm_lab.core.process import (
@@ -34,6 +34,7 @@ from realm_lab.stages.prepare import prepare, prepare_kept
 from realm_lab.stages.train import finetune, pretrain, warm_start
 from realm_lab.systems.context import Context
 from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.run_lease import TAKEN_CODE, Taken, writing
 
 STAGES = {
     "prepare": prepare,
@@ -60,34 +61,38 @@ def run_stage(stage: str, label: str, params: Params, seed: int, root: Path, *, 
     run = context.stage(stage)
     work = prepare_kept if stage == "prepare" and for_study else STAGES[stage]
     first = ranks().rank == 0
-    if not on_first_rank(lambda: _claim(stage, run)):
-        return
-    try:
-        if stage in ALONE:
-            on_first_rank(lambda: work(context, run))
-        else:
-            work(context, run)
-        on_first_rank(lambda: None)  # what it wrote is there for all
-    except (KeyboardInterrupt, SystemExit):
-        if first:
-            run.preempt()
-        raise
-    except BaseException as error:
-        announce_failure(error)
-        if first:
-            run.fail(f"{type(error).__name__}: {error}")
-        disconnect(failed=True)
-        raise
+    with ExitStack() as claims:
+        if not on_first_rank(lambda: _claim(stage, run, claims)):
+            return
+        try:
+            if stage in ALONE:
+                on_first_rank(lambda: work(context, run))
+            else:
+                work(context, run)
+            on_first_rank(lambda: None)  # what it wrote is there for all
+        except (KeyboardInterrupt, SystemExit):
+            if first:
+                run.preempt()
+            raise
+        except BaseException as error:
+            announce_failure(error)
+            if first:
+                run.fail(f"{type(error).__name__}: {error}")
+            disconnect(failed=True)
+            raise
 
 
-def _claim(stage: str, run: StageRun) -> bool:
-    """Whether there is work to do; another process at the same work is a UserError. Sweeps up after a killed one."""
+def _claim(stage: str, run: StageRun, claims: ExitStack) -> bool:
+    """Whether there is work to do, which is then ours until `claims` ends. Sweeps up after a killed process.
+
+    Raises:
+        UserError: another process is at this work.
+    """
     if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
         return False
-    status = run.status()
-    elsewhere = status.pid != os.getpid() and status.host == socket.gethostname()
-    if status.state == "RUNNING" and elsewhere and not status.is_lost:
-        raise UserError(f"{run.path}: process {status.pid} is working on this stage; wait for it, or stop it first")
+    claims.enter_context(writing(run.path))
+    if stage != "prepare" and run.is_complete():  # by the one whose end we waited for
+        return False
     for folder in (run.path, run.path / "checkpoints"):
         for left in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
             shutil.rmtree(left) if left.is_dir() else left.unlink()
@@ -112,7 +117,7 @@ def main() -> int:
         disconnect()
     except UserError as error:
         print(error, file=sys.stderr)
-        return 2
+        return TAKEN_CODE if isinstance(error, Taken) else 2
     except KeyboardInterrupt:
         return 130
     except SystemExit as stop:

@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from realm_lab.core.launched import launched
+
 # Those that can move a number or a format; read from metadata, never imported.
 PACKAGES = (
     "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy pandas pyarrow pydantic ruamel.yaml "
@@ -26,10 +28,18 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "device": device,
+        "processes": launched().size,  # that share the run, each with a device of its own
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "git_commit": _git("rev-parse", "HEAD"),
         "git_dirty": None if status is None else bool(status),
+        "slurm_job_id": _slurm_job(),
     }
+
+
+def _slurm_job() -> str | None:
+    """As squeue names it: 123, or 123_4 for an element of an array."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
 def _version(package: str) -> str | None:

@@ -1,65 +1,33 @@
-"""MLflow as a view of run folders. This is the only file that imports mlflow.
+"""MLflow as a view of run folders: which experiments and runs there should be, and keeping them up to date.
 
-Whatever the view shows can be built again from runs/. MLflow can add points but not take them back, so a run
-whose folder contradicts its view (metrics cut back by a resumed run, a changed parameter) is shown anew and the
-old view goes to MLflow's trash.
+An experiment shows a study: one run for the study as a whole, below it one for each run of the study. All of it can be
+built again from runs/. A stage under way is shown up to its newest checkpoint, where a resume would begin, so that
+nothing has to be taken back.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
-import re
-import shutil
-import sqlite3
-import subprocess
-import sys
-import tempfile
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
+from realm_lab.core.files import write_text
 from realm_lab.errors import UserError
-from realm_lab.tracking.run_dir import RunRecord, read_run_record, run_record_paths, run_state
-from realm_lab.tracking.run_view import FLAGS_TAG, RunView, read_run, rows_digest, run_color
+from realm_lab.tracking.mlflow_store import Store, StoreError
+from realm_lab.tracking.run_dir import RunRecord, Status, stage_of, stage_statuses, state_of
+from realm_lab.tracking.run_view import read_run, settled_step
+from realm_lab.tracking.study_view import STUDY_KEY, UNPLANNED, Group, read_groups, read_study, reports_folder
+from realm_lab.tracking.tracking_store import default_uri, lock
+from realm_lab.tracking.view import View
 
-# Before the import below: MLflow reads these when it is loaded.
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("DO_NOT_TRACK", "true")
-os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-# An unreachable server is an answer, not a reason to wait for minutes.
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
-
-from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
-from mlflow.exceptions import MlflowException
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
-
-# Limits of one log_batch call (mlflow/utils/validation.py).
-MAX_METRICS = 1000
-MAX_PARAMS = 100
-MAX_DATASET_DIGEST = 36
-STATUS_OF = {
-    "COMPLETE": "FINISHED",
-    "FAILED": "FAILED",
-    "RUNNING": "RUNNING",
-    "PREEMPTED": "KILLED",
-    "PENDING": "SCHEDULED",
-}
 FINAL = ("COMPLETE", "FAILED")
-# The interface hides tags under "mlflow."; these two are for the mirror alone.
-MARK = "mlflow.realm_lab.mirrored"
-FILES_MARK = "mlflow.realm_lab.files"
 
 
 @dataclass(frozen=True)
@@ -68,22 +36,27 @@ class MirrorSummary:
 
     uri: str
     states: dict[str, int]
+    studies: int = 0
     created: int = 0
     updated: int = 0
     rebuilt: int = 0
+    removed: int = 0  # of a study that no longer has them
     waiting: int = 0  # not started yet, hence not in MLflow
     points: int = 0
     problems: tuple[str, ...] = ()
 
     @property
     def runs(self) -> int:
-        """Readable records."""
+        """Readable records; one that several studies share counts once."""
         return sum(self.states.values())
 
     def __str__(self) -> str:
         states = ", ".join(f"{count} {state.lower()}" for state, count in sorted(self.states.items()))
-        text = f"{self.runs} runs ({states or 'none'}) in {self.uri}: {self.created} new, {self.updated} updated"
+        studies = f" of {self.studies} {'study' if self.studies == 1 else 'studies'}" if self.studies else ""
+        text = f"{self.runs} runs{studies} ({states or 'none'}) in {self.uri}: "
+        text += f"{self.created} new, {self.updated} updated"
         text += f", {self.rebuilt} shown anew" if self.rebuilt else ""
+        text += f", {self.removed} no longer in their study" if self.removed else ""
         text += f", {self.points} points sent"
         return text + (f"; {len(self.problems)} not shown: {'; '.join(self.problems)}" if self.problems else "")
 
@@ -96,18 +69,12 @@ def mirror(runs: Path, uri: str | None = None, follow: bool = False, interval_se
     Raises:
         UserError: no such folder, or a store that cannot be opened.
     """
-    runs = Path(runs).resolve()
-    if not runs.is_dir():
-        raise UserError(f"{runs}: no such folder; train something first (dvc repro), or give --runs FOLDER")
-    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{runs.parent / 'mlflow.db'}"
-    _prepare(uri)
-    view = _Mirror(runs, uri)
+    view = Mirror(runs, uri)
     console = Console(stderr=True)
     live = console.status("mirroring") if follow and console.is_terminal else None
     with live or contextlib.nullcontext(), contextlib.suppress(KeyboardInterrupt):
         while True:
-            view.update()
-            counts = view.summary.states
+            counts = view.update().states
             if not follow or (counts and all(state in FINAL for state in counts)):
                 break
             if live:
@@ -116,298 +83,178 @@ def mirror(runs: Path, uri: str | None = None, follow: bool = False, interval_se
     return view.summary
 
 
-class _Mirror:
-    """One process's view of one folder of runs; `update` may be called any number of times."""
+@dataclass
+class _Shown:
+    """What this process knows of one experiment."""
 
-    def __init__(self, runs: Path, uri: str) -> None:
-        self.runs = runs
-        self.summary = MirrorSummary(re.sub(r"//[^/@]*@", "//", uri), {})  # without a password
-        self._experiments: dict[str, str] = {}
-        self._shown: dict[str, object] = {}  # record name -> what its files looked like when last shown
-        try:
-            with self._alone():  # the first client of a new PostgreSQL database makes its tables
-                self.client = MlflowClient(tracking_uri=uri)
-                self.client.search_experiments(max_results=1)
-        except MlflowException as error:
-            raise UserError(f"tracking store {self.summary.uri}: {_one_line(error)}") from None
+    experiment: str
+    ids: dict[str, str] = field(default_factory=dict)  # key of a view -> id of the run that shows it
+    looks: dict[str, object] = field(default_factory=dict)  # key -> what its files looked like when last shown
+
+
+Statuses = dict[str, dict[str, Status]]  # run's folder name -> stage -> status
+
+
+class Mirror:
+    """One process's view of one folder of runs in one tracking store; `update` may be called any number of times.
+
+    Raises:
+        UserError: no such folder, or a store that cannot be opened.
+    """
+
+    def __init__(self, runs: Path, uri: str | None = None) -> None:
+        self.runs = Path(runs).resolve()
+        if not self.runs.is_dir():
+            raise UserError(f"{self.runs}: no such folder; train something first (dvc repro), or give --runs FOLDER")
+        uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(self.runs)
+        with self._alone():
+            self._store = Store(uri, _source(self.runs))
+        self.summary = MirrorSummary(self._store.uri, {})
+        self._shown: dict[str, _Shown] = {}  # by study
+        self._counts: Counter[str] = Counter()  # of runs created, updated, rebuilt and removed
+        self._has_looked_for_old_studies = False
+
+    def update(self) -> MirrorSummary:
+        """One pass over all records."""
+        problems: list[str] = []
+        waiting = 0
+        with self._alone():
+            groups = read_groups(self.runs, problems)
+            statuses: Statuses = {}
+            for record in {member.record.name: member.record for group in groups for member in group.members}.values():
+                try:
+                    statuses[record.name] = stage_statuses(self.runs, record)
+                except UserError as error:
+                    problems.append(str(error))
+            for group in groups:
+                readable = tuple(member for member in group.members if member.record.name in statuses)
+                waiting += self._update_group(replace(group, members=readable), statuses, problems)
+            if not problems:  # what cannot be read now may be in a study
+                try:
+                    with self._store.errors_in_one_line():
+                        self._remove_what_left(groups)
+                except StoreError as error:
+                    problems.append(str(error))
+            self._store.forget()
+        states = Counter(str(state_of(found)) for found in statuses.values())
+        self.summary = MirrorSummary(
+            self._store.uri,
+            states=dict(states),
+            studies=sum(group.study is not None for group in groups),
+            **{name: self._counts[name] for name in ("created", "updated", "rebuilt", "removed")},
+            points=self._store.points,
+            waiting=waiting,
+            problems=tuple(dict.fromkeys(problems)),
+        )
+        return self.summary
 
     def _alone(self) -> contextlib.AbstractContextManager[None]:
         """Two mirrors at once would both miss a run, and both make it."""
-        return _lock(self.runs / ".mirror.lock")
+        return lock(self.runs / ".mirror.lock")
 
-    def update(self) -> None:
-        """One pass over all records."""
-        problems: list[str] = []
-        states: Counter[str] = Counter()
-        records: list[RunRecord] = []
+    def _update_group(self, group: Group, statuses: Statuses, problems: list[str]) -> int:
+        """Show what has changed in one study; the number of its runs that have not begun."""
+        # Looked at before reading: what is written meanwhile is seen the next time.
+        looks: dict[str, object] = {
+            member.record.run_key: (member.place, self._look(member.record, statuses[member.record.name]))
+            for member in group.members
+        }
+        if group.study is not None:
+            looks[STUDY_KEY] = (group.study, _stats([reports_folder(self.runs, group.name)]), dict(looks))
+        shown = self._shown.get(group.name)
+        changed = {key for key, look in looks.items() if shown is None or shown.looks.get(key) != look}
+        if not changed:
+            return 0
         waiting = 0
-        with self._alone():
-            for path in run_record_paths(self.runs):
-                try:
-                    record = read_run_record(path)
-                    states[run_state(self.runs, record)] += 1
-                    records.append(record)
-                except UserError as error:
-                    problems.append(str(error))
-            colors = _colors(records)
-            # Looked at before reading: what is written meanwhile is seen the next time.
-            looks = {record.name: self._look(record, colors[record.name]) for record in records}
-            changed = [record for record in records if self._shown.get(record.name) != looks[record.name]]
-            known = {study: self._known(study) for study in sorted({record.study for record in changed})}
-            for record in changed:
-                try:
-                    view = read_run(self.runs, record, colors[record.name])
+        for view in self._views(group, statuses, changed, problems):
+            try:
+                with self._store.errors_in_one_line():
+                    shown = shown or self._open(group.name)
                     if view.started_ms is None:
-                        waiting += 1
+                        waiting += view.key != STUDY_KEY
+                        self._drop(shown, view.key)
                         continue
-                    self._show(view, known[record.study].get(record.run_key))
-                    self._shown[record.name] = looks[record.name]
+                    parent = shown.ids.get(STUDY_KEY)
+                    below = parent if view.key != STUDY_KEY else None
+                    what = self._store.show(shown.experiment, shown.ids, view, below)
+                    self._counts[what] += view.key != STUDY_KEY
+                shown.looks[view.key] = looks[view.key]
+                if view.key == STUDY_KEY and shown.ids[STUDY_KEY] != parent:
+                    changed.update(looks)  # all of them get a new parent
+            except StoreError as error:
+                problems.append(f"{view.name}: {error}")
+        return waiting
+
+    def _views(self, group: Group, statuses: Statuses, changed: set[str], problems: list[str]) -> Iterator[View]:
+        """The study as a whole first: what follows is below it."""
+        if group.study is not None and STUDY_KEY in changed:
+            try:
+                yield read_study(self.runs, group.study, group.members, statuses)
+            except UserError as error:
+                problems.append(str(error))
+        for record, place in group.members:
+            if record.run_key in changed:
+                try:
+                    yield read_run(self.runs, record, place)
                 except UserError as error:
                     problems.append(str(error))
-                except MlflowException as error:
-                    problems.append(f"{record.name}: {_one_line(error)}")
-        self.summary = replace(self.summary, states=dict(states), waiting=waiting, problems=tuple(problems))
 
-    def _look(self, record: RunRecord, color: str) -> object:
+    def _look(self, record: RunRecord, statuses: dict[str, Status]) -> object:
         """Cheap to compute; different whenever something to show may have changed."""
-        folders = [self.runs / record.name, *(self.runs / folder for folder in record.stages.values())]
-        reports = self.runs.parent / "reports"
-        folders += [reports / "figures", reports / record.study / "figures"]
-        state = run_state(self.runs, record)  # changes without a file when a process is lost
-        files = [path for folder in folders if folder.is_dir() for path in sorted(folder.iterdir()) if path.is_file()]
-        try:
-            stats = [path.stat() for path in files]
-        except FileNotFoundError:  # a temporary file that was renamed meanwhile: look again
-            return object()
-        return state, color, files, [(stat.st_mtime_ns, stat.st_size) for stat in stats]
+        stages = [run for stage in record.stages if (run := stage_of(self.runs, record, stage))]
+        settled = [settled_step(run, statuses[run.stage]) for run in stages]
+        # The statuses change without a file when a process is lost.
+        return statuses, settled, _stats([self.runs / record.name, *(run.path for run in stages)])
 
-    def _experiment(self, study: str) -> str:
-        if study not in self._experiments:
-            name = f"realm_lab/{study}"
-            found = self.client.get_experiment_by_name(name)
-            if found and found.lifecycle_stage == "deleted":
-                self.client.restore_experiment(found.experiment_id)
-            self._experiments[study] = found.experiment_id if found else self._new_experiment(name, study)
-        return self._experiments[study]
-
-    def _new_experiment(self, name: str, study: str) -> str:
-        # A bare database would put artifacts below the current folder; a server knows its own place.
-        local = self.summary.uri.startswith("sqlite:")
-        location = (self.runs.parent / "mlartifacts" / study).as_uri() if local else None
+    def _open(self, name: str) -> _Shown:
+        """The experiment of a study with what it shows so far."""
+        what = f"Runs of the study `{name}`" if name != UNPLANNED else "Runs that no study mentions any more"
         note = (
-            f"Runs of the study `{study}`, mirrored from `runs/` by `realm-lab mirror`; edits here are not kept. "
-            "Group the runs by the tag `realm.label` to see the mean over seeds."
+            f"{what}, mirrored from `runs/` by `realm-lab mirror`; edits here are not kept. "
+            "Group the runs by the tag `realm.cell` to see the mean over seeds."
         )
-        # Without its kind the interface asks what sort of experiment this is.
-        tags = {"mlflow.note.content": note, "mlflow.experimentKind": "custom_model_development"}
-        return self.client.create_experiment(name, artifact_location=location, tags=tags)
+        experiment = self._store.experiment(name, note, self.runs.parent / "mlartifacts" / name)
+        self._shown[name] = _Shown(experiment, self._store.ids(experiment))
+        return self._shown[name]
 
-    def _known(self, study: str) -> dict[str, Run]:
-        """run_key -> the run that shows it."""
-        known: dict[str, Run] = {}
-        token = None
-        while True:
-            page = self.client.search_runs(
-                [self._experiment(study)], order_by=["attributes.start_time ASC"], max_results=1000, page_token=token
-            )
-            for run in page:
-                if key := run.data.tags.get("realm.run_key"):
-                    known.setdefault(key, run)
-            token = page.token
-            if not token:
-                return known
+    def _remove_what_left(self, groups: list[Group]) -> None:
+        """To the trash with what a study no longer has; its runs are shown where they belong now."""
+        members = {
+            group.name: {*([STUDY_KEY] if group.study else []), *(member.record.run_key for member in group.members)}
+            for group in groups
+        }
+        if not self._has_looked_for_old_studies:
+            for name in self._store.experiments():
+                if name not in self._shown:
+                    self._open(name)
+            self._has_looked_for_old_studies = True
+        for name, shown in self._shown.items():
+            for key in set(shown.ids) - members.get(name, set()):
+                self._drop(shown, key)
 
-    def _show(self, view: RunView, run: Run | None) -> None:
-        """Make MLflow show `view`; `run` is what shows it so far."""
-        if run is None:
-            self._fill(self._create(view), view)
-            self._count(created=1)
-        elif run.info.start_time != view.started_ms or _contradicts(run, view):
-            self.client.delete_run(run.info.run_id)
-            self._fill(self._create(view), view)
-            self._count(rebuilt=1)
-        elif self._fill(run, view):
-            self._count(updated=1)
-
-    def _create(self, view: RunView) -> Run:
-        tags = {key: value for key, value in view.tags.items() if key != "realm.state"}
-        return self.client.create_run(
-            self._experiment(view.record.study), start_time=view.started_ms, tags=tags, run_name=view.name
-        )
-
-    def _fill(self, run: Run, view: RunView) -> bool:
-        """Add what is missing, the status last. True if anything was."""
-        run_id = run.info.run_id
-        params = [Param(key, value) for key, value in view.params.items() if key not in run.data.params]
-        for start in range(0, len(params), MAX_PARAMS):
-            self.client.log_batch(run_id, params=params[start : start + MAX_PARAMS])
-        changed = bool(params)
-        changed |= self._send_inputs(run, view)
-        changed |= self._send_points(run, view)
-        changed |= self._send_files(run, view)
-        tags = [RunTag(key, value) for key, value in view.tags.items() if run.data.tags.get(key) != value]
-        if tags:
-            self.client.log_batch(run_id, tags=tags)
-        if run.info.run_name != view.name:  # a run is flagged while it is under way
-            self.client.update_run(run_id, name=view.name)
-            changed = True
-        status = STATUS_OF[view.state]
-        ended = run.info.end_time if view.ended_ms is None else view.ended_ms
-        if run.info.status != status or run.info.end_time != ended:
-            if view.ended_ms is None:
-                self.client.update_run(run_id, status=status)
-            else:
-                self.client.set_terminated(run_id, status=status, end_time=view.ended_ms)
-            changed = True
-        return changed or bool(tags)
-
-    def _send_inputs(self, run: Run, view: RunView) -> bool:
-        given_inputs = run.inputs.dataset_inputs if run.inputs else []
-        shown = {(given.dataset.name, given.dataset.digest) for given in given_inputs}
-        missing = [
-            DatasetInput(
-                Dataset(name, digest[:MAX_DATASET_DIGEST], "local", json.dumps({"sha256": digest})),
-                tags=[InputTag("mlflow.data.context", "training")],
-            )
-            for name, digest in view.record.inputs.items()
-            if (name, digest[:MAX_DATASET_DIGEST]) not in shown
-        ]
-        if missing:
-            self.client.log_inputs(run.info.run_id, missing)
-        return bool(missing)
-
-    def _send_points(self, run: Run, view: RunView) -> bool:
-        """Send the lines that MLflow has not got.
-
-        The mark says, per stage, [lines surely there, lines possibly there, digest of the latter]. It is written
-        before and after, so a mirror that dies in between is known by its mark; sending a point a second time is
-        harmless as it is the same in all its fields (they are the key of MLflow's table).
-        """
-        mark = _mark(run)
-        points = []
-        for stage, rows in view.rows.items():
-            sure = mark.get(stage, [0])[0]
-            if sure < len(rows):
-                mark[stage] = [sure, len(rows), rows_digest(rows)]
-                points += [point for row in rows[sure:] for point in row]
-        if all(sure == possible for sure, possible, _ in mark.values()):
-            return False
-        run_id = run.info.run_id
-        self.client.set_tag(run_id, MARK, json.dumps(mark))
-        metrics = [Metric(point.name, point.value, point.time_ms, point.step) for point in points]
-        for start in range(0, len(metrics), MAX_METRICS):
-            self.client.log_batch(run_id, metrics=metrics[start : start + MAX_METRICS])
-        done = {stage: [possible, possible, digest] for stage, (_, possible, digest) in mark.items()}
-        self.client.set_tag(run_id, MARK, json.dumps(done))
-        self._count(points=len(points))
-        return True
-
-    def _send_files(self, run: Run, view: RunView) -> bool:
-        digest = view.files_digest()
-        if run.data.tags.get(FILES_MARK) == digest:
-            return False
-        with tempfile.TemporaryDirectory() as scratch:
-            for name, path in view.files.items():
-                target = Path(scratch) / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
-            self.client.log_artifacts(run.info.run_id, scratch)
-        self.client.set_tag(run.info.run_id, FILES_MARK, digest)
-        return True
-
-    def _count(self, **more: int) -> None:
-        self.summary = replace(self.summary, **{key: getattr(self.summary, key) + n for key, n in more.items()})
+    def _drop(self, shown: _Shown, key: str) -> None:
+        """Move what shows `key`, if anything does, to the trash."""
+        shown.looks.pop(key, None)
+        run_id = shown.ids.pop(key, None)
+        if run_id is not None:
+            self._store.trash(run_id)
+            self._counts["removed"] += key != STUDY_KEY
 
 
-def _contradicts(run: Run, view: RunView) -> bool:
-    """True if `run` shows something that the folder no longer says and MLflow cannot take back."""
-    if run.info.end_time is not None and view.ended_ms is None:
-        return True
-    if any(view.params.get(key) != value for key, value in run.data.params.items()):
-        return True
-    if FLAGS_TAG in run.data.tags and FLAGS_TAG not in view.tags:
-        return True
-    shown = ((view.rows.get(stage, []), possible, digest) for stage, (_, possible, digest) in _mark(run).items())
-    return any(len(rows) < possible or rows_digest(rows[:possible]) != digest for rows, possible, digest in shown)
-
-
-def _colors(records: list[RunRecord]) -> dict[str, str]:
-    """Record name -> color, by the places of its label and seed in its study."""
-    colors = {}
-    for record in records:
-        study = [other for other in records if other.study == record.study]
-        labels = sorted({other.label for other in study}, key=lambda label: (label != "realm", label))
-        seeds = sorted({other.seed for other in study})
-        colors[record.name] = run_color(labels.index(record.label), seeds.index(record.seed))
-    return colors
-
-
-def _mark(run: Run) -> dict[str, list[Any]]:
-    return json.loads(run.data.tags.get(MARK, "{}"))
-
-
-def _prepare(uri: str) -> None:
-    """Make the tables of a new SQLite database, once, even if two mirrors start together."""
+def _stats(folders: list[Path]) -> object:
+    """Names, sizes and times of the files in `folders` and in their figures."""
+    places = [place for folder in folders for place in (folder, folder / "figures") if place.is_dir()]
+    files = [path for place in places for path in sorted(place.iterdir()) if path.is_file()]
     try:
-        url = make_url(uri) if not uri.startswith(("http:", "https:")) else None
-    except ArgumentError:
-        url = None
-        if "://" not in uri:
-            raise UserError(
-                f"tracking store '{uri}': write sqlite:////ABSOLUTE/mlflow.db or http://HOST:PORT"
-            ) from None
-    if url is None or not url.drivername.startswith("sqlite"):
-        return
-    if not url.database:
-        raise UserError(f"tracking store '{uri}': a database in memory shows nothing; name a file")
-    path = Path(url.database).absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(path.with_name(path.name + ".lock")):
-        if not path.exists() or path.stat().st_size == 0:
-            _initialise(path)
-    _check(path)
+        stats = [path.stat() for path in files]
+    except FileNotFoundError:  # a temporary file that was renamed meanwhile: look again
+        return object()
+    return files, [(stat.st_mtime_ns, stat.st_size) for stat in stats]
 
 
-def _initialise(path: Path) -> None:
-    """A new database under its name only when it is whole: MLflow cannot repair a half-made one."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    scratch.unlink(missing_ok=True)
-    try:
-        command = [sys.executable, "-m", "mlflow", "db", "upgrade", f"sqlite:///{scratch}"]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            raise UserError(f"{path}: MLflow could not make its database ({_last_line(done.stderr)})")
-        os.replace(scratch, path)
-    finally:
-        scratch.unlink(missing_ok=True)
-    # This process may hold connections to a database of this name that was deleted.
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    for engine in SqlAlchemyStore._engine_map.values():
-        engine.dispose()
-
-
-def _check(path: Path) -> None:
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-            database.execute("select version_num from alembic_version").fetchone()
-    except sqlite3.DatabaseError as error:
-        raise UserError(
-            f"{path}: not a database of MLflow ({error}); delete it, it is built again from runs/"
-        ) from None
-
-
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Wait for and hold a lock on this machine; the kernel frees it when the process dies."""
-    with open(path, "a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
+def _source(runs: Path) -> str:
+    """A name for this folder of runs that moves with it."""
+    path = runs / ".mirror_id"
+    if not path.exists():
+        write_text(path, uuid.uuid4().hex + "\n")
+    return path.read_text(encoding="utf-8").strip()

@@ -26,6 +26,7 @@ from realm_lab.core.files import atomic_write, canonical_json, read_json, write_
 from realm_lab.errors import UserError
 from realm_lab.tracking.environment import describe
 from realm_lab.tracking.metric_log import MetricLog
+from realm_lab.tracking.run_lease import is_silent
 
 State = Literal["PENDING", "RUNNING", "PREEMPTED", "COMPLETE", "FAILED"]
 KEY_LENGTH = 12
@@ -194,7 +195,7 @@ class StageRun:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """run.json: one cell of a study at one seed. `stages` maps stage -> folder relative to runs/, in order."""
+    """run.json: one arm with its parameters at one seed. `stages` maps stage -> folder relative to runs/, in order."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -202,8 +203,6 @@ class RunRecord:
     seed: int
     run_key: str
     cell_key: str
-    study: str
-    baseline: bool
     preset: str
     engine_version: int
     params: dict[str, Any]
@@ -296,6 +295,8 @@ def stage_statuses(runs: Path, record: RunRecord) -> dict[str, Status]:
         status = run.status() if run else Status()
         if status.is_lost:
             status = replace(status, state="FAILED", error=f"lost (process {status.pid} on {status.host} is gone)")
+        elif run and status.state == "RUNNING" and is_silent(run.path):
+            status = replace(status, state="FAILED", error=f"lost (process {status.pid} on {status.host} is silent)")
         statuses[stage] = status
     return statuses
 

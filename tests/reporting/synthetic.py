@@ -15,6 +15,7 @@ from realm_lab import config
 from realm_lab.core.files import digest, write_json, write_text
 from realm_lab.parameters import Params
 from realm_lab.tracking.run_dir import RunRecord, write_run_record
+from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
 HOSTILE = "<script>alert('x')</script> \"quoted\" & | pipe </script><!-- {{ 7*7 }}"
 NAMES = (
@@ -52,7 +53,7 @@ def make_runs(
 
     `exact_match` gives the value of each label for each seed in order.
     """
-    names = []
+    names, members = [], []
     for index, seed in enumerate(seeds):
         params = Params(**config.preset_values("toy") | {"preset": "toy"})
         plain = {key: value for key, value in params.model_dump(mode="json").items() if key not in ("launch", "seeds")}
@@ -65,8 +66,6 @@ def make_runs(
                 seed=seed,
                 run_key=key,
                 cell_key=digest({"label": label}),
-                study="default",
-                baseline=label == "warm_start",
                 preset="toy",
                 engine_version=1,
                 params=plain,
@@ -75,6 +74,7 @@ def make_runs(
             )
             write_run_record(runs, record)
             names.append(record.name)
+            members.append(StudyRun(label, seed, key, record.name))
             rng = random.Random(f"{label}{seed}")
             for stage, folder in stages.items():
                 _write_stage(runs / folder, stage, _key(label, stage, seed), seed, random.Random(f"{stage}{seed}"))
@@ -84,6 +84,9 @@ def make_runs(
             )
             if explorer:
                 write_json(evaluate / "eval" / "explorer.json", _explorer(label, rng))
+    cells = (StudyCell("warm_start", "warm start only", "warm_start", {}), StudyCell("realm", "REALM", "realm", {}))
+    study = StudyRecord("default", "What does REALM add?", "warm_start", cells, tuple(seeds), tuple(members))
+    write_study_record(runs, study)
     return names
 
 
@@ -215,6 +218,8 @@ def _pretrain_rows(rng: random.Random) -> tuple[int, list]:
                         "cloze_log_likelihood": -8.0 + 6.9 * rise + 0.4 * step / 560,
                         "cloze_exact_match": 0.04 + 0.8 * rise,
                         "cloze_entropy": 1.9 - 1.4 * rise,
+                        "index_overlap": 1 - 0.5 * rise,
+                        "prior_shift": 0.2 * rise,
                         "recall_at_1": 0.11 + 0.46 * rise,
                         "recall_at_5": 0.44 + 0.45 * rise,
                         "recall_at_20": 0.8 + 0.18 * rise,
@@ -242,6 +247,8 @@ def _pretrain_rows(rng: random.Random) -> tuple[int, list]:
                         "gradient_norm_reader": 4.0 + 3 * rise + 20 * abs(noise),
                         "gradient_norm_retriever": 0.05 + 2 * rise + abs(noise),
                         "index_staleness_steps": float((step - 1) % 25),
+                        "index_overlap_sampled": 1 - 0.4 * rise + noise / 2,
+                        "prior_shift_sampled": 0.18 * rise + abs(noise) / 4,
                         "step_seconds": 0.3,
                         **(probe if step % 20 == 0 else {}),
                     },

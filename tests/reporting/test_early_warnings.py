@@ -31,8 +31,8 @@ def set_bounds(runs: Path, seed: int | None = None, **bounds: float) -> None:
             path.write_text(json.dumps(record))
 
 
-def drawing(runs: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Figure, Canvas]:
-    """The figure of early warnings, and the canvas it was drawn on."""
+def drawing(runs: Path, monkeypatch: pytest.MonkeyPatch, name: str = "early_warnings") -> tuple[Figure, Canvas]:
+    """The figure of early warnings (or another one), and the canvas it was drawn on."""
     canvases: list[Canvas] = []
 
     class Kept(Canvas):
@@ -47,7 +47,7 @@ def drawing(runs: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Figure, Canvas
     collection = collect(runs, "default")
     drawn = [item for item in curve_figures(collection, curves_table(collection)) if isinstance(item, Figure)]
     names = [item.name for item in drawn]
-    return drawn[names.index("early_warnings")], canvases[names.index("early_warnings")]
+    return drawn[names.index(name)], canvases[names.index(name)]
 
 
 def panels(canvas: Canvas) -> dict[str, Any]:
@@ -85,7 +85,6 @@ def test_seeds_are_thin_and_their_mean_is_heavy(
         "reader probe: utility",
         "spread of retrieval scores",
         "gradient norms",
-        "age of the index",
     ]
     assert all(axes.get_ylabel() for axes in found.values())
     assert "Early warnings of a collapse" in figure.alt
@@ -176,3 +175,32 @@ def test_several_labels_have_colours_of_their_own_and_the_probe_one_axis(
         assert len({line.get_color() for line in axes.lines if len(line.get_xdata()) > 2}) == 2
     assert texts(probes[0]) == {"flag below 0"}
     assert not texts(probes[1])
+    fresh = panels(drawing(tmp_path, monkeypatch, "index_freshness")[1])
+    for title in ("stale top k in the fresh one", "shift of p(z|x)"):
+        assert len({line.get_color() for line in fresh[title].lines}) == 2
+
+
+def test_the_freshness_of_the_index_is_its_age_and_its_drift(
+    tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synthetic.make_runs(tmp_path, (0,))
+    found = panels(drawing(tmp_path, monkeypatch, "index_freshness")[1])
+    assert list(found) == ["age of the index", "stale top k in the fresh one", "shift of p(z|x)"]
+    points = curves_table(collect(tmp_path, "default"))
+    for title, metric in (("stale top k in the fresh one", "index_overlap"), ("shift of p(z|x)", "prior_shift")):
+        exact, sampled = (line for line in found[title].lines if len(line.get_xdata()) > 2)
+        for line, name in ((exact, metric), (sampled, f"{metric}_sampled")):
+            expected = points[points["metric"] == name]
+            assert list(line.get_xdata()) == list(expected["step"])
+            assert list(line.get_ydata()) == list(expected["value"])
+        assert [text.get_text() for text in found[title].get_legend().get_texts()] == [
+            "all passages",
+            "estimate from a sample",
+        ]
+    drop(tmp_path, "index_overlap", "index_overlap_sampled", "prior_shift_sampled")
+    found = panels(drawing(tmp_path, monkeypatch, "index_freshness")[1])
+    assert list(found) == ["age of the index", "shift of p(z|x)"]
+    assert [text.get_text() for text in found["shift of p(z|x)"].get_legend().get_texts()] == ["all passages"]
+    drop(tmp_path, "index_staleness_steps", "prior_shift")
+    with pytest.raises(ValueError, match="index_freshness"):
+        drawing(tmp_path, monkeypatch, "index_freshness")

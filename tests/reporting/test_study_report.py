@@ -20,7 +20,8 @@ from realm_lab.errors import UserError
 from realm_lab.reporting.confounds import confounds
 from realm_lab.reporting.published import published
 from realm_lab.reporting.study_comparison import as_json, finding
-from realm_lab.reporting.study_report import StudyContents, write_study_report
+from realm_lab.reporting.study_report import StudyContents
+from realm_lab.sweeps.collect import collect
 from realm_lab.tracking.study_record import StudyRecord
 
 
@@ -69,7 +70,7 @@ def run_json(tmp_path: Path, study: StudyRecord, cell: str, seed: int) -> Path:
 
 
 def report(tmp_path: Path, name: str = "table") -> str:
-    return write_study_report(tmp_path / "runs", tmp_path / "reports", name).read_text()
+    return (collect(tmp_path, name) / "report.md").read_text()
 
 
 def warnings(tmp_path: Path) -> list[str]:
@@ -138,6 +139,10 @@ def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, make: Ma
     assert "Kendall's tau 1.00" in text
     assert "−0.069" in text  # the paper's baseline below its REALM
     folder = tmp_path / "reports" / "table"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["verdict"] in text.replace("\\_", "_").replace("&lt;", "<").replace("&gt;", ">")
+    assert summary["comparisons"]["exact_match"].keys() == {"warm_start", "random_token", "no_null"}
+    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 12
     before = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert {path.name for path in before if path.suffix == ".png"} == {
         "deltas.png",
@@ -216,7 +221,7 @@ def test_seeds_that_differ_in_more_than_the_seed_are_caught(tmp_path: Path, make
 def test_a_study_that_is_not_there_is_named(tmp_path: Path, make: Make) -> None:
     make()
     with pytest.raises(UserError, match=r"no such study has been swept; run .*sweep experiments/maskin\.yaml.*table"):
-        write_study_report(tmp_path / "runs", tmp_path / "reports", "maskin")
+        collect(tmp_path, "maskin")
 
 
 def test_an_unknown_published_system_is_named(tmp_path: Path, make: Make) -> None:

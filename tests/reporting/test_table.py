@@ -107,18 +107,19 @@ def test_another_study_is_not_shown(tmp_path: Path, synthetic: ModuleType) -> No
     assert table.collect(tmp_path, "staleness").runs == []
 
 
-def test_of_two_runs_of_one_seed_the_later_counts_and_it_is_said(tmp_path: Path, synthetic: ModuleType) -> None:
-    names = synthetic.make_runs(tmp_path, (0,))
-    record = json.loads((tmp_path / names[1] / "run.json").read_text())
-    record["run_key"] = "f" * 64
-    record["stages"]["evaluate"] = "stages/evaluate-ffffffffffff"
-    later = f"realm-s0-{'f' * 12}"
-    (tmp_path / later).mkdir()
-    (tmp_path / later / "run.json").write_text(json.dumps(record))
-    folder = tmp_path / "stages" / "evaluate-ffffffffffff"
-    folder.mkdir()
-    (folder / "config.yaml").write_text("stage: evaluate\nkey: ffff\n")
-    (folder / "status.json").write_text(json.dumps({"state": "PENDING", "started_at": synthetic.END + 1}))
+def test_the_labels_are_the_cells_of_the_study(tmp_path: Path, synthetic: ModuleType) -> None:
+    names = synthetic.make_runs(tmp_path)
+    path = tmp_path / "studies" / "default" / "study.json"
+    design = json.loads(path.read_text())
+    design["cells"][1]["name"] = "fresh"
+    design["runs"] = [run | {"cell": "fresh"} for run in design["runs"] if run["run"].startswith("realm")]
+    design["baseline"] = "fresh"
+    path.write_text(json.dumps(design))
     collection = table.collect(tmp_path, "default")
-    assert [run.record.name for run in collection.of("realm")] == [later]
-    assert "several runs" in collection.problems[0]
+    assert (collection.labels, collection.baseline) == (["fresh"], "fresh")
+    assert {run.record.name for run in collection.of("fresh")} == {name for name in names if name.startswith("realm")}
+    design["seeds"] = "none"
+    path.write_text(json.dumps(design))
+    collection = table.collect(tmp_path, "default", names[:1])
+    assert (collection.labels, collection.baseline) == (["warm_start"], None)
+    assert "runs/studies/default/study.json: seeds" in collection.problems[0]

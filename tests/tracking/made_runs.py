@@ -11,9 +11,19 @@ from pathlib import Path
 
 from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.run_dir import RunRecord, StageRun, write_run_record
+from realm_lab.tracking.study_record import (
+    StudyCell,
+    StudyRecord,
+    StudyRun,
+    read_study_record,
+    study_folder,
+    write_study_record,
+)
 
 BEGAN_AT = 1_790_000_000.0  # unix seconds; fixed, so that two sets of runs are equal
 LABELS = ("warm_start", "realm", "random_mask")
+TITLES = {"warm_start": "warm start only", "random_mask": "random token masks"}
+SCORES = ("exact_match", "recall_at_5")
 
 
 def key_of(*parts: object) -> str:
@@ -50,6 +60,7 @@ def set_status(run: StageRun, **values: object) -> None:
 def complete(run: StageRun, step: int, results: dict[str, object], began_at: float, seconds: float) -> None:
     (run.path / "results.json").write_text(json.dumps(results))
     environment = {"python": "3.11.7", "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False}
+    environment |= {"slurm_job_id": {"evaluate": "72"}.get(run.stage, "71_3")}
     (run.path / "env.json").write_text(json.dumps(environment))
     times = {"started_at": began_at, "heartbeat_at": began_at + seconds, "finished_at": began_at + seconds}
     set_status(run, state="COMPLETE", step=step, total_steps=step, wall_seconds=seconds, **times)
@@ -72,8 +83,27 @@ def pretrain_rows(label: str, seed: int, first: int, last: int, began_at: float)
     return rows
 
 
-def make_run(runs: Path, label: str, seed: int, study: str = "default") -> RunRecord:
-    """One finished run; the warm start is shared by all runs of the seed."""
+def add_to_study(runs: Path, record: RunRecord, cell: str | None = None, study: str = "default") -> StudyRecord:
+    """A run as one more of a study (new if need be) under the cell's name, its label by default. Baseline: realm."""
+    path = study_folder(runs, study) / "study.json"
+    before = read_study_record(path) if path.exists() else None
+    name = cell or record.label
+    changes = {"pretrain.masking": "random_token"} if record.label == "random_mask" else {}
+    arm = "warm_start" if record.label == "warm_start" else "realm"
+    cells = {"realm": StudyCell("realm", "REALM", "realm", {})}
+    cells |= {known.name: known for known in (before.cells if before else ())}
+    cells.setdefault(name, StudyCell(name, TITLES.get(name, name), arm, changes))
+    members = [*(run for run in (before.runs if before else ()) if run.run != record.name)]
+    members.append(StudyRun(name, record.seed, record.run_key, record.name))
+    seeds = tuple(sorted({run.seed for run in members}))
+    question = "Which spans should be masked?"
+    design = StudyRecord(study, question, "realm", tuple(cells.values()), seeds, tuple(members), SCORES)
+    write_study_record(runs, design)
+    return design
+
+
+def make_run(runs: Path, label: str, seed: int, study: str | None = "default") -> RunRecord:
+    """One finished run, of a study unless that is None; the warm start is shared by all runs of the seed."""
     plan = ["warm_start", *(["pretrain"] if label != "warm_start" else []), "finetune", "evaluate"]
     folders: dict[str, str] = {}
     began_at = BEGAN_AT + 1000 * seed
@@ -110,10 +140,8 @@ def make_run(runs: Path, label: str, seed: int, study: str = "default") -> RunRe
     record = RunRecord(
         label=label,
         seed=seed,
-        run_key=key_of("run", study, label, seed),
-        cell_key=key_of("cell", study, label),
-        study=study,
-        baseline=label == "realm",
+        run_key=key_of("run", label, seed),
+        cell_key=key_of("cell", label),
         preset="toy",
         engine_version=1,
         params={
@@ -125,6 +153,8 @@ def make_run(runs: Path, label: str, seed: int, study: str = "default") -> RunRe
         stages=folders,
     )
     write_run_record(runs, record)
+    if study is not None:
+        add_to_study(runs, record, study=study)
     return record
 
 
@@ -132,13 +162,35 @@ def make_runs(runs: Path, labels: tuple[str, ...] = LABELS, seeds: tuple[int, ..
     return [make_run(runs, label, seed) for label in labels for seed in seeds]
 
 
-def begin_pretrain(runs: Path, last_step: int) -> tuple[RunRecord, StageRun]:
-    """A run whose pretrain is under way at `last_step`, on another host."""
+def planned_pretrain(runs: Path, seed: int) -> StageRun:
+    """A run of pretrain alone, of the study, that has not begun."""
+    key = key_of("planned", seed)
+    stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})
+    finished = make_run(runs.parent / "elsewhere" / "runs", "realm", seed)
+    record = replace(finished, run_key=key, stages={"pretrain": f"stages/{stage.path.name}"})
+    write_run_record(runs, record)
+    add_to_study(runs, record)
+    return stage
+
+
+def checkpoint(stage: StageRun, step: int) -> None:
+    """A checkpoint as far as the mirror looks at it."""
+    folder = stage.path / "checkpoints" / f"step-{step:08d}"
+    folder.mkdir(parents=True)
+    (folder / "checkpoint.json").write_text(json.dumps({"step": step}))
+
+
+def begin_pretrain(runs: Path, last_step: int, checkpoint_step: int | None = None) -> tuple[RunRecord, StageRun]:
+    """A run whose pretrain is under way at `last_step`, on another host; its checkpoint is there too, or earlier."""
     key = key_of("live")
     stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})
     write_points(stage.metrics, pretrain_rows("realm", 0, 0, last_step, BEGAN_AT))
     set_status(stage, step=last_step)
+    checkpoint(stage, last_step if checkpoint_step is None else checkpoint_step)
     finished = make_run(runs.parent / "elsewhere" / "runs", "realm", 0)
-    record = replace(finished, label="live", stages={"pretrain": f"stages/{stage.path.name}"})
+    record = replace(
+        finished, label="live", run_key=key_of("live run"), stages={"pretrain": f"stages/{stage.path.name}"}
+    )
     write_run_record(runs, record)
+    add_to_study(runs, record)
     return record, stage

@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,67 +16,16 @@ import pytest
 from mlflow import MlflowClient
 
 from realm_lab.errors import UserError
-from realm_lab.tracking.mlflow_mirror import MirrorSummary, _prepare, mirror
+from realm_lab.tracking.mlflow_mirror import MirrorSummary, mirror
 from realm_lab.tracking.run_dir import StageRun, stage_of, write_run_record
 
 BEGAN_AT = 1_790_000_000.0  # as in made_runs.py
-
-
-@pytest.fixture(scope="module")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow needs seconds to make its tables: once for this module."""
-    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
-    _prepare(f"sqlite:///{path}")
-    return path
-
-
-@pytest.fixture
-def runs(tmp_path: Path, empty_database: Path) -> Path:
-    """A folder runs/ with an empty database where `mirror` looks for it."""
-    shutil.copy(empty_database, tmp_path / "mlflow.db")
-    (tmp_path / "runs").mkdir()
-    return tmp_path / "runs"
-
-
-def client_of(runs: Path) -> MlflowClient:
-    return MlflowClient(tracking_uri=f"sqlite:///{runs.parent / 'mlflow.db'}")
 
 
 def dump(runs: Path) -> list[str]:
     """Everything in the database."""
     with sqlite3.connect(runs.parent / "mlflow.db") as database:
         return list(database.iterdump())
-
-
-def content(runs: Path, study: str = "default") -> dict[str, dict[str, Any]]:
-    """What MLflow shows, by run name, without its own identifiers."""
-    client = client_of(runs)
-    experiment = client.get_experiment_by_name(f"realm_lab/{study}")
-    assert experiment is not None
-    shown = {}
-    for run in client.search_runs([experiment.experiment_id]):
-        assert run.info.run_name not in shown
-        inputs = run.inputs.dataset_inputs if run.inputs else []
-        shown[str(run.info.run_name)] = {
-            "status": run.info.status,
-            "times": (run.info.start_time, run.info.end_time),
-            "params": run.data.params,
-            "tags": run.data.tags,
-            "points": {
-                name: sorted(
-                    (point.step, point.timestamp, point.value)
-                    for point in client.get_metric_history(run.info.run_id, name)
-                )
-                for name in run.data.metrics
-            },
-            "inputs": [(given.dataset.name, given.dataset.digest) for given in inputs],
-            "files": sorted(path.name for path in _files(Path(str(run.info.artifact_uri).removeprefix("file://")))),
-        }
-    return shown
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
 
 
 def expected_points(stage: StageRun) -> dict[str, list[tuple[int, int, float]]]:
@@ -95,13 +45,11 @@ def mirror_dying(runs: Path, monkeypatch: pytest.MonkeyPatch, method: str, dying
             mirror(runs)
 
 
-def test_a_finished_run_is_shown_as_its_folder_says(made: ModuleType, runs: Path) -> None:
+def test_a_finished_run_is_shown_as_its_folder_says(made: ModuleType, runs: Path, shown: ModuleType) -> None:
     record = made.make_run(runs, "realm", 0)
-    (runs.parent / "reports" / "figures").mkdir(parents=True)
-    (runs.parent / "reports" / "figures" / "utility.png").write_bytes(b"png")
     summary = mirror(runs)
     assert (summary.runs, summary.created, summary.problems) == (1, 1, ())
-    (run,) = content(runs).values()
+    (run,) = shown.content(runs).values()
     assert run["status"] == "FINISHED"
     assert run["times"] == (BEGAN_AT * 1000, (BEGAN_AT + 420) * 1000)
     assert run["params"]["pretrain.reader.learning_rate"] == "3e-05"
@@ -110,8 +58,16 @@ def test_a_finished_run_is_shown_as_its_folder_says(made: ModuleType, runs: Path
     assert run["tags"]["realm.run_key"] == record.run_key
     assert run["tags"]["realm.cell_key"] == record.cell_key
     assert (run["tags"]["realm.baseline"], run["tags"]["realm.seed"]) == ("true", "0")
+    assert (run["tags"]["realm.cell"], run["tags"]["realm.arm"], run["tags"]["realm.attempt"]) == (
+        "realm",
+        "realm",
+        "1",
+    )
+    assert run["tags"]["mlflow.parentRunId"] == "default"
     assert run["tags"]["realm.state"] == "COMPLETE"
-    assert run["tags"]["realm.git_commit"].startswith("0123456789abcdef")
+    assert run["tags"]["realm.git_commit"] == "0123456789abcdef0123456789abcdef01234567"
+    assert run["tags"]["realm.git_dirty"] == "false"
+    assert run["tags"]["slurm.job_id"] == "71_3, 72"
     assert "exact_match" in run["tags"]["mlflow.note.content"]
     pretrain = stage_of(runs, record, "pretrain")
     assert pretrain is not None
@@ -120,7 +76,7 @@ def test_a_finished_run_is_shown_as_its_folder_says(made: ModuleType, runs: Path
     assert "evaluate/bm25/gold_recall_at_5" not in run["points"]  # null
     assert [value for _, _, value in run["points"]["pretrain/final_retrieval_utility"]] == [0.8]  # not on the curve
     assert run["inputs"] == [("corpus", record.inputs["corpus"][:36])]
-    assert {"run.json", "pretrain.yaml", "predictions.jsonl", "utility.png"} <= set(run["files"])
+    assert {"run.json", "config/pretrain.yaml", "eval/predictions.jsonl"} <= set(run["files"])
 
 
 def test_ten_mirrors_leave_the_same_database(runs: Path, made: ModuleType) -> None:
@@ -134,11 +90,11 @@ def test_ten_mirrors_leave_the_same_database(runs: Path, made: ModuleType) -> No
 
 
 def test_a_deleted_database_is_built_again_with_the_same_content(
-    runs: Path, made: ModuleType, empty_database: Path
+    runs: Path, made: ModuleType, empty_database: Path, shown: ModuleType
 ) -> None:
     made.make_runs(runs, labels=("realm", "random_mask"))
     mirror(runs)
-    before = content(runs)
+    before = shown.content(runs)
     # In a process of its own, as a user would: this one keeps connections to the deleted file.
     (runs.parent / "mlflow.db").unlink()
     shutil.rmtree(runs.parent / "mlartifacts")
@@ -149,26 +105,28 @@ def test_a_deleted_database_is_built_again_with_the_same_content(
     moved = runs.parent / "moved"
     moved.mkdir()
     shutil.copy(runs.parent / "mlflow.db", moved / "mlflow.db")
-    assert content(moved / "runs") == before
+    assert shown.content(moved / "runs") == before
 
 
 @pytest.mark.slow
-def test_the_database_is_made_when_there_is_none_even_in_one_process(made: ModuleType, tmp_path: Path) -> None:
+def test_the_database_is_made_when_there_is_none_even_in_one_process(
+    made: ModuleType, tmp_path: Path, shown: ModuleType
+) -> None:
     runs = tmp_path / "runs"
     made.make_run(runs, "realm", 0)
     mirror(runs)
-    before = content(runs)
+    before = shown.content(runs)
     (tmp_path / "mlflow.db").unlink()
     mirror(runs)
-    assert content(runs) == before
+    assert shown.content(runs) == before
 
 
 @pytest.mark.parametrize("failing_call", range(1, 7))
 def test_a_mirror_that_dies_is_finished_by_the_next(
-    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch, failing_call: int
+    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch, failing_call: int, shown: ModuleType
 ) -> None:
     made.make_run(runs, "realm", 0)
-    monkeypatch.setattr("realm_lab.tracking.mlflow_mirror.MAX_METRICS", 30)
+    monkeypatch.setattr("realm_lab.tracking.mlflow_store.MAX_METRICS", 30)
     calls = 0
 
     def dying(*arguments: Any, **named: Any) -> None:
@@ -181,9 +139,9 @@ def test_a_mirror_that_dies_is_finished_by_the_next(
     real = MlflowClient.log_batch
     mirror_dying(runs, monkeypatch, "log_batch", dying)
     mirror(runs)
-    interrupted = content(runs)
+    interrupted = shown.content(runs)
     mirror(runs)
-    assert content(runs) == interrupted
+    assert shown.content(runs) == interrupted
     (run,) = interrupted.values()
     for name, points in run["points"].items():
         assert len({step for step, _, _ in points}) == len(points), name
@@ -192,7 +150,7 @@ def test_a_mirror_that_dies_is_finished_by_the_next(
 
 
 def test_a_batch_that_arrived_without_its_mark_shows_no_point_twice(
-    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch
+    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch, shown: ModuleType
 ) -> None:
     _, stage = made.begin_pretrain(runs, 100)
     real = MlflowClient.log_batch
@@ -204,83 +162,154 @@ def test_a_batch_that_arrived_without_its_mark_shows_no_point_twice(
 
     mirror_dying(runs, monkeypatch, "log_batch", dying)
     made.write_points(stage.metrics, made.pretrain_rows("realm", 0, 110, 150, BEGAN_AT))
+    made.checkpoint(stage, 150)
     mirror(runs)
-    (run,) = content(runs).values()
+    (run,) = shown.content(runs).values()
     assert run["points"] == expected_points(stage)
 
 
-def test_a_running_run_grows_and_ends(made: ModuleType, runs: Path) -> None:
+def test_a_running_run_grows_by_checkpoints_and_ends(made: ModuleType, runs: Path, shown: ModuleType) -> None:
     _, stage = made.begin_pretrain(runs, 100)
     mirror(runs)
-    (run,) = content(runs).values()
+    (run,) = shown.content(runs).values()
     assert (run["status"], run["times"]) == ("RUNNING", (BEGAN_AT * 1000, None))
+    first = expected_points(stage)
+    assert run["points"] == first
     made.write_points(stage.metrics, made.pretrain_rows("realm", 0, 110, 200, BEGAN_AT))
+    made.set_status(stage, step=200)
     summary = mirror(runs)
-    assert (summary.created, summary.updated, summary.rebuilt) == (0, 1, 0)
+    assert (summary.created, summary.updated, summary.rebuilt, summary.points) == (0, 1, 0, 0)
+    (run,) = shown.content(runs).values()
+    assert run["points"] == first  # a resume would begin at step 100
+    assert run["tags"]["realm.progress"] == "pretrain 200/200 steps, 2.5 steps/s, 0 min left"
+    assert "At step 200: pretrain/" in run["tags"]["mlflow.note.content"]
+    made.checkpoint(stage, 200)
+    mirror(runs)
+    (run,) = shown.content(runs).values()
+    assert run["points"] == expected_points(stage) != first
     made.complete(stage, 200, {"steps": 200}, BEGAN_AT, 90.0)
     mirror(runs)
-    (run,) = content(runs).values()
+    (run,) = shown.content(runs).values()
     assert (run["status"], run["times"]) == ("FINISHED", (BEGAN_AT * 1000, (BEGAN_AT + 90) * 1000))
     assert expected_points(stage).items() <= run["points"].items()
 
 
+def test_without_a_checkpoint_nothing_is_settled(made: ModuleType, runs: Path, shown: ModuleType) -> None:
+    _, stage = made.begin_pretrain(runs, 100)
+    shutil.rmtree(stage.path / "checkpoints")
+    mirror(runs)
+    (run,) = shown.content(runs).values()
+    assert (run["status"], run["points"]) == ("RUNNING", {})
+
+
 @pytest.mark.parametrize("dies_after", [None, "batch"])
-def test_a_resumed_run_shows_each_point_once_and_nothing_of_the_lost_steps(
-    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch, dies_after: str | None
+def test_a_resumed_run_is_the_same_one_and_shows_each_point_once(
+    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch, dies_after: str | None, shown: ModuleType
 ) -> None:
-    _, stage = made.begin_pretrain(runs, 150)
+    _, stage = made.begin_pretrain(runs, 150, checkpoint_step=100)
     if dies_after:
-        monkeypatch.setattr("realm_lab.tracking.mlflow_mirror.MAX_METRICS", 40)
+        monkeypatch.setattr("realm_lab.tracking.mlflow_store.MAX_METRICS", 40)
         real, calls = MlflowClient.set_tag, []
 
-        def dying(*arguments: Any, **named: Any) -> None:
-            calls.append(arguments)
-            if len(calls) == 2:  # the mark after the batches
+        def dying(client: MlflowClient, run_id: str, key: str, value: str) -> None:
+            calls.append(key)
+            if calls.count("mlflow.realm_lab.mirrored") == 2:  # the mark after the batches
                 raise OSError("killed")
-            real(*arguments, **named)
+            real(client, run_id, key, value)
 
         mirror_dying(runs, monkeypatch, "set_tag", dying)
     else:
         mirror(runs)
-    # The job is preempted, goes back to its checkpoint at step 100 and passes 150 with other values at other times.
+    first = shown.run_ids(runs)
+    # The job is killed, goes back to its checkpoint at step 100 and passes 150 with other values at other times.
     stage.metrics.truncate_after(100)
     made.write_points(stage.metrics, made.pretrain_rows("random_mask", 3, 110, 200, BEGAN_AT + 500))
     made.set_status(stage, step=200, attempt=2)
+    made.checkpoint(stage, 200)
     summary = mirror(runs)
-    assert (summary.created, summary.rebuilt) == (0, 1)
-    (run,) = content(runs).values()
+    assert (summary.created, summary.updated, summary.rebuilt) == (0, 1, 0)
+    assert shown.run_ids(runs) == first
+    (run,) = shown.content(runs).values()
     assert run["points"] == expected_points(stage)
+    assert run["tags"]["realm.attempt"] == "2"
     once = dump(runs)
     mirror(runs)
     assert dump(runs) == once
 
 
+def test_a_stage_that_lost_its_newest_checkpoint_is_shown_anew(made: ModuleType, runs: Path, shown: ModuleType) -> None:
+    _, stage = made.begin_pretrain(runs, 150)
+    mirror(runs)
+    first = shown.run_ids(runs)
+    stage.metrics.truncate_after(100)  # the checkpoint of step 150 turned out to be broken
+    made.write_points(stage.metrics, made.pretrain_rows("random_mask", 3, 110, 200, BEGAN_AT + 500))
+    made.checkpoint(stage, 200)
+    summary = mirror(runs)
+    assert (summary.created, summary.rebuilt) == (0, 1)
+    assert not set(shown.run_ids(runs).values()) & {first["live-s0"]}
+    (run,) = shown.content(runs).values()
+    assert run["points"] == expected_points(stage)
+
+
 @pytest.mark.parametrize(
-    ("status", "shown", "ended"),
+    ("status", "mlflow_status", "ended", "last"),
     [
-        ({"state": "PREEMPTED", "finished_at": BEGAN_AT + 70}, "KILLED", BEGAN_AT + 70),
-        ({"state": "FAILED", "finished_at": BEGAN_AT + 80, "error": "out of memory"}, "FAILED", BEGAN_AT + 80),
-        ({"state": "RUNNING", "host": "here", "pid": 2**22 + 1}, "FAILED", BEGAN_AT + 60),  # lost
+        # Stopped or lost: it goes on when it is submitted again, so its end is not known.
+        ({"state": "PREEMPTED", "finished_at": BEGAN_AT + 70}, "KILLED", None, 100),
+        ({"state": "RUNNING", "host": "here", "pid": 2**22 + 1}, "FAILED", None, 100),
+        # By an error of its own: all of it is shown.
+        ({"state": "FAILED", "finished_at": BEGAN_AT + 80, "error": "out of memory"}, "FAILED", BEGAN_AT + 80, 150),
     ],
 )
 def test_how_a_run_ended_is_exact_and_may_be_resumed(
-    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch, status: dict[str, Any], shown: str, ended: float
+    made: ModuleType,
+    runs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: dict[str, Any],
+    mlflow_status: str,
+    ended: float | None,
+    last: int,
+    shown: ModuleType,
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "here")
-    _, stage = made.begin_pretrain(runs, 100)
+    _, stage = made.begin_pretrain(runs, 150, checkpoint_step=100)
     made.set_status(stage, **status)
     mirror(runs)
-    (run,) = content(runs).values()
-    assert (run["status"], run["times"][1]) == (shown, ended * 1000)
-    if shown == "FAILED":
+    (run,) = shown.content(runs).values()
+    assert (run["status"], run["times"][1]) == (mlflow_status, ended and ended * 1000)
+    assert max(step for step, _, _ in run["points"]["pretrain/loss"]) == last
+    if mlflow_status == "FAILED":
         assert (status.get("error") or "lost") in run["tags"]["mlflow.note.content"]
+    (study,) = shown.content(runs, kind="study").values()
+    assert (study["status"], study["times"][1]) == (mlflow_status, None)
+    before = shown.run_ids(runs)
+    stage.metrics.truncate_after(100)
     made.set_status(stage, attempt=2)
     mirror(runs)
-    (run,) = content(runs).values()
-    assert (run["status"], run["times"][1]) == ("RUNNING", None)
+    (run,) = shown.content(runs).values()
+    assert run["status"] == "RUNNING"
+    assert (shown.run_ids(runs) == before) == (last == 100)  # what was shown of the failed attempt cannot be taken back
+    (study,) = shown.content(runs, kind="study").values()
+    assert study["status"] == "RUNNING"
 
 
-def test_a_run_that_collapses_under_way_says_so_in_its_name(made: ModuleType, runs: Path) -> None:
+def test_a_run_of_a_machine_that_went_away_is_lost(made: ModuleType, runs: Path, shown: ModuleType) -> None:
+    _, stage = made.begin_pretrain(runs, 100)
+    owner = {"host": "node7", "pid": 4711, "born": BEGAN_AT}
+    lease = {"owner": owner, "token": "t", "since": BEGAN_AT, "limit_seconds": 120.0, "work": ""}
+    path = stage.path / "lease" / "writer.json"
+    path.parent.mkdir()
+    for heard, expected in ((time.time(), "RUNNING"), (time.time() - 200, "FAILED"), (time.time(), "RUNNING")):
+        path.write_text(json.dumps(lease | {"heard": heard}))
+        mirror(runs)
+        (run,) = shown.content(runs).values()
+        assert (run["status"], run["times"][1]) == (expected, None)
+        assert ("lost (process 4711 on node7 is silent)" in run["tags"]["mlflow.note.content"]) == (
+            expected == "FAILED"
+        )
+
+
+def test_a_run_that_collapses_under_way_says_so_in_its_name(made: ModuleType, runs: Path, shown: ModuleType) -> None:
     flag = "collapsed: p(null|x) above 0.99 since step 1200 `<b>*now*</b>"
     _, stage = made.begin_pretrain(runs, 100)
     made.make_run(runs, "warm_start", 0)
@@ -288,13 +317,13 @@ def test_a_run_that_collapses_under_way_says_so_in_its_name(made: ModuleType, ru
     made.set_status(stage, flags=[flag])
     summary = mirror(runs)
     assert (summary.created, summary.updated, summary.rebuilt) == (0, 1, 0)
-    shown = content(runs)
-    assert set(shown) == {"COLLAPSED live-s0", "warm_start-s0"}
-    tags = shown["COLLAPSED live-s0"]["tags"]
+    found = shown.content(runs)
+    assert set(found) == {"COLLAPSED live-s0", "warm_start-s0"}
+    tags = found["COLLAPSED live-s0"]["tags"]
     assert tags["realm.flags"] == f"pretrain: {flag}"
     first = "**Flagged, pretrain:** `collapsed: p(null|x) above 0.99 since step 1200 '<b>*now*</b>`"
     assert tags["mlflow.note.content"].split("\n\n")[0] == first
-    other = shown["warm_start-s0"]["tags"]
+    other = found["warm_start-s0"]["tags"]
     assert "realm.flags" not in other
     assert "lagged" not in other["mlflow.note.content"]
     once = dump(runs)
@@ -302,23 +331,24 @@ def test_a_run_that_collapses_under_way_says_so_in_its_name(made: ModuleType, ru
     assert dump(runs) == once
     # The stage is run again from the start and is well.
     made.set_status(stage)
-    assert mirror(runs).rebuilt == 1
-    assert set(content(runs)) == {"live-s0", "warm_start-s0"}
+    assert mirror(runs).rebuilt == 0
+    assert "realm.flags" not in shown.content(runs)["live-s0"]["tags"]
+    assert set(shown.content(runs)) == {"live-s0", "warm_start-s0"}
     made.set_status(stage, flags=["non_finite_results"])
     mirror(runs)
-    assert set(content(runs)) == {"FLAGGED live-s0", "warm_start-s0"}
+    assert set(shown.content(runs)) == {"FLAGGED live-s0", "warm_start-s0"}
 
 
-def test_a_run_that_has_not_begun_waits(made: ModuleType, runs: Path) -> None:
+def test_a_run_that_has_not_begun_waits(made: ModuleType, runs: Path, shown: ModuleType) -> None:
     record, stage = made.begin_pretrain(runs, 0)
     (stage.path / "status.json").unlink()
     summary = mirror(runs)
     assert (summary.waiting, summary.created, summary.states) == (1, 0, {"PENDING": 1})
-    assert content(runs) == {}
+    assert shown.content(runs) == {}
     assert record.name in {path.name for path in runs.iterdir()}
 
 
-def test_a_broken_record_is_named_and_the_others_are_shown(made: ModuleType, runs: Path) -> None:
+def test_a_broken_record_is_named_and_the_others_are_shown(made: ModuleType, runs: Path, shown: ModuleType) -> None:
     made.make_run(runs, "realm", 0)
     broken = write_run_record(runs, replace(made.make_run(runs, "warm_start", 1), label="broken"))
     broken.write_text("{")
@@ -328,26 +358,28 @@ def test_a_broken_record_is_named_and_the_others_are_shown(made: ModuleType, run
     assert len(summary.problems) == 2
     assert "broken-s1" in summary.problems[0]
     assert "metrics.jsonl, line 2" in summary.problems[1]
-    assert set(content(runs)) == {"realm-s0", "warm_start-s1"}
+    assert set(shown.content(runs)) == {"realm-s0", "warm_start-s1"}
     assert "2 not shown" in str(summary)
 
 
-def test_names_and_values_that_mlflow_refuses(made: ModuleType, runs: Path) -> None:
-    record, stage = made.begin_pretrain(runs, 0)
+def test_names_and_values_that_mlflow_refuses(made: ModuleType, runs: Path, shown: ModuleType) -> None:
+    record, stage = made.begin_pretrain(runs, 0, checkpoint_step=10)
     row = '{"step": 10, "time": 1790000001.0, "recall@5": 0.5, "what?": 1.0, "lost": null, "nan": NaN, "inf": Infinity}'
     stage.metrics.path.write_text(row + "\n")
     params = {"list": list(range(5000)), "odd name!": "x", "empty": ""}
     (runs / record.name / "run.json").unlink()
     write_run_record(runs, replace(record, params=params))
     assert mirror(runs).problems == ()
-    (run,) = content(runs).values()
+    (run,) = shown.content(runs).values()
     assert set(run["points"]) == {"pretrain/recall_at_5", "pretrain/what_"}
     assert len(run["params"]["list"]) == 6000
     assert run["params"]["odd name_"] == "x"
     assert mirror(runs).updated == 0
 
 
-def test_follow_ends_when_all_runs_are_final(made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follow_ends_when_all_runs_are_final(
+    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch, shown: ModuleType
+) -> None:
     _, stage = made.begin_pretrain(runs, 100)
     slept: list[float] = []
 
@@ -361,7 +393,7 @@ def test_follow_ends_when_all_runs_are_final(made: ModuleType, runs: Path, monke
     summary = mirror(runs, follow=True, interval_seconds=7.0)
     assert slept == [7.0, 7.0]
     assert summary.states == {"COMPLETE": 1}
-    (run,) = content(runs).values()
+    (run,) = shown.content(runs).values()
     assert run["points"] == expected_points(stage)
 
 
@@ -373,17 +405,6 @@ def test_follow_ends_with_control_c(made: ModuleType, runs: Path, monkeypatch: p
 
     monkeypatch.setattr("time.sleep", control_c)
     assert mirror(runs, follow=True).states == {"RUNNING": 1}
-
-
-@pytest.mark.slow
-def test_two_mirrors_at_once_make_one_run_each(tmp_path: Path, made: ModuleType) -> None:
-    """Also the first use of a new database, which MLflow alone does not survive."""
-    runs = tmp_path / "runs"
-    made.make_runs(runs, labels=("realm",))
-    code = f"from realm_lab.tracking.mlflow_mirror import mirror; print(mirror({str(runs)!r}).created)"
-    both = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert sorted(process.communicate()[0].strip() for process in both) == ["0", "2"]
-    assert set(content(runs)) == {"realm-s0", "realm-s1"}
 
 
 def test_the_environment_names_the_store(runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

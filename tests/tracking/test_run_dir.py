@@ -44,8 +44,6 @@ def record_of(*stages: StageRun, **changes: Any) -> RunRecord:
         seed=0,
         run_key="cd" * 32,
         cell_key="ef" * 32,
-        study="default",
-        baseline=False,
         preset="toy",
         engine_version=1,
         params={"pretrain": {"steps": 10}},
@@ -176,8 +174,8 @@ def test_a_record_is_written_once_and_read_back(runs: Path, stage: StageRun) -> 
     assert write_run_record(runs, record) == path
     assert path.stat().st_mtime_ns == before
     assert read_run_records(runs) == [record]
-    with pytest.raises(UserError, match=r"another run has this name \(different: study\)"):
-        write_run_record(runs, replace(record, study="staleness"))
+    with pytest.raises(UserError, match=r"another run has this name \(different: preset\)"):
+        write_run_record(runs, replace(record, preset="real"))
 
 
 @pytest.mark.parametrize("label", ["", "a/b", "../up", ".hidden", "two words"])

@@ -1,0 +1,89 @@
+"""How a sweep is stopped: by Ctrl-C, by a signal, or by `sweep --cancel` from another terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from realm_lab.core.lease import Holder, holders, take
+from realm_lab.tracking.study_record import study_folder
+
+NEVER_SILENT_SECONDS = 1e9  # a sweep's lease ends with its process: nobody waits for it, so it sends no signs of life
+POLL_SECONDS = 0.1
+PATIENCE_SECONDS = 600.0
+
+
+class Stop:
+    """Which signal came first; 0 before one does."""
+
+    number = 0
+
+
+@contextmanager
+def stoppable() -> Iterator[Stop]:
+    """Inside, Ctrl-C, SIGTERM and SIGHUP raise SystemExit, or are left to a training loop that writes a checkpoint."""
+    stop = Stop()
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        stop.number = stop.number or number
+        raise SystemExit(128 + stop.number)
+
+    def as_terminated(number: int, frame: FrameType | None) -> None:
+        # A training loop in this process catches SIGTERM, and only that, to stop after a checkpoint.
+        stop.number = stop.number or number
+        handler = signal.getsignal(signal.SIGTERM)
+        assert callable(handler)
+        handler(signal.SIGTERM, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # Python gives signals to the main thread only
+        return
+    wanted = {signal.SIGTERM: leave, signal.SIGUSR1: leave, signal.SIGINT: as_terminated, signal.SIGHUP: as_terminated}
+    before = {number: signal.signal(number, handler) for number, handler in wanted.items()}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def sweeping(root: Path, study: str) -> Iterator[None]:
+    """Inside, others can see that this process sweeps the study, and can stop it."""
+    with take(_folder(root, study), f"{socket.gethostname()}-{os.getpid()}", limit_seconds=NEVER_SILENT_SECONDS):
+        yield
+
+
+def sweepers(root: Path, study: str) -> list[Holder]:
+    """The processes that sweep the study now; of those on other machines it is not known whether they still live."""
+    found = holders(_folder(root, study))
+    return [holder for holder in found if holder.is_held(NEVER_SILENT_SECONDS)]
+
+
+def stop_sweepers(root: Path, study: str) -> list[str]:
+    """Stop the processes on this machine that sweep the study, and wait for their checkpoints; one line for each."""
+    lines = []
+    for holder in sweepers(root, study):
+        owner = holder.owner
+        if owner.host != socket.gethostname():
+            lines.append(f"a sweep runs on {owner.host} (process {owner.pid}): cancel it there")
+            continue
+        os.kill(owner.pid, signal.SIGTERM)
+        print(f"process {owner.pid}: stopping after a checkpoint", file=sys.stderr)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not owner.is_dead and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        lines.append(f"process {owner.pid} {'has stopped' if owner.is_dead else 'still writes its checkpoints'}")
+    return lines
+
+
+def _folder(root: Path, study: str) -> Path:
+    return study_folder(Path(root) / "runs", study) / "sweeps"

@@ -1,0 +1,49 @@
+"""Study files written for a test, over the tiny parameters, and the tiny line itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from realm_lab.sweeps.plan import StudyPlan, plan_study
+
+PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
+HEAD = "question: Does it matter?\nseeds: [0, 1]\n"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """write(text, name) -> the study's file; two lines, a question and two seeds, go before the text."""
+
+    def made(text: str, name: str = "study", head: str = HEAD) -> Path:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(head + textwrap.dedent(text).lstrip("\n"), encoding="utf-8")
+        return path
+
+    return made
+
+
+@pytest.fixture
+def planned(write: Callable[..., Path], tmp_path: Path) -> Callable[..., StudyPlan]:
+    """planned(text, **options) -> the plan of a study in the test's folder."""
+
+    def made(text: str, name: str = "study", **options: object) -> StudyPlan:
+        return plan_study(write(text, name), tmp_path, params_path=PARAMETERS, **options)  # type: ignore[arg-type]
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def tiny() -> ModuleType:
+    """tests/tiny.py."""
+    spec = importlib.util.spec_from_file_location("tiny_line", Path(__file__).parents[1] / "tiny.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,64 @@
+"""What MLflow shows, read through its own client and without its own identifiers, so that two views can be compared."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from mlflow import MlflowClient
+
+
+def client_of(runs: Path, uri: str | None = None) -> MlflowClient:
+    """A client of the database beside `runs`, or of another store."""
+    return MlflowClient(tracking_uri=uri or f"sqlite:///{runs.parent / 'mlflow.db'}")
+
+
+def content(runs: Path, study: str = "default", kind: str = "run", uri: str | None = None) -> dict[str, dict[str, Any]]:
+    """The runs of a study (kind "run"), or the study as a whole (kind "study"), by the names shown."""
+    client = client_of(runs, uri)
+    experiment = client.get_experiment_by_name(f"realm_lab/{study}")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id])
+    names = {run.info.run_id: str(run.info.run_name) for run in found}
+    chosen = [run for run in found if run.data.tags["realm.kind"] == kind]
+    assert len({run.info.run_name for run in chosen}) == len(chosen), "a run is shown twice"
+    return {str(run.info.run_name): _content(client, run, names) for run in chosen}
+
+
+def _content(client: MlflowClient, run: Any, names: dict[str, str]) -> dict[str, Any]:
+    inputs = run.inputs.dataset_inputs if run.inputs else []
+    histories = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
+    folder = Path(urlsplit(run.info.artifact_uri).path)
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {
+        "status": run.info.status,
+        "times": (run.info.start_time, run.info.end_time),
+        "params": run.data.params,
+        "tags": {name: names.get(value, value) for name, value in run.data.tags.items()},
+        "points": {
+            name: sorted((point.step, point.timestamp, point.value) for point in history)
+            for name, history in histories.items()
+        },
+        "inputs": [(given.dataset.name, given.dataset.digest) for given in inputs],
+        "files": {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+    }
+
+
+def everything(runs: Path, uri: str | None = None) -> dict[str, dict[str, dict[str, Any]]]:
+    """All that is shown of all studies: "<study> <kind>" -> name -> content."""
+    experiments = [e.name.removeprefix("realm_lab/") for e in client_of(runs, uri).search_experiments()]
+    return {
+        f"{study} {kind}": content(runs, study, kind, uri)
+        for study in experiments
+        if study != "Default"
+        for kind in ("study", "run")
+    }
+
+
+def run_ids(runs: Path) -> dict[str, str]:
+    """MLflow's own names of what it shows, by run name."""
+    client = client_of(runs)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    return {str(run.info.run_name): run.info.run_id for run in client.search_runs(experiments)}

@@ -1,0 +1,133 @@
+"""Who works on a stage: living processes keep it, dead ones lose it, and one that lost it writes nothing more."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.errors import UserError
+from realm_lab.tracking import run_lease
+from realm_lab.tracking.run_lease import LIMIT_SECONDS, LOST_CODE, writer_of, writing
+
+HOLDS = """
+import sys
+from pathlib import Path
+from realm_lab.tracking import run_lease
+run_lease.BEAT_SECONDS = float(sys.argv[2])
+with run_lease.writing(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def holder(run: Path, beat_seconds: float = 15.0) -> Iterator[subprocess.Popen[str]]:
+    """Another process that works on the stage."""
+    path = os.pathsep.join([str(Path(run_lease.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", HOLDS, str(run), str(beat_seconds)]
+    env = os.environ | {"PYTHONPATH": path}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def change(run: Path, **values: Any) -> None:
+    """Another word in the lease."""
+    path = run / "lease" / "writer.json"
+    found = json.loads(path.read_text())
+    owner = found["owner"] | values.pop("owner", {})
+    path.write_text(json.dumps(found | values | {"owner": owner}))
+
+
+def test_a_living_process_keeps_the_stage_and_a_killed_one_loses_it_at_once(tmp_path: Path) -> None:
+    assert writer_of(tmp_path) is None
+    with holder(tmp_path) as other:
+        found = writer_of(tmp_path)
+        assert found is not None
+        assert found.owner.pid == other.pid
+        with pytest.raises(UserError, match=rf"process {other.pid} on {socket.gethostname()} works on this stage"):
+            writing(tmp_path).__enter__()
+        other.kill()
+        other.wait()
+        assert writer_of(tmp_path) is None
+        with writing(tmp_path):
+            ours = writer_of(tmp_path)
+            assert ours is not None
+            assert ours.owner.pid == os.getpid()
+    assert writer_of(tmp_path) is None
+
+
+class Clock:
+    """Time passes only while somebody sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.began, self.slept = time.time(), 0.0
+        self.after_sleep: Callable[[], None] = lambda: None
+        monkeypatch.setattr(time, "time", lambda: self.began + self.slept)
+        monkeypatch.setattr(time, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        """See time.sleep."""
+        self.slept += seconds
+        self.after_sleep()
+
+
+def held_elsewhere(run: Path, silent_for: float) -> None:
+    """Write what a process of another machine wrote so long ago."""
+    with writing(run):
+        content = (run / "lease" / "writer.json").read_text()
+    (run / "lease" / "writer.json").write_text(content)
+    change(run, owner={"host": "node7", "pid": 1}, heard=time.time() - silent_for)
+
+
+def test_one_waits_until_a_machine_that_went_away_has_been_silent_for_long_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(monkeypatch)
+    held_elsewhere(tmp_path, silent_for=LIMIT_SECONDS - 3)
+    with writing(tmp_path):
+        assert 3 <= clock.slept <= 5
+    said = capsys.readouterr().err
+    assert (
+        f"process 1 on node7 worked on this stage; waiting to hear from it (silent for {LIMIT_SECONDS - 3:.0f}" in said
+    )
+
+
+def test_one_does_not_wait_for_a_machine_that_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    held_elsewhere(tmp_path, silent_for=5)
+    clock.after_sleep = lambda: change(tmp_path, heard=time.time()) if clock.slept >= 4 else None
+    with pytest.raises(UserError, match="process 1 on node7 works on this stage; wait for it"):
+        writing(tmp_path).__enter__()
+    assert clock.slept == 4
+
+
+def test_a_process_whose_lease_was_taken_over_ends_at_once(tmp_path: Path) -> None:
+    with holder(tmp_path, beat_seconds=0.05) as other:
+        change(tmp_path, token="another")
+        assert other.wait(60) == LOST_CODE
+        assert other.stderr is not None
+        assert "the lease was taken over by another process" in other.stderr.read()
+
+
+def test_a_process_that_works_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_lease, "BEAT_SECONDS", 0.01)
+    with writing(tmp_path):
+        first = writer_of(tmp_path)
+        assert first is not None
+        deadline = time.monotonic() + 60
+        while (now := writer_of(tmp_path)) is not None and now.heard == first.heard:
+            assert time.monotonic() < deadline
