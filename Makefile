@@ -2,6 +2,7 @@
 
 VENV := .venv
 PORT ?= 5000
+STUDY ?= masking
 TRACKING_URI := $(or $(MLFLOW_TRACKING_URI),sqlite:///$(CURDIR)/mlflow.db)
 # Passed on to pytest, e.g. make test ARGS="tests/core -x"
 ARGS ?=
@@ -16,7 +17,7 @@ STAMP := $(VENV)/.installed-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test ui lint params clean
+.PHONY: help setup repro test ui lint params pictures clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -46,12 +47,14 @@ repro: setup  ## run the whole pipeline (dvc repro)
 test: setup  ## run the tests; ARGS="..." goes to pytest
 	@$(VENV)/bin/python -m pytest $(ARGS)
 
+# In the environment, not on command lines: it may hold a password.
+ui: export MLFLOW_TRACKING_URI := $(TRACKING_URI)
+ui: export MLFLOW_BACKEND_STORE_URI := $(TRACKING_URI)
 ui: setup  ## mirror the runs into MLflow and show them on 127.0.0.1; PORT=5000
-	realm-lab mirror --uri "$(TRACKING_URI)"
-	@case "$(TRACKING_URI)" in http*) echo "the runs are shown at $(TRACKING_URI)";; *) \
+	realm-lab mirror
+	@case "$$MLFLOW_TRACKING_URI" in http*) echo "that server shows the runs";; *) \
 	  echo "http://127.0.0.1:$(PORT) (stop it with Ctrl-C)"; \
-	  MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --host 127.0.0.1 --port $(PORT) --workers 1 \
-	    --backend-store-uri "$(TRACKING_URI)";; esac
+	  MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --host 127.0.0.1 --port $(PORT) --workers 1;; esac
 
 lint: setup  ## ruff check, ruff format --check, mypy
 	ruff check .
@@ -60,6 +63,9 @@ lint: setup  ## ruff check, ruff format --check, mypy
 
 params: setup  ## write params.yaml and docs/parameters.md again; the preset and the values filled in are kept
 	@$(VENV)/bin/python -m realm_lab.reference_page
+
+pictures: setup  ## take the pictures of docs/mlflow.md from the runs; STUDY=masking
+	@$(VENV)/bin/python docs/mlflow_screenshots.py --study $(STUDY)
 
 clean:  ## remove the environment and the caches; data, models, runs and reports stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -179,7 +179,9 @@ def _mlflow(params: Params | None, root: Path) -> Finding:
         uri, source = given, "launch.tracking_uri"
     else:
         uri, source = f"sqlite:///{root.resolve() / 'mlflow.db'}", "default"
-    return Finding("OK", "MLflow", f"{version}, tracking to {uri} ({source})")
+    from realm_lab.tracking.tracking_store import without_password
+
+    return Finding("OK", "MLflow", f"{version}, tracking to {without_password(uri)} ({source})")
 
 
 def _dvc(root: Path) -> Finding:

@@ -108,6 +108,11 @@ def test_results_follow_from_the_scores_of_each_example(line: Path, params: Para
         assert len(predictions) == results["questions"] == params.evaluate.questions
         for name in ("exact_match", "exact_match_span", "f1"):
             assert results[name] == pytest.approx(sum(row[name] for row in predictions) / len(predictions))
+        known = [row["exact_match"] for row in predictions if row["answer_overlap"]]
+        new = [row["exact_match"] for row in predictions if not row["answer_overlap"]]
+        assert (results["questions_answer_overlap"], results["questions_no_overlap"]) == (len(known), len(new))
+        assert results["questions_question_overlap"] == 0  # no fact of training is asked for
+        assert results["exact_match_answer_overlap"] == pytest.approx(sum(known) / len(known))
         ranks = [row["rank_answer"] for row in read_json_lines(folder / "recall.jsonl")]
         for depth in (1, 5, 20):
             expected = sum(rank is not None and rank <= depth for rank in ranks) / len(ranks)

@@ -1,0 +1,178 @@
+"""The pictures of docs/mlflow.md: a study in MLflow's interface, taken with a real browser.
+
+    python docs/mlflow_screenshots.py --runs runs --study masking
+
+mirrors the runs into a database of its own, starts MLflow's server on 127.0.0.1 and drives Debian's Chromium. Written
+are docs/mlflow-study.png (the list of runs, grouped by cell) and docs/mlflow-compare.png (curves of all cells).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from realm_lab.tracking.mlflow_mirror import mirror
+
+START_SECONDS = 180
+WAIT_MS = 45_000
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+CURVES = ("retrieval_utility", "recall_at_5")
+
+
+@contextmanager
+def served(uri: str) -> Iterator[str]:
+    """MLflow's server over a database, for as long as the block runs; its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
+    with tempfile.TemporaryDirectory() as folder:
+        process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            cwd=folder,
+            env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        lines: list[str] = []
+        started = threading.Event()
+
+        def read() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                lines.append(line)
+                if "Application startup complete" in line:
+                    started.set()
+            started.set()  # it ended: do not wait
+
+        threading.Thread(target=read, daemon=True).start()
+        try:
+            if not started.wait(START_SECONDS) or process.poll() is not None:
+                raise RuntimeError("".join(lines))
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+
+
+@contextmanager
+def browser_tab(server: str, width: int = 1850, height: int = 1000) -> Iterator[Any]:
+    """A tab of Chromium that reaches the server and nothing else; `tab.outside` lists what else it asked for."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as tools:
+        browser = tools.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM_FLAGS)
+        tab = browser.new_page(viewport={"width": width, "height": height})
+        tab.set_default_timeout(WAIT_MS)
+        tab.outside = []
+
+        def refuse(route: Any) -> None:
+            tab.outside.append(route.request.url)
+            route.abort()
+
+        tab.route(lambda url: url.startswith("http") and not url.startswith(server), refuse)
+        yield tab
+        browser.close()
+
+
+def experiment_of(uri: str, study: str) -> str:
+    """The id of a study's experiment."""
+    from mlflow import MlflowClient
+
+    found = MlflowClient(tracking_uri=uri).get_experiment_by_name(f"realm_lab/{study}")
+    assert found is not None, f"no study '{study}' in {uri}"
+    return str(found.experiment_id)
+
+
+def open_grouped(tab: Any, server: str, experiment: str, more: str = "") -> None:
+    """The runs of a study, grouped by cell."""
+    url = f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning{more}"
+    tab.goto(url, wait_until="domcontentloaded")
+    group_by = tab.get_by_role("button", name="Group by")
+    group_by.wait_for()
+    if "realm.cell" not in group_by.inner_text():  # the page remembers
+        group_by.click()
+        tab.get_by_role("menuitemcheckbox", name="realm.cell", exact=True).click()
+        tab.keyboard.press("Escape")
+    tab.get_by_text("Group: ").or_(tab.get_by_title("Group: ")).first.wait_for()
+    close_assistant(tab)
+
+
+def close_assistant(tab: Any) -> None:
+    """MLflow offers its assistant in a panel over the page."""
+    close = tab.locator('[data-component-id="mlflow.assistant.chat_panel.close"]')
+    if close.count():
+        close.first.click()
+
+
+def study_picture(tab: Any, server: str, experiment: str, path: Path) -> None:
+    """The list of a study's runs, grouped by cell, all groups open."""
+    open_grouped(tab, server, experiment)
+    edge = tab.locator(".ag-header-cell").filter(has_text="Run Name").last.bounding_box()
+    drag(tab, edge["x"] + edge["width"] - 2, edge["y"] + edge["height"] / 2, 100, 0)  # room for long names
+    tab.screenshot(path=path)
+
+
+def drag(tab: Any, x: float, y: float, right: float, down: float) -> None:
+    """Press at (x, y), move by (right, down), and let the page settle."""
+    tab.mouse.move(x, y)
+    tab.mouse.down()
+    tab.mouse.move(x + right / 2, y + down / 2, steps=5)
+    tab.mouse.move(x + right, y + down, steps=5)
+    tab.mouse.up()
+    tab.wait_for_timeout(1500)
+
+
+def curves(tab: Any, metric: str) -> Any:
+    """The chart of a metric of pre-training."""
+    cards = tab.get_by_test_id("experiment-view-compare-runs-card")
+    return cards.filter(has=tab.get_by_text(f"pretrain/{metric}", exact=True))
+
+
+def compare_picture(tab: Any, server: str, experiment: str, path: Path) -> None:
+    """Mean curves over the seeds, a color for each cell that pre-trains: retrieval utility beside recall@5."""
+    arm = quote('tags.realm.arm = "realm"')
+    open_grouped(tab, server, experiment, f"&compareRunsMode=CHART&searchFilter={arm}")
+    tab.get_by_placeholder("Search metric charts").fill(f"pretrain/({'|'.join(CURVES)})$")
+    for metric in CURVES:
+        curves(tab, metric).locator(".scatterlayer .js-line").first.wait_for()
+    edge = tab.get_by_placeholder("Search metric charts").bounding_box()
+    drag(tab, edge["x"] - 60, 800, 90, 0)  # the border of the list: room for long names
+    card = tab.get_by_test_id("experiment-view-compare-runs-card").first.bounding_box()
+    drag(tab, card["x"] + card["width"] - 8, card["y"] + card["height"] - 8, 130, 160)  # larger charts
+    tab.screenshot(path=path)
+
+
+def main() -> None:
+    """Take both pictures of a study."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    parser.add_argument("--study", default="default")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder of the pictures")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        uri = f"sqlite:///{folder}/mlflow.db"
+        print(mirror(options.runs, uri))
+        experiment = experiment_of(uri, options.study)
+        with served(uri) as server, browser_tab(server) as tab:
+            study_picture(tab, server, experiment, options.out / "mlflow-study.png")
+            compare_picture(tab, server, experiment, options.out / "mlflow-compare.png")
+
+
+if __name__ == "__main__":
+    main()
