@@ -46,10 +46,13 @@ def make_launcher(name: str, settings: Mapping[str, Any], root: Path, study_name
     raise UserError(f"launcher '{name}': no such launcher; choose {', '.join(LAUNCHERS)}")
 
 
-def queued_jobs(root: Path) -> dict[str, JobState]:
+def queued_jobs(root: Path, *, must_answer: bool = False) -> dict[str, JobState]:
     """Stage key -> its newest job in a queue, over all studies. Asks the queue only about stages that are not complete.
 
     A queue that does not answer is named on standard error, and its jobs are left out.
+
+    Raises:
+        UserError: it does not answer and `must_answer`: who submits would submit jobs twice.
     """
     found: dict[str, JobState] = {}
     for path in sorted((Path(root) / "runs" / "studies").glob("*/jobs.jsonl")):
@@ -58,7 +61,12 @@ def queued_jobs(root: Path) -> dict[str, JobState]:
             try:
                 states = make_launcher(name, {}, root, path.parent.name).poll()
             except UserError as error:
-                print(f"{path.parent.name}: {error}; its jobs are taken to be gone", file=sys.stderr)
+                if must_answer:
+                    raise UserError(
+                        f"study {path.parent.name} has jobs in a queue that does not answer ({error}); try again "
+                        f"later, or delete {path} if they are gone"
+                    ) from None
+                print(f"{path.parent.name}: {error}; its jobs are not shown", file=sys.stderr)
                 continue
             for job in jobs:
                 if job.task in states:

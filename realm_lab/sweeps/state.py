@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
@@ -14,12 +13,12 @@ from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.runs import Plan, kept_corpus_folder
 from realm_lab.tracking.run_dir import KEY_LENGTH, STATUS, Status
+from realm_lab.tracking.run_lease import writer_of
 
 # LOST: it says that it runs, and its process is gone or has been silent for too long.
 Condition = Literal["PENDING", "RUNNING", "PREEMPTED", "LOST", "FAILED", "COMPLETE"]
 # Of the states of a run's stages, the first of these that is there is the run's.
 WORST_FIRST: tuple[Condition, ...] = ("FAILED", "RUNNING", "LOST", "PREEMPTED")
-SILENT_SECONDS = 900.0  # of a process on another machine: longer than an evaluation is between two signs of life
 
 
 class Planned(Protocol):
@@ -100,7 +99,7 @@ class StageStates:
             return StageState("COMPLETE", status)
         if status.state == "COMPLETE":  # what it made is gone
             return StageState("PENDING", status)
-        if status.state == "RUNNING" and _is_gone(status):
+        if status.state == "RUNNING" and _is_gone(folder, status):
             return StageState("LOST", status)
         return StageState(status.state, status)
 
@@ -116,10 +115,8 @@ def run_states(runs: Iterable[Planned], root: Path) -> list[RunState]:
     return [states.run(run.plan) for run in runs]
 
 
-def _is_gone(status: Status) -> bool:
-    if status.host == socket.gethostname():
-        return status.is_lost
-    return time.time() - (status.heartbeat_at or 0.0) > SILENT_SECONDS
+def _is_gone(folder: Path, status: Status) -> bool:
+    return status.is_lost if status.host == socket.gethostname() else writer_of(folder) is None
 
 
 def _status(path: Path) -> Status:

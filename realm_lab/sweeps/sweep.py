@@ -71,7 +71,7 @@ def sweep(request: Request) -> int:
     launcher = make_launcher(launcher_name, settings, root, plan.name)  # its settings are checked before anything else
     check_budget(plan, root)
     record_study(plan, root)
-    queued = queued_jobs(root)
+    queued = queued_jobs(root, must_answer=True)
     tasks = tasks_of(plan, root, retry_failed=request.retry_failed)
     tasks, left = _leave_alone(tasks, root, queued, launcher)
     _say_beginning(plan, root, tasks, left, launcher, request.retry_failed, queued)

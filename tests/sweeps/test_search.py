@@ -12,6 +12,7 @@ from realm_lab.parameters import Params
 from realm_lab.sweeps.search import SearchOwner, owning
 from realm_lab.sweeps.search_file import Pruning
 from realm_lab.sweeps.search_values import Cut, cut_of
+from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
 from tests.sweeps.made_search import SPACE, FakeLauncher, owner_of, score, search
@@ -71,11 +72,17 @@ def test_no_more_trials_at_a_time_than_allowed(tmp_path: Path, parallel: int) ->
     assert len(owner.journal.trials()) == 6
 
 
-@pytest.mark.parametrize("lives", [1, 2, 4, 7, 12, 16])
-def test_a_killed_owner_loses_nothing(tmp_path: Path, lives: int) -> None:
-    """Killed again and again, it asks for the same trials with the same values as one that was left alone."""
-    whole = told(search(tmp_path / "whole"))
-    root, parts, launchers = tmp_path / "parts", 0, []
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[object, ...]]:
+    """The trials of a search that was left alone."""
+    return told(search(tmp_path_factory.mktemp("whole")))
+
+
+@pytest.mark.parametrize("lives", [1, 4, 10])
+def test_a_killed_owner_loses_nothing(tmp_path: Path, lives: int, whole: list[tuple[object, ...]]) -> None:
+    """Killed again and again, it asks for the same trials with the same values."""
+    root, parts = tmp_path / "parts", 0
+    launchers: list[FakeLauncher] = []
     while parts == 0 or launchers[-1].lives < 0:
         launchers.append(FakeLauncher(root, lives=lives + parts))
         owner = search(root, SPACE, launchers[-1])
@@ -84,7 +91,7 @@ def test_a_killed_owner_loses_nothing(tmp_path: Path, lives: int) -> None:
     assert parts > 1
     assert told(owner) == whole
     for path in (root / "runs" / "stages").glob("pretrain-*/status.json"):
-        assert tiny.StageRun(path.parent, "pretrain").status().attempt == 1
+        assert StageRun(path.parent, "pretrain").status().attempt == 1
     assert len(list((root / "runs" / "stages").glob("pretrain-*"))) == 6
 
 
@@ -234,15 +241,16 @@ def test_a_combination_that_is_none_is_a_failed_trial(tmp_path: Path) -> None:
 question: Which?
 seeds: [0]
 space:
-  pretrain.candidates: {choices: [6, 8]}
-  pretrain.over_retrieve: {choices: [0, 7]}
-set: {pretrain.candidates: 8}
+  model.share_towers: {choices: [true, false]}
+  model.share_projection: {choices: [false, true]}
 sampler: grid
 """
-    text = text.replace("set: {pretrain.candidates: 8}\n", "")
-    owner = search(tmp_path, text)
-    states = {tuple(trial.values.values()): trial.state for trial in owner.journal.trials()}
-    assert states[(6, 0)] == "complete"
+    trials = search(tmp_path, text).journal.trials()
+    states = {tuple(trial.values.values()): trial.state for trial in trials}
+    assert states == dict.fromkeys([(True, False), (True, True), (False, False)], "complete") | {
+        (False, True): "failed"
+    }
+    assert "share_projection: true needs share_towers: true" in trials[-1].notes["error"]
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:

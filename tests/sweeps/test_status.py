@@ -15,6 +15,7 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.core.files import write_json
+from realm_lab.errors import UserError
 from realm_lab.sweeps import status as status_module
 from realm_lab.sweeps.jobs import JobState, record_jobs
 from realm_lab.sweeps.launchers import queued_jobs
@@ -165,6 +166,20 @@ def test_a_queue_is_not_asked_about_what_is_complete(
     record_jobs(root, "far", "slurm", {"t": ({"pretrain": runs["b"].plan.stages["pretrain"]}, "17")})
     put("b", "pretrain", state="COMPLETE")
     assert queued_jobs(root) == {}
+
+
+def test_a_queue_that_does_not_answer_stops_who_submits(
+    root: Path, runs: dict[str, PlannedRun], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def silent(*arguments: object) -> None:
+        raise UserError("squeue: no answer")
+
+    monkeypatch.setattr("realm_lab.sweeps.launchers.make_launcher", silent)
+    record_jobs(root, "far", "slurm", {"t": ({"pretrain": runs["b"].plan.stages["pretrain"]}, "17")})
+    assert queued_jobs(root) == {}
+    assert "squeue: no answer; its jobs are not shown" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"does not answer \(squeue: no answer\); try again later, or delete "):
+        queued_jobs(root, must_answer=True)
 
 
 def test_json_has_the_same(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:

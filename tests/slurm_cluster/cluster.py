@@ -1,0 +1,237 @@
+"""A real SLURM on this machine alone: its own munged, slurmctld and slurmd, in one folder, on 127.0.0.1.
+
+    python tests/slurm_cluster/cluster.py FOLDER    # start; prints how to use it; Ctrl-C stops it
+
+Needs Debian's packages slurm-wlm and munge; nothing of the system's own SLURM is read or touched, no service is
+started, and root is not needed. Two nodes (n1, n2) pretend to be machines. No accounting: `sacct` has no answers.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
+NODES = 2
+CPUS_PER_NODE = 2
+START_SECONDS = 60.0
+# cred_expire and sched_interval: a requeued job starts again after seconds rather than minutes.
+# KillWait: from SIGTERM to SIGKILL. MinJobAge: squeue remembers ended jobs, where there is no accounting.
+CONFIGURATION = """
+ClusterName=realmlab
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=cred_expire=5,socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+MailProg=/bin/true
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+JobRequeue=1
+ReturnToService=2
+KillWait=10
+MinJobAge=86400
+SlurmdParameters=config_overrides
+{nodes}
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=REQUEUE GraceTime=20
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+"""
+
+
+def missing_programs() -> list[str]:
+    """Which of SLURM's programs are not here."""
+    return [name for name in PROGRAMS if not find_program(name)]
+
+
+def find_program(name: str) -> str | None:
+    """Daemons are in a folder that users rarely have on their path."""
+    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+
+
+class Cluster:
+    """SLURM while the block lasts; `environment` is for the programs that use it."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder.resolve()
+        self.environment = os.environ | {"SLURM_CONF": str(self.folder / "slurm.conf")}
+        self._daemons: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+
+    def ask(self, *command: str) -> str:
+        """The output of one of SLURM's programs."""
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def _start(self) -> None:
+        names = [f"n{number + 1}" for number in range(NODES)]
+        for name in ("state", *(f"spool/{name}" for name in names)):
+            (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o755)
+        host, ports = socket.gethostname().split(".")[0], free_ports(NODES + 1)
+        nodes = [
+            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS_PER_NODE} "
+            "RealMemory=4000 State=UNKNOWN"
+            for name, port in zip(names, ports[1:], strict=True)
+        ]
+        text = CONFIGURATION.format(
+            host=host, port=ports[0], user=getpass.getuser(), folder=self.folder, nodes="\n".join(nodes)
+        )
+        (self.folder / "slurm.conf").write_text(text, encoding="utf-8")
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        files = {"socket": "munge.socket", "key-file": "munge.key", "pid-file": "munge.pid", "log-file": "munge.log"}
+        options = [f"--{name}={self.folder / file}" for name, file in files.items()]
+        seed = f"--seed-file={self.folder / 'munge.seed'}"
+        self._daemon("munged", "--foreground", "--force", "--num-threads=2", seed, *options)
+        self._wait_for("munged", lambda: (self.folder / "munge.socket").exists())
+        self._daemon("slurmctld", "-D")
+        for name in names:
+            self._daemon("slurmd", "-D", "-N", name)
+        self._wait_for("the nodes", self._is_ready)
+
+    def _daemon(self, name: str, *options: str) -> None:
+        program = find_program(name)
+        assert program is not None
+        log = self.folder / f"{name}.{len(self._daemons)}.log"
+        with open(log, "wb") as file:
+            # A session of its own: Ctrl-C is for us, and the daemons end after the jobs.
+            self._daemons.append(
+                subprocess.Popen(
+                    [program, *options],
+                    env=self.environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            )
+
+    def _is_ready(self) -> bool:
+        try:
+            return self.ask("sinfo", "--noheader", "--Node", "--partition=debug", "--format=%T").split() == (
+                ["idle"] * NODES
+            )
+        except RuntimeError:
+            return False
+
+    def _wait_for(self, what: str, is_there: object) -> None:
+        assert callable(is_there)
+        deadline = time.monotonic() + START_SECONDS
+        while not is_there():
+            dead = [daemon for daemon in self._daemons if daemon.poll() is not None]
+            if dead or time.monotonic() > deadline:
+                raise RuntimeError(f"{what} did not come up; {self._last_words()}")
+            time.sleep(0.1)
+
+    def _last_words(self) -> str:
+        lines = []
+        for log in sorted(self.folder.glob("*.log")):
+            said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            lines += [f"{log.name}: {said[-1]}"] if said else []
+        return "; ".join(lines) or "the daemons said nothing"
+
+    def _stop(self) -> None:
+        """End jobs, then the daemons in the opposite order of their start."""
+        if self._daemons and self._is_controlled():
+            subprocess.run(
+                ["scancel", "--user", getpass.getuser(), "--signal=KILL", "--full"],
+                env=self.environment,
+                check=False,
+                capture_output=True,
+                timeout=30,
+            )
+            subprocess.run(
+                ["scancel", "--user", getpass.getuser()],
+                env=self.environment,
+                check=False,
+                capture_output=True,
+                timeout=30,
+            )
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+            try:
+                daemon.wait(10)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+        self._daemons.clear()
+
+    def _is_controlled(self) -> bool:
+        try:
+            return "UP" in self.ask("scontrol", "ping")
+        except (RuntimeError, subprocess.TimeoutExpired):
+            return False
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody listens on now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def main() -> int:
+    """Run a cluster until Ctrl-C or SIGTERM."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started us with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
+    absent = missing_programs()
+    if absent or len(sys.argv) != 2:
+        print(f"not installed: {', '.join(absent)}; apt-get install slurm-wlm munge" if absent else __doc__)
+        return 2
+    with Cluster(Path(sys.argv[1])) as cluster:
+        print(f"export SLURM_CONF={cluster.environment['SLURM_CONF']}", flush=True)
+        try:
+            while True:
+                time.sleep(3600)
+        except KeyboardInterrupt:
+            return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
