@@ -18,7 +18,9 @@ from realm_lab import __version__, cli
 from realm_lab.errors import UserError
 from realm_lab.parameters import Params
 
-VERBS = "prepare warm-start pretrain finetune evaluate report mirror ask fill index sweep status compare plan bench doctor".split()
+VERBS = (
+    "prepare warm-start pretrain finetune evaluate report mirror ask fill index sweep status compare plan bench doctor"
+).split()
 
 
 def realm_lab(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:

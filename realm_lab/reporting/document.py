@@ -13,7 +13,7 @@ from realm_lab.reporting.table import Summary, finite, summarise
 
 NOTHING = "–"
 MINUS = "−"
-NUMERIC = re.compile(rf"|{NOTHING}|[−\d][\d.e−]*( ± [\d.]+| of \d+)?|[−\d.{NOTHING}]+ → [−\d.{NOTHING}]+")
+NUMERIC = re.compile(rf"|{NOTHING}|[+−\d][\d.e−]*( ± [\d.]+| of \d+)?|[−\d.{NOTHING}]+ → [−\d.{NOTHING}]+")
 
 
 @dataclass(frozen=True)

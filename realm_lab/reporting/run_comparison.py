@@ -69,7 +69,7 @@ class Part:
 
 
 class Difference(NamedTuple):
-    """One metric of one side less that of the first. `over_seeds` is None for two single runs of different seeds."""
+    """One metric of one side less that of the first; `over_seeds` is None where they share no finished seed."""
 
     metric: str
     title: str
@@ -80,7 +80,7 @@ class Difference(NamedTuple):
     smallest_p: float | None
     examples: Interval | None  # other questions, these very models
     questions: int  # that both sides answered, over all pairs of runs
-    is_pair: bool  # a single run against a single run: no seed is repeated
+    is_pair: bool  # one finished run each
 
     @property
     def mean(self) -> float:
@@ -88,12 +88,19 @@ class Difference(NamedTuple):
         return self.over_seeds.mean if self.over_seeds else self.value - self.first
 
     @property
+    def repeated(self) -> Comparison | None:
+        """`over_seeds` where it is of more than one seed, and says something of seeds."""
+        return self.over_seeds if self.over_seeds and len(self.over_seeds.seeds) > 1 else None
+
+    @property
     def finding(self) -> str:
         """In words, and no more than the seeds or questions allow."""
-        if not self.is_pair:
-            return finding(self.over_seeds, self.corrected_p, self.smallest_p) if self.over_seeds else "no shared seed"
+        if self.repeated:
+            return finding(self.repeated, self.corrected_p, self.smallest_p)
+        if not self.over_seeds and not self.is_pair:
+            return "no shared seed"
         if self.examples is None or not math.isfinite(self.examples.low):
-            return "one run each"
+            return "one run each"  # at the one seed that they share, or of two seeds
         way = "higher" if self.mean > 0 else "lower"
         return f"{way}, for these two models" if self.examples.excludes_zero else "not distinguishable"
 
@@ -118,7 +125,8 @@ class RunComparison:
     @property
     def warnings(self) -> list[str]:
         """What is not there yet, and what else differs than a reader would think."""
-        found = [gap for part in self.parts for gap in [*part.collection.problems, *gaps(part.collection)]]
+        found = [problem for part in self.parts for problem in part.collection.problems]
+        found += [gap for part in self.parts for run in part.collection.runs for gap in _first_gap(part, run)]
         runs = [run for part in self.parts for run in part.collection.runs]
         seeds = sorted({run.record.seed for run in runs})
         found += mismatches(Collection(self.parts[0].collection.runs_folder, runs, seeds))
@@ -148,11 +156,12 @@ class RunComparison:
         others = [(part, part.values(metric)) for part in self.parts[1:]]
         others = [(part, values) for part, values in others if values and base]
         found = [compare(values, base) for _, values in others]
-        known = [comparison for comparison in found if comparison]
+        known = [comparison for comparison in found if comparison and len(comparison.seeds) > 1]
         corrected = iter(holm([comparison.p for comparison in known]))
         differences = []
         for (part, values), comparison in zip(others, found, strict=True):
             is_pair = len(base) == len(values) == 1
+            is_repeated = comparison is not None and len(comparison.seeds) > 1
             if comparison:
                 pairs = [(seed, seed) for seed in comparison.seeds]
             else:
@@ -165,8 +174,8 @@ class RunComparison:
                     float(np.mean(list(base.values()))),
                     float(np.mean(list(values.values()))),
                     comparison,
-                    next(corrected) if comparison else None,
-                    min(1.0, comparison.smallest_p * len(known)) if comparison else None,
+                    next(corrected) if is_repeated else None,
+                    min(1.0, comparison.smallest_p * len(known)) if comparison and is_repeated else None,
                     per_example_interval(blocks) if blocks else None,
                     sum(map(len, blocks)),
                     is_pair,
@@ -223,7 +232,7 @@ def as_json(found: RunComparison) -> dict[str, Any]:
 
 
 def _difference_as_json(found: RunComparison, item: Difference) -> dict[str, Any]:
-    over = item.over_seeds if not item.is_pair else None
+    over = item.repeated
     return {
         "metric": item.metric,
         "side": next(part.side.name for part in found.parts if part.title == item.title),
@@ -258,6 +267,11 @@ def _part(runs: Path, side: Side, title: str) -> Part:
     collection = replace(read, runs=found, missing_runs=[], problems=problems)
     points = curves_table(collection)
     return Part(side, title, collection, study_rows(collection, results_table(collection), points), points)
+
+
+def _first_gap(part: Part, run: Run) -> list[str]:
+    """What a run waits for; the stages after it are missing for that alone."""
+    return gaps(replace(part.collection, runs=[run], seeds=[run.record.seed]))[:1]
 
 
 def _titles(sides: Sequence[Side]) -> list[str]:

@@ -22,8 +22,9 @@ DIGEST_CHARACTERS = 12
 COSTS = ("index_staleness_steps", "wall_seconds")  # no results
 PLAIN_WIDTH = 160  # columns where there is no terminal
 PAIR_NOTE = (
-    "One run against one run: the interval is a bootstrap over the questions that both answered. It speaks of other "
-    "questions put to these very models, not of other seeds; for that compare cells of a study, as STUDY/CELL."
+    "Without a number of seeds it is one run against one run: the interval is a bootstrap over the questions that both "
+    "answered. It speaks of other questions put to these very models, not of other seeds; for that compare cells of a "
+    "study, as STUDY/CELL."
 )
 SEEDS_NOTE = (
     "Δ: mean over the shared seeds of the paired difference, with Student's 95 % interval. p: exact sign-flip test, "
@@ -100,18 +101,19 @@ def _results(found: RunComparison) -> list[Block]:
 
 
 def _differences(found: RunComparison) -> Table:
-    rows = [_row(item) for item in found.differences]
-    frame = pd.DataFrame(rows)
-    frame = frame[[name for name in frame if name == "Δ" or (frame[name] != NOTHING).any()]]
-    kinds = {item.is_pair for item in found.differences}
-    notes = [note for is_pair, note in ((True, PAIR_NOTE), (False, SEEDS_NOTE)) if is_pair in kinds]
+    frame = pd.DataFrame([_row(item) for item in found.differences])
+    frame = frame[[name for name in frame if (frame[name] != NOTHING).any()]]
+    if len(found.parts) == 2:
+        frame = frame.drop(columns="side")
+    kinds = {item.repeated is not None for item in found.differences}
+    notes = [note for repeated, note in ((True, SEEDS_NOTE), (False, PAIR_NOTE)) if repeated in kinds]
     return Table(f"Differences from {found.parts[0].title}.", frame, notes=tuple(notes))
 
 
 def _row(item: Difference) -> dict[str, str]:
     digits = _digits(item.metric)
     row = {"metric": metric_name(item.metric), "side": item.title, "Δ": signed(item.mean, digits)}
-    over = item.over_seeds if not item.is_pair else None
+    over = item.repeated
     row["seeds"] = str(len(over.seeds)) if over else NOTHING
     row["95 %, seeds"] = show_interval(over.interval, digits) if over else NOTHING
     row["p (smallest)"] = f"{number(item.corrected_p)} ({number(item.smallest_p)})" if over else NOTHING
@@ -129,11 +131,10 @@ def _figures(found: RunComparison) -> list[Block]:
     caption = f"Over pre-training: {band}."
     panels = []
     for metric in ("exact_match", "recall_at_5", "retrieval_utility_end"):
-        mine = [item for item in found.differences if item.metric == metric and not item.is_pair and item.over_seeds]
         drawn = [
-            Delta(item.title, item.over_seeds.deltas, item.over_seeds.mean, *item.over_seeds.interval)
-            for item in mine
-            if item.over_seeds
+            Delta(item.title, item.repeated.deltas, item.repeated.mean, *item.repeated.interval)
+            for item in found.differences
+            if item.metric == metric and item.repeated
         ]
         panels.append((metric_name(metric), drawn))
     figures = [

@@ -142,7 +142,7 @@ def scores(collection: Collection, label: str, seed: int, metric: str) -> dict[s
             path = stage.path / "eval" / "predictions.jsonl" if stage else Path()
             if stage and path.is_file():
                 try:
-                    return {str(row["id"]): float(row[metric]) for row in read_json_lines(path)}
+                    return {f"{row['id']} {row.get('question')}": float(row[metric]) for row in read_json_lines(path)}
                 except (UserError, KeyError, TypeError, ValueError):
                     return {}
     return {}

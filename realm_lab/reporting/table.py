@@ -163,17 +163,18 @@ def column(rows: pd.DataFrame, label: str | None, metric: str) -> dict[int, floa
 def curves_table(collection: Collection) -> pd.DataFrame:
     """Every finite point of every metrics.jsonl, long form; a step logged twice counts once, the last time.
 
-    A warm start that several labels share appears once, under the label "shared".
+    A warm start that several labels share appears once, under the label "shared"; other stages under each label.
     """
     frames: list[pd.DataFrame] = []
-    seen: set[Path] = set()
+    seen: set[tuple[Path, str]] = set()
     shared_seeds: set[int] = set()
     for run in collection.runs:
         for stage in run.record.stages:
             found = stage_of(collection.runs_folder, run.record, stage)
-            if found is None or found.path in seen:
+            whose = "" if stage == "warm_start" else run.label
+            if found is None or (found.path, whose) in seen:
                 continue
-            seen.add(found.path)
+            seen.add((found.path, whose))
             try:
                 points = pd.DataFrame(read_metrics(found.path / "metrics.jsonl"))
             except UserError as error:

@@ -19,6 +19,7 @@ def show(document: Document, console: Console) -> None:
     for section in document.sections:
         for block in section.blocks:
             if isinstance(block, Table):
+                console.print(Line(f"\n{block.caption}", "bold"))
                 console.print(_table(block))
                 for note in block.notes:
                     console.print(Line(note, "dim"))
@@ -27,7 +28,7 @@ def show(document: Document, console: Console) -> None:
 
 
 def _table(block: Table) -> rich.table.Table:
-    shown = rich.table.Table(title=Line(block.caption, "bold"), title_justify="left", header_style="")
+    shown = rich.table.Table(header_style="")
     frame = block.all_rows.astype(str)
     for name, is_number in zip(frame.columns, numeric_columns(frame), strict=True):
         shown.add_column(Line(str(name)), justify="right" if is_number else "left", overflow="fold")

@@ -14,7 +14,7 @@ def test_each_group_has_its_mean_and_its_count() -> None:
             {"label": "realm", "seed": 1, "exact_match_no_overlap": 0.7, "questions_no_overlap": 20},
             {"label": "old", "seed": 0},
         ]
-    ).assign(questions_question_overlap=[0, 0, None], exact_match_question_overlap=None)
+    ).assign(questions_question_overlap=[0.0, 0.0, float("nan")], exact_match_question_overlap=None)
     table = overlap_table(rows, [("realm", "REALM"), ("old", "made before this was measured")])
     assert table is not None
     [realm, old] = table.frame.to_dict("records")

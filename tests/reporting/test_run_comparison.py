@@ -161,6 +161,15 @@ def test_two_runs_are_compared_over_questions_and_no_seed_is_claimed(root: Path,
     assert (utility["interval_over_questions"], utility["finding"]) == (None, "one run each")
 
 
+def test_a_single_run_in_a_group_claims_no_seed_and_costs_the_others_no_power(root: Path) -> None:
+    found = compared(root, "table/realm", "table/random_token", "table/warm_start-s2")
+    one = difference(found, "exact_match", "table/warm_start-s2")
+    assert one["delta"] == pytest.approx(studies.exact_match("warm_start", 2, 1) - studies.exact_match("realm", 2, 0))
+    assert (one["seeds"], one["corrected_p"], one["questions"]) == ([], None, 100)
+    assert one["finding"] == "lower, for these two models"
+    assert difference(found, "exact_match", "table/random_token")["corrected_p"] == 2 / 64
+
+
 def test_questions_of_another_corpus_are_not_paired_by_their_ids(root: Path, study: StudyRecord) -> None:
     first, second = folder_of(study, "realm", 0), folder_of(study, "random_token", 1)
     for run, word in ((first, "here"), (second, "there")):

@@ -181,6 +181,20 @@ def test_a_clean_study_has_no_warning(tmp_path: Path, make: Make) -> None:
     assert "> **Attention" not in report(tmp_path)
 
 
+def test_cells_that_share_pre_training_both_have_its_curves(tmp_path: Path, make: Make) -> None:
+    study = make()
+    for seed in (0, 1, 2):
+        path = run_json(tmp_path, study, "no_null", seed)
+        found = json.loads(path.read_text())
+        shared = json.loads(run_json(tmp_path, study, "realm", seed).read_text())["stages"]["pretrain"]
+        path.write_text(json.dumps(found | {"stages": found["stages"] | {"pretrain": shared}}))
+    contents = StudyContents(tmp_path / "runs", "table")
+    ages = contents.rows.groupby("label")["index_staleness_steps"].mean()
+    assert ages["no_null"] == ages["realm"] == 4.0
+    pretrain = contents.points[contents.points["stage"] == "pretrain"]
+    assert {*pretrain["label"]} == {"realm", "random_token", "no_null"}
+
+
 def test_another_engine_version_is_caught(tmp_path: Path, make: Make) -> None:
     study = make()
     edit(run_json(tmp_path, study, "no_null", 1), lambda found: found.update(engine_version=2))

@@ -28,7 +28,7 @@ def test_a_study_keeps_the_corpus_that_is_there(
     exported, kept = exported_corpus_folder(tmp_path, plan), kept_corpus_folder(tmp_path, plan)
     assert corpus_folder(tmp_path, plan) == exported
     if not linked:
-        monkeypatch.setattr(prepare_stage.os, "link", lambda source, target: (_ for _ in ()).throw(OSError("no links")))
+        monkeypatch.setattr("os.link", lambda source, target: (_ for _ in ()).throw(OSError("no links")))
     run_stage("prepare", "realm", params, 0, tmp_path, for_study=True)
     assert corpus_folder(tmp_path, plan) == kept
     assert contents(kept) == contents(exported)

@@ -167,6 +167,12 @@ def test_the_hopeless_are_given_up_and_can_go_on_later(tmp_path: Path) -> None:
     assert again.submitted == []  # told once and for all
 
 
+def test_a_trial_given_up_by_another_metric_has_no_value(tmp_path: Path) -> None:
+    trials = search(tmp_path, PRUNING + "metric: cloze_exact_match\n").journal.trials()
+    assert {(trial.state, trial.value) for trial in trials} == {("complete", 0.5), ("pruned", None)}
+    assert all("retrieval_utility" in trial.notes["why"] for trial in trials if trial.state == "pruned")
+
+
 def test_the_baseline_is_never_given_up(tmp_path: Path) -> None:
     def worst(params: Params, seed: int) -> float:
         return 0.0 if params.pretrain.refresh.interval_steps == 5 else 1.0
