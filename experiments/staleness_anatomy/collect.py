@@ -83,7 +83,7 @@ def _read(design: Design, arm: Arm, seed: int, root: Path) -> tuple[pd.DataFrame
     points = pd.DataFrame(read_metrics(run.path / "metrics.jsonl"))
     steps, evaluations = _table(points, STEPS), _table(points, EVALUATIONS)
     evaluations = evaluations.merge(steps[["step", "overlap", "age_steps"]], on="step", how="left")
-    status = run.status()
+    status, exact = run.status(), evaluations[evaluations["step"] > 0]["overlap_exact"]
     row: dict[str, Any] = {
         "arm": arm.name,
         "seed": seed,
@@ -92,6 +92,7 @@ def _read(design: Design, arm: Arm, seed: int, root: Path) -> tuple[pd.DataFrame
         "engine_version": ENGINE_VERSION,
         **_totals(points),
         **_means(steps, params.pretrain.watch.interval_steps),
+        "mean_overlap_exact": round(float(exact.mean()), 4),
     }
     for name in QUALITY:
         values = evaluations[name].tolist()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def draw_all(design: Design, results: pd.DataFrame, steps: pd.DataFrame, evaluat
     _save(to / "drift_against_schedule", 5.0, lambda place: _drift(place, design, results, steps))
     for name, table, column, title, top in (
         ("age", steps, "age_steps", f"age of the searched vectors, steps (mean over passages; {n})", None),
-        ("overlap", steps, "overlap", f"share of the fresh top k that the index finds ({n})", 1.02),
+        ("overlap", steps, "overlap", f"share of the fresh top k that the index finds, estimated ({n})", 1.02),
         ("utility", evaluations, "utility", f"retrieval utility with a fresh index, nats a span ({n})", None),
         ("recall", evaluations, "recall_at_5", f"zero-shot recall@5 with a fresh index ({n})", None),
     ):
@@ -69,7 +70,7 @@ def _quality(figure: Figure, design: Design, results: pd.DataFrame) -> None:
     """End of training against measured staleness: a small mark for each seed, a large one for the mean."""
     measured = (
         ("mean_age_steps", "mean age of the searched vectors, steps", True),
-        ("mean_missed", "mean share of the fresh top k that is not found", False),
+        ("mean_missed", "mean share of the fresh top k not found (estimate)", False),
     )
     results = results.assign(mean_missed=1.0 - results["mean_overlap"])
     wanted = (
@@ -115,23 +116,25 @@ def _arm_marks(place: Axes, arm: Arm, rows: pd.DataFrame, x: str, y: str) -> Non
 
 
 def _annotate(place: Axes, design: Design, arms: Sequence[Arm], results: pd.DataFrame, x: str, y: str) -> None:
-    """The number of each arm in the tables beside its mark; those that would meet go to the other side."""
-    figure = place.get_figure()
-    assert figure is not None
-    taken: list[tuple[float, float]] = []
+    """The number of each arm in the tables beside its mark, on the side that is away from its neighbour's."""
+    centres = {}
     for arm in arms:
         rows = results[results["arm"] == arm.name]
-        centre = (rows[x].mean(), rows[y].mean())
-        at = _relative(place, centre)
-        near = sum(abs(at[0] - a) < 0.05 and abs(at[1] - b) < 0.06 for a, b in taken)
-        taken.append(at)
-        side = -1 if near % 2 else 1
+        centres[arm.name] = (float(rows[x].mean()), float(rows[y].mean()))
+    shown = {name: _relative(place, centre) for name, centre in centres.items()}
+    for arm in arms:
+        here = shown[arm.name]
+        others = [there for name, there in shown.items() if name != arm.name]
+        near = [one for one in others if abs(one[0] - here[0]) < 0.1 and abs(one[1] - here[1]) < 0.12]
+        nearest = min(near, key=partial(math.dist, here), default=None)
+        left = nearest is not None and here[0] < nearest[0]
+        below = nearest is not None and here[1] < nearest[1]
         place.annotate(
             str(design.arms.index(arm) + 1),
-            centre,
-            xytext=(6 * side, 4 if near < 2 else -9),
+            centres[arm.name],
+            xytext=(-6 if left else 6, -9 if below else 4),
             textcoords="offset points",
-            ha="left" if side > 0 else "right",
+            ha="right" if left else "left",
             fontsize=7.5,
             color=INK,
         )

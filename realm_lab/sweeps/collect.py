@@ -67,9 +67,12 @@ def collect(root: Path, name: str) -> Path:
 
 
 def value_of(stages: dict[str, StageRun], name: str) -> float | None:
-    """One number of a complete run, by its column of results.csv."""
+    """One number of a complete run, by its column of results.csv; of one without evaluation, the last of a curve."""
     if name in MEASURED:
         return _values(stages).get(name)
+    if "evaluate" not in stages:  # it ends before, with a curve
+        values = [row[name] for row in next(reversed(stages.values())).metrics.rows() if name in row]
+        return values[-1] if values else None
     return dict(_numbers("", stages["evaluate"].results())).get(RESULTS.get(name, name))
 
 

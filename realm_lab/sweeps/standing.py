@@ -64,7 +64,7 @@ def members_of_record(root: Path, record: StudyRecord) -> list[Member]:
     found = []
     for run in record.runs:
         described = record.record(Path(root) / "runs", run)
-        stages = {stage: folder.rpartition("-")[2] for stage, folder in described.stages.items()}
+        stages = {stage: folder.rpartition("-")[2] for stage, folder in record.cut(described.stages).items()}
         plan = Plan(described.label, described.seed, described.inputs["corpus"], stages)
         found.append(Member(run.cell, run.seed, run.run_key, run.run, plan, described.engine_version))
     return found

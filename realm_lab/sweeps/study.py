@@ -13,7 +13,6 @@ from realm_lab.config import PRESETS, line_of, parameter_names, read_yaml
 from realm_lab.errors import UserError
 
 LAUNCHERS = ("inline", "local", "slurm")  # as launchers.py, which stands above this file
-LAUNCHERS = ("inline", "local", "slurm")
 # What a run is measured by, as the results of a study name it.
 METRICS = (
     "exact_match",

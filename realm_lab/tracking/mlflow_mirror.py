@@ -121,14 +121,16 @@ class Mirror:
         with self._alone():
             groups = read_groups(self.runs, problems)
             statuses: Statuses = {}
-            for record in {member.record.name: member.record for group in groups for member in group.members}.values():
+            found = sorted((member.record for group in groups for member in group.members), key=lambda r: len(r.stages))
+            for record in {record.name: record for record in found}.values():  # with the most stages that a study asks
                 try:
                     statuses[record.name] = stage_statuses(self.runs, record)
                 except UserError as error:
                     problems.append(str(error))
             for group in groups:
                 readable = tuple(member for member in group.members if member.record.name in statuses)
-                waiting += self._update_group(replace(group, members=readable), statuses, problems)
+                asked = {m.record.name: {s: statuses[m.record.name][s] for s in m.record.stages} for m in readable}
+                waiting += self._update_group(replace(group, members=readable), asked, problems)
             if not problems:  # what cannot be read now may be in a study
                 try:
                     with self._store.errors_in_one_line():

@@ -6,6 +6,7 @@ Run folders know nothing of studies, so that one run may be in several. The defa
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,6 +63,7 @@ class StudyRecord:
     metrics: tuple[str, ...] = ()  # those of interest, the most important first
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameter or title -> its points, for a product
     source: str = ""  # the study's file, relative to the project
+    last_stage: str = ""  # where its runs end, if that is before evaluate: a search may need no fine-tuning
     format: int = FORMAT
 
     def cell(self, name: str) -> StudyCell:
@@ -71,6 +73,12 @@ class StudyRecord:
     def of(self, cell: str) -> list[StudyRun]:
         """The runs of a cell, by seed."""
         return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
+
+    def cut(self, stages: Mapping[str, str]) -> dict[str, str]:
+        """The stages of a run, in order, that this study asks for."""
+        names = list(stages)
+        last = names.index(self.last_stage) if self.last_stage in names else len(names) - 1
+        return {name: stages[name] for name in names[: last + 1]}
 
     def record(self, runs: Path, run: StudyRun) -> RunRecord:
         """run.json of one of its runs; a missing or broken one is a UserError that names it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from realm_lab.tracking.view import (
 UNPLANNED = "unplanned"  # where runs are shown that no study mentions
 STUDY_KEY = "study"  # of the run that shows the study as a whole; run keys are digests
 NOTE_CELLS = 40  # more would not fit a description
-REPORTED = ("report.md", "results.csv", "summary.json", "metrics.json")
+REPORTED = ("report.md", "results.csv", "search.csv", "summary.json", "metrics.json")
 
 
 class Member(NamedTuple):
@@ -81,7 +81,8 @@ def _members(study: StudyRecord, records: Mapping[str, RunRecord]) -> list[Membe
         if run.run in records and run.cell in cells and study.baseline in cells:
             rank, cell = cells[run.cell]
             place = Place(study.name, cell, cells[study.baseline][1], run_color(rank, seeds.index(run.seed)))
-            members.append(Member(records[run.run], place))
+            record = records[run.run]
+            members.append(Member(replace(record, stages=study.cut(record.stages)), place))
     return members
 
 
