@@ -93,9 +93,9 @@ def _results(stages: dict[str, StageRun]) -> dict[str, float]:
     values = dict(_numbers("", stages["evaluate"].results()))
     values |= {column: values[name] for column, name in RESULTS.items() if name in values}
     rows = stages["pretrain"].metrics.rows() if "pretrain" in stages else []
-    ages = [row["index_staleness_steps"] for row in rows if row.get("index_staleness_steps") is not None]
+    ages = [row["index_staleness_steps_mean"] for row in rows if row.get("index_staleness_steps_mean") is not None]
     if ages:
-        values["index_staleness_steps"] = statistics.fmean(ages)
+        values["index_staleness_steps"] = ages[-1]  # over all steps so far
     return values
 
 

@@ -17,6 +17,13 @@ from realm_lab.reporting.document import Figure
 from realm_lab.reporting.figure_list import curve_figures
 from realm_lab.reporting.table import collect, curves_table
 from realm_lab.tracking.run_dir import read_run_records, write_run_record
+from realm_lab.tracking.study_record import (
+    StudyCell,
+    StudyRun,
+    read_study_record,
+    study_record_paths,
+    write_study_record,
+)
 
 OFF = {"min_entropy": 0.0, "max_entropy_fraction": 1.0, "max_null_probability": 1.0, "min_gold_utility": -100.0}
 PROBES = {"gold passage": "probe_gold_utility", "same article": "probe_same_article_utility"}
@@ -167,7 +174,13 @@ def test_several_labels_have_colours_of_their_own_and_the_probe_one_axis(
     for path in folder.iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
     stages = record.stages | {"pretrain": f"stages/{copy.name}"}
-    write_run_record(tmp_path, replace(record, label="other", run_key="f" * 64, stages=stages))
+    other = replace(record, label="other", run_key="f" * 64, stages=stages)
+    write_run_record(tmp_path, other)
+    [path] = study_record_paths(tmp_path)
+    study = read_study_record(path)
+    member = StudyRun("other", other.seed, other.run_key, other.name)
+    cell = StudyCell("other", "other", "realm", {})
+    write_study_record(tmp_path, replace(study, cells=(*study.cells, cell), runs=(*study.runs, member)))
     found = panels(drawing(tmp_path, monkeypatch)[1])
     probes = [found[f"probe: {name}"] for name in ("gold passage", "same article", "random passage")]
     assert len({axes.get_ylim() for axes in probes}) == 1

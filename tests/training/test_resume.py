@@ -266,7 +266,7 @@ def test_a_finished_stage_is_not_done_again(line: Line) -> None:
 
 def start_worker(params: Params, root: Path) -> subprocess.Popen[str]:
     job = {
-        "stage": "pretrain",
+        "stages": ["pretrain"],
         "label": "realm",
         "seed": 0,
         "root": str(root),
