@@ -151,8 +151,8 @@ def _row(cell: CellResult, result: MetricResult) -> dict[str, str]:
     row["Δ"] = signed(found.mean, digits) if found else NOTHING
     row["95 %"] = show_interval(found.interval, digits) if found else NOTHING
     row["p (smallest)"] = f"{number(cell.corrected_p)} ({number(cell.smallest_p)})" if found else NOTHING
-    if cell.per_example is not None:
-        row["95 %, examples"] = show_interval(cell.per_example, digits)
+    if any(other.per_example is not None for other in result.cells):
+        row["95 %, examples"] = show_interval(cell.per_example, digits) if cell.per_example else NOTHING
     row["finding"] = cell.finding if found else ("baseline" if cell is result.cells[0] else "no data")
     if cell.paper and result.metric in cell.paper.values:
         value = cell.paper.values[result.metric]
