@@ -19,8 +19,8 @@ DIGEST_CHARACTERS = 12
 HEADING_CHARACTERS = 300
 
 
-def coverage_section(collection: Collection) -> Section:
-    """States, identity and wall-clock of every run, what the parameters change, and mismatches between arms."""
+def coverage_section(collection: Collection, unfair: list[str]) -> Section:
+    """States, identity and wall-clock of every run, what the parameters change, and what is `unfair` between arms."""
     blocks: list[Block] = []
     if not collection.runs:
         return Section("coverage", "Coverage and provenance", [Text("There is no run record.", missing=True)])
@@ -28,7 +28,7 @@ def coverage_section(collection: Collection) -> Section:
     blocks.extend(Text(gap, missing=True) for gap in found)
     if not found:
         blocks.append(Text(f"Complete: {len(collection.runs)} runs, every stage of every seed."))
-    blocks.extend(Text(text, missing=True) for text in mismatches(collection))
+    blocks.extend(Text(text, missing=True) for text in unfair)
     blocks.append(Table("State of every stage.", coverage_table(collection).astype(str)))
     blocks.append(_identity(collection))
     blocks.append(_wall_clock(collection))

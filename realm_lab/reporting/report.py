@@ -59,7 +59,7 @@ def build(collection: Collection, reports: Path, study: str) -> Document:
         Section("figures", "Figures", drawn),
         edition_section(collection),
         Section("worked-examples", "Worked examples", worked_examples(collection, examples)),
-        coverage_section(collection),
+        coverage_section(collection, mismatches(collection)),
         reproduce_section(collection),
     ]
     studies = studies_section(reports)

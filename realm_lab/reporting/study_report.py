@@ -87,7 +87,7 @@ def build(contents: StudyContents) -> Document:
     missing = gaps(collection)
     warnings = [f"Incomplete: {len(missing)} of the study's pieces are missing or unfinished; see Coverage."]
     warnings = [*(warnings if missing else []), *found, *collection.problems]
-    coverage = coverage_section(collection)
+    coverage = coverage_section(collection, found)
     seeds = ", ".join(map(str, study.seeds))
     return Document(
         title=f"Study: {study.name}",

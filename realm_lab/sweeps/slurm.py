@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from realm_lab.errors import UserError
+from realm_lab.stages.workers import SHARED_STAGES
 from realm_lab.sweeps.frozen_code import freeze_code
 from realm_lab.sweeps.jobs import JobState, SubmittedJob, record_jobs, recorded_jobs
 from realm_lab.sweeps.slurm_job import NOT_RUN, run_job
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from realm_lab.sweeps.tasks import Task
 
 MOST_ELEMENTS = 500  # of an array; SLURM's own MaxArraySize is 1001 unless configured
-SHARED_STAGES = ("warm_start", "pretrain", "finetune")  # those that several processes do together
 LAST_WARNING_SECONDS = 45.0  # before the time limit a job stops by itself, or half of signal_delay_s
 NEVER = 1_000_000  # of submitit's own count of time-outs, which would end a job
 

@@ -208,6 +208,15 @@ def test_other_data_are_caught(tmp_path: Path, make: Make) -> None:
     assert warnings(tmp_path) == ["Confounded: no_null, seed 1, was run on another corpus than the baseline."]
 
 
+def test_a_study_of_corpora_is_not_blamed_for_them(tmp_path: Path, make: Make) -> None:
+    same = replace(studies.CELLS[3], changes={"corpus.pretrain_corpus": "same"})
+    study = make(cells=(studies.CELLS[0], same))
+    for seed in (0, 1, 2):
+        edit(run_json(tmp_path, study, "no_null", seed), lambda found: found["inputs"].update(corpus="f" * 64))
+    assert warnings(tmp_path) == []
+    assert "different corpora" not in report(tmp_path)
+
+
 def test_a_second_changed_parameter_is_caught(tmp_path: Path, make: Make) -> None:
     study = make()
     for seed in (0, 1, 2):
