@@ -37,6 +37,9 @@ class ToyWorld(Section):
     """Throw-away articles from which the reader learns to copy in its warm start."""
     changed_fraction: Fraction = 0.5
     """Share of the facts that the second edition of the corpus changes (Guu, Table 4)."""
+    restate_facts: bool = False
+    """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
+    exists outside the passage that a query comes from."""
     world_seed: NonNegative | None = None
     """Seed of the world; empty: each run seed has a world of its own."""
 

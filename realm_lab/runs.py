@@ -166,6 +166,8 @@ def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
     values, contents = params.model_dump(mode="json"), _by_content(params, plan.label)
     for name in ("launch", "seeds"):
         del values[name], contents[name]
+    if not params.corpus.toy.restate_facts:  # came later: cells without it keep their keys
+        del contents["corpus"]["toy"]["restate_facts"]
     inputs = corpus_inputs(params, plan.seed)
     inputs.pop("seed", None)  # of a toy world; equal cells differ in their seed alone
     record = RunRecord(

@@ -182,6 +182,8 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
         described["tokenizer_files"] = _folder_digest(Path(params.tokenizer.checkpoint))
     if params.corpus.source == "toy":
         del corpus["files"]
+        if not params.corpus.toy.restate_facts:  # came later: worlds without it keep their keys
+            del corpus["toy"]["restate_facts"]
         world_seed = params.corpus.toy.world_seed
         described["seed"] = seed if world_seed is None else world_seed
     else:
@@ -223,7 +225,7 @@ def prepare(params: Params, folder: Path, seed: int, progress: Progress = lambda
 
 def _prepare_toy(params: Params, folder: Path, seed: int, progress: Progress) -> Writer:
     toy = params.corpus.toy
-    world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, seed)
+    world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, seed, toy.restate_facts)
     if params.tokenizer.checkpoint is not None:
         tokenizer = load_tokenizer(Path(params.tokenizer.checkpoint))
     else:
@@ -255,7 +257,7 @@ def _prepare_toy(params: Params, folder: Path, seed: int, progress: Progress) ->
                     spans = [span for span in sentence.spans if kept is None or span.label == kept]
                     target.add(encoding.ids, token_spans(spans, encoding, 0, writer.dropped), NO_ROW, row)
         target.close()
-        questions = ((question, (new,), [row]) for question, new, row in world.questions(split))
+        questions = ((question, (new,), rows) for question, new, rows in world.questions(split))
         writer.questions(split, questions)
     _write_articles(writer, world, toy.articles)
     return writer

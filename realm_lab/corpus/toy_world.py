@@ -1,10 +1,10 @@
 """The toy world: an embedded corpus, deterministic in its seed, in which REALM really learns.
 
-Entities of four types have six facts each. The knowledge corpus Z holds one titled passage per fact (and a few
-passages without one); the pre-training corpus X words the facts of the training entities differently; questions
-ask about facts of training, development and test entities, the latter two stated in Z alone. A second edition
-changes the value of some facts (the paper's Table 4). Throw-away articles about entities outside the world teach
-a reader to use a passage without teaching it any fact.
+Entities of four types have six facts each. The knowledge corpus Z holds one titled passage per fact (two where facts
+are restated, and a few passages without one); the pre-training corpus X words the facts of the training entities
+differently; questions ask about facts of training, development and test entities, the latter two stated in Z alone.
+A second edition changes the value of some facts (the paper's Table 4). Throw-away articles about entities outside
+the world teach a reader to use a passage without teaching it any fact.
 
 Everything about an entity is a pure function of (seed, entity number), so a world of a million entities streams
 in bounded memory.
@@ -79,11 +79,16 @@ def _syllables() -> list[str]:
 
 
 class ToyWorld:
-    """One world. `entities` scales it; `fillers_per_entity` adds fact-free passages under each title."""
+    """One world. `entities` scales it; `fillers_per_entity` adds fact-free passages under each title.
 
-    def __init__(self, entities: int, fillers_per_entity: int, changed_fraction: float, seed: int):
+    With `restate_facts` a second passage of the article states each fact in its other wording.
+    """
+
+    def __init__(
+        self, entities: int, fillers_per_entity: int, changed_fraction: float, seed: int, restate_facts: bool = False
+    ):
         self.entities, self.fillers_per_entity = entities, fillers_per_entity
-        self.changed_fraction, self.seed = changed_fraction, seed
+        self.changed_fraction, self.seed, self.restate_facts = changed_fraction, seed, restate_facts
         syllables = _syllables()
         self._first, self._second = syllables[:SYLLABLES], syllables[SYLLABLES:]
         reserved = entities + POOL_SIZE * len(POOLS)
@@ -150,7 +155,13 @@ class ToyWorld:
     @property
     def passages_per_entity(self) -> int:
         """Passages under one title; those of entity e are rows e * passages_per_entity and on."""
-        return len(RELATIONS[TYPES[0]]) + self.fillers_per_entity
+        return len(RELATIONS[TYPES[0]]) * (2 if self.restate_facts else 1) + self.fillers_per_entity
+
+    def gold_rows(self, entity: int, fact: int) -> list[int]:
+        """Rows of the passages that state a fact of an entity; the first is the one that always exists."""
+        first = entity * self.passages_per_entity
+        again = len(RELATIONS[TYPES[0]]) + self.fillers_per_entity + fact
+        return [first + fact, first + again] if self.restate_facts else [first + fact]
 
     def passages(self, edition: int = 0) -> Iterator[tuple[Passage, list[Sentence]]]:
         """The knowledge corpus Z in row order; edition 1 states the changed values in the same words."""
@@ -158,13 +169,18 @@ class ToyWorld:
             subject, kind = self.name(entity), self.type_of(entity)
             rng = numpy_generator(self.seed, "passages", entity)
             texts: list[list[tuple[str, list[Span]]]] = []
+            restated: list[tuple[str, list[Span]]] = []
             for relation, old, new in self.facts(entity):
-                wording = relation.encyclopedia[int(rng.integers(2))]
-                fact = _fill(wording, s=subject, o=(old, new)[edition])
+                value, chosen = (old, new)[edition], int(rng.integers(2))
+                fact = _fill(relation.encyclopedia[chosen], s=subject, o=value)
+                restated.append(_fill(relation.encyclopedia[1 - chosen], s=subject, o=value))
                 pair = [fact, self._filler(kind, entity, subject, rng)]
                 texts.append(pair if rng.random() < 0.5 else pair[::-1])
             for _ in range(self.fillers_per_entity):
                 texts.append([self._filler(kind, entity, subject, rng) for _ in range(2)])
+            for again in restated if self.restate_facts else []:
+                pair = [again, self._filler(kind, entity, subject, rng)]
+                texts.append(pair if rng.random() < 0.5 else pair[::-1])
             for number, sentences in enumerate(texts):
                 identifier = f"{subject}/{number}"
                 body = " ".join(text for text, _ in sentences)
@@ -189,10 +205,10 @@ class ToyWorld:
                     tail = TAILS[int(rng.integers(len(TAILS)))]
                     text, spans = _fill(f"{wording} {tail}", s=subject, o=value)
                     sentence = Sentence(text, tuple(spans), None, None)
-                    yield sentence, entity * self.passages_per_entity + number
+                    yield sentence, self.gold_rows(entity, number)[0]
 
-    def questions(self, split: str) -> Iterator[tuple[Question, str, int]]:
-        """(question, answer in the second edition, row of the gold passage), two wordings a fact."""
+    def questions(self, split: str) -> Iterator[tuple[Question, str, list[int]]]:
+        """(question, answer in the second edition, rows of the gold passages), two wordings a fact."""
         for entity in range(self.entities):
             if self.split_of(entity) != split:
                 continue
@@ -201,8 +217,7 @@ class ToyWorld:
                 for style, wording in enumerate((relation.question_encyclopedia, relation.question_news)):
                     text, _ = _fill(wording, s=subject)
                     gold = f"{subject}/{number}"
-                    row = entity * self.passages_per_entity + number
-                    yield Question(f"{gold}?{style}", text, (old,), gold), new, row
+                    yield Question(f"{gold}?{style}", text, (old,), gold), new, self.gold_rows(entity, number)
 
     def articles(self, count: int) -> Iterator[Article]:
         """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world."""

@@ -132,6 +132,6 @@ def _vocabulary_size(params: Params) -> int:
         return int(read_config(Path(folder))["vocab_size"])
     if params.corpus.source == "toy":
         toy = params.corpus.toy
-        world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, 0)
+        world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, 0, toy.restate_facts)
         return len(SPECIAL_TOKENS) + len(world.vocabulary)
     return params.tokenizer.vocabulary_size

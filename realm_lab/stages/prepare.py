@@ -70,6 +70,6 @@ def expected_records(params: Params) -> int:
     if params.corpus.source == "files":
         return 0
     toy = params.corpus.toy
-    world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, 0)
+    world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, 0, toy.restate_facts)
     editions = 2 if toy.changed_fraction else 1
     return toy.entities * world.passages_per_entity * editions + toy.articles

@@ -37,7 +37,7 @@ def sentences(world: ToyWorld) -> dict[str, list[tuple[Sentence, int]]]:
 
 
 @pytest.fixture(scope="module")
-def questions(world: ToyWorld) -> dict[str, list[tuple[Question, str, int]]]:
+def questions(world: ToyWorld) -> dict[str, list[tuple[Question, str, list[int]]]]:
     return {split: list(world.questions(split)) for split in SPLITS}
 
 
@@ -76,7 +76,7 @@ def test_other_seeds_make_other_worlds() -> None:
 def test_counts_of_the_default_world(
     passages: list[tuple[Passage, list[Sentence]]],
     sentences: dict[str, list[tuple[Sentence, int]]],
-    questions: dict[str, list[tuple[Question, str, int]]],
+    questions: dict[str, list[tuple[Question, str, list[int]]]],
 ) -> None:
     assert len(passages) == 2048
     assert len({passage.id for passage, _ in passages}) == 2048
@@ -86,7 +86,9 @@ def test_counts_of_the_default_world(
     assert len({question.id for found in questions.values() for question, _, _ in found}) == 1836 + 612 + 624
 
 
-def test_splits_are_60_20_20_by_subject(world: ToyWorld, questions: dict[str, list[tuple[Question, str, int]]]) -> None:
+def test_splits_are_60_20_20_by_subject(
+    world: ToyWorld, questions: dict[str, list[tuple[Question, str, list[int]]]]
+) -> None:
     assert Counter(world.split_of(entity) for entity in range(256)) == {"train": 153, "dev": 51, "test": 52}
     subjects = {split: {question.id.split("/")[0] for question, _, _ in found} for split, found in questions.items()}
     assert {split: len(found) for split, found in subjects.items()} == {"train": 153, "dev": 51, "test": 52}
@@ -112,7 +114,7 @@ def test_no_word_is_unknown(
     tokenizer: Tokenizer,
     passages: list[tuple[Passage, list[Sentence]]],
     sentences: dict[str, list[tuple[Sentence, int]]],
-    questions: dict[str, list[tuple[Question, str, int]]],
+    questions: dict[str, list[tuple[Question, str, list[int]]]],
     articles: list[Article],
 ) -> None:
     texts = [f"{passage.title} {passage.body}" for passage, _ in [*passages, *world.passages(edition=1)]]
@@ -218,12 +220,12 @@ def test_an_article_is_restated_in_other_words_and_its_distractor_states_another
 def test_the_gold_passage_holds_the_answer(
     passages: list[tuple[Passage, list[Sentence]]],
     sentences: dict[str, list[tuple[Sentence, int]]],
-    questions: dict[str, list[tuple[Question, str, int]]],
+    questions: dict[str, list[tuple[Question, str, list[int]]]],
     world: ToyWorld,
 ) -> None:
     second = [passage for passage, _ in world.passages(edition=1)]
     for split in SPLITS:
-        for question, new, row in questions[split]:
+        for question, new, [row] in questions[split]:
             passage = passages[row][0]
             assert passage.id == question.document
             assert passage.title in question.question.split()
@@ -329,3 +331,24 @@ def test_permutation_depends_on_its_seed_and_mixes() -> None:
     one, other = ([Permutation(1000, seed)(index) for index in range(1000)] for seed in (0, 1))
     assert sum(a == b for a, b in zip(one, other, strict=True)) < 20
     assert sum(value == index for index, value in enumerate(one)) < 20
+
+
+def test_a_restated_fact_stands_in_a_second_passage_in_other_words_and_the_rest_is_as_before() -> None:
+    plain, restated = ToyWorld(40, 1, 0.5, seed=3), ToyWorld(40, 1, 0.5, seed=3, restate_facts=True)
+    facts = 6
+    for edition in (0, 1):
+        before, after = list(plain.passages(edition)), list(restated.passages(edition))
+        for entity in range(40):
+            first, own = entity * plain.passages_per_entity, entity * restated.passages_per_entity
+            assert after[own : own + facts + 1] == before[first : first + facts + 1]
+    after = list(restated.passages())
+    for split in SPLITS:
+        assert list(restated.articles(20)) == list(plain.articles(20))
+        assert [text for text, _ in restated.sentences(split)] == [text for text, _ in plain.sentences(split)]
+        for question, _, rows in restated.questions(split):
+            one, other = (after[row] for row in rows)
+            assert question.document == one[0].id != other[0].id
+            assert holds_answer(normalise_answer(one[0].body), question.answers)
+            assert holds_answer(normalise_answer(other[0].body), question.answers)
+            stated = [next(s.text for s in side if len(s.spans) == 2) for _, side in (one, other)]
+            assert stated[0] != stated[1]
