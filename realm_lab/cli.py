@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from realm_lab import __version__
+from realm_lab.cli_evaluate import add_evaluation, evaluate_other
 from realm_lab.cli_studies import add_studies
 from realm_lab.errors import UserError
 
@@ -73,10 +74,30 @@ def build_parser() -> argparse.ArgumentParser:
         return verb
 
     for name, summary in STAGES.items():
-        _add_parameters(add(name, _run_stage, summary))
+        verb = add(name, _run_stage, summary)
+        _add_parameters(verb)
+        if name == "prepare":
+            verb.set_defaults(run=_run_prepare)
+            verb.add_argument(
+                "--count",
+                nargs="+",
+                metavar="FILE",
+                help="only read these files, folders or data sets (hf://owner/name) and print what is in them",
+            )
+            verb.add_argument("--json", action="store_true", help="with --count: print JSON")
+        if name == "evaluate":
+            verb.set_defaults(run=_run_evaluate)
+            add_evaluation(verb)
 
-    report = add("report", _run_report, "write the report, its figures and the page reports/index.html from the runs")
-    report.add_argument("study", nargs="?", help="write reports/STUDY instead (default: the default run)")
+    summary = "train a tagger of salient spans from CoNLL files (tagger.train) and measure it beside the rule tagger"
+    _add_parameters(add("train-tagger", _run_train_tagger, summary))
+
+    report = add(
+        "report", _run_report, "write the reports of the runs that are here, and the page of all, reports/index.html"
+    )
+    report.add_argument(
+        "study", nargs="?", help="write reports/STUDY alone, and the page (default: every study and the default run)"
+    )
     _add_runs(report)
     report.add_argument("--reports", type=Path, metavar="DIR", help="where to write (default: ROOT/reports)")
 
@@ -92,6 +113,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     ask = add("ask", _run_ask, "answer a question with the passages it was found in")
     ask.add_argument("question", help='for example "Who wrote Hamlet?"')
+    ask.add_argument(
+        "--retriever", choices=["run", "bm25"], default="run", help="who finds the passages (default: the run's own)"
+    )
     fill = add("fill", _run_fill, "fill the [MASK] of a sentence with the passages that helped")
     fill.add_argument("sentence", help='for example "Hamlet was written by [MASK]."')
     for verb in (ask, fill):
@@ -223,6 +247,43 @@ def _run_stage(options: argparse.Namespace) -> None:
     stages.run(options.verb.replace("-", "_"), params, options.root)
 
 
+def _run_prepare(options: argparse.Namespace) -> int | None:
+    if not options.count:
+        _run_stage(options)
+        return None
+    from realm_lab.corpus.readers import count_input
+    from realm_lab.corpus.text_files import DEFAULT_LIMITS, Limits
+
+    limits = DEFAULT_LIMITS
+    if options.params or options.preset or options.overrides:  # else the start need not wait for them
+        files = _params(options).corpus.files
+        limits = Limits(files.max_line_mb, files.max_expansion)
+    counted, code = [], 0
+    for name in options.count:
+        try:
+            counted.append(count_input(name, limits))
+        except UserError as error:
+            code = _fail(options, EXIT_USER_ERROR, f"error: {_one_line(error)}")
+            continue
+        if not options.json:
+            print(*counted[-1].lines(), sep="\n", flush=True)
+    if options.json:
+        print(json.dumps([found._asdict() for found in counted], indent=2, ensure_ascii=False))
+    return code
+
+
+def _run_evaluate(options: argparse.Namespace) -> None:
+    if not evaluate_other(options, _params):
+        _run_stage(options)
+
+
+def _run_train_tagger(options: argparse.Namespace) -> None:
+    params = _params(options)
+    from realm_lab.stages.train_tagger import train_tagger
+
+    train_tagger(params, options.root)
+
+
 def _run_report(options: argparse.Namespace) -> None:
     if options.study is not None and options.study != "default":
         from realm_lab.sweeps.collect import collect
@@ -231,9 +292,14 @@ def _run_report(options: argparse.Namespace) -> None:
             raise UserError("report STUDY: --runs and --reports are of the default report; give --root")
         print(collect(options.root, Path(options.study).stem) / "report.md")
         return
-    from realm_lab.reporting.report import write_report
+    if options.runs or options.reports:
+        from realm_lab.reporting.report import write_report
 
-    print(write_report(options.runs or options.root / "runs", options.reports or options.root / "reports"))
+        print(write_report(options.runs or options.root / "runs", options.reports or options.root / "reports"))
+        return
+    from realm_lab.sweeps.all_reports import report_all
+
+    print(report_all(options.root))
 
 
 def _run_mirror(options: argparse.Namespace) -> int:
@@ -255,7 +321,7 @@ def _run_ask(options: argparse.Namespace) -> None:
     from realm_lab.systems import ask
 
     seed = params.seeds[0] if options.seed is None else options.seed
-    ask.ask(options.question, params, options.root, seed, options.label, k=options.k, as_json=options.json)
+    ask.ask(options.question, params, options.root, seed, options.label, options.k, options.json, options.retriever)
 
 
 def _run_fill(options: argparse.Namespace) -> None:

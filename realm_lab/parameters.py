@@ -3,7 +3,7 @@
 Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
 fine-tuning), "code" is the code released with REALM, for what the papers leave open. Where paper and code differ, both
 are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file and
-parameter_sections.py, which holds the sections Search, Refresh and Watch.
+parameter_sections.py, which holds the sections Search, Refresh, Watch, Optimiser and TaggerTraining.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from realm_lab.parameter_sections import (
     Dropout,
     Fraction,
     NonNegative,
+    Optimiser,
     Positive,
-    Rate,
     Refresh,
     Search,
     Section,
+    TaggerTraining,
     Watch,
 )
 
@@ -65,12 +66,40 @@ class Files(Section):
     """Questions of the curves drawn during pre-training."""
     questions_test: list[str] = []
     """Questions of the final evaluation."""
+    dev_split: Literal["none", "orqa"] = "none"
+    """`orqa`: the questions of questions_train whose text has hash 0 modulo 10 are the development questions and not
+    trained on (code: create_data_splits, for all three data sets)."""
+    tagger_model: str | None = None
+    """Of `tagger: model`: a Hugging Face token-classification folder, such as `realm-lab train-tagger` makes."""
     max_articles: Positive | None = None
     """Read only so many articles; empty: all."""
     max_train_questions: Positive | None = None
     """Keep only so many training questions; empty: all."""
     max_test_questions: Positive | None = None
     """Keep only so many test questions; empty: all."""
+    max_line_mb: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Refuse a longer line, member of a JSON array or field of a table, in megabytes."""
+    max_expansion: Annotated[int, Field(ge=1)] = 200
+    """Refuse a file that decompresses to more than so many times its size (text: under 30)."""
+
+    drop_pages: list[Literal["list", "index", "outline", "disambiguation"]] = [
+        "list",
+        "index",
+        "outline",
+        "disambiguation",
+    ]
+    """Kinds of pages to leave out, by their titles: "List of ...", "Index of ...", "Outline of ...",
+    "... (disambiguation)" (code, of ORQA)."""
+    drop_duplicate_passages: bool = True
+    """Of passages with the same title and text keep the first; questions of another are given that one as gold."""
+
+    @model_validator(mode="after")
+    def _one_dev_set(self) -> Files:
+        if self.dev_split == "orqa" and self.questions_dev:
+            raise ValueError("dev_split: orqa takes dev from questions_train; name no questions_dev, or set it to none")
+        if self.dev_split == "orqa" and not self.questions_train:
+            raise ValueError("dev_split: orqa splits questions_train, which names no file; name one, or set it to none")
+        return self
 
 
 class Corpus(Section):
@@ -85,9 +114,10 @@ class Corpus(Section):
     sentence_length: Annotated[int, Field(ge=8, le=512)] = 64
     """Wordpieces of a query with its two specials (Guu is silent; code: 64 in the Inverse Cloze Task, 96 in its small
     example of pre-training)."""
-    tagger: Literal["exact", "rule"] = "rule"
-    """Who finds salient spans: the toy world itself, or rules for names, dates and numbers. (Guu, section 3.4: a BERT
-    tagger trained on CoNLL-2003 and a regular expression for dates; neither was released.)"""
+    tagger: Literal["exact", "rule", "model"] = "rule"
+    """Who finds salient spans: the toy world itself, rules for names, dates and numbers, or the token classifier in
+    files.tagger_model and expressions for dates (Guu, section 3.4: a BERT tagger trained on CoNLL-2003 and a regular
+    expression; neither was released)."""
     toy: ToyWorld = ToyWorld()
     files: Files = Files()
 
@@ -95,6 +125,10 @@ class Corpus(Section):
     def _tagger_fits(self) -> Corpus:
         if self.tagger == "exact" and self.source == "files":
             raise ValueError("tagger: exact spans exist only in the toy world; use tagger: rule")
+        if self.tagger == "model" and self.source == "toy":
+            raise ValueError("tagger: model reads English, which the toy world does not speak; use tagger: exact")
+        if self.tagger == "model" and not self.files.tagger_model:
+            raise ValueError("tagger: model needs files.tagger_model; name a token-classification folder, or use rule")
         if self.pretrain_corpus == "same" and self.files.pretrain:
             raise ValueError("pretrain_corpus: same ignores files.pretrain; set it to separate, or name no such files")
         if self.source == "files" and self.pretrain_corpus == "separate" and not self.files.pretrain:
@@ -155,30 +189,6 @@ class Model(Section):
         if self.share_projection and not self.share_towers:
             raise ValueError("share_projection: true needs share_towers: true; one projection cannot serve two towers")
         return self
-
-
-class Optimiser(Section):
-    """AdamW with linear warm-up and linear decay (Guu, section 4.3: BERT's default optimiser)."""
-
-    learning_rate: Rate = 3e-5
-    """Peak rate (Guu, section 4.3)."""
-    warmup_steps: NonNegative = 10_000
-    """Steps to reach the peak (code: a tenth of the steps, at least 100, at most 10,000)."""
-    final_fraction: Fraction = 0.0
-    """Share of the peak that is left at the last step (BERT: 0)."""
-    decay_from: Literal["start", "warmup"] = "start"
-    """Where the linear decay counts from: step 0 (BERT, code: the rate drops when the warm-up ends), or the end of
-    the warm-up."""
-    weight_decay: Fraction = 0.01
-    """Decoupled; not on biases and LayerNorm (BERT)."""
-    clip_norm: Annotated[float, Field(gt=0.0)] = 1.0
-    """Bound of the global gradient norm (BERT)."""
-    beta1: Fraction = 0.9
-    """BERT's."""
-    beta2: Fraction = 0.999
-    """BERT's."""
-    bias_correction: bool = False
-    """Adam's correction of both moments, felt in the first steps: BERT's optimiser has none."""
 
 
 class MaskedLanguageModel(Section):
@@ -439,6 +449,7 @@ class Params(Section):
     pretrain: Pretrain = Pretrain()
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
+    tagger: TaggerTraining = TaggerTraining()
     launch: Launch = Launch()
 
     @model_validator(mode="after")

@@ -164,8 +164,17 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
 def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
     """Write run.json of a run."""
     values, contents = params.model_dump(mode="json"), _by_content(params, plan.label)
-    for name in ("launch", "seeds"):
+    for name in ("launch", "seeds", "tagger"):
         del values[name], contents[name]
+    for name in ("max_line_mb", "max_expansion"):  # they refuse a file, they change nothing that is read
+        del contents["corpus"]["files"][name]
+    if params.corpus.files.tagger_model is None:  # came later: cells without it keep their keys
+        del contents["corpus"]["files"]["tagger_model"]
+    if params.corpus.files.dev_split == "none":
+        del contents["corpus"]["files"]["dev_split"]
+    for name in ("drop_pages", "drop_duplicate_passages"):
+        if params.corpus.source == "toy" or not getattr(params.corpus.files, name):
+            del contents["corpus"]["files"][name]
     if not params.corpus.toy.restate_facts:  # came later: cells without it keep their keys
         del contents["corpus"]["toy"]["restate_facts"]
     inputs = corpus_inputs(params, plan.seed)

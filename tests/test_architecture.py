@@ -21,7 +21,7 @@ PACKAGE = REPOSITORY / "realm_lab"
 # From the bottom: a room may import those before it.
 ROOMS = (
     "errors parameter_sections parameters config core reference_page tracking corpus masking runs models retrieval "
-    "evaluation training systems reporting stages sweeps planner doctor cli_studies cli"
+    "evaluation training systems reporting stages sweeps planner doctor cli_evaluate cli_studies cli"
 ).split()
 TORCH_FREE = (
     "errors",
@@ -33,6 +33,7 @@ TORCH_FREE = (
     "corpus",
     "runs",
     "reporting",
+    "cli_evaluate",
     "cli_studies",
     "cli",
 )

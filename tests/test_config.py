@@ -148,6 +148,8 @@ SEARCHES: list[Any] = [
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"corpus.toy.entities": 81}, "'corpus.toy': entities 81 is not divisible by the 4", "choose a multiple of 4"),
     ({"corpus.source": "files"}, "'corpus': tagger: exact", "use tagger: rule"),
+    ({"corpus.tagger": "model"}, "'corpus': tagger: model reads English", "use tagger: exact"),
+    (FILES | {"corpus.tagger": "model"}, "tagger: model needs files.tagger_model", "or use rule"),
     (FILES, "corpus.files.knowledge is empty", "name at least one file"),
     ({"corpus.files.knowledge": ["a.txt"]}, "corpus.source is toy", "set corpus.source to files"),
     (FILES | {"corpus.files.pretrain": ["a.txt"]}, "pretrain_corpus: same ignores files.pretrain", "separate"),

@@ -98,18 +98,29 @@ def cut_document(
     counts: Counter[str] | None = None,
 ) -> Iterator[tuple[Passage, Sequence[tuple[int, int]]]]:
     """`pack_passages`, each passage with the offsets of its sentences in the document's text."""
-    texts = [document.text[start:end] for start, end in sentences]
-    title_tokens, *sentence_tokens = count_tokens([document.title, *texts])
+    title, *tokens = count_tokens([document.title, *(document.text[start:end] for start, end in sentences)])
+    for passage, first, last in cut_counted(document, sentences, title, tokens, max_tokens, counts):
+        yield passage, sentences[first:last]
+
+
+def cut_counted(
+    document: Document,
+    sentences: Sequence[tuple[int, int]],
+    title_tokens: int,
+    sentence_tokens: Sequence[int],
+    max_tokens: int,
+    counts: Counter[str] | None = None,
+) -> Iterator[tuple[Passage, int, int]]:
+    """The passages of a document whose wordpieces are counted, each with the range [first, last) of its sentences."""
     budget = max_tokens - SPECIAL_TOKENS - title_tokens
     for number, (first, last) in enumerate(pack_sentences(sentence_tokens, budget)):
-        inside = sentences[first:last]
         tokens = sum(sentence_tokens[first:last])
         if counts is not None and (tokens == 0 or tokens > budget):
             counts[TOO_LONG if tokens else NOTHING_TO_ENCODE] += 1
         if tokens == 0:
             continue
-        body = document.text[inside[0][0] : inside[-1][1]]
-        yield Passage(f"{document.id}/{number}", document.title, body, document.id, document.article), inside
+        body = document.text[sentences[first][0] : sentences[last - 1][1]]
+        yield Passage(f"{document.id}/{number}", document.title, body, document.id, document.article), first, last
 
 
 def _strip(text: str, start: int, end: int) -> tuple[int, int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+AnswerKind = Literal["text", "regex"]
 
 
 class Span(NamedTuple):
@@ -20,6 +22,8 @@ class Document(NamedTuple):
     title: str  # as people write it: no underscores, no percent signs of URLs; may be empty
     text: str  # not empty
     article: str  # what documents of one article share; SQuAD: the title as in the file
+    date: str = ""  # as the file writes it (dated news: YYYY-MM-DD); empty where there is none
+    links: tuple[Span, ...] = ()  # gold mentions in `text`, the label is the page they link to; as the file has them
 
 
 class Passage(NamedTuple):
@@ -46,5 +50,7 @@ class Question(NamedTuple):
 
     id: str
     question: str  # without outer blanks
-    answers: tuple[str, ...]  # at least one; regular expressions in CuratedTREC
+    answers: tuple[str, ...]  # at least one
     document: str | None  # id of the gold document; None where unknown
+    answer_kind: AnswerKind = "text"  # "regex": each answer is a regular expression (CuratedTREC)
+    answers_updated: tuple[str, ...] = ()  # in the later edition of the corpus, where the file tells; else empty

@@ -25,29 +25,41 @@ span, adjectives of places ("American") count as names, "Windows 2000" yields a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import regex
 
+from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.dates import find_dates
 from realm_lab.corpus.records import Span
 from realm_lab.errors import UserError
 
-# (sentence, surrounding text) -> spans of the sentence: sorted, not overlapping, exact offsets
-Tagger = Callable[[str, str], tuple[Span, ...]]
 
-TAGGERS: dict[str, Tagger] = {}
+class Tagger(Protocol):
+    """Finds the salient spans of texts."""
+
+    def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
+        """The spans of each text: sorted, not overlapping, exact offsets. `contexts` are the texts around them.
+
+        A function of the whole list: what a model finds in a text may hang, in the last bits, on its neighbours.
+        """
 
 
-def register_tagger(name: str, tagger: Tagger) -> None:
+MakeTagger = Callable[[], Tagger]  # picklable, so that each process of several can make its own
+
+TAGGERS: dict[str, MakeTagger] = {}
+
+
+def register_tagger(name: str, make: MakeTagger) -> None:
     """Add a tagger under the name used in `corpus.tagger`; a known name is replaced."""
-    TAGGERS[name] = tagger
+    TAGGERS[name] = make
 
 
-def find_tagger(name: str) -> Tagger:
-    """The tagger of that name; an unknown one is a UserError that lists the known ones."""
+def find_tagger(name: str) -> MakeTagger:
+    """What makes the tagger of that name; an unknown one is a UserError that lists the known ones."""
     if name not in TAGGERS:
         raise UserError(f"corpus.tagger: '{name}' is not one of {', '.join(sorted(TAGGERS))}")
     return TAGGERS[name]
@@ -59,7 +71,39 @@ def tag(text: str, context: str = "", tagger: str = "rule") -> tuple[Span, ...]:
     `context` is the text around the sentence (its article, the sentence included or not): it tells
     names from ordinary words at the start of a sentence. Without it single first words are skipped.
     """
-    return find_tagger(tagger)(text, context)
+    return find_tagger(tagger)().tag_batch([text], [context])[0]
+
+
+def merge_spans(*groups: Iterable[Span]) -> tuple[Span, ...]:
+    """One list of spans out of several; of those that overlap the longest stays, then that of the earlier group.
+
+    So "1969 Mets" of a tagger goes before the date "1969", and the date "July 20, 1969" before a tagger's "July".
+    """
+    ranked = [(start - end, number, start, label) for number, group in enumerate(groups) for start, end, label in group]
+    kept: list[Span] = []
+    for minus_length, _, start, label in sorted(ranked):
+        end = start - minus_length
+        if all(end <= other.start or other.end <= start for other in kept):
+            kept.append(Span(start, end, label))
+    return tuple(sorted(kept))
+
+
+def tagger_digest(folder: Path | str | None) -> str:
+    """SHA-256 of what decides how a folder tags: its .json, .txt and .safetensors files.
+
+    Raises:
+        UserError: no folder is named, or it holds no model.
+    """
+    if folder is None:
+        raise UserError("corpus.files.tagger_model is empty, and corpus.tagger: model needs it; name a folder")
+    folder = Path(folder)
+    paths = sorted(path for path in folder.glob("*") if path.suffix in (".json", ".txt", ".safetensors"))
+    if not (folder / "config.json").is_file() or not any(path.suffix == ".safetensors" for path in paths):
+        raise UserError(
+            f"corpus.files.tagger_model: {folder} holds no config.json with safetensors beside it; name a Hugging Face "
+            "token-classification folder, or make one with `realm-lab train-tagger`"
+        )
+    return digest({path.name: digest_file(path) for path in paths})
 
 
 class SeenWords(NamedTuple):
@@ -79,7 +123,15 @@ def rule_tagger(text: str, context: str = "") -> tuple[Span, ...]:
     return tuple(sorted(spans))
 
 
-register_tagger("rule", rule_tagger)
+class RuleTagger:
+    """The rules as a Tagger."""
+
+    def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
+        """Each text by itself."""
+        return [rule_tagger(text, context) for text, context in zip(texts, contexts, strict=True)]
+
+
+register_tagger("rule", RuleTagger)
 
 _BLANK = r"[ \u00a0]"
 # Iris, O'Brien, Franco-Prussian, AT&T, B-52, X.25, iPhone; never a possessive "'s"

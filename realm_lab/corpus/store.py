@@ -67,6 +67,12 @@ class RaggedWriter:
         (self._end + lengths.cumsum()).tofile(self._offsets)
         self._end += total
 
+    def append_arrays(self, values: np.ndarray, lengths: np.ndarray) -> None:
+        """Append several rows whose values are one after the other."""
+        values.astype(self._dtype).tofile(self._values)
+        (self._end + lengths.cumsum(dtype=np.int64)).tofile(self._offsets)
+        self._end += len(values)
+
     def close(self) -> None:
         """Flush both files."""
         self._values.close()
@@ -108,6 +114,11 @@ class TextTable:
     def __len__(self) -> int:
         return self._table.num_rows
 
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._table.column_names)
+
     def row(self, index: int) -> dict[str, Any]:
         """One row as {column: value}."""
         return self._table.slice(int(index), 1).to_pylist()[0]
@@ -130,6 +141,11 @@ class TextTableWriter:
         """Append rows (dictionaries with the schema's columns)."""
         if rows:
             self._writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=self._schema))
+
+    def append_batch(self, batch: pa.RecordBatch) -> None:
+        """Append rows that are in Arrow's format."""
+        if batch.num_rows:
+            self._writer.write_batch(batch)
 
     def close(self) -> None:
         """Finish the file."""
@@ -210,6 +226,7 @@ class Questions:
             ("answers_updated", pa.list_(pa.string())),
         ]
     )
+    SCHEMA_WITH_KINDS = SCHEMA.append(pa.field("answer_kind", pa.string()))  # where not all answers are plain text
 
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
@@ -219,6 +236,8 @@ class Questions:
         self.texts: list[str] = self._text.column("question")
         self.answers: list[list[str]] = self._text.column("answers")
         self.answers_updated: list[list[str]] = self._text.column("answers_updated")
+        has_kinds = "answer_kind" in self._text.columns
+        self.answer_kinds: list[str] = self._text.column("answer_kind") if has_kinds else ["text"] * len(self.ids)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -290,4 +309,5 @@ def question_row(question: Question, updated: Sequence[str]) -> dict[str, Any]:
         "question": question.question,
         "answers": list(question.answers),
         "answers_updated": list(updated),
+        "answer_kind": question.answer_kind,
     }

@@ -1,21 +1,97 @@
-"""Text files, compressed or not, as UTF-8 lines; whatever is wrong with one is a UserError with file and line."""
+"""Text files, compressed or not, as UTF-8; whatever is wrong with one is a UserError with file, line and remedy.
+
+Lines end at a line feed alone: U+2028, U+0085, vertical tabs and form feeds are characters of the text.
+"""
 
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import importlib
+import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from realm_lab.errors import UserError
 
-HEAD_BYTES = 4096
+HEAD_BYTES = 1 << 16
+CHUNK_BYTES = 1 << 20
+EXPANSION_GRACE = 16 << 20  # bytes that any compressed file may expand to: small ones of blanks are no bombs
+MAX_WHOLE_MB = 1024  # a JSON object (SQuAD) is read whole
+MEGABYTE = 1 << 20
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
 _BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
+
+
+class Limits(NamedTuple):
+    """What a file may ask of memory and disk; parameters of the same name are in corpus.files."""
+
+    max_line_mb: int = 64  # of one line, one member of a JSON array or one field of a table
+    max_expansion: int = 200  # times the compressed size; text of any language stays under 30
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Source(NamedTuple):
+    """A file to read and the limits to keep to."""
+
+    path: Path
+    limits: Limits = DEFAULT_LIMITS
+
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """(line number from 1, line with its line end), streaming."""
+        limit = self.limits.max_line_mb * MEGABYTE
+        with self._open() as file:
+            number = 0
+            while line := file.readline(limit + 1):
+                number += 1
+                if len(line) > limit:
+                    raise self._too_long(number, b"\r" in line)
+                if number == 1 and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
+                    raise UserError(f"{self.path}, line 1: lines end in CR alone; convert them: tr '\\r' '\\n'")
+                yield number, _decode(line, self.path, number)
+
+    def text(self) -> str:
+        """The whole text of a file, where it is no larger than MAX_WHOLE_MB."""
+        with self._open() as file:
+            data = file.read(MAX_WHOLE_MB * MEGABYTE + 1)
+        if len(data) > MAX_WHOLE_MB * MEGABYTE:
+            raise UserError(f"{self.path}: over {MAX_WHOLE_MB} MB as one JSON object; split it, or write JSON lines")
+        return _decode(data, self.path, 1)
+
+    def chunks(self) -> Iterator[str]:
+        """The text in pieces of about a megabyte, streaming."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        line, first = 1, True
+        with self._open() as file:
+            while True:
+                data = file.read(CHUNK_BYTES)
+                try:
+                    text = decoder.decode(data, final=not data)
+                except UnicodeDecodeError as error:
+                    raise _not_utf8(error, self.path, line) from None
+                yield text.removeprefix("\ufeff") if first else text
+                first = False
+                if not data:
+                    return
+                line += data.count(b"\n")
+
+    @contextmanager
+    def _open(self) -> Iterator[IO[bytes]]:
+        with open_bytes(self.path, self.limits) as file:
+            yield file
+
+    def _too_long(self, number: int, has_cr: bool) -> UserError:
+        hint = "convert its CR line ends (tr '\\r' '\\n'), or " if has_cr else ""
+        return UserError(
+            f"{self.path}, line {number}: longer than {self.limits.max_line_mb} MB; {hint}"
+            "raise corpus.files.max_line_mb"
+        )
 
 
 def plain_name(path: Path) -> str:
@@ -25,40 +101,39 @@ def plain_name(path: Path) -> str:
 
 
 def read_head(path: Path) -> str:
-    """About the first 4,000 characters; a file without any text is a UserError."""
-    with _open(path) as file:
+    """About the first 65,000 characters; a file without any text is a UserError. Of Parquet: its first bytes."""
+    with open_bytes(path, DEFAULT_LIMITS) as file:
         head = file.read(HEAD_BYTES)
     if not head.strip():
         raise UserError(f"{path}: the file is empty; fetch or write it again")
+    if head.startswith(b"PAR1"):
+        return "PAR1"
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
         raise UserError(f"{path}, line 1: looks like UTF-16 or binary data; save the file as UTF-8")
-    return head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="ignore")
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number from 1, line with its line end), streaming."""
-    with _open(path) as file:
-        for number, line in enumerate(file, 1):
-            yield number, _decode(line, path, number)
-
-
-def read_text(path: Path) -> str:
-    """The whole text of a file."""
-    with _open(path) as file:
-        return _decode(file.read(), path, 1)
+    head = head.removeprefix(b"\xef\xbb\xbf")
+    if not head.strip():
+        raise UserError(f"{path}: the file is empty; fetch or write it again")
+    return head.decode("utf-8", errors="ignore")
 
 
 def _decode(data: bytes, path: Path, line: int) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line += data.count(b"\n", 0, error.start)
-        raise UserError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}); save it as UTF-8") from None
+        raise _not_utf8(error, path, line) from None
+    if "\0" in text:
+        line += text.count("\n", 0, text.index("\0"))
+        raise UserError(f"{path}, line {line}: holds a NUL byte; save it as UTF-8 text, or delete the byte")
     return text.removeprefix("\ufeff") if line == 1 else text
 
 
+def _not_utf8(error: UnicodeDecodeError, path: Path, line: int) -> UserError:
+    line += error.object.count(b"\n", 0, error.start)
+    return UserError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x}); save it as UTF-8")
+
+
 @contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
+def open_bytes(path: Path, limits: Limits) -> Iterator[IO[bytes]]:
     """The bytes of a file, decompressed; recognised by its first bytes, so that a wrong suffix is noticed."""
     try:
         with open(path, "rb") as file:
@@ -68,8 +143,11 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
             if named and named != suffix and start:
                 raise UserError(f"{path}: named {named} but is not such a file; fetch it again or rename it")
             file.seek(0)
+            if not suffix:
+                yield file
+                return
             with _decompressed(file, suffix, path) as plain:
-                yield plain
+                yield io.BufferedReader(_Measured(plain, file, path, limits), CHUNK_BYTES)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path in params.yaml") from None
     except IsADirectoryError:
@@ -80,14 +158,34 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}); check the file") from None
 
 
+class _Measured(io.RawIOBase):
+    """A decompressed stream that stops when it grows beyond what its compressed size makes believable."""
+
+    def __init__(self, plain: Any, packed: IO[bytes], path: Path, limits: Limits):
+        self._plain, self._packed, self._path, self._limits = plain, packed, path, limits
+        self._read = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._plain.readinto(buffer)
+        self._read += count
+        allowed = max(EXPANSION_GRACE, self._limits.max_expansion * self._packed.tell())
+        if self._read > allowed:
+            raise UserError(
+                f"{self._path}: grows to more than {self._limits.max_expansion} times its compressed size, as no text "
+                "does; fetch it again, or raise corpus.files.max_expansion"
+            )
+        return count
+
+
 def _decompressed(file: IO[bytes], suffix: str, path: Path) -> Any:
     if suffix == ".gz":
         return gzip.open(file)
     if suffix == ".bz2":
         return bz2.open(file)
-    if suffix == ".zst":
-        return _zstandard(path).open(file)
-    return file
+    return _zstandard(path).open(file)
 
 
 def _zstandard(path: Path) -> Any:

@@ -7,8 +7,10 @@ tokens and reads a literal "[MASK]" in a text as the four characters and bracket
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -160,6 +162,46 @@ def encode_batch_plain(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encod
         return tokenizer.encode_batch(list(texts), add_special_tokens=False)
     finally:
         tokenizer.encode_special_tokens = before
+
+
+_WORDS = re.compile(r"[A-Za-z0-9]+|[!-/:-@\[-`{-~]")  # what BERT makes of ASCII: runs of letters and digits, marks
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # left out by BERT; "a\x1fb" is one word
+_REMEMBERED_WORDS = 200_000  # some 40 MB
+
+
+class WordEncoder:
+    """The ids of `encode_batch_plain`, three times as fast: a word in plain ASCII is looked up once, then remembered.
+
+    A word's pieces do not hang on its neighbours, and on ASCII BERT's rules for what a word is are two patterns. Any
+    other text goes to the library, and so does everything where the tokenizer is not BERT's.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._pieces: dict[str, list[int]] = {}
+        state = json.loads(tokenizer.to_str())
+        kinds = [(state[part] or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
+        self._is_bert = (
+            kinds == ["WordPiece", "BertNormalizer", "BertPreTokenizer"]
+            and state["normalizer"].get("clean_text", True)
+            and all(token["special"] for token in state["added_tokens"])
+        )
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The wordpiece ids of each text."""
+        words: list[list[str] | None] = [_WORDS.findall(text) if self._is_plain(text) else None for text in texts]
+        if len(self._pieces) > _REMEMBERED_WORDS:
+            self._pieces.clear()
+        new = [*{word for found in words if found for word in found if word not in self._pieces}]
+        rest = [text for text, found in zip(texts, words, strict=True) if found is None]
+        encoded = [encoding.ids for encoding in encode_batch_plain(self._tokenizer, new + rest)]
+        self._pieces.update(zip(new, encoded, strict=False))
+        others = iter(encoded[len(new) :])
+        pieces = self._pieces.__getitem__
+        return [next(others) if found is None else [*chain.from_iterable(map(pieces, found))] for found in words]
+
+    def _is_plain(self, text: str) -> bool:
+        return self._is_bert and text.isascii() and not _CONTROL.search(text)
 
 
 def token_counter(tokenizer: Tokenizer) -> Callable[[list[str]], list[int]]:

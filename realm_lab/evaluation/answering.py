@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from realm_lab.core.process import autocast
+from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.models.inputs import join
 from realm_lab.models.reader import Reader
@@ -56,7 +57,6 @@ def answer_questions(
     p(z|x) is as in fine-tuning (models/spans.py), so that with `finetune.softmax: joint` this is the largest
     h(s, z) + f(x, z).
     """
-    reader.eval()
     retriever.embedder.eval()
     answers = []
     for start in range(0, len(queries), QUESTIONS_AT_ONCE):
@@ -64,26 +64,44 @@ def answer_questions(
         query_BD = retriever.embed_queries(part)
         rows_BK = retriever.find(query_BD, params.finetune.candidates, null=False)
         score_BK = retriever.indexed_score(query_BD, rows_BK)
-        for number, query in enumerate(part):
-            rows = [int(row) for row in rows_BK[number] if row >= 0]
-            log_spans, places, span_logit_sum_K = _best_spans(params, reader, special, query, rows, retriever)
-            score_1K = score_BK[number : number + 1, : len(rows)]  # what a small corpus leaves empty stands last
-            log_prior = passage_log_probs(score_1K, span_logit_sum_K[None], params.finetune.softmax)[0].tolist()
-            candidates = _cut_out(rows, log_prior, log_spans, places, retriever, tokenizer)
-            joint = [candidate.log_prior + candidate.log_span for candidate in candidates]
-            best = int(np.argmax(joint))
-            answers.append(Answer(candidates[best].text, best, candidates))
+        answers += read_answers(params, retriever.passages, reader, tokenizer, special, part, rows_BK, score_BK)
+    return answers
+
+
+@torch.no_grad()
+def read_answers(
+    params: Params,
+    passages: Passages,
+    reader: Reader,
+    tokenizer: Tokenizer,
+    special: SpecialIds,
+    queries: Sequence[np.ndarray],
+    rows_BK: np.ndarray,
+    score_BK: Tensor,
+) -> list[Answer]:
+    """Answers from passages that any retriever found: rows (negative beyond the corpus) and scores, best first."""
+    reader.eval()
+    answers = []
+    for number, query in enumerate(queries):
+        rows = [int(row) for row in rows_BK[number] if row >= 0]
+        log_spans, places, span_logit_sum_K = _best_spans(params, reader, special, query, rows, passages)
+        score_1K = score_BK[number : number + 1, : len(rows)]  # what a small corpus leaves empty stands last
+        log_prior = passage_log_probs(score_1K, span_logit_sum_K[None], params.finetune.softmax)[0].tolist()
+        candidates = _cut_out(rows, log_prior, log_spans, places, passages, tokenizer)
+        joint = [candidate.log_prior + candidate.log_span for candidate in candidates]
+        best = int(np.argmax(joint))
+        answers.append(Answer(candidates[best].text, best, candidates))
     return answers
 
 
 def _best_spans(
-    params: Params, reader: Reader, special: SpecialIds, query: np.ndarray, rows: list[int], retriever: Retriever
+    params: Params, reader: Reader, special: SpecialIds, query: np.ndarray, rows: list[int], passages: Passages
 ) -> tuple[list[float], list[tuple[int, int]], Tensor]:
     """Of each passage, the best span's log p(s|z,x) and (first wordpiece of the body, end), and the log sum of all
     spans' logits [K]."""
     device = next(reader.parameters()).device
     longest = params.corpus.sentence_length + params.corpus.passage_length
-    batch = join([query] * len(rows), [retriever.passages.bodies[row] for row in rows], special, longest).to(device)
+    batch = join([query] * len(rows), [passages.bodies[row] for row in rows], special, longest).to(device)
     with autocast(device, params.model.precision):
         logits_NLW: Tensor = reader.span_logits(batch, params.finetune.max_span_wordpieces)
     log_probs_NLW = span_log_probs(logits_NLW)
@@ -102,10 +120,10 @@ def _cut_out(
     log_prior: list[float],
     log_spans: list[float],
     places: list[tuple[int, int]],
-    retriever: Retriever,
+    passages: Passages,
     tokenizer: Tokenizer,
 ) -> list[Candidate]:
-    bodies = [retriever.passages.text.row(row)["body"] for row in rows]
+    bodies = [passages.text.row(row)["body"] for row in rows]
     candidates = []
     for number, encoding in enumerate(encode_batch_plain(tokenizer, bodies)):
         first, end = places[number]

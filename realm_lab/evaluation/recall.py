@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from realm_lab.corpus.answers import holds_answer, normalise_answer
+from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import Passages, Questions
 from realm_lab.retrieval.retriever import Retriever
 
@@ -35,8 +36,12 @@ class NormalisedBodies:
 
     def __getitem__(self, row: int) -> str:
         if row not in self._known:
-            self._known[row] = normalise_answer(self._passages.text.row(row)["body"])
+            self._known[row] = normalise_answer(self.raw(row))
         return self._known[row]
+
+    def raw(self, row: int) -> str:
+        """A body as it is written: regular expressions are searched in it."""
+        return str(self._passages.text.row(row)["body"])
 
 
 def zero_shot_rows(retriever: Retriever, questions: Questions, chosen: np.ndarray, depth: int) -> np.ndarray:
@@ -49,16 +54,33 @@ def zero_shot_rows(retriever: Retriever, questions: Questions, chosen: np.ndarra
 
 
 def rank_answers(
-    rows_BK: np.ndarray, bodies: NormalisedBodies, answers: Sequence[Sequence[str]], gold: Sequence[np.ndarray]
+    rows_BK: np.ndarray,
+    bodies: NormalisedBodies,
+    answers: Sequence[Sequence[str]],
+    gold: Sequence[np.ndarray],
+    kinds: Sequence[str] | None = None,
+    ids: Sequence[str] | None = None,
+    patterns: Patterns | None = None,
 ) -> Ranks:
-    """Ranks of the answers and of the gold passages in retrieved rows."""
+    """Ranks of the answers and of the gold passages in retrieved rows.
+
+    An answer that is a text must stand in the passage as whole words, both normalised; one that is a regular expression
+    (`kinds`) must match anywhere in it, and what is wrong with it is told of by `patterns`, by the question's id.
+    """
+    kinds = kinds or ["text"] * len(rows_BK)
+    ids = ids or [str(number) for number in range(len(rows_BK))]
+    patterns = patterns or Patterns()
     answer_rank, gold_rank = np.zeros(len(rows_BK), np.int64), np.zeros(len(rows_BK), np.int64)
     for number, rows in enumerate(rows_BK):
         for place, row in enumerate(rows, 1):
             if row < 0:
                 continue
-            if not answer_rank[number] and holds_answer(bodies[int(row)], answers[number]):
-                answer_rank[number] = place
+            if not answer_rank[number]:
+                if kinds[number] == "regex":
+                    held = patterns.found_in(bodies.raw(int(row)), answers[number], ids[number])
+                else:
+                    held = holds_answer(bodies[int(row)], answers[number])
+                answer_rank[number] = place * held
             if not gold_rank[number] and row in gold[number]:
                 gold_rank[number] = place
     return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]), rows_BK)

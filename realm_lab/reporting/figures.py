@@ -1,13 +1,12 @@
 """Every drawing of the report, as SVG and PNG. The only file that imports matplotlib.
 
-Colours are those of Okabe and Ito (2008), safe for colour-blind readers. The same curves give the same bytes.
+The same curves give the same bytes.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,23 +24,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullLocator
 
 from realm_lab.reporting.document import Figure
+from realm_lab.reporting.palette import BLUE, GREEN, GRID, INK, MUTED, ON_ORANGE, ORANGE, PAPER, PURPLE, VERMILION
 
-INK, MUTED, GRID, PAPER = "#1f2933", "#5b6771", "#e2e6ea", "#ffffff"
-BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"
-ON_ORANGE = "#111111"  # Not themed: orange is light in both schemes.
 SERIES = (BLUE, GREEN, PURPLE, ORANGE)
-# What the page replaces by its own variables, so that a drawing follows light and dark.
-THEMED = {
-    INK: "--ink",
-    MUTED: "--muted",
-    GRID: "--rule",
-    PAPER: "--paper",
-    BLUE: "--blue",
-    VERMILION: "--vermilion",
-    GREEN: "--green",
-    PURPLE: "--purple",
-    ORANGE: "--orange",
-}
 DOTTED = (0, (2, 2))
 HEADROOM = 0.3  # of a panel with a legend, as a share of what its curves take
 MOST_TEETH = 24  # refreshes that a panel can show one by one
@@ -227,15 +212,6 @@ def shares_figure(
         for title, shares in rows
     )
     return render(name, caption, f"{caption} {details}.", draw, 0.95 + 0.36 * len(rows))
-
-
-def themed(figure: Figure) -> str:
-    """The SVG element to be put into a page: colours as CSS variables, and ids of its own."""
-    svg = figure.svg[figure.svg.index("<svg") :]
-    for colour, variable in THEMED.items():
-        svg = svg.replace(colour, f"var({variable})")
-    svg = re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{figure.name}-", svg)
-    return re.sub(r'<svg height="[^"]*"', "<svg", re.sub(r' width="[\d.]+pt"', "", svg, count=1), count=1).strip()
 
 
 def _draw_curves(place: Axes, panel: Panel, points: pd.DataFrame, labels: Sequence[str]) -> None:

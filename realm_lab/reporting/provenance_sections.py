@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pandas as pd
 
 from realm_lab import config
 from realm_lab.errors import UserError
 from realm_lab.parameters import Params
-from realm_lab.reporting.document import NOTHING, Block, Code, Link, Section, Table, Text, number
+from realm_lab.reporting.document import NOTHING, Block, Code, Section, Table, Text, number
 from realm_lab.reporting.table import STAGES, Collection, coverage_table, gaps
 
 DIGEST_CHARACTERS = 12
@@ -91,20 +90,6 @@ def reproduce_section(collection: Collection) -> Section:
             Text("Made on: " + "; ".join(machines) + ". Other library versions or processors can move the last digits.")
         )
     return Section("reproduce", "How to reproduce", blocks)
-
-
-def studies_section(reports: Path) -> Section | None:
-    """Links to every study that left a report or a summary under `reports`; None when there is none."""
-    links: list[Block] = []
-    folders = sorted(path for path in reports.iterdir() if path.is_dir()) if reports.is_dir() else []
-    for folder in folders:
-        pages = [name for name in ("report.md", "summary.json") if (folder / name).is_file()]
-        if not pages:
-            continue
-        address = "index.html" if (folder / "index.html").is_file() else pages[0]
-        title, text = _first_words(folder)
-        links.append(Link(f"{quote(folder.name)}/{address}", title or folder.name, text))
-    return Section("studies", "Other studies", links) if links else None
 
 
 def _identity(collection: Collection) -> Table:
@@ -209,7 +194,7 @@ def _machines(collection: Collection) -> list[str]:
     return sorted(found - {""})
 
 
-def _first_words(folder: Path) -> tuple[str, str]:
+def first_words(folder: Path) -> tuple[str, str]:
     """(heading, verdict) of a study: from summary.json where it has them, else from report.md."""
     title = text = ""
     try:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from realm_lab.core.files import atomic_write, read_json, write_text
 from realm_lab.errors import UserError
-from realm_lab.reporting import markdown, page
+from realm_lab.reporting import markdown
 from realm_lab.reporting.document import Block, Document, Figure, Section, Text
-from realm_lab.reporting.provenance_sections import coverage_section, mismatches, reproduce_section, studies_section
+from realm_lab.reporting.fragment import FILE, Facts, write_fragment
+from realm_lab.reporting.overview_page import link_to, refresh
+from realm_lab.reporting.provenance_sections import coverage_section, mismatches, reproduce_section
 from realm_lab.reporting.results_sections import edition_section, main_section
 from realm_lab.reporting.table import Collection, collect, curves_table, gaps
 from realm_lab.reporting.verdict import key_numbers, verdict
 from realm_lab.reporting.worked_examples import load_examples, worked_examples
+from realm_lab.tracking.study_record import read_study_record, study_folder
 
+EXAMPLES_PER_CELL = 40  # in the explorer: the default run has no page of its own
 FIGURE_NAMES = (
     "retrieval_utility",
     "recall",
@@ -28,28 +34,32 @@ FIGURE_NAMES = (
 
 
 def write_report(runs: Path, reports: Path, study: str = "default") -> Path:
-    """Write report.md, index.html and figures/ into `reports`; return the page's path.
+    """Write report.md, overview.json and figures/ into `reports`, then the page of all reports; return its path.
 
-    Shown are the runs named in reports/metrics.json under "runs", else all of `study`. No time of writing is
-    recorded: the same run folders give the same bytes.
+    Shown are the runs named in reports/metrics.json under "runs", else all of `study`. Where there are none of them, as
+    in a fresh clone, the report that is there stays. No time of writing is recorded: the same run folders give the same
+    bytes.
     """
     runs, reports = Path(runs), Path(reports)
     names, seeds, problems = _asked_for(reports)
     collection = collect(runs, study, names, seeds)
     collection.problems[:0] = problems
-    document = build(collection, reports, study)
-    _write_figures(document, reports / "figures")
-    write_text(reports / "report.md", markdown.render(document))
-    write_text(reports / "index.html", page.render(document))
-    return reports / "index.html"
+    if collection.runs or not (reports / FILE).is_file():
+        points = curves_table(collection)
+        document = build(collection, points, reports, study)
+        _write_figures(document, reports / "figures")
+        write_text(reports / "report.md", markdown.render(document))
+        write_fragment(
+            reports, document, _facts(collection, study), points, per_cell=EXAMPLES_PER_CELL, left_out=("studies",)
+        )
+    return refresh(reports)
 
 
-def build(collection: Collection, reports: Path, study: str) -> Document:
+def build(collection: Collection, points: pd.DataFrame, reports: Path, study: str) -> Document:
     """The content of the report, in its order."""
     # Here, because the drawing library takes longer to import than all of the rest.
     from realm_lab.reporting.figure_list import curve_figures
 
-    points = curves_table(collection)
     examples, notes = load_examples(collection)
     drawn: list[Block] = [
         item if isinstance(item, Figure) else Text(item, missing=True) for item in curve_figures(collection, points)
@@ -62,7 +72,7 @@ def build(collection: Collection, reports: Path, study: str) -> Document:
         coverage_section(collection, mismatches(collection)),
         reproduce_section(collection),
     ]
-    studies = studies_section(reports)
+    studies = _studies(reports)
     sections += [studies] if studies else []
     return Document(
         title="realm_lab report" if study == "default" else f"realm_lab report: {study}",
@@ -74,6 +84,33 @@ def build(collection: Collection, reports: Path, study: str) -> Document:
         sections=sections,
         explorer=examples,
         explorer_notes=notes,
+    )
+
+
+def _studies(reports: Path) -> Section | None:
+    """Links to every study that left a report or a summary under `reports`; None when there is none."""
+    folders = sorted(path for path in reports.iterdir() if path.is_dir()) if reports.is_dir() else []
+    links: list[Block] = [link for folder in folders if (link := link_to(folder))]
+    return Section("studies", "Other studies", links) if links else None
+
+
+def _facts(collection: Collection, study: str) -> Facts:
+    """What the table of studies says of the default run. Its seeds are those that were asked for."""
+    path = study_folder(collection.runs_folder, study) / "study.json"
+    record = read_study_record(path) if path.is_file() else None
+    titles = {cell.name: cell.title for cell in record.cells} if record else {}
+    cells = [[label, titles.get(label, label)] for label in collection.labels]
+    planned = len(collection.labels) * len(collection.seeds)
+    failed = sum(any(status.state == "FAILED" for status in run.statuses.values()) for run in collection.runs)
+    return Facts(
+        name=study,
+        question=record.question if record else "",
+        baseline=cells[0][1] if cells else "",
+        cells=cells,
+        seeds=collection.seeds,
+        runs=planned,
+        complete=sum(run.is_complete for run in collection.runs),
+        failed=failed,
     )
 
 

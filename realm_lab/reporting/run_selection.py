@@ -69,7 +69,7 @@ def _of_study(runs: Path, text: str, study: str, cell: str) -> Side:
     if not path.is_file():
         known = [found.parent.name for found in study_record_paths(runs)]
         raise UserError(f"'{text}': there is no study '{study}'; {_nearest(study, known)}")
-    record = read_study_record(path)
+    record = read_study_record(path).everything()
     if cell in {found.name for found in record.cells}:
         return Side(f"{study}/{cell}", tuple(run.run for run in record.of(cell)))
     of_seed = re.fullmatch(r"(.+)-s(\d+)", cell)

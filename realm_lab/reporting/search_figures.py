@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from realm_lab.reporting.document import Figure
-from realm_lab.reporting.figures import BLUE, DOTTED, GREEN, INK, MUTED, PAPER, VERMILION, render
+from realm_lab.reporting.figures import DOTTED, render
+from realm_lab.reporting.palette import BLUE, GREEN, INK, MUTED, PAPER, VERMILION
 
 
 class TrialSpot(NamedTuple):

@@ -21,6 +21,7 @@ from realm_lab.reporting.statistics import (
     order_agreement,
     per_example_interval,
 )
+from realm_lab.reporting.study_axes import AxisEffect, axis_effects, points_of
 from realm_lab.reporting.table import Collection, column
 from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
@@ -90,12 +91,45 @@ def finding(comparison: Comparison | None, corrected_p: float | None, smallest: 
     return "not distinguishable"
 
 
-def compare_study(study: StudyRecord, collection: Collection, rows: pd.DataFrame) -> list[MetricResult]:
-    """Every metric of interest; `rows` is one row per run with its numbers (`study_rows`)."""
-    return [_metric(study, collection, rows, metric) for metric in study.metrics if metric in rows]
+class Scores:
+    """What the predictions of runs score, question by question; each file is read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, list[dict[str, Any]]] = {}
+
+    def of(self, collection: Collection, label: str, seed: int, metric: str) -> dict[str, float]:
+        """Question -> score of one run's predictions; empty where there are none."""
+        for run in collection.of(label):
+            stage = stage_of(collection.runs_folder, run.record, "evaluate") if run.record.seed == seed else None
+            if stage:
+                try:
+                    rows = self._rows(stage.path / "eval" / "predictions.jsonl")
+                    return {f"{row['id']} {row.get('question')}": float(row[metric]) for row in rows}
+                except (UserError, KeyError, TypeError, ValueError):
+                    return {}
+        return {}
+
+    def _rows(self, path: Path) -> list[dict[str, Any]]:
+        if path not in self._read:
+            kept = ("id", "question", *PER_EXAMPLE)
+            found = read_json_lines(path) if path.is_file() else []
+            self._read[path] = [{key: row[key] for key in kept if key in row} for row in found]
+        return self._read[path]
 
 
-def _metric(study: StudyRecord, collection: Collection, rows: pd.DataFrame, metric: str) -> MetricResult:
+def compare_study(
+    study: StudyRecord, collection: Collection, rows: pd.DataFrame, scores: Scores | None
+) -> list[MetricResult]:
+    """Every metric of interest; `rows` is one row per run with its numbers (`study_rows`).
+
+    `scores`: for the intervals over questions, which are left out without them.
+    """
+    return [_metric(study, collection, rows, metric, scores) for metric in study.metrics if metric in rows]
+
+
+def _metric(
+    study: StudyRecord, collection: Collection, rows: pd.DataFrame, metric: str, scores: Scores | None
+) -> MetricResult:
     values = {cell.name: column(rows, cell.name, metric) for cell in study.cells}
     base = values[study.baseline]
     others = [cell for cell in study.cells if cell.name != study.baseline]
@@ -112,7 +146,7 @@ def _metric(study: StudyRecord, collection: Collection, rows: pd.DataFrame, metr
                 found,
                 corrected.get(cell.name),
                 min(1.0, found.smallest_p * len(known)) if found else None,
-                _per_example(collection, study, cell, found, metric),
+                _per_example(collection, study, cell, found, metric, scores),
                 published(cell.paper) if cell.paper else None,
             )
         )
@@ -121,31 +155,22 @@ def _metric(study: StudyRecord, collection: Collection, rows: pd.DataFrame, metr
 
 
 def _per_example(
-    collection: Collection, study: StudyRecord, cell: StudyCell, found: Comparison | None, metric: str
+    collection: Collection,
+    study: StudyRecord,
+    cell: StudyCell,
+    found: Comparison | None,
+    metric: str,
+    scores: Scores | None,
 ) -> Interval | None:
-    if found is None or metric not in PER_EXAMPLE:
+    if found is None or scores is None or metric not in PER_EXAMPLE:
         return None
     blocks = []
     for seed in found.seeds:
-        ours, theirs = (scores(collection, name, seed, metric) for name in (cell.name, study.baseline))
+        ours, theirs = (scores.of(collection, name, seed, metric) for name in (cell.name, study.baseline))
         shared = sorted(ours.keys() & theirs.keys())
         if shared:
             blocks.append(np.array([ours[key] - theirs[key] for key in shared]))
     return per_example_interval(blocks) if len(blocks) == len(found.seeds) else None
-
-
-def scores(collection: Collection, label: str, seed: int, metric: str) -> dict[str, float]:
-    """Question -> score of one run's predictions; empty where there are none."""
-    for run in collection.of(label):
-        if run.record.seed == seed:
-            stage = stage_of(collection.runs_folder, run.record, "evaluate")
-            path = stage.path / "eval" / "predictions.jsonl" if stage else Path()
-            if stage and path.is_file():
-                try:
-                    return {f"{row['id']} {row.get('question')}": float(row[metric]) for row in read_json_lines(path)}
-                except (UserError, KeyError, TypeError, ValueError):
-                    return {}
-    return {}
 
 
 def verdict(study: StudyRecord, results: list[MetricResult]) -> str:
@@ -156,12 +181,57 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> str:
     base = first.cells[0]
     mean = sum(base.values.values()) / len(base.values)
     text = f"{study.question} By {first.name}, against {base.cell.title} ({mean:.3f}, n = {len(base.values)}): "
+    effects = axis_effects(study, {cell.cell.name: cell.values for cell in first.cells})
+    if effects:
+        return text + " ".join(_axis_sentence(study, axis, effects, first) for axis in study.axes)
     groups: dict[str, list[str]] = {}
     for result in first.cells[1:]:
         delta = f" ({_signed(result.comparison.mean)})" if result.comparison else ""
         groups.setdefault(result.finding, []).append(f"{result.cell.title}{delta}")
     order = sorted(groups, key=lambda words: (words == "no data", words == "not distinguishable", words))
     return text + "; ".join(f"{words}: {', '.join(groups[words])}" for words in order) + "."
+
+
+def _axis_sentence(study: StudyRecord, axis: str, effects: list[AxisEffect], metric: MetricResult) -> str:
+    """What one axis does, averaged over the others; then at each point of the other one, where there is one."""
+    others = [other for other in study.axes if other != axis]
+    groups: dict[str, list[str]] = {}
+    for effect in effects:
+        if effect.axis == axis:
+            found = finding(effect.comparison, effect.corrected_p, effect.smallest_p)
+            groups.setdefault(found, []).append(f"{effect.point} ({_signed(effect.comparison.mean)})")
+    order = sorted(groups, key=lambda words: (words == "not distinguishable", words))
+    said = "; ".join(f"{words}: {', '.join(groups[words])}" for words in order) or "no data"
+    names = " and ".join(_words(other) for other in others)
+    text = f"{_words(axis)[0].upper()}{_words(axis)[1:]}, averaged over {names}: {said}"
+    within = _within(study, axis, others[0], metric) if len(others) == 1 and axis == next(iter(study.axes)) else ""
+    return f"{text}{f' ({within})' if within else ''}."
+
+
+def _within(study: StudyRecord, axis: str, other: str, metric: MetricResult) -> str:
+    """The largest effect of an axis at each point of the other: whether the two interact."""
+    base = points_of(study, study.cell(study.baseline)) or {}
+    means: dict[tuple[str, str], float] = {}
+    for cell in metric.cells:
+        at = points_of(study, cell.cell)
+        if at is not None and cell.values:
+            means[at[axis], at[other]] = sum(cell.values.values()) / len(cell.values)
+    said = []
+    for point in study.axes[other]:
+        at_rest = means.get((base[axis], point))
+        deltas = {
+            name: value - at_rest
+            for (name, where), value in means.items()
+            if at_rest is not None and where == point and name != base[axis]
+        }
+        if deltas:
+            largest = max(deltas, key=lambda name: abs(deltas[name]))
+            said.append(f"{_signed(deltas[largest])} with {largest} at {_words(other)} {point}")
+    return f"the largest difference is {', '.join(said)}" if len(said) > 1 else ""
+
+
+def _words(axis: str) -> str:
+    return axis.rsplit(".", 1)[-1].replace("_", " ")
 
 
 def as_json(results: list[MetricResult]) -> dict[str, Any]:

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from realm_lab.config import show
 from realm_lab.core.files import atomic_write, write_text
 from realm_lab.errors import UserError
 from realm_lab.reporting import markdown, page
 from realm_lab.reporting.comparison_figures import Delta, Spot, bands_figure, deltas_figure, plane_figure
-from realm_lab.reporting.confounds import confounds
+from realm_lab.reporting.confounds import confounds, grid_confounds
 from realm_lab.reporting.document import NOTHING, Block, Code, Document, Figure, Section, Table, Text, number
+from realm_lab.reporting.edition_table import table_4
 from realm_lab.reporting.figures import Panel
 from realm_lab.reporting.overlap_table import overlap_table
 from realm_lab.reporting.provenance_sections import coverage_section
 from realm_lab.reporting.statistics import Interval
-from realm_lab.reporting.study_comparison import CellResult, MetricResult, compare_study, study_rows, verdict
-from realm_lab.reporting.table import Collection, collect, curves_table, gaps, results_table, summarise
-from realm_lab.reporting.worked_examples import load_examples, worked_examples
+from realm_lab.reporting.study_comparison import CellResult, MetricResult, Scores, compare_study, study_rows, verdict
+from realm_lab.reporting.study_figures import (
+    compute_figure,
+    compute_of,
+    compute_table,
+    staleness_by_drift,
+    utility_by_masking,
+)
+from realm_lab.reporting.table import (
+    Collection,
+    Run,
+    collect,
+    collect_design,
+    coverage_table,
+    curves_table,
+    gaps,
+    results_table,
+    summarise,
+)
+from realm_lab.reporting.tuning import Tuned, chosen_values, tune, tuned_blocks, tuned_verdict
+from realm_lab.reporting.worked_examples import load_examples, table_3
 from realm_lab.tracking.study_record import StudyRecord, read_study_record, study_folder
 
 STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
@@ -52,13 +73,49 @@ class StudyContents:
         self.collection: Collection = collect(Path(runs), name)
         self.points = curves_table(self.collection)
         self.rows = study_rows(self.collection, results_table(self.collection), self.points)
-        self.results: list[MetricResult] = compare_study(self.study, self.collection, self.rows)
+        scores = Scores()
+        self.results: list[MetricResult] = compare_study(self.study, self.collection, self.rows, scores)
+        self.grid: Collection | None = None  # the runs at other values of the tuned parameter
+        self.tuned: Tuned | None = None
+        if self.study.tuning is not None:
+            self._tune(scores)
+
+    def _tune(self, scores: Scores) -> None:
+        tuning, study = self.study.tuning, self.study.everything()
+        assert tuning is not None
+        own = {cell.name for cell in self.study.cells}
+        cells = tuple(cell for cell in study.cells if cell.name not in own)
+        design = replace(study, cells=cells, runs=tuning.runs, seeds=tuning.seeds)
+        self.grid = collect_design(self.collection.runs_folder, design, [])
+        points = curves_table(self.grid, ("pretrain",))
+        rows = study_rows(self.grid, results_table(self.grid), points)
+        everything = replace(self.collection, runs=[*self.collection.runs, *self.grid.runs])
+        self.tuned = tune(
+            self.study,
+            tuning,
+            everything,
+            pd.concat([frame for frame in (self.rows, rows) if len(frame)] or [self.rows], ignore_index=True),
+            pd.concat([frame for frame in (self.points, points) if len(frame)] or [self.points], ignore_index=True),
+            scores,
+        )
 
     @property
     def cells(self) -> list[tuple[str, str]]:
         """(name, title), the baseline first."""
         ordered = sorted(self.study.cells, key=lambda cell: cell.name != self.study.baseline)
         return [(cell.name, cell.title) for cell in ordered]
+
+    @property
+    def pretrained(self) -> list[tuple[str, str]]:
+        """The cells with a pre-training of their own; one that another cell has already is left out."""
+        seen: set[tuple[str, ...]] = set()
+        found = []
+        for name, title in self.cells:
+            stages = tuple(run.record.stages.get("pretrain", "") for run in self.collection.of(name))
+            if any(stages) and stages not in seen:
+                seen.add(stages)
+                found.append((name, title))
+        return found
 
 
 def write_document(document: Document, folder: Path) -> Path:
@@ -88,24 +145,38 @@ def build(contents: StudyContents) -> Document:
     warnings = [f"Incomplete: {len(missing)} of the study's pieces are missing or unfinished; see Coverage."]
     warnings = [*(warnings if missing else []), *found, *collection.problems]
     coverage = coverage_section(collection, found)
+    answer, runs = verdict(study, contents.results), [*collection.runs]
+    if contents.tuned is not None and contents.grid is not None:
+        unfair = grid_confounds(study, collection, contents.grid)
+        absent = _grid_gaps(contents.grid)
+        if absent:
+            unfinished = sum(not run.is_complete for run in contents.grid.runs)
+            total = len(contents.grid.runs)
+            warnings.append(f"Incomplete grid: {unfinished} of its {total} runs are unfinished; see Coverage.")
+        warnings += [*unfair, *contents.grid.problems]
+        coverage.blocks.extend(_grid_coverage(contents.grid, absent, unfair))
+        answer = f"{answer} {tuned_verdict(contents.tuned)}".rstrip()
+        runs += contents.grid.runs
     seeds = ", ".join(map(str, study.seeds))
     return Document(
         title=f"Study: {study.name}",
-        subtitle=f"baseline {study.cell(study.baseline).title} · seeds {seeds} · {len(study.runs)} runs",
-        verdict=verdict(study, contents.results),
+        subtitle=f"baseline {study.cell(study.baseline).title} · seeds {seeds} · {len(study.everything().runs)} runs",
+        verdict=answer,
         flags=[
             f"{run.label}, seed {run.record.seed}, {stage}: {'; '.join(flags)}"
-            for run in collection.runs
+            for run in runs
             for stage, flags in run.flags.items()
         ],
         warnings=warnings,
         key_numbers=[],
         sections=[
             Section("results", "Results", _results(contents)),
+            *_tuned_section(contents.tuned),
             Section("figures", "Figures", _figures(contents)),
-            Section("cost", "Cost", [_cost(contents)]),
+            Section("cost", "Cost", _cost_blocks(contents)),
             Section("cells", "What each cell changes", [_changes(study)]),
-            Section("worked-examples", "Worked examples", worked_examples(collection, examples)),
+            Section("worked-examples", "Worked examples", _worked(contents, examples)),
+            Section("edition-swap", "Another edition of the corpus", table_4(contents.rows, contents.cells)),
             coverage,
             Section("reproduce", "How to reproduce", [Code(_commands(study))]),
         ],
@@ -137,9 +208,59 @@ def _results(contents: StudyContents) -> list[Block]:
     return [*blocks, overlap] if overlap else blocks
 
 
+def _tuned_section(tuned: Tuned | None) -> list[Section]:
+    """The study once more at each cell's best value; nothing for a study without a grid."""
+    if tuned is None:
+        return []
+    values, own = chosen_values(tuned), show(tuned.tuning.own)
+    short = tuned.tuning.parameter.rsplit(".", 1)[-1].replace("_", " ")
+    tables: list[Block] = []
+    for result, equal in zip(tuned.results, tuned.equal, strict=True):
+        before = {cell.cell.name: cell for cell in equal.cells}
+        rows = []
+        for cell in result.cells:
+            row = _row(cell, result)
+            row = {"cell": row.pop("cell"), short: values.get(cell.cell.name, NOTHING)} | row
+            other = before[cell.cell.name].comparison
+            row[f"Δ at {own}"] = signed(other.mean, _digits(result)) if other else NOTHING
+            rows.append(row)
+        notes = (f"Δ at {own}: all else equal, on the same seeds.",) if not tables else ()
+        name = f"{result.name[0].upper()}{result.name[1:]}"
+        tables.append(Table(f"{name}, each cell at its best.", pd.DataFrame(rows).fillna(NOTHING), notes=notes))
+    return [Section("tuned", f"Each cell at its best {short}", tuned_blocks(tuned, tables))]
+
+
+def _grid_gaps(grid: Collection) -> list[str]:
+    """A sentence for each cell of the grid that has an unfinished run."""
+    found = []
+    for label in grid.labels:
+        states: dict[str, list[str]] = {}
+        for run in grid.of(label):
+            if not run.is_complete:
+                stages = ((stage, status) for stage, status in run.statuses.items() if status.state != "COMPLETE")
+                stage, status = next(stages, ("evaluate", None))
+                said = f"{stage} is {status.state if status else 'without readable results'}"
+                cause = f" ({status.error})" if status and status.error else ""
+                states.setdefault(f"{said}{cause}", []).append(str(run.record.seed))
+        parts = [f"{said}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}" for said, seeds in states.items()]
+        found += [f"{label}: {'; '.join(parts)}."] if parts else []
+    return found
+
+
+def _grid_coverage(grid: Collection, absent: list[str], unfair: list[str]) -> list[Block]:
+    blocks: list[Block] = [Text(gap, missing=True) for gap in [*absent, *unfair]]
+    if not absent:
+        blocks.append(Text(f"The grid is complete: {len(grid.runs)} runs at other values than the cells' own."))
+    return [*blocks, Table("State of every stage of the grid.", coverage_table(grid).astype(str))]
+
+
+def _digits(result: MetricResult) -> int:
+    return 1 if result.metric in ("wall_seconds", "index_staleness_steps") else 3
+
+
 def _row(cell: CellResult, result: MetricResult) -> dict[str, str]:
     summary = summarise(cell.values.values())
-    digits = 1 if result.metric in ("wall_seconds", "index_staleness_steps") else 3
+    digits = _digits(result)
     row = {"cell": cell.cell.title, "n": str(summary.n if summary else 0)}
     row["mean ± sd"] = NOTHING
     row["range"] = NOTHING
@@ -181,11 +302,14 @@ def _figures(contents: StudyContents) -> list[Block]:
         ),
         bands_figure(
             "curves",
-            f"Over pre-training: mean over seeds, band from the lowest to the highest (seeds {seeds}).",
+            f"Over pre-training: mean over seeds, band from the lowest to the highest (seeds {seeds}). Cells that "
+            "differ in fine-tuning alone share a curve.",
             pretrain,
             CURVES,
-            contents.cells,
+            contents.pretrained,
         ),
+        utility_by_masking(contents.study, pretrain, f"seeds {seeds}"),
+        staleness_by_drift(contents.study, pretrain, contents.rows, f"seeds {seeds}"),
         *_planes(contents),
     ]
     return [figure for figure in drawn if figure] or [Text("No figures: there are no numbers yet.", missing=True)]
@@ -218,6 +342,17 @@ def _planes(contents: StudyContents) -> list[Figure | None]:
     return [cost, plane_figure("staleness", caption, ages, contents.cells, ("mean age, steps", name), is_log=True)]
 
 
+def _cost_blocks(contents: StudyContents) -> list[Block]:
+    """Time and refresh share, then quality at equal steps and at equal compute."""
+    blocks: list[Block] = [_cost(contents)]
+    compute = compute_of(contents.points, [name for name, _ in contents.cells])
+    if compute is None:
+        return [*blocks, Text("No comparison at equal compute: fewer than two cells logged operations.", missing=True)]
+    seeds = f"seeds {', '.join(map(str, contents.study.seeds))}"
+    figure = compute_figure(compute, contents.pretrained, seeds)
+    return [*blocks, compute_table(compute, contents.cells), *([figure] if figure else [])]
+
+
 def _cost(contents: StudyContents) -> Block:
     rows = []
     for name, title in contents.cells:
@@ -226,12 +361,36 @@ def _cost(contents: StudyContents) -> Block:
         for stage in STAGES:
             times = [run.statuses[stage].wall_seconds / 60 for run in runs if stage in run.statuses]
             row[stage.replace("_", " ")] = number(sum(times) / len(times), 1) if times else NOTHING
+        whole = [run.wall_seconds for run in runs]
+        row["all"] = number(sum(whole) / len(whole) / 60, 1) if whole else NOTHING
+        hours = [_device_hours(run) for run in runs]
+        row["device-hours"] = number(sum(hours) / len(hours), 3) if hours else NOTHING
         mine = contents.points[(contents.points["label"] == name) & (contents.points["stage"] == "pretrain")]
-        share = mine[mine["metric"] == "refresh_share_of_flops"].groupby("seed")["value"].last()
-        row["refresh share of FLOPs"] = number(float(share.mean()), 3) if len(share) else NOTHING
+        for metric, title in (("flops", "FLOPs"), ("time", "time")):
+            share = mine[mine["metric"] == f"refresh_share_of_{metric}"].groupby("seed")["value"].last()
+            row[f"refresh share of {title}"] = number(float(share.mean()), 3) if len(share) else NOTHING
         rows.append(row)
-    note = "A stage that runs share was run once and is counted in each."
-    return Table("Mean wall-clock minutes of a run, by stage.", pd.DataFrame(rows), notes=(note,))
+    note = (
+        "A stage that runs share was run once and is counted in each. Device-hours: time times the processes that "
+        "shared a stage. Refresh shares are of pre-training."
+    )
+    return Table("Mean wall-clock minutes of a run, by stage, and device-hours.", pd.DataFrame(rows), notes=(note,))
+
+
+def _device_hours(run: Run) -> float:
+    """Hours of one device, over all stages of a run."""
+    hours = 0.0
+    for stage, status in run.statuses.items():
+        processes = run.environments.get(stage, {}).get("processes", 1)
+        hours += status.wall_seconds * (processes if isinstance(processes, int) else 1) / 3600
+    return hours
+
+
+def _worked(contents: StudyContents, examples: list[dict[str, Any]]) -> list[Block]:
+    """The paper's Table 3, of the baseline cell, beside a warm start."""
+    study = contents.study
+    warm = next((cell.name for cell in study.cells if cell.arm == "warm_start" and not cell.changes), None)
+    return table_3(examples, study.baseline, study.cell(study.baseline).title, warm)
 
 
 def _changes(study: StudyRecord) -> Block:

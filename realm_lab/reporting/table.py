@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from realm_lab.core.files import read_json
@@ -114,10 +115,21 @@ def finite(value: Any) -> float | None:
 def collect(
     runs_folder: Path, study: str, names: list[str] | None = None, seeds: list[int] | None = None
 ) -> Collection:
-    """Read the runs called `names`, or all runs of `study`; nothing that is broken stops the reading."""
-    runs_folder = Path(runs_folder)
+    """Read the runs called `names`, or all runs of `study` as it is; nothing that is broken stops the reading."""
     problems: list[str] = []
-    design = _design(runs_folder, study, problems)
+    design = _design(Path(runs_folder), study, problems)
+    return collect_design(runs_folder, design, problems, names, seeds)
+
+
+def collect_design(
+    runs_folder: Path,
+    design: StudyRecord | None,
+    problems: list[str],
+    names: list[str] | None = None,
+    seeds: list[int] | None = None,
+) -> Collection:
+    """The same of a study that has been read; what cannot be read is added to `problems`."""
+    runs_folder = Path(runs_folder)
     cells = {run.run: run.cell for run in design.runs} if design else {}
     found: list[Run] = []
     missing = []
@@ -160,40 +172,58 @@ def column(rows: pd.DataFrame, label: str | None, metric: str) -> dict[int, floa
     return {int(seed): float(value) for seed, value in zip(chosen["seed"], chosen[metric], strict=True)}
 
 
-def curves_table(collection: Collection) -> pd.DataFrame:
+def curves_table(collection: Collection, stages: Container[str] = STAGES) -> pd.DataFrame:
     """Every finite point of every metrics.jsonl, long form; a step logged twice counts once, the last time.
 
     A warm start that several labels share appears once, under the label "shared"; other stages under each label.
     """
-    frames: list[pd.DataFrame] = []
+    columns: dict[str, list[Any]] = {name: [] for name in CURVE_COLUMNS}
     seen: set[tuple[Path, str]] = set()
     shared_seeds: set[int] = set()
     for run in collection.runs:
         for stage in run.record.stages:
             found = stage_of(collection.runs_folder, run.record, stage)
             whose = "" if stage == "warm_start" else run.label
-            if found is None or (found.path, whose) in seen:
+            if stage not in stages or found is None or (found.path, whose) in seen:
                 continue
             seen.add((found.path, whose))
             try:
-                points = pd.DataFrame(read_metrics(found.path / "metrics.jsonl"))
+                points = _points(read_metrics(found.path / "metrics.jsonl"))
             except UserError as error:
                 collection.problems.append(_relative(error, collection.runs_folder))
                 continue
-            if points.empty:
+            if not points:
                 continue
-            long = points.drop(columns="time", errors="ignore").melt("step", var_name="metric", value_name="value")
-            long["value"] = pd.to_numeric(long["value"], errors="coerce")
-            long = long[long["value"].map(math.isfinite)].drop_duplicates(["metric", "step"], keep="last")
             label = run.label
             if stage == "warm_start" and run.record.seed not in shared_seeds:
                 shared_seeds.add(run.record.seed)
                 label = "shared"
-            frames.append(long.assign(label=label, seed=run.record.seed, stage=stage)[CURVE_COLUMNS])
-    if not frames:
-        return pd.DataFrame(columns=CURVE_COLUMNS)
-    table = pd.concat(frames, ignore_index=True)
-    return table.sort_values(["stage", "metric", "label", "seed", "step"], ignore_index=True)
+            columns["metric"] += [metric for metric, _ in points]
+            columns["step"] += [step for _, step in points]
+            columns["value"] += points.values()
+            for name, value in (("label", label), ("seed", run.record.seed), ("stage", stage)):
+                columns[name] += [value] * len(points)
+    table = pd.DataFrame(columns, columns=CURVE_COLUMNS)
+    if table.empty:
+        return table
+    # Sorted as categories, whose places are numbers: a study of a thousand runs has millions of points.
+    order = ["stage", "metric", "label"]
+    ranks = {name: pd.Categorical(table[name], categories=sorted(set(columns[name]))).codes for name in order}
+    places = np.lexsort(
+        [table["step"].to_numpy(), table["seed"].to_numpy(), *(ranks[name] for name in reversed(order))]
+    )
+    return table.iloc[places].reset_index(drop=True)
+
+
+def _points(rows: list[dict[str, Any]]) -> dict[tuple[str, int], float]:
+    """(metric, step) -> its last finite value. A loop, not a frame: there are thousands of small files."""
+    found = {}
+    for row in rows:
+        step = row["step"]
+        for metric, value in row.items():
+            if metric not in ("step", "time") and value is not None and (number := finite(value)) is not None:
+                found[metric, step] = number
+    return found
 
 
 def coverage_table(collection: Collection) -> pd.DataFrame:

@@ -17,11 +17,12 @@ from realm_lab.tracking.run_dir import stage_of
 WHEN = {"start": "before pre-training", "end": "final system"}
 MOMENTS = {"start": "before pre-training", "end": "after pre-training"}
 SHOWN_PASSAGES = 3
+MOST_SEEDS = 6  # of a cell whose examples are read: more would make a page that nobody can open
 SNIPPET_CHARACTERS = 150
 
 
 def load_examples(collection: Collection) -> tuple[list[dict[str, Any]], list[str]]:
-    """(every example of every run, sentences on what is missing), in the order of labels and seeds.
+    """(every example of the first seeds of each cell, sentences on what is missing), in the order of labels and seeds.
 
     An example has label, seed, kind, when, moment (when, in words), text, answer, prediction (of a question), null,
     marginal (nats or None) and candidates; a candidate has title, before, span, after (its body cut at the span),
@@ -30,7 +31,7 @@ def load_examples(collection: Collection) -> tuple[list[dict[str, Any]], list[st
     examples: list[dict[str, Any]] = []
     notes: list[str] = []
     for label in collection.labels:
-        for run in collection.of(label):
+        for run in collection.of(label)[:MOST_SEEDS]:
             found, note = _examples_of(collection, run)
             examples.extend(found)
             if note:
@@ -43,13 +44,7 @@ def worked_examples(collection: Collection, examples: list[dict[str, Any]]) -> l
 
     The choice is by the gain of the marginal likelihood over the empty document, so that a failure is shown too.
     """
-    usable = [
-        example
-        for example in examples
-        if (example["label"], example["kind"], example["when"]) == (collection.treatment, "cloze", "end")
-        and example["null"] is not None
-        and example["marginal"] is not None
-    ]
+    usable = _usable(examples, collection.treatment)
     if not usable:
         return [
             Text(
@@ -57,28 +52,77 @@ def worked_examples(collection: Collection, examples: list[dict[str, Any]]) -> l
                 missing=True,
             )
         ]
-    usable.sort(key=lambda example: (example["null"] - example["marginal"], example["seed"], example["text"]))
+    text = (
+        f"Of the {len(usable)} masked sentences kept for the explorer, the three with the largest, the median and "
+        "the smallest gain of the marginal likelihood over the empty document: not the three best. "
+        "As in Table 3 of the paper: (a) no retrieval, (b) each document, (c) the marginal over all candidates."
+    )
+    return [Text(text), *_three(examples, usable, None)]
+
+
+def table_3(examples: list[dict[str, Any]], label: str, title: str, warm: str | None) -> list[Block]:
+    """The paper's Table 3 of one cell of a study, `label`, beside the cell `warm` that was only warm-started.
+
+    Without such a cell, or without its example, the cell's own state before pre-training stands for it. Shown are the
+    sentences with the largest, the median and the smallest gain over all seeds: a rule, and a failure shows too.
+    """
+    usable = _usable(examples, label)
+    if not usable:
+        text = f"No worked example: no run of {title} left masked sentences in eval/explorer.json."
+        return [Text(text, missing=True)]
+    seeds = len({example["seed"] for example in usable})
+    text = (
+        f"Table 3 of the paper, regenerated for {title}: how likely the masked words y are without retrieval (a), "
+        "given one document, the one with the fact among them where it was found (b), and marginally over all "
+        f"candidates (c). Of the {len(usable)} held-out sentences of {seeds} seed{'s' * (seeds > 1)}, those with "
+        "the largest, the median and the smallest gain of (c) over (a): not the three best. Before pre-training is the "
+        "warm start, whose reader without retrieval is the paper's BERT."
+    )
+    return [Text(text), *_three(examples, usable, warm)]
+
+
+def _usable(examples: list[dict[str, Any]], label: str | None) -> list[dict[str, Any]]:
+    """The masked sentences of a system in its final state, the largest gain first."""
+    usable = [
+        example
+        for example in examples
+        if (example["label"], example["kind"], example["when"]) == (label, "cloze", "end")
+        and example["null"] is not None
+        and example["marginal"] is not None
+    ]
+    return sorted(usable, key=lambda example: (example["null"] - example["marginal"], example["seed"], example["text"]))
+
+
+def _three(examples: list[dict[str, Any]], usable: list[dict[str, Any]], warm: str | None) -> list[Block]:
+    """Quote and table of the first, the last and the middle one."""
     # The first name of a place counts: with one or two examples the places fall together.
     places: dict[int, str] = {}
     for index, name in ((0, "Largest gain"), (len(usable) - 1, "Smallest gain"), (len(usable) // 2, "Median gain")):
         places.setdefault(index, name)
-    blocks: list[Block] = [
-        Text(
-            f"Of the {len(usable)} masked sentences kept for the explorer, the three with the largest, the median and "
-            "the smallest gain of the marginal likelihood over the empty document: not the three best. "
-            "As in Table 3 of the paper: (a) no retrieval, (b) each document, (c) the marginal over all candidates."
-        )
-    ]
+    blocks: list[Block] = []
     for index, name in sorted(places.items()):
         example = usable[index]
         gain = example["marginal"] - example["null"]
         blocks.append(Quote(f"{name}, seed {example['seed']}: {number(gain, 2)} nats", example["text"]))
-        blocks.append(_table_of(example, _earlier(examples, example)))
+        blocks.append(_table_of(example, _of_cell(examples, example, warm) or _earlier(examples, example)))
     return blocks
+
+
+def _of_cell(examples: list[dict[str, Any]], example: dict[str, Any], label: str | None) -> dict[str, Any] | None:
+    """The same sentence as another cell's final system sees it."""
+    keys = ("seed", "kind", "text", "answer")
+    matches = (
+        item
+        for item in examples
+        if (item["label"], item["when"]) == (label, "end") and all(item[key] == example[key] for key in keys)
+    )
+    return next(matches, None)
 
 
 def _table_of(example: dict[str, Any], earlier: dict[str, Any] | None) -> Table:
     rows = [("(a) no retrieval", "", "", _exp(example["null"]))]
+    if earlier is not None and earlier["null"] is not None:
+        rows.append(("(a) before pre-training", "", "", _exp(earlier["null"])))
     candidates = sorted(example["candidates"], key=lambda candidate: -(candidate["probability"] or 0.0))
     real = [candidate for candidate in candidates if not candidate["is_null"]]
     shown = real[:SHOWN_PASSAGES] + [candidate for candidate in real[SHOWN_PASSAGES:] if candidate["is_gold"]][:1]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import atomic_write, write_json
+from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import Passages, Questions
 from realm_lab.corpus.vocabulary import encode_batch_plain
 from realm_lab.errors import UserError
@@ -31,6 +32,14 @@ from realm_lab.tracking.run_dir import StageRun
 STEPS = ("zero-shot recall", "utility at the start", "utility at the end", "answers", "edition swap", "BM25")
 
 
+class Scores(NamedTuple):
+    """Of one answer: official exact match, the released code's span-level exact match (equal wordpieces), and F1."""
+
+    exact_match: float
+    exact_match_span: float | None  # None, as F1: the references are regular expressions
+    f1: float | None
+
+
 def evaluate(context: Context, run: StageRun) -> None:
     """Everything that is measured of one run, on the test split.
 
@@ -44,13 +53,14 @@ def evaluate(context: Context, run: StageRun) -> None:
         raise UserError("no test questions in the prepared corpus; name them in corpus.files.questions_test")
     chosen = spread(len(questions), params.evaluate.questions or len(questions))
     bodies = NormalisedBodies(context.passages)
+    patterns = Patterns()
     folder = run.path / "eval"
     results: dict[str, Any] = {"questions": len(chosen)}
 
     reader, embedder, null_offset = initial_state(context, "finetune")
     retriever = context.retriever(embedder, null_offset=null_offset)
     retriever.refresh(0)
-    ranks = _rank(zero_shot_rows(retriever, questions, chosen, max(DEPTHS)), bodies, questions, chosen)
+    ranks = _rank(zero_shot_rows(retriever, questions, chosen, max(DEPTHS)), bodies, questions, chosen, patterns)
     results |= recall_metrics(ranks)
     _write_lines(folder / "recall.jsonl", _recall_rows(questions, chosen, ranks))
     run.heartbeat(1, force=True)
@@ -67,15 +77,17 @@ def evaluate(context: Context, run: StageRun) -> None:
     tuned.refresh(0)
     queries = [questions.tokens[int(number)] for number in chosen]
     answers = answer_questions(params, tuned, tuned_reader, context.tokenizer, context.special, queries)
-    tuned_ranks = _rank(zero_shot_rows(tuned, questions, chosen, max(DEPTHS)), bodies, questions, chosen)
+    tuned_ranks = _rank(zero_shot_rows(tuned, questions, chosen, max(DEPTHS)), bodies, questions, chosen, patterns)
     results |= recall_metrics(tuned_ranks, "_finetuned")
-    scores = [_score(context, questions, int(n), answer) for n, answer in zip(chosen, answers, strict=True)]
+    scores = [_score(context, questions, int(n), answer, patterns) for n, answer in zip(chosen, answers, strict=True)]
     for name in ("exact_match", "exact_match_span", "f1"):
-        results[name] = float(np.mean([score[name] for score in scores]))
+        values = [getattr(score, name) for score in scores if getattr(score, name) is not None]
+        results[name] = float(np.mean(values)) if values else None  # None: regular expressions have no words
+    results |= _on_dev(context, tuned, tuned_reader, patterns)
     trained = context.corpus.questions("train")
     known = TrainingText(trained.texts, trained.answers)
     overlaps = [known.overlap(questions.texts[int(number)], questions.answers[int(number)]) for number in chosen]
-    results |= split_by_overlap(overlaps, [score["exact_match"] for score in scores])
+    results |= split_by_overlap(overlaps, [score.exact_match for score in scores])
     rows = _prediction_rows(questions, chosen, answers, scores, overlaps, tuned_ranks, context.passages)
     _write_lines(folder / "predictions.jsonl", rows)
     examples += question_examples(
@@ -86,16 +98,36 @@ def evaluate(context: Context, run: StageRun) -> None:
     results["edition_swap"] = _edition_swap(context, tuned_reader, tuned_embedder, questions, chosen, queries, scores)
     run.heartbeat(5, force=True)
     found = Bm25(context.passages).search([questions.texts[int(number)] for number in chosen], max(DEPTHS))
-    results["bm25"] = recall_metrics(_rank(found, bodies, questions, chosen))
+    results["bm25"] = recall_metrics(_rank(found, bodies, questions, chosen, patterns))
+    if "regex" in questions.answer_kinds:
+        results |= {f"patterns_{kind}": count for kind, count in patterns.counts().items()}
+        _write_lines(folder / "patterns.jsonl", (problem._asdict() for problem in patterns.problems))
     write_json(folder / "explorer.json", examples)
     write_json(folder / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
     run.heartbeat(6, force=True)
     run.finish(results)
 
 
-def _rank(rows_BK: np.ndarray, bodies: NormalisedBodies, questions: Questions, chosen: np.ndarray) -> Ranks:
-    answers = [questions.answers[int(number)] for number in chosen]
-    return rank_answers(rows_BK, bodies, answers, [questions.gold[int(number)] for number in chosen])
+def _rank(
+    rows_BK: np.ndarray, bodies: NormalisedBodies, questions: Questions, chosen: np.ndarray, patterns: Patterns
+) -> Ranks:
+    numbers = [int(number) for number in chosen]
+    answers = [questions.answers[number] for number in numbers]
+    gold = [questions.gold[number] for number in numbers]
+    kinds = [questions.answer_kinds[number] for number in numbers]
+    return rank_answers(rows_BK, bodies, answers, gold, kinds, [questions.ids[number] for number in numbers], patterns)
+
+
+def _on_dev(context: Context, retriever: Retriever, reader: Reader, patterns: Patterns) -> dict[str, Any]:
+    """Exact match of the fine-tuned model on the development questions, by which a rate may be chosen; {} without."""
+    questions = context.corpus.questions("dev")
+    if not len(questions):
+        return {}
+    chosen = spread(len(questions), context.params.evaluate.questions or len(questions))
+    queries = [questions.tokens[int(number)] for number in chosen]
+    answers = answer_questions(context.params, retriever, reader, context.tokenizer, context.special, queries)
+    scores = [_score(context, questions, int(n), answer, patterns) for n, answer in zip(chosen, answers, strict=True)]
+    return {"exact_match_dev": float(np.mean([score.exact_match for score in scores])), "questions_dev": len(chosen)}
 
 
 def _utility(
@@ -135,16 +167,18 @@ def _utility_rows(context: Context, result: ClozeResult) -> Iterable[dict[str, A
         }
 
 
-def _score(context: Context, questions: Questions, number: int, answer: Answer) -> dict[str, float]:
-    """Official exact match, the released code's span-level exact match (equal wordpieces), and F1."""
+def _score(context: Context, questions: Questions, number: int, answer: Answer, patterns: Patterns) -> Scores:
+    """The scores of an answer; of a question with regular expressions, whether one of them matches it from its start
+    (released code)."""
     references = questions.answers[number]
+    if questions.answer_kinds[number] == "regex":
+        matched = patterns.matches(answer.text, references, questions.ids[number])
+        return Scores(float(matched), None, None)
     wordpieces = answer.candidates[answer.best].wordpieces
     encoded = [tuple(e.ids) for e in encode_batch_plain(context.tokenizer, references)]
-    return {
-        "exact_match": float(exact_match(answer.text, references)),
-        "exact_match_span": float(wordpieces in encoded),
-        "f1": f1(answer.text, references),
-    }
+    return Scores(
+        float(exact_match(answer.text, references)), float(wordpieces in encoded), f1(answer.text, references)
+    )
 
 
 def _edition_swap(
@@ -154,7 +188,7 @@ def _edition_swap(
     questions: Questions,
     chosen: np.ndarray,
     queries: list[np.ndarray],
-    scores: list[dict[str, float]],
+    scores: list[Scores],
 ) -> dict[str, Any] | None:
     """The paper's Table 4: another edition of the corpus is put in, and nothing is trained."""
     if not context.corpus.has_second_edition():
@@ -166,7 +200,7 @@ def _edition_swap(
     for number, answer, score in zip(chosen, answers, scores, strict=True):
         old, new = questions.answers[int(number)], questions.answers_updated[int(number)]
         if old == new:
-            before.append(score["exact_match"])
+            before.append(score.exact_match)
             after.append(exact_match(answer.text, new))
         else:
             follows.append(exact_match(answer.text, new))
@@ -195,7 +229,7 @@ def _prediction_rows(
     questions: Questions,
     chosen: np.ndarray,
     answers: list[Answer],
-    scores: list[dict[str, float]],
+    scores: list[Scores],
     overlaps: list[Overlap],
     ranks: Ranks,
     passages: Passages,
@@ -208,7 +242,7 @@ def _prediction_rows(
             "question": questions.texts[int(number)],
             "answers": questions.answers[int(number)],
             "prediction": answer.text,
-            **score,
+            **{name: value for name, value in score._asdict().items() if value is not None},
             "question_overlap": overlap.question,
             "answer_overlap": overlap.answer,
             "passage_id": text["id"],

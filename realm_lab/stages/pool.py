@@ -95,7 +95,8 @@ def _start(job: Job, params: Params, root: Path, threads: int, progress: Progres
 
 def _show(item: Running, progress: Progress) -> None:
     status = item.job.run.status()
-    rate = f"{status.steps_per_second:.1f} steps/s" if status.steps_per_second else ""
+    unit = "records" if item.job.stage == "prepare" else "steps"
+    rate = f"{status.steps_per_second:.1f} {unit}/s" if status.steps_per_second else ""
     progress.update(item.bar, completed=status.step, total=status.total_steps or None, rate=rate)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.core.files import atomic_write, read_json, write_json
+from realm_lab.sweeps.report_cache import kept_or_written
 from realm_lab.sweeps.standing import UNDER_WAY, Member, Standing, members_of_record, standing_of
 from realm_lab.sweeps.state import StageStates
 from realm_lab.tracking.run_dir import StageRun
@@ -46,13 +47,24 @@ class Row:
 
 
 def collect(root: Path, name: str) -> Path:
-    """Write everything in reports/NAME of a study that has been recorded; returns the folder.
+    """Write everything in reports/NAME of a study that has been recorded, and the common page; returns the folder.
 
     Raises:
         UserError: no such study.
     """
+    from realm_lab.reporting.overview_page import refresh
+
+    folder = kept_or_written(root, name, lambda: write_study_report(root, name))
+    refresh(folder.parent)
+    return folder
+
+
+def write_study_report(root: Path, name: str) -> Path:
+    """`collect` without the common page reports/index.html."""
+    from realm_lab.reporting.fragment import facts_of, write_fragment
     from realm_lab.reporting.study_comparison import as_json, verdict  # pandas and matplotlib take a second to import
     from realm_lab.reporting.study_report import StudyContents, build, write_document
+    from realm_lab.reporting.tuning import tuned_json
 
     contents = StudyContents(Path(root) / "runs", name)
     record = contents.study
@@ -61,8 +73,12 @@ def collect(root: Path, name: str) -> Path:
     folder = Path(root) / "reports" / name
     _write_results(folder / "results.csv", record, rows)
     found = {"verdict": verdict(record, contents.results), "comparisons": as_json(contents.results)}
+    if contents.tuned is not None:
+        found["tuned"] = tuned_json(contents.tuned)
     write_json(folder / "summary.json", summary(record, rows) | found)
-    write_document(build(contents), folder)
+    document = build(contents)
+    write_document(document, folder)
+    write_fragment(folder, document, facts_of(record, _coverage(rows)), contents.points)
     return folder
 
 
@@ -134,7 +150,7 @@ def summary(record: StudyRecord, rows: Sequence[Row]) -> dict[str, Any]:
     """Per cell how many runs there are, and of each metric n, mean, sd (ddof = 1), min and max over the seeds."""
     columns = _columns(rows)
     cells = {}
-    for cell in record.cells:
+    for cell in record.everything().cells:
         mine = [row for row in rows if row.run.cell == cell.name]
         metrics = {name: [row.values[name] for row in mine if name in row.values] for name in columns}
         cells[cell.name] = {

@@ -17,8 +17,16 @@ from realm_lab.runs import Plan, plan_run, record_run
 from realm_lab.sweeps.design import Cell, cells_of, changes_title
 from realm_lab.sweeps.state import Condition, RunState, StageState, StageStates, run_state, run_states
 from realm_lab.sweeps.study import Study, load_study, nearest
+from realm_lab.sweeps.tuning import TunedCell, check_tune, own_value, tuned_cells
 from realm_lab.tracking.run_dir import KEY_LENGTH
-from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
+from realm_lab.tracking.study_record import (
+    StudyCell,
+    StudyRecord,
+    StudyRun,
+    StudyTuning,
+    TunedStudyCell,
+    write_study_record,
+)
 
 __all__ = [
     "Condition",
@@ -36,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One cell at one seed. `changes`: how its parameters differ from the baseline's."""
+    """One cell at one seed. `changes`: how its parameters differ from the baseline's, at the same value if tuned."""
 
     study: str
     cell: str
@@ -58,7 +66,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study with its cells, the baseline first, and its runs, cell by cell."""
+    """A study with its cells, the baseline first, and its runs, cell by cell; those of the grid come last."""
 
     study: Study
     name: str
@@ -66,6 +74,19 @@ class StudyPlan:
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...]
     runs: tuple[PlannedRun, ...]
+    tuned: tuple[TunedCell, ...] = ()
+    tuned_seeds: tuple[int, ...] = ()
+    own_value: Any = None  # of the tuned parameter, all else equal
+
+    @property
+    def tuned_parameter(self) -> str:
+        """What the grid is of; "" without one."""
+        return self.study.tune.parameter if self.study.tune else ""
+
+    @property
+    def all_cells(self) -> tuple[Cell, ...]:
+        """The cells, then those of the grid."""
+        return (*self.cells, *(tuned.cell for tuned in self.tuned))
 
     @property
     def baseline(self) -> Cell:
@@ -102,6 +123,7 @@ def plan_study(
     source = read_source(params_path or Path(root) / "params.yaml", preset)
     common = dict(overrides or {})
     cells = cells_of(study)
+    tune = check_tune(study, cells)
     _check_common(study, cells, common)
     cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
     resolved = [_resolve(study, cell, source) for cell in cells]
@@ -121,16 +143,34 @@ def plan_study(
             if other != place:
                 raise _overlap(study, cells[other], cell, flat[other], flat[place])
             runs.append(PlannedRun(study.name, cell.name, seed, params, plan, changes))
-    return StudyPlan(study, study.name, Path(path), tuple(kept), chosen, tuple(runs))
+    if tune is None:
+        return StudyPlan(study, study.name, Path(path), tuple(kept), chosen, tuple(runs))
+    own = own_value(study, tune, flat[0][tune.parameter])
+    tuned = tuned_cells(study, tune, own, kept)
+    tuned_seeds = tuple(seed for seed in tune.seeds if seed in chosen)
+    keys = {run.run_key: run.cell for run in runs}
+    for cell, _, value in tuned:
+        params = _resolve(study, cell, source)
+        for seed in tuned_seeds:
+            plan = plan_run(params, cell.arm, seed)
+            if plan.run_key in keys:
+                message = f"cells '{keys[plan.run_key]}' and '{cell.name}' are the same run; leave {show(value)} out"
+                raise study.problem(f"tune.values: {message}", *cell.places[tune.parameter])
+            keys[plan.run_key] = cell.name
+            runs.append(PlannedRun(study.name, cell.name, seed, params, plan, cell.changes))
+    return StudyPlan(study, study.name, Path(path), tuple(kept), chosen, tuple(runs), tuple(tuned), tuned_seeds, own)
 
 
 def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
     """Write run.json of every run and the study's study.json."""
     runs = Path(root) / "runs"
-    members = []
+    members: list[StudyRun] = []
+    of_grid: list[StudyRun] = []
+    tuned = {tuned.cell.name for tuned in plan.tuned}
     for run in plan.runs:
         record_run(runs, run.plan, run.params)
-        members.append(StudyRun(run.cell, run.seed, run.run_key, run.name))
+        which = of_grid if run.cell in tuned else members
+        which.append(StudyRun(run.cell, run.seed, run.run_key, run.name))
     axes = {}
     if plan.study.mode == "product":
         axes = {
@@ -147,9 +187,26 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         metrics=tuple(plan.study.metrics),
         axes=axes,
         source=_relative(plan.path, Path(root)),
+        tuning=_tuning(plan, tuple(of_grid)),
     )
     write_study_record(runs, record)
     return record
+
+
+def _tuning(plan: StudyPlan, runs: tuple[StudyRun, ...]) -> StudyTuning | None:
+    """The grid for study.json."""
+    tune = plan.study.tune
+    if tune is None:
+        return None
+    return StudyTuning(
+        tune.parameter,
+        tuple(tune.values),
+        plan.own_value,
+        tune.by,
+        plan.tuned_seeds,
+        tuple(TunedStudyCell(one.cell.name, one.cell.title, one.of, one.value) for one in plan.tuned),
+        runs,
+    )
 
 
 def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) -> None:
@@ -161,6 +218,9 @@ def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) ->
             raise UserError(f"--set {key}: not for a study; {remedy}")
         if key not in names:
             raise UserError(f"--set {key}: unknown parameter '{key}'; the nearest valid one is '{nearest(key, names)}'")
+        if study.tune is not None and key == study.tune.parameter:
+            message = f"'tune' varies '{key}', which --set {key} would undo; leave it away"
+            raise study.problem(message, "tune", "parameter")
         for cell in cells:
             if key in cell.places:
                 message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it away"

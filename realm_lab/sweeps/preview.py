@@ -16,9 +16,11 @@ from rich.table import Table
 from realm_lab.config import show
 from realm_lab.core.files import read_json
 from realm_lab.parameters import Params
+from realm_lab.sweeps.design import Cell
 from realm_lab.sweeps.plan import PlannedRun, StudyPlan
 from realm_lab.sweeps.state import Condition, RunState, StageStates
 from realm_lab.sweeps.tasks import Task, tasks_of
+from realm_lab.sweeps.tuning import TunedCell
 from realm_lab.tracking.run_dir import KEY_LENGTH, run_record_paths
 
 CONDITIONS: tuple[Condition, ...] = ("COMPLETE", "RUNNING", "PREEMPTED", "LOST", "FAILED", "PENDING")
@@ -64,7 +66,7 @@ class Times:
 def plan_as_json(plan: StudyPlan, root: Path) -> list[dict[str, Any]]:
     """What `--dry-run --json` prints: one entry a run with its state and what its cell sets over params.yaml."""
     states = StageStates(root)
-    overrides = {cell.name: cell.overrides for cell in plan.cells}
+    overrides = {cell.name: cell.overrides for cell in plan.all_cells}
     return [
         {
             "study": plan.name,
@@ -90,15 +92,16 @@ def show_plan(plan: StudyPlan, root: Path, console: Console) -> None:
     of_cell: dict[str, list[PlannedRun]] = {}
     for run in plan.runs:
         of_cell.setdefault(run.cell, []).append(run)
-    for place, cell in enumerate(plan.cells):
-        runs = of_cell[cell.name]
+    tuned = {one.cell.name: one for one in plan.tuned}
+    for cell in plan.all_cells:
+        runs = of_cell.get(cell.name, [])
         found = [states.run(run.plan) for run in runs]
         counts = Counter(state.state for state in found)
         said = ", ".join(f"{counts[state]} {state.lower()}" for state in CONDITIONS if counts[state])
         seeds = ", ".join(str(run.seed) for run in runs)
         table.add_row(
             f"{cell.name}\n{cell.title}" if cell.title != cell.name else cell.name,
-            _differs(plan, place),
+            _differs(plan, cell, tuned.get(cell.name)),
             seeds,
             said,
             time_in_words(_to_go(runs, found, times, spent)),
@@ -179,29 +182,44 @@ def _to_go(runs: list[PlannedRun], found: list[RunState], times: Times, spent: s
     return _total(seconds)
 
 
-def _differs(plan: StudyPlan, place: int) -> str:
-    cell = plan.cells[place]
-    if not place:
+def _differs(plan: StudyPlan, cell: Cell, tuned: TunedCell | None) -> str:
+    if cell.name == plan.baseline.name:
         return "(the baseline)"
+    at = [] if tuned is None else [f"grid: {plan.tuned_parameter} = {show(tuned.value)}"]
     arm = [] if cell.arm == plan.baseline.arm else [f"arm = {cell.arm}"]
-    return "\n".join([*arm, *(f"{name} = {show(value)}" for name, value in cell.changes.items())])
+    return "\n".join([*at, *arm, *(f"{name} = {show(value)}" for name, value in cell.changes.items())])
 
 
 def _summary(plan: StudyPlan, tasks: list[Task], times: Times) -> str:
-    runs, cells = len(plan.runs), len(plan.cells)
-    said = f"{runs} runs of {cells} cells; {len(tasks)} tasks to do" if tasks else f"{runs} runs, all complete"
+    runs, cells = len(plan.runs), f"{len(plan.cells)} cells"
+    grid = _grid(plan)
+    if plan.tuned:
+        cells += f", {sum(len(plan.of(one.cell.name)) for one in plan.tuned)} of them of the grid"
+    said = f"{runs} runs of {cells}; {len(tasks)} tasks to do" if tasks else f"{runs} runs, all complete"
     if not tasks:
-        return said
+        return f"{said}{grid}"
     settings = plan.study.launcher.get("local", {}).get("processes")
     workers = settings if isinstance(settings, int) and settings > 0 else os.cpu_count() or 1
     total = _total([times.task(task) for task in tasks])
     if total is None:
-        return f"{said}; time unknown: no stage of every kind has finished with this preset yet"
+        return f"{said}; time unknown: no stage of every kind has finished with this preset yet{grid}"
     together = time_in_words(wall_seconds(tasks, times, workers))
     said += f": about {time_in_words(total)} for one worker, {together} for {workers}"
     if plan.study.budget is not None:
         said += f"; budget {plan.study.budget.device_hours:g} device hours"
-    return said
+    return said + grid
+
+
+def _grid(plan: StudyPlan) -> str:
+    """A line on what is searched for each cell, and for which it is not."""
+    tune = plan.study.tune
+    if tune is None:
+        return ""
+    values = ", ".join(map(show, tune.values))
+    seeds = ", ".join(map(str, plan.tuned_seeds)) or "none of the chosen ones"
+    said = f"\ngrid: {tune.parameter} in {values}, seeds {seeds}; the best by {tune.by} on dev entities"
+    left = [cell.name for cell in plan.cells if cell.arm == "warm_start"]
+    return f"{said}; not pre-trained, so the same at every value: {', '.join(left)}" if left else said
 
 
 def _steps(stage: str, params: Params) -> int | None:

@@ -60,9 +60,9 @@ def members_of_plan(plan: StudyPlan) -> list[Member]:
 
 
 def members_of_record(root: Path, record: StudyRecord) -> list[Member]:
-    """The runs of a study as it was swept last."""
+    """The runs of a study as it was swept last, those of its grid included."""
     found = []
-    for run in record.runs:
+    for run in record.everything().runs:
         described = record.record(Path(root) / "runs", run)
         stages = {stage: folder.rpartition("-")[2] for stage, folder in record.cut(described.stages).items()}
         plan = Plan(described.label, described.seed, described.inputs["corpus"], stages)

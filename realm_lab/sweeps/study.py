@@ -41,6 +41,17 @@ METRICS = (
     "index_staleness_steps",
     "wall_seconds",
 )
+# Curves of pre-training, on dev entities alone, by which one value of a parameter can be better than another.
+CHOSEN_BY = (
+    "cloze_exact_match",
+    "cloze_log_likelihood",
+    "recall_at_1",
+    "recall_at_5",
+    "recall_at_20",
+    "retrieval_utility",
+    "retrieval_utility_top1",
+    "retrieval_utility_best",
+)
 Seeds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
 Point = dict[str, Any]
 
@@ -69,6 +80,19 @@ class Budget(Part):
 
     device_hours: Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
     """Hours of one device (or core) for all that is still to do; a plan estimated above it is refused."""
+
+
+class Tune(Part):
+    """The same small grid for every cell that pre-trains: the study is reported at each cell's best value as well."""
+
+    parameter: str
+    """A parameter of pre-training that no cell changes, such as `pretrain.retriever.learning_rate`."""
+    values: Annotated[list[Any], Field(min_length=2)]
+    """Its values; the one that the cells have anyway is one of them."""
+    seeds: Seeds
+    """Of the study's seeds, those that every value is run with; the best values are compared on them alone."""
+    by: str = "cloze_exact_match"
+    """A curve of pre-training, on dev entities: the best value has the highest mean over the seeds at the end of it."""
 
 
 class StudyFile(Part):
@@ -139,6 +163,8 @@ class Study(StudyFile):
     """Combinations of points that are left out, such as `{refresh: never, pretrain.candidates: [4, 6]}`."""
     metrics: list[str] = ["exact_match", "recall_at_5", "retrieval_utility_end"]
     """What is compared, the most important first."""
+    tune: Tune | None = None
+    """A grid that is searched for each cell, so that the study is reported at each cell's best value as well."""
     budget: Budget | None = None
     """What the study may cost."""
 
@@ -165,6 +191,8 @@ def load_study(path: Path | str) -> Study:
     check_keys(document, Study, path, document, ())
     if isinstance(document.get("budget"), dict):
         check_keys(document["budget"], Budget, path, document, ("budget",))
+    if isinstance(document.get("tune"), dict):
+        check_keys(document["tune"], Tune, path, document, ("tune",))
     cells = document.get("cells")
     for name, cell in (cells if isinstance(cells, dict) else {}).items():
         if isinstance(cell, dict):
@@ -323,6 +351,9 @@ def explain_problem(problem: Any, path: Path, document: Any) -> str:
             "seeds": "list the seeds, such as [0, 1, 2, 3, 4, 5]",
             "space": "say which parameters to search, NAME: {low: ..., high: ...} or {choices: [...]}",
             "baseline": "name the cell that the others are compared with",
+            "tune.parameter": "name the parameter, such as pretrain.retriever.learning_rate",
+            "tune.values": "list the values that every cell is run at",
+            "tune.seeds": "list the seeds of the study that each value is run with",
         }
         return f"{where}: '{key}' is missing; {remedies.get(key, 'add it')}"
     message = problem["msg"].removeprefix("Value error, ")

@@ -16,23 +16,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from realm_lab.core.process import autocast
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import encode_batch_plain
 from realm_lab.errors import UserError
-from realm_lab.evaluation.answering import answer_questions
-from realm_lab.models.inputs import join
+from realm_lab.evaluation.answering import answer_questions, read_answers
+from realm_lab.evaluation.filling import best_filling, word_log_probs
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import candidate_log_probs, retrieval_utility
 from realm_lab.parameters import Params
 from realm_lab.retrieval.retriever import NULL, Retriever
 from realm_lab.runs import LABELS, plan_run
+from realm_lab.systems.bm25 import Bm25
 from realm_lab.systems.context import Context
 from realm_lab.systems.initial import initial_state
 
 MASK = "[MASK]"
 MAX_MASKED_WORDPIECES = 6
-BEAM = 8
 
 
 def open_run(params: Params, root: Path, seed: int, label: str) -> Context:
@@ -42,21 +41,37 @@ def open_run(params: Params, root: Path, seed: int, label: str) -> Context:
     return Context(params, plan_run(params, label, seed), root)
 
 
-def ask(question: str, params: Params, root: Path, seed: int, label: str, k: int = 5, as_json: bool = False) -> None:
+def ask(
+    question: str,
+    params: Params,
+    root: Path,
+    seed: int,
+    label: str,
+    k: int = 5,
+    as_json: bool = False,
+    retriever_name: str = "run",
+) -> None:
     """Print the answer, and of each passage its span, p(z|x), p(y|z,x) and utility.
 
-    The reader's probability is that of the passage's best span among all its spans.
+    The reader's probability is that of the passage's best span among all its spans. With `bm25` in the place of the
+    run's own retriever p(z|x) is the softmax of BM25's scores.
     """
     if not question.strip():
         raise UserError("the question is empty")
     context = open_run(params, root, seed, label)
     wide = params.model_copy(update={"finetune": params.finetune.model_copy(update={"candidates": k})})
     reader, embedder, _ = context.load_models("finetune")
-    retriever = context.retriever(embedder)
-    retriever.refresh(0)
     query = encode_batch_plain(context.tokenizer, [question])[0].ids[: params.corpus.sentence_length - 2]
     tokens = [np.array(query, np.int64)]
-    answer = answer_questions(wide, retriever, reader, context.tokenizer, context.special, tokens)[0]
+    models = (reader, context.tokenizer, context.special)
+    if retriever_name == "bm25":
+        rows_1K, scores_1K = Bm25(context.passages).search_scored([question], k)
+        scores = torch.from_numpy(scores_1K).to(context.device)
+        answer = read_answers(wide, context.passages, *models, tokens, rows_1K, scores)[0]
+    else:
+        retriever = context.retriever(embedder)
+        retriever.refresh(0)
+        answer = answer_questions(wide, retriever, *models, tokens)[0]
     utilities = _answer_utilities(context, tokens[0], [candidate.row for candidate in answer.candidates], answer)
     rows = [
         {
@@ -147,18 +162,7 @@ def _fill_length(
     rows = [int(row) for row in rows_BK[0] if row >= NULL]
     log_prior = candidate_log_probs(retriever.score(query_BD, np.array([rows])))[0]
     log_words_KMV = _words(context, reader, tokens, at, rows)
-    # p(y|z,x) is a product over positions (section 3.2), so the best marginal filling is searched among combinations
-    # of the words that are likely under some passage.
-    beams: list[tuple[list[int], torch.Tensor]] = [([], torch.zeros(len(rows), device=log_prior.device))]
-    for place in range(length):
-        grown = []
-        for words, log_reader in beams:
-            marginal_V = (log_prior[:, None] + log_reader[:, None] + log_words_KMV[:, place]).logsumexp(0)
-            for word in marginal_V.topk(BEAM).indices.tolist():
-                grown.append(([*words, word], log_reader + log_words_KMV[:, place, word]))
-        grown.sort(key=lambda beam: -float((log_prior + beam[1]).logsumexp(0)))
-        beams = grown[:BEAM]
-    words, log_reader = beams[0]
+    words, log_reader = best_filling(log_prior, log_words_KMV)
     utility = retrieval_utility(log_reader[None], log_reader[None, 0])[0]
     marginal = float((log_prior + log_reader).logsumexp(0))
     candidates: list[dict[str, Any]] = []
@@ -187,13 +191,7 @@ def _fill_length(
 
 def _words(context: Context, reader: Reader, tokens: np.ndarray, at: np.ndarray, rows: list[int]) -> torch.Tensor:
     """log p(w|z,x) at each masked position, [K, M, V]."""
-    empty = np.empty(0, np.int64)
-    bodies = [context.passages.bodies[row] if row >= 0 else empty for row in rows]
-    corpus = context.params.corpus
-    batch = join([tokens] * len(rows), bodies, context.special, corpus.sentence_length + corpus.passage_length)
-    at_KM = torch.from_numpy(at + 1).expand(len(rows), -1).to(context.device)
-    with torch.no_grad(), autocast(context.device, context.params.model.precision):
-        return reader.word_log_probs(reader.masked_hidden(batch.to(context.device), at_KM))
+    return word_log_probs(context.params, reader, context.passages, context.special, tokens, at, rows)
 
 
 def _read(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import bm25s
 import numpy as np
@@ -11,25 +12,57 @@ import Stemmer
 from realm_lab.corpus.store import Passages
 
 K1, B = 0.9, 0.4  # Anserini's, as in the open-domain question-answering literature
+LUCENE_STOP_WORDS = (
+    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
+    "to was will with"
+)  # the 33 of Lucene's EnglishAnalyzer, which Anserini uses
 
 
-class Bm25:
-    """An index over title and body, English stems and stop words."""
+class Analysis(NamedTuple):
+    """How a text becomes terms."""
 
-    def __init__(self, passages: Passages):
-        titles, bodies = passages.text.column("title"), passages.text.column("body")
-        texts = [f"{title} {body}" for title, body in zip(titles, bodies, strict=True)]
-        self._stemmer = Stemmer.Stemmer("english")
+    words: str  # expression of a word
+    stop_words: str | tuple[str, ...]  # a list known to bm25s, or the words
+    stems: str  # algorithm of the Snowball library
+
+
+PLAIN = Analysis(r"(?u)\b\w\w+\b", "en", "english")  # words of two letters or more, Porter 2
+LUCENE = Analysis(r"(?u)\b\w+\b", tuple(LUCENE_STOP_WORDS.split()), "porter")  # Anserini's, whose figures are published
+
+
+class Bm25Texts:
+    """An index over texts."""
+
+    def __init__(self, texts: Sequence[str], analysis: Analysis = PLAIN):
+        self._analysis = analysis
+        self._stemmer = Stemmer.Stemmer(analysis.stems)
         self._size = len(texts)
         self._index = bm25s.BM25(k1=K1, b=B)
         self._index.index(self._tokens(texts), show_progress=False)
 
     def _tokens(self, texts: Sequence[str]) -> bm25s.tokenization.Tokenized:
-        return bm25s.tokenize(list(texts), stopwords="en", stemmer=self._stemmer, show_progress=False)
+        words, stop_words, _ = self._analysis
+        stop = list(stop_words) if isinstance(stop_words, tuple) else stop_words
+        return bm25s.tokenize(
+            list(texts), stopwords=stop, stemmer=self._stemmer, token_pattern=words, show_progress=False
+        )
 
     def search(self, questions: Sequence[str], depth: int) -> np.ndarray:
-        """Rows of the best `depth` passages of each question, int64 [questions, depth], -1 beyond the corpus."""
+        """Rows of the best `depth` texts of each question, int64 [questions, depth], -1 beyond the corpus."""
+        return self.search_scored(questions, depth)[0]
+
+    def search_scored(self, questions: Sequence[str], depth: int) -> tuple[np.ndarray, np.ndarray]:
+        """The rows with their scores, float32, -inf beyond the corpus."""
         rows = np.full((len(questions), depth), -1, np.int64)
-        found, _ = self._index.retrieve(self._tokens(questions), k=min(depth, self._size), show_progress=False)
-        rows[:, : found.shape[1]] = found
-        return rows
+        scores = np.full((len(questions), depth), -np.inf, np.float32)
+        found, values = self._index.retrieve(self._tokens(questions), k=min(depth, self._size), show_progress=False)
+        rows[:, : found.shape[1]], scores[:, : found.shape[1]] = found, values
+        return rows, scores
+
+
+class Bm25(Bm25Texts):
+    """An index over the titles and bodies of passages."""
+
+    def __init__(self, passages: Passages, analysis: Analysis = PLAIN):
+        titles, bodies = passages.text.column("title"), passages.text.column("body")
+        super().__init__([f"{title} {body}" for title, body in zip(titles, bodies, strict=True)], analysis)

@@ -149,6 +149,10 @@ class StageRun:
             self._last_beat = now
             self._write(self._current)
 
+    def expect(self, total_steps: int) -> None:
+        """Correct how many steps there will be; told with the next heartbeat."""
+        self._current = replace(self._now(), total_steps=int(total_steps))
+
     def flag(self, name: str) -> None:
         """Add a warning such as "collapsed" to the status, once."""
         current = self._now()

@@ -58,6 +58,8 @@ def run_tags(
         tags["realm.changes"] = in_words(differences(place.cell, place.baseline))
         if place.cell.paper:
             tags["realm.paper"] = place.cell.paper
+        if place.tuned:
+            tags["realm.tuned"] = place.tuned
     if source:
         tags["mlflow.source.git.commit"] = source["git_commit"]
     if jobs:
@@ -100,6 +102,8 @@ def _place_in_words(record: RunRecord, place: Place) -> str:
     if place.cell == place.baseline:
         return f"{text}, the baseline"
     changes = in_words(differences(place.cell, place.baseline))
+    if place.tuned:
+        return f"{text}: {_code(place.tuned)}; differs from the baseline at that value by {_code(changes)}"
     return f"{text}; differs from the baseline `{place.baseline.name}` by {_code(changes)}"
 
 

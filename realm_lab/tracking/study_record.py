@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -49,8 +49,46 @@ class StudyRun:
 
 
 @dataclass(frozen=True)
+class TunedStudyCell:
+    """A cell of the study, `of`, at another value of the tuned parameter; `name` is that of its runs."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: str
+    title: str
+    of: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class StudyTuning:
+    """The grid that every cell that pre-trains is run on, besides being run as it is.
+
+    `own` is the value that the study's cells have, `by` the curve of pre-training on dev entities whose mean over
+    `seeds` at the end says which value is best. `cells` and `runs` are those of the other values.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    parameter: str
+    values: tuple[Any, ...]
+    own: Any
+    by: str
+    seeds: tuple[int, ...]
+    cells: tuple[TunedStudyCell, ...]
+    runs: tuple[StudyRun, ...]
+
+    def name_at(self, cell: str, value: Any) -> str:
+        """What the runs of a cell at a value are called."""
+        return next((tuned.name for tuned in self.cells if tuned.of == cell and tuned.value == value), cell)
+
+
+@dataclass(frozen=True)
 class StudyRecord:
-    """study.json: the design of a study and its runs, baseline first."""
+    """study.json: the design of a study and its runs, baseline first.
+
+    `cells` and `runs` are all else equal; what `tuning` adds to them is in `everything()` as well.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -64,11 +102,30 @@ class StudyRecord:
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameter or title -> its points, for a product
     source: str = ""  # the study's file, relative to the project
     last_stage: str = ""  # where its runs end, if that is before evaluate: a search may need no fine-tuning
+    tuning: StudyTuning | None = None
     format: int = FORMAT
 
     def cell(self, name: str) -> StudyCell:
         """The cell of that name."""
         return next(cell for cell in self.cells if cell.name == name)
+
+    def everything(self) -> StudyRecord:
+        """The study with the cells and runs of its grid among its own.
+
+        What such a cell changes is said against the baseline at the same value.
+        """
+        if self.tuning is None:
+            return self
+        tuned = [
+            StudyCell(cell.name, cell.title, self.cell(cell.of).arm, self.cell(cell.of).changes)
+            for cell in self.tuning.cells
+        ]
+        return replace(self, cells=(*self.cells, *tuned), runs=(*self.runs, *self.tuning.runs), tuning=None)
+
+    def tuned_from(self, name: str) -> TunedStudyCell | None:
+        """What a cell of the grid is a version of; None for the study's own cells."""
+        tuned = self.tuning.cells if self.tuning else ()
+        return next((cell for cell in tuned if cell.name == name), None)
 
     def of(self, cell: str) -> list[StudyRun]:
         """The runs of a cell, by seed."""
@@ -99,7 +156,7 @@ def write_study_record(runs: Path, record: StudyRecord) -> Path:
     Raises:
         UserError: a name that is no folder name.
     """
-    for name in (record.name, *(cell.name for cell in record.cells)):
+    for name in (record.name, *(cell.name for cell in record.everything().cells)):
         if not re.fullmatch(r"\w[\w.=,+-]*", name):
             raise UserError(f"study '{record.name}': name '{name}': use letters, digits and . _ = , + - only")
     path = study_folder(runs, record.name) / "study.json"

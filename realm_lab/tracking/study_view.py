@@ -23,6 +23,7 @@ from realm_lab.tracking.view import (
     in_words,
     milliseconds,
     run_color,
+    show,
 )
 
 UNPLANNED = "unplanned"  # where runs are shown that no study mentions
@@ -65,8 +66,9 @@ def read_groups(runs: Path, problems: list[str]) -> list[Group]:
             problems.append(str(error))
             continue
         groups.append(Group(study.name, study, tuple(_members(study, records))))
-        planned |= {run.run for run in study.runs}
-        problems += [f"{path}: no run {run.run}; plan the study again" for run in study.runs if run.run not in folders]
+        asked = study.everything().runs
+        planned |= {run.run for run in asked}
+        problems += [f"{path}: no run {run.run}; plan the study again" for run in asked if run.run not in folders]
     left = [record for name, record in records.items() if name not in planned]
     if left:
         groups.append(Group(UNPLANNED, None, tuple(_unplanned(left))))
@@ -74,16 +76,26 @@ def read_groups(runs: Path, problems: list[str]) -> list[Group]:
 
 
 def _members(study: StudyRecord, records: Mapping[str, RunRecord]) -> list[Member]:
-    cells = {cell.name: (rank, cell) for rank, cell in enumerate(study.cells)}
-    seeds = sorted({run.seed for run in study.runs})
+    whole = study.everything()
+    cells = {cell.name: (rank, cell) for rank, cell in enumerate(whole.cells)}
+    seeds = sorted({run.seed for run in whole.runs})
     members = []
-    for run in study.runs:
+    for run in whole.runs:
         if run.run in records and run.cell in cells and study.baseline in cells:
             rank, cell = cells[run.cell]
-            place = Place(study.name, cell, cells[study.baseline][1], run_color(rank, seeds.index(run.seed)))
+            color = run_color(rank, seeds.index(run.seed))
+            place = Place(study.name, cell, cells[study.baseline][1], color, _tuned(study, run.cell))
             record = records[run.run]
             members.append(Member(replace(record, stages=study.cut(record.stages)), place))
     return members
+
+
+def _tuned(study: StudyRecord, cell: str) -> str:
+    """For example "realm at pretrain.retriever.learning_rate = 0.0003" for a cell of the study's grid."""
+    tuned = study.tuned_from(cell)
+    if tuned is None or study.tuning is None:
+        return ""
+    return f"{tuned.of} at {in_words({study.tuning.parameter: tuned.value})}"
 
 
 def _unplanned(records: list[RunRecord]) -> list[Member]:
@@ -97,8 +109,9 @@ def _unplanned(records: list[RunRecord]) -> list[Member]:
 def read_study(runs: Path, study: StudyRecord, members: tuple[Member, ...], statuses: Statuses) -> View:
     """A study as a whole: its design, how far it is, its tables and what was reported of it.
 
-    `statuses`: run's folder name -> stage -> status. Only `members` are in the tables.
+    `statuses`: run's folder name -> stage -> status. Only `members` are in the tables, those of the grid included.
     """
+    tuning, study = study.tuning, study.everything()
     known = [status for member in members for status in statuses[member.record.name].values()]
     state = _state(study, [state_of(statuses[member.record.name]) for member in members])
     started = [status.started_at for status in known if status.started_at]
@@ -134,6 +147,8 @@ def read_study(runs: Path, study: StudyRecord, members: tuple[Member, ...], stat
         "source": study.source or "none",
     }
     params |= {f"axes.{name}": ", ".join(points) for name, points in study.axes.items()}
+    if tuning is not None:
+        params |= {f"tune.{tuning.parameter}": ", ".join(map(show, tuning.values)), "tune.by": tuning.by}
     return View(
         key=STUDY_KEY,
         name=study.name,

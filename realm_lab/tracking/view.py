@@ -71,6 +71,7 @@ class Place(NamedTuple):
     cell: StudyCell | None
     baseline: StudyCell | None
     color: str
+    tuned: str = ""  # of a run of the study's grid: which cell it is of, and at which value
 
 
 def run_color(cell_rank: int, seed_rank: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,9 @@ import pytest
 from tokenizers import Tokenizer
 
 from realm_lab.corpus import files_corpus, readers
+from realm_lab.corpus.cutting import Cut, Cutter
 from realm_lab.corpus.files_corpus import FilesCorpus
+from realm_lab.corpus.records import Document
 from realm_lab.corpus.vocabulary import token_counter, train_wordpiece
 from realm_lab.errors import UserError
 from realm_lab.parameters import Corpus, Files
@@ -68,6 +71,10 @@ def corpus_of(
     return FilesCorpus(named, settings, tokenizer, updated)
 
 
+def cuts_of(corpus: FilesCorpus) -> list[Cut]:
+    return list(Cutter(corpus.cut_settings()).passages(corpus.articles(), Counter(), tagged=True))
+
+
 def articles_of(corpus: FilesCorpus) -> list[str]:
     return list(dict.fromkeys(document.article for document in corpus.documents()))
 
@@ -97,38 +104,26 @@ def test_the_later_edition_keeps_the_articles_of_the_first_and_all_new_files(
 
 
 def test_passages_hold_their_sentences_tagged(tokenizer: Tokenizer, train: str) -> None:
-    corpus = corpus_of(tokenizer, knowledge=[train])
-    passage, sentences = next(corpus.passages())
-    assert (passage.id, passage.title, passage.document, passage.article) == (
-        "Train_0#0/0",
-        "Train 0",
-        "Train_0#0",
-        "Train_0",
-    )
-    assert [sentence.text for sentence in sentences] == ["Kraków0 lies there.", "People like it in 1969.", "[MASK] it."]
-    assert {(sentence.passage, sentence.article) for sentence in sentences} == {("Train_0#0/0", "Train_0")}
-    tagged = [[sentence.text[start:end] for start, end, _ in sentence.spans] for sentence in sentences]
+    cut = cuts_of(corpus_of(tokenizer, knowledge=[train]))[0]
+    assert cut.passage[:2] + cut.passage[3:] == ("Train_0#0/0", "Train 0", "Train_0#0", "Train_0")
+    assert cut.sentences == ["Kraków0 lies there.", "People like it in 1969.", "[MASK] it."]
+    tagged = [[text[a:b] for a, b, _ in spans] for text, spans in zip(cut.sentences, cut.spans, strict=True)]
     assert tagged == [["Kraków0"], ["1969"], ["MASK"]]
 
 
 def test_the_context_of_a_sentence_is_its_article(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = write_squad(tmp_path / "a.json", {"A": ["Warsaw is large.", "They left Warsaw."], "B": ["Kielce is not."]})
-    spans = [
-        len(sentence.spans)
-        for _, sentences in corpus_of(tokenizer, knowledge=[path]).passages()
-        for sentence in sentences
-    ]
-    assert spans == [1, 1, 0]
+    cuts = cuts_of(corpus_of(tokenizer, knowledge=[path]))
+    assert [len(spans) for cut in cuts for spans in cut.spans] == [1, 1, 0]
 
 
 def test_passages_keep_to_the_length(tokenizer: Tokenizer, train: str) -> None:
-    corpus = corpus_of(tokenizer, knowledge=[train], passage_length=15)
-    passages = [passage for passage, _ in corpus.passages()]
-    assert len(passages) > 10
-    titles, bodies = zip(*((passage.title, passage.body) for passage in passages), strict=True)
+    cuts = cuts_of(corpus_of(tokenizer, knowledge=[train], passage_length=15))
+    assert len(cuts) > 10
     count = token_counter(tokenizer)
-    assert all(3 + title + body <= 15 for title, body in zip(count(list(titles)), count(list(bodies)), strict=True))
-    assert len({passage.id for passage in passages}) == len(passages)
+    titles, bodies = count([cut.passage.title for cut in cuts]), count([cut.passage.body for cut in cuts])
+    assert all(3 + title + body <= 15 for title, body in zip(titles, bodies, strict=True))
+    assert len({cut.passage.id for cut in cuts}) == len(cuts)
 
 
 def test_reading_again_gives_the_same_and_counts_nothing_twice(
@@ -137,10 +132,40 @@ def test_reading_again_gives_the_same_and_counts_nothing_twice(
     lines = tmp_path / "more.jsonl"
     lines.write_text('{"id": "Train_0#0", "text": "Same id."}\n{"text": " "}\n')
     corpus = corpus_of(tokenizer, knowledge=[train, str(lines)])
-    first = list(corpus.passages())
+    first = list(corpus.documents())
     assert corpus.dropped == {readers.DROPPED_DUPLICATE_DOCUMENT: 1, readers.DROPPED_EMPTY_TEXT: 1}
-    assert list(corpus.passages()) == first
+    assert list(corpus.documents()) == first
     assert corpus.dropped == {readers.DROPPED_DUPLICATE_DOCUMENT: 1, readers.DROPPED_EMPTY_TEXT: 1}
+
+
+TITLES = (
+    "List of towns", "Lists", "A list of", "Index of things", "Outline of Oslo", "Mercury (disambiguation)", "Oslo"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kinds", "kept"),
+    [
+        (["list", "index", "outline", "disambiguation"], {"Lists", "A list of", "Oslo"}),
+        (["list"], set(TITLES) - {"List of towns"}),
+        ([], set(TITLES)),
+    ],
+)
+def test_pages_that_are_no_articles_are_dropped_and_counted(tmp_path: Path, kinds: list[str], kept: set[str]) -> None:
+    path = tmp_path / "wiki.jsonl"
+    path.write_text("".join(json.dumps({"title": title, "text": "Some text."}) + "\n" for title in TITLES))
+    read: list[dict[str, Any]] = [{"knowledge": [str(path)]}, {"knowledge": ["unread"], "pretrain": [str(path)]}]
+    for files in read:
+        corpus = corpus_of(None, drop_pages=kinds, **files)
+        articles = corpus.pretrain_articles() or corpus.articles()
+        assert {document.title for article in articles for document in article} == kept
+        assert corpus.dropped == {f"document: {kind} page": 1 for kind in kinds}
+
+
+def test_a_long_article_is_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_corpus, "MOST_CHARACTERS", 100)
+    documents = (Document(str(number), "T", "x" * 30, "same") for number in range(1000))
+    assert [len(article) for article in files_corpus.neighbours(documents)] == [4] * 250
 
 
 def test_questions_of_articles_left_out_are_left_out_before_sampling(
@@ -158,7 +183,11 @@ def test_questions_of_articles_left_out_are_left_out_before_sampling(
     assert [question.id for question in corpus.questions("test")] == ["Dev_0-0-0", "Dev_1-0-0", "Dev_2-0-1"]
     assert list(corpus.questions("dev")) == []
     assert list(corpus.questions("train")) == asked
-    assert corpus.dropped == {files_corpus.DROPPED_NOT_IN_CORPUS: 12, files_corpus.DROPPED_SAMPLED: 4 + 5}
+    assert corpus.dropped == {
+        files_corpus.DROPPED_NOT_IN_CORPUS: 12,
+        files_corpus.DROPPED_SAMPLED: 4 + 5,
+        files_corpus.DROPPED_BEYOND_LIMIT: 6,
+    }
 
 
 def test_questions_from_elsewhere_stay_with_their_document_unknown(tokenizer: Tokenizer, train: str, dev: str) -> None:
@@ -168,10 +197,19 @@ def test_questions_from_elsewhere_stay_with_their_document_unknown(tokenizer: To
 
 
 def test_separate_pretraining_corpus(tokenizer: Tokenizer, train: str, dev: str) -> None:
-    assert corpus_of(tokenizer, knowledge=[train]).pretrain_sentences() is None
-    sentences = corpus_of(tokenizer, knowledge=[train], pretrain=[dev]).pretrain_sentences()
-    assert sentences is not None
-    assert next((s.text, s.passage, s.article) for s in sentences) == ("Oslo0 is a city.", None, "Dev_0")
+    assert corpus_of(tokenizer, knowledge=[train]).pretrain_articles() is None
+    articles = corpus_of(tokenizer, knowledge=[train], pretrain=[dev]).pretrain_articles()
+    assert articles is not None
+    assert next(articles)[0].text == "Oslo0 is a city."
+
+
+def test_documents_that_are_known_need_no_reading(tokenizer: Tokenizer, train: str) -> None:
+    corpus = corpus_of(tokenizer, knowledge=[train], questions_train=[train])
+    assert corpus.asked_documents() == {document.id for document in corpus.documents()}
+    corpus = corpus_of(tokenizer, knowledge=[train], questions_train=[train])
+    corpus._knowledge = ["is not opened"]
+    asked = list(corpus.questions("train", {"Train_0#0"}))
+    assert {question.document for question in asked} == {"Train_0#0", None}
 
 
 def test_digest_follows_bytes_and_parameters_not_paths(
@@ -216,10 +254,12 @@ def test_real_squad_is_cut_within_the_length() -> None:
     assert len({name.split("#")[0] for name in bodies}) == 62
     count = token_counter(tokenizer)
     long = 0
-    for passage, sentences in corpus.passages():
+    dropped: Counter[str] = Counter()
+    for cut in Cutter(corpus.cut_settings()).passages(corpus.articles(), dropped, tagged=False):
+        passage = cut.passage
         assert passage.body in bodies[passage.document]
         title, body = count([passage.title, passage.body])
         long += 3 + title + body > 96
-        assert len(sentences) == 1 or 3 + title + body <= 96
-    assert long == corpus.dropped["passage: longer than the limit, cut when encoded"]
+        assert len(cut.sentences) == 1 or 3 + title + body <= 96
+    assert long == dropped["passage: longer than the limit, cut when encoded"]
     assert len(list(corpus.questions("test"))) == 7150

@@ -15,8 +15,10 @@ from tokenizers import Tokenizer
 
 from realm_lab.core.files import digest
 from realm_lab.corpus import prepare as prepare_module
+from realm_lab.corpus import prepare_toy
 from realm_lab.corpus.answers import holds_answer, normalise_answer
-from realm_lab.corpus.prepare import MIN_SENTENCE_WORDPIECES, corpus_inputs, prepare
+from realm_lab.corpus.cutting import MIN_SENTENCE_WORDPIECES
+from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.store import NO_ROW, Manifest, PreparedCorpus, Sentences
 from realm_lab.corpus.toy_world import SPLITS, ToyWorld
 from realm_lab.corpus.vocabulary import load_tokenizer
@@ -237,7 +239,7 @@ def test_an_interrupted_preparation_keeps_what_was_there(
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepare_module, "_write_articles", full)
+    monkeypatch.setattr(prepare_toy, "_write_articles", full)
     with pytest.raises(OSError, match="No space left"):
         prepare(tiny.params(), tmp_path / "corpus", 0)
     assert tree(tmp_path / "corpus") == before

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +14,7 @@ from hypothesis import strategies as st
 from realm_lab.corpus import salient_spans
 from realm_lab.corpus.dates import find_dates
 from realm_lab.corpus.records import Span
-from realm_lab.corpus.salient_spans import find_tagger, register_tagger, tag
+from realm_lab.corpus.salient_spans import find_tagger, merge_spans, register_tagger, tag, tagger_digest
 from realm_lab.errors import UserError
 
 DATES = [
@@ -112,9 +117,61 @@ def test_spans_are_sorted_apart_and_without_outer_blanks(parts: list[str]) -> No
         place = end
 
 
+class First:
+    """Marks the first character of each text."""
+
+    def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
+        return [(Span(0, 1, "x"),) for _ in texts]
+
+
 def test_a_tagger_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(salient_spans, "TAGGERS", dict(salient_spans.TAGGERS))
-    register_tagger("first", lambda text, context: (Span(0, 1, "x"),))
-    assert find_tagger("first")("abc", "") == (Span(0, 1, "x"),)
+    register_tagger("first", First)
+    assert tag("abc", tagger="first") == (Span(0, 1, "x"),)
     with pytest.raises(UserError, match="'last' is not one of first, rule"):
         find_tagger("last")
+
+
+def test_what_makes_a_tagger_goes_to_another_process() -> None:
+    text = "In July 1969 Neil Armstrong landed."
+    tagger = pickle.loads(pickle.dumps(find_tagger("rule")))()  # noqa: S301
+    assert tagger.tag_batch([text, ""], ["", ""]) == [tag(text), ()]
+
+
+MERGES = {
+    "apart": ([(0, 4)], [(5, 9)], [(0, 4, "d"), (5, 9, "e")]),
+    "touching": ([(4, 8)], [(0, 4)], [(0, 4, "e"), (4, 8, "d")]),
+    "the longer stays": ([(0, 4)], [(0, 9)], [(0, 9, "e")]),
+    "the longer stays, whichever it is": ([(0, 13)], [(0, 4)], [(0, 13, "d")]),
+    "of equals the first group's": ([(0, 4)], [(0, 4)], [(0, 4, "d")]),
+    "crossing": ([(3, 8)], [(0, 4)], [(3, 8, "d")]),
+    "a long one takes several": ([(0, 3), (5, 8)], [(2, 7)], [(2, 7, "e")]),
+    "what a dropped one covered is free": ([(0, 9)], [(8, 13), (12, 14)], [(0, 9, "d"), (12, 14, "e")]),
+}
+
+
+@pytest.mark.parametrize("name", MERGES)
+def test_overlaps_are_resolved(name: str) -> None:
+    dates, entities, kept = MERGES[name]
+    found = merge_spans([Span(*span, "d") for span in dates], [Span(*span, "e") for span in entities])
+    assert list(found) == kept
+
+
+def test_the_digest_of_a_tagger_is_its_content(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "vocab.txt", "README.md"):
+        (folder / name).write_text("x")
+    before = tagger_digest(folder)
+    shutil.copytree(folder, tmp_path / "b")
+    (tmp_path / "b" / "README.md").write_text("y")
+    assert tagger_digest(tmp_path / "b") == before
+    for name in ("config.json", "model.safetensors", "vocab.txt"):
+        (tmp_path / "b" / name).write_text("y")
+        assert tagger_digest(tmp_path / "b") != before
+        (tmp_path / "b" / name).write_text("x")
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"tagger_model: .*a holds no config.json with safetensors"):
+        tagger_digest(folder)
+    with pytest.raises(UserError, match="tagger_model is empty"):
+        tagger_digest(None)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from realm_lab.corpus.answers import holds_answer, normalise_answer
+from realm_lab.corpus.records import AnswerKind
+from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.evaluation import recall
 from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, Ranks, rank_answers, recall_metrics, zero_shot_rows
 
@@ -42,6 +45,31 @@ def test_ranks_are_those_of_reading_every_passage(system: TinySystem) -> None:
     assert 0 < np.count_nonzero(ranks.gold) < len(questions)
     assert ranks.gold_known.all()
     assert ranks.rows_BK is rows_BK
+
+
+def test_regular_expressions_are_searched_in_the_text_itself(system: TinySystem) -> None:
+    bodies = system.passages.text.column("body")
+    generator = np.random.default_rng(1)
+    rows_BK = np.stack([generator.permutation(len(bodies))[:40] for _ in range(6)])
+    words = [body.split()[3] for body in bodies[:3]]
+    answers = [[rf"\b{words[0]}\b"], [words[1].upper(), "zzz"], [f"^{words[2]}"], ["("], ["z{3}", "("], [words[0]]]
+    kinds: list[AnswerKind] = ["regex", "regex", "regex", "regex", "regex", "text"]
+    ids = list("abcdef")
+    patterns = Patterns()
+    gold = [np.array([rows_BK[number, number]]) for number in range(6)]
+    ranks = rank_answers(rows_BK, NormalisedBodies(system.passages), answers, gold, kinds, ids, patterns)
+    expected = []
+    for rows, references, kind in zip(rows_BK.tolist(), answers, kinds, strict=True):
+        if kind == "text":
+            held = [references[0] in bodies[row].split() for row in rows]
+        else:
+            usable = [reference for reference in references if reference != "("]
+            held = [any(re.search(r, bodies[row], re.I | re.M) for r in usable) for row in rows]
+        expected.append(held.index(True) + 1 if any(held) else 0)
+    assert ranks.answer.tolist() == expected
+    assert sum(rank > 0 for rank in expected) >= 3
+    assert ranks.gold.tolist() == [1, 2, 3, 4, 5, 6]
+    assert [(problem.question, problem.pattern) for problem in patterns.problems] == [("d", "("), ("e", "(")]
 
 
 def test_the_first_of_several_counts(system: TinySystem) -> None:

@@ -173,6 +173,6 @@ def test_a_question_shows_the_prediction_and_no_utility(opened: Opened) -> None:
 
 def test_a_system_without_pre_training_is_not_called_pre_trained(opened: Opened) -> None:
     page = opened.page
-    page.locator("select[name=label]").select_option("warm_start")
+    page.locator("select[name=cell]").select_option("warm_start")
     assert page.locator(".examples button").count() == 16
     assert page.locator(".detail .where").inner_text().endswith("not pre-trained")

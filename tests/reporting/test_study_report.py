@@ -149,6 +149,7 @@ def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, make: Ma
         "curves.png",
         "cost.png",
         "staleness.png",
+        "utility_by_masking.png",
     }
     (folder / "figures" / "old.png").write_bytes(b"")
     report(tmp_path)

@@ -128,6 +128,8 @@ def test_results_follow_from_the_scores_of_each_example(line: Path, params: Para
             assert "[MASK]" in row["sentence"]
             weighted += sum(p * value for p, value in zip(probabilities, row["utility"], strict=True))
         assert results["retrieval_utility_end"] == pytest.approx(weighted / len(utility), abs=1e-4)
+        assert results["questions_dev"] == params.evaluate.questions
+        assert 0 <= results["exact_match_dev"] <= 1
         swap = results["edition_swap"]
         assert swap["follows"] + swap["stays"] + swap["wrong"] == pytest.approx(1.0)
         assert 0 < swap["changed_questions"] < results["questions"]

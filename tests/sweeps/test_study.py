@@ -9,7 +9,7 @@ import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.sweeps.plan import plan_study
-from realm_lab.sweeps.study import METRICS, Budget, CellEntry, Study, load_study
+from realm_lab.sweeps.study import CHOSEN_BY, METRICS, Budget, CellEntry, Study, Tune, load_study
 from tests.sweeps.conftest import PARAMETERS
 
 Write = Callable[..., Path]
@@ -123,7 +123,7 @@ def test_a_good_file_is_read_with_plain_values(write: Write) -> None:
 
 def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository: Path) -> None:
     page = (repository / "docs" / "studies.md").read_text(encoding="utf-8")
-    for model in (Study, CellEntry, Budget):
+    for model in (Study, CellEntry, Budget, Tune):
         for name, field in model.model_fields.items():
             assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, f"{model.__name__}.{name}"
-    assert all(f"`{metric}`" in page for metric in METRICS)
+    assert all(f"`{metric}`" in page for metric in (*METRICS, *CHOSEN_BY))

@@ -17,6 +17,7 @@ from realm_lab.errors import UserError
 from realm_lab.parameters import Params
 from realm_lab.runs import corpus_folder, plan_run
 from realm_lab.systems.ask import ask, fill
+from realm_lab.systems.bm25 import Bm25
 
 PASSAGES = 320
 ONE_BLANK = "write one blank into the sentence: [MASK], or several [MASK] side by side"
@@ -210,3 +211,17 @@ def test_the_command_line_and_its_tables(
     assert "no retrieval" in table
     assert cli.main(["ask", " ", *options]) == 2
     assert capsys.readouterr().err == "realm-lab: error: the question is empty\n"
+
+
+def test_bm25_can_find_the_passages_that_are_read(said: Verb, corpus: PreparedCorpus) -> None:
+    question = corpus.questions("test").texts[0]
+    found = said(ask, question, k=4, retriever_name="bm25")["candidates"]
+    rows, scores = Bm25(corpus.passages()).search_scored([question], 4)
+    text = corpus.passages().text
+    assert [candidate["passage"]["id"] for candidate in found] == [text.row(row)["id"] for row in rows[0]]
+    total = sum(math.exp(score) for score in scores[0])
+    assert [candidate["probability"] for candidate in found] == pytest.approx(
+        [math.exp(score) / total for score in scores[0]], rel=1e-4
+    )
+    own = said(ask, question, k=4)["candidates"]
+    assert {c["passage"]["id"] for c in own} != {c["passage"]["id"] for c in found}  # not the run's retriever

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ import pytest
 from realm_lab.corpus.records import Passage
 from realm_lab.corpus.store import Passages, PreparedCorpus, RaggedWriter, TextTableWriter
 from realm_lab.runs import corpus_folder, plan_run
-from realm_lab.systems.bm25 import K1, B, Bm25
+from realm_lab.systems.bm25 import K1, LUCENE, B, Bm25, Bm25Texts
 
 TEXTS = [
     ("apple", "river stone river"),
@@ -105,3 +106,48 @@ def test_it_finds_the_toy_facts_that_are_asked_in_their_own_words(tiny: ModuleTy
     shares = [np.mean(hits[style::2]) for style in (0, 1)]
     assert shares[0] > 0.9  # "what is the capital of ..." against "the capital of ... is"
     assert shares[1] < shares[0] - 0.1  # in the words of the news, the name alone must do
+
+
+def test_scores_are_those_of_the_formula() -> None:
+    texts = [f"{title} {body}" for title, body in TEXTS]
+    rows, scores = Bm25Texts(texts, LUCENE).search_scored(["stone river"], 7)
+    expected = by_hand("stone river", TEXTS)
+    assert scores[0, :5].tolist() == pytest.approx([expected[row] for row in rows[0, :5]], rel=1e-5)
+    assert (rows[0, 5:] == -1).all()
+    assert np.isneginf(scores[0, 5:]).all()
+
+
+def test_the_analysis_of_lucene_keeps_letters_and_has_the_older_stems() -> None:
+    assert len(LUCENE.stop_words) == 33
+    texts = ["vitamin c", "vitamin d", "generous gift", "filler words here"]
+    asked = ["which is the c", "generate"]  # Porter's first algorithm leaves 'gener' of both
+    rows, scores = Bm25Texts(texts, LUCENE).search_scored(asked, 1)
+    assert rows[:, 0].tolist() == [0, 2]
+    assert (scores > 0).all()
+    assert (Bm25Texts(texts).search_scored(asked, 1)[1] == 0).all()  # words of two letters; 'generat' and 'generous'
+
+
+PUBLISHED = {
+    "gold_recall_at_1": 0.679,
+    "gold_recall_at_5": 0.835,
+    "gold_recall_at_20": 0.916,
+    "gold_recall_at_100": 0.960,
+    "mean_reciprocal_rank": 0.751,
+    "recall_at_5": 0.864,
+    "recall_at_20": 0.934,
+    "recall_at_100": 0.972,
+}
+
+
+@pytest.mark.slow
+def test_natural_questions_are_found_as_by_another_program() -> None:
+    """888 questions over 21,167 passages, against an independent BM25 of the same settings, within one point."""
+    from benchmarks.bm25 import measure, natural_questions, squad
+
+    data = Path(os.environ.get("REALM_LAB_DATA", Path(__file__).parents[3] / "shared" / "data"))
+    if not (data / "squad").exists() or not (data / "nq_gold").exists():
+        pytest.skip(f"{data}: no squad and nq_gold there; set REALM_LAB_DATA to the folder of the data")
+    texts, items = natural_questions(data, squad(data)[0])
+    found = measure(texts, items, True, LUCENE)
+    assert (len(texts), len(items)) == (21_167, 888)
+    assert found == pytest.approx(PUBLISHED, abs=0.01)

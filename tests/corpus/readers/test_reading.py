@@ -1,21 +1,31 @@
-"""Readers: every format, every kind of bad file, nothing lost without being counted."""
+"""Reading: SQuAD, records of texts and questions, DPR; compression; what is dropped; formats of one's own."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from backports import zstd
 
 from realm_lab.corpus import readers
-from realm_lab.corpus.readers import find_reader, read_documents, read_questions, readable_title, register_reader
+from realm_lab.corpus.readers import (
+    Record,
+    find_reader,
+    read_documents,
+    read_questions,
+    readable_title,
+    register_reader,
+    register_shape,
+    registry,
+)
 from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.text_files import Source
 from realm_lab.errors import UserError
 
 
@@ -86,7 +96,7 @@ def test_squad_v2_drops_unanswerable_questions(tmp_path: Path) -> None:
     dropped: Counter[str] = Counter()
     path = written(tmp_path / "v2.json", json.dumps(content))
     assert [question.id for question in read_questions(path, dropped)] == ["b"]
-    assert dropped == {readers.DROPPED_NO_ANSWER: 1}
+    assert dropped == {readers.DROPPED_UNANSWERABLE: 1}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +162,6 @@ def test_compression_is_recognised_by_content(tmp_path: Path, name: str) -> None
 
 
 def test_zstandard(tmp_path: Path) -> None:
-    zstd = pytest.importorskip("backports.zstd", reason="backports.zstd is not installed")
     packed = zstd.compress(lines({"text": "Ä"}).encode())
     assert [d.text for d in read_documents(written(tmp_path / "d.jsonl.zst", packed))] == ["Ä"]
     assert "cut off" in complaint(read_documents, written(tmp_path / "cut.jsonl.zst", packed[:-3]))
@@ -199,117 +208,32 @@ def test_dropped_questions_are_counted(tmp_path: Path) -> None:
     }
 
 
-GOOD_LINE = lines({"text": "Aé"}).encode()
-BAD_FILES = {
-    "empty": ("e.jsonl", b"", "the file is empty"),
-    "blank": ("e.json", b" \n\n", "the file is empty"),
-    "gzip_empty": ("e.jsonl.gz", gzip.compress(b""), "the file is empty"),
-    "gzip_cut": ("c.jsonl.gz", gzip.compress(os.urandom(9000).hex().encode())[:-900], "cut off or damaged"),
-    "gzip_damaged": ("c.jsonl.gz", gzip.compress(GOOD_LINE * 9)[:20] + b"\xff" * 40, "cut off or damaged"),
-    "gzip_in_name_only": ("c.jsonl.gz", GOOD_LINE, "named .gz but is not"),
-    "bzip2_cut": ("c.jsonl.bz2", bz2.compress(GOOD_LINE * 99)[:-9], "cut off or damaged"),
-    "utf16": ("u.jsonl", GOOD_LINE.decode().encode("utf-16"), "line 1: looks like UTF-16"),
-    "utf16_without_mark": ("u.jsonl", GOOD_LINE.decode().encode("utf-16-le"), "line 1: looks like UTF-16"),
-    "latin1_lines": ("l.jsonl", GOOD_LINE * 2 + b'{"text": "A\xe9"}\n', ", line 3: not UTF-8 (byte 0xe9)"),
-    "latin1_json": ("l.json", b'{"data": [\n{"title": "\xe9"}]}', ", line 2: not UTF-8"),
-    "latin1_tsv": ("l.tsv", b"id\ttext\ttitle\n1\t\xe9\tT\n", ", line 2: not UTF-8"),
-    "lines_cut": ("c.jsonl", GOOD_LINE + GOOD_LINE[:-4], "the file looks cut off"),
-    "line_broken": (
-        "c.jsonl",
-        b"{}}\n" + GOOD_LINE,
-        ", line 1, column 3: not valid JSON (Extra data); repair or delete",
-    ),
-    "json_cut": ("c.json", json.dumps(SMALL, indent=1)[:-40].encode(), "looks cut off"),
-    "json_broken": ("c.json", b'{"data": [\n,\n{"title": 1}]}', ", line 2, column 1: not valid JSON"),
-    "no_articles": ("s.json", b'{\n"data": []}', "no articles under 'data'"),
-    "no_title": ("s.json", b'{"data": [{"paragraphs": []}]}', ", article 1: 'title' is missing"),
-    "no_context": (
-        "s.json",
-        b'{"data": [{"title": "A", "paragraphs": [{"context": "x"}, {"qas": []}]}]}',
-        ", article 1 ('A'), paragraph 2: 'context' is missing (found: qas)",
-    ),
-    "paragraphs_are_text": (
-        "s.json",
-        b'{"data": [{"title": "A", "paragraphs": "x"}]}',
-        "'paragraphs' is a str, not a list",
-    ),
-    "article_is_text": ("s.json", b'{"data": ["A"]}', ", article 1: a str where an object should be"),
-    "no_text": ("d.jsonl", GOOD_LINE + b'{"body": "x"}\n', ", line 2: 'text' is missing (found: body)"),
-    "line_is_list": ("d.jsonl", b"[1]\n", ", line 1: a list where an object should be"),
-    "text_is_number": ("d.jsonl", b'{"text": 1}\n', ", line 1: 'text' is a int, not a str"),
-    "title_is_list": ("d.jsonl", b'{"text": "a", "title": []}\n', ", line 1: 'title' is a list, not a str"),
-    "half_surrogate": ("d.jsonl", b'{"text": "\\ud800"}\n', ", line 1: 'text' holds half of a surrogate pair"),
-    "deep": ("d.jsonl", b'{"text": ' + b"[" * 100_000 + b"\n", ", line 1: not"),
-    "array_record": ("a.json", b'[{"text": "a"}, {}]', ", record 2: 'text' is missing (found: nothing)"),
-    "tsv_header": ("p.tsv", b"1\tx\ty\n", ", line 1: header ['1', 'x', 'y']"),
-    "tsv_columns": ("p.tsv", b"id\ttext\ttitle\n1\ta\tT\n2\tb\n", ", line 3: 2 columns"),
-    "tsv_quote": ("p.tsv", b'id\ttext\ttitle\n1\t"a\tT\n', ", line 2: not readable as TSV"),
-    "unknown": ("notes.txt", b"Once upon a time\n", "format not recognised"),
-}
-
-
-@pytest.mark.parametrize(("name", "content", "expected"), BAD_FILES.values(), ids=BAD_FILES.keys())
-def test_bad_document_files(tmp_path: Path, name: str, content: bytes, expected: str) -> None:
-    assert expected in complaint(read_documents, written(tmp_path / name, content))
-
-
-BAD_QUESTIONS = {
-    "no_question": (b'{"answer": ["x"]}\n', ", line 1: 'question' is missing"),
-    "no_answer": (b'{"question": "x"}\n', ", line 1: 'answer' is missing"),
-    "answer_is_number": (b'{"question": "x", "answer": ["a", 3]}\n', ", line 1: 'answer 2' is a int, not a str"),
-    "id_is_list": (b'{"question": "x", "answer": ["a"], "id": []}\n', ", line 1: 'id' is a list"),
-}
-
-
-@pytest.mark.parametrize(("content", "expected"), BAD_QUESTIONS.values(), ids=BAD_QUESTIONS.keys())
-def test_bad_question_lines(tmp_path: Path, content: bytes, expected: str) -> None:
-    assert expected in complaint(read_questions, written(tmp_path / "q.jsonl", content))
-
-
-def test_bad_squad_questions_name_paragraph_and_question(tmp_path: Path) -> None:
-    content = squad(("T", [("One.", [asked("a", "Q?", "x"), {"id": "b", "answers": []}])]))
-    message = complaint(read_questions, written(tmp_path / "s.json", json.dumps(content)))
-    assert ", paragraph T#0, question 2: 'question' is missing" in message
-
-
-def test_missing_file_and_folder(tmp_path: Path) -> None:
-    assert ": no such file" in complaint(read_documents, tmp_path / "nowhere.jsonl")
-    assert ": is a folder" in complaint(read_documents, tmp_path)
-
-
-def test_lines_before_a_bad_one_are_read(tmp_path: Path) -> None:
-    documents = read_documents(written(tmp_path / "d.jsonl", GOOD_LINE + b"{\n"))
-    assert next(documents).text == "Aé"
-    with pytest.raises(UserError, match="line 2"):
-        next(documents)
-
-
 def test_a_format_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "READERS", dict(readers.READERS))
+    monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
 
-    def read(path: Path, dropped: Counter[str]) -> Iterator[Document]:
-        yield Document("poem", "", path.read_text(), "poem")
+    def read(source: Source, dropped: Counter[str]) -> Iterator[Document]:
+        yield Document("poem", "", source.text(), "poem")
 
     register_reader("poem", lambda path, head: path.suffix == ".poem", read_documents=read)
     path = written(tmp_path / "a.poem", '{"text": "not JSON here"}')
     assert [document.text for document in read_documents(path)] == ['{"text": "not JSON here"}']
 
 
-DATA = os.environ.get("REALM_LAB_DATA")
+def test_a_shape_of_records_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
 
+    def recipe(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+        if record.text("kind") == "draft":
+            dropped["recipe: draft"] += 1
+            return
+        yield Document(record.identity(), record.field("dish", str), "\n".join(record.texts("steps")), "recipes")
 
-@pytest.mark.skipif(not DATA, reason="REALM_LAB_DATA names no folder with squad/train-v1.1.json.gz and dev-v1.1.json")
-@pytest.mark.parametrize(
-    ("name", "articles", "paragraphs", "questions"),
-    [("train-v1.1.json.gz", 442, 18_896, 87_599), ("dev-v1.1.json", 32, 1_396, 7_150)],
-)
-def test_real_squad(name: str, articles: int, paragraphs: int, questions: int) -> None:
-    dropped: Counter[str] = Counter()
-    path = Path(str(DATA)) / "squad" / name
-    documents = list(read_documents(path, dropped))
-    assert len(documents) == paragraphs
-    assert len({document.article for document in documents}) == articles
-    assert not dropped
-    read = list(read_questions(path, dropped))
-    assert len(read) + dropped[readers.DROPPED_NO_ANSWER] == questions
-    assert {question.document for question in read} <= {document.id for document in documents}
+    register_shape("recipes", {"dish", "steps"}, "{dish, steps: [texts]}", documents=recipe)
+    records = [{"dish": "Soup", "steps": ["Boil.", "Eat."]}, {"dish": "Pie", "steps": [], "kind": "draft"}]
+    for name, content in (("a.jsonl", lines(*records)), ("b.json", json.dumps(records))):
+        dropped: Counter[str] = Counter()
+        [document] = read_documents(written(tmp_path / name, content), dropped)
+        assert document == Document(f"{name}:1", "Soup", "Boil.\nEat.", "recipes")
+        assert dropped == {"recipe: draft": 1}
+    message = complaint(read_documents, written(tmp_path / "c.jsonl", lines(records[0], {"dish": "Pie"})))
+    assert message == ", line 2: 'steps' is missing (found: dish); expected {dish, steps: [texts]}"

@@ -1,0 +1,141 @@
+"""BM25 on real questions: the figures of the library that the reports use, with published settings.
+
+    python -m benchmarks.bm25 --data FOLDER [--questions 500] [--output FILE]
+
+FOLDER holds squad/train-v1.1.json.gz, squad/dev-v1.1.json and, for the second data set, nq_gold/*.jsonl. The corpus is
+every distinct paragraph of both SQuAD files; the gold passage of a question is its paragraph. Of Natural Questions it
+is the hundred-word passage in the file, added to the corpus. An answer counts where it stands in a passage as whole
+words, both normalised as for exact match.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from benchmarks.machine import table
+from realm_lab.core.files import write_json
+from realm_lab.corpus.answers import holds_answer, normalise_answer
+from realm_lab.errors import UserError
+from realm_lab.systems.bm25 import LUCENE, PLAIN, Analysis, Bm25Texts
+
+DEPTHS, ANSWER_DEPTHS = (1, 5, 20, 100), (5, 20, 100)
+ANALYSES = {"lucene": LUCENE, "plain": PLAIN}
+
+
+class Text(NamedTuple):
+    """A passage."""
+
+    title: str
+    body: str
+
+
+class Item(NamedTuple):
+    """A question, its answers and the row of its gold passage."""
+
+    question: str
+    answers: list[str]
+    gold: int
+
+
+def squad(data: Path) -> tuple[list[Text], list[Item]]:
+    """The distinct paragraphs of both files, and the questions of the second."""
+    rows: dict[str, int] = {}
+    texts: list[Text] = []
+    items: list[Item] = []
+    for name in ("train-v1.1.json.gz", "dev-v1.1.json"):
+        for article in _json(data / "squad" / name)["data"]:
+            for paragraph in article["paragraphs"]:
+                row = rows.setdefault(paragraph["context"], len(texts))
+                if row == len(texts):
+                    texts.append(Text(article["title"].replace("_", " "), paragraph["context"]))
+                if name.startswith("dev"):
+                    items += [Item(q["question"], [a["text"] for a in q["answers"]], row) for q in paragraph["qas"]]
+    return texts, items
+
+
+def natural_questions(data: Path, texts: Sequence[Text]) -> tuple[list[Text], list[Item]]:
+    """The texts with the gold passages behind them, and the questions."""
+    path = data / "nq_gold" / "nq_open_gold_passages.public.jsonl"
+    rows: dict[str, int] = {}
+    more, items = list(texts), []
+    for record in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+        row = rows.setdefault(record["passage"], len(more))
+        if row == len(more):
+            more.append(Text(record["title"], record["passage"]))
+        items.append(Item(record["question"], record["answer"], row))
+    return more, items
+
+
+def measure(texts: Sequence[Text], items: Sequence[Item], titles: bool, analysis: Analysis) -> dict[str, float]:
+    """Recall of the gold passage, its mean reciprocal rank within the first 100, and recall of an answer."""
+    index = Bm25Texts([f"{text.title} {text.body}" if titles else text.body for text in texts], analysis)
+    rows_BK = index.search([item.question for item in items], max(DEPTHS))
+    gold_BK = rows_BK == np.array([item.gold for item in items])[:, None]
+    rank_B = np.where(gold_BK.any(1), gold_BK.argmax(1) + 1, 0)
+    found = {f"gold_recall_at_{k}": float(((rank_B > 0) & (rank_B <= k)).mean()) for k in DEPTHS}
+    found["mean_reciprocal_rank"] = float(np.where(rank_B > 0, 1 / np.maximum(rank_B, 1), 0).mean())
+    normal: dict[int, str] = {}
+    answer_rank = np.zeros(len(items), np.int64)
+    for number, (item, rows) in enumerate(zip(items, rows_BK.tolist(), strict=True)):
+        for place, row in enumerate(rows, 1):
+            if row not in normal:
+                normal[row] = normalise_answer(texts[row].body)
+            if holds_answer(normal[row], item.answers):
+                answer_rank[number] = place
+                break
+    return found | {f"recall_at_{k}": float(((answer_rank > 0) & (answer_rank <= k)).mean()) for k in ANSWER_DEPTHS}
+
+
+def run(data: Path, questions: int | None = None, analysis: str = "lucene") -> dict[str, Any]:
+    """Every setting; `questions` takes so many of each data set, evenly spaced."""
+    texts, items = squad(data)
+    more, open_items = natural_questions(data, texts)
+    settings = {
+        "SQuAD dev, text": (texts, items, False),
+        "SQuAD dev, title and text": (texts, items, True),
+        "Natural Questions, title and text": (more, open_items, True),
+    }
+    results: dict[str, Any] = {}
+    for name, (corpus, asked, titles) in settings.items():
+        step = max(1, len(asked) // questions) if questions else 1
+        chosen = asked[::step]
+        figures = measure(corpus, chosen, titles, ANALYSES[analysis])
+        results[name] = {"questions": len(chosen), "passages": len(corpus), **figures}
+    return results
+
+
+def _json(path: Path) -> Any:
+    if not path.exists():
+        raise UserError(f"{path}: no such file; --data names the folder of the data")
+    return json.loads(gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data")
+    parser.add_argument("--questions", type=int, help="so many of each data set (default: all)")
+    parser.add_argument("--analysis", choices=list(ANALYSES), default="lucene", help="how texts become terms")
+    parser.add_argument("--output", type=Path, help="JSON file for the results")
+    chosen = parser.parse_args(arguments)
+    try:
+        results = run(chosen.data, chosen.questions, chosen.analysis)
+    except UserError as error:
+        parser.error(str(error))
+    names = list(next(iter(results.values())))
+    shown = [[f"{v:.3f}" if isinstance(v, float) else v for v in found.values()] for found in results.values()]
+    rows = [[name, *figures] for name, figures in zip(results, shown, strict=True)]
+    print(table(["", *names], rows))
+    if chosen.output:
+        write_json(chosen.output, {"analysis": chosen.analysis, "results": results})
+
+
+if __name__ == "__main__":
+    main()

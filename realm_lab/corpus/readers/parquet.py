@@ -1,0 +1,72 @@
+"""Parquet files, row by row. Only columns of plain values are read; nothing in such a file is ever run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from realm_lab.corpus.text_files import EXPANSION_GRACE, MEGABYTE, Source
+from realm_lab.errors import UserError
+
+ROWS_AT_ONCE = 256  # bounded by max_line_mb each
+
+
+def is_parquet(path: Path) -> bool:
+    """By the first bytes; a file that only has the name is one too, and is refused when it is opened."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"PAR1"
+    except OSError:
+        return False  # whoever reads it as text says what is wrong
+
+
+def parquet_head(path: Path) -> str:
+    """The columns as a JSON record of empty texts, by which a format is recognised."""
+    with _open(path) as file:
+        return json.dumps(dict.fromkeys(file.schema_arrow.names, ""))
+
+
+def parquet_rows(source: Source) -> Iterator[dict[str, Any]]:
+    """The rows as dictionaries, streaming.
+
+    Raises:
+        UserError: the file is damaged, or its content is beyond the limits.
+    """
+    path, limits = source
+    with _open(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        if sum(group.total_byte_size for group in groups) > max(
+            EXPANSION_GRACE, limits.max_expansion * path.stat().st_size
+        ):
+            raise UserError(
+                f"{path}: grows to more than {limits.max_expansion} times its size, as no text does; fetch it again, "
+                "or raise corpus.files.max_expansion"
+            )
+        row = 0
+        for batch in file.iter_batches(ROWS_AT_ONCE):
+            if batch.nbytes > ROWS_AT_ONCE * limits.max_line_mb * MEGABYTE:
+                raise UserError(
+                    f"{path}, record {row + 1} on: longer than {limits.max_line_mb} MB; raise corpus.files.max_line_mb"
+                )
+            yield from batch.to_pylist()
+            row += batch.num_rows
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}: a text is not UTF-8 (byte 0x{error.object[error.start]:02x}); write it anew"
+        ) from None
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path}: cut off or damaged ({reason}); fetch it again") from None

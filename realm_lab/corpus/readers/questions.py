@@ -1,0 +1,109 @@
+"""Records of questions: NQ-Open, WebQuestions, CuratedTREC, TimeQA, NQ with gold passages, QED.
+
+CuratedTREC's answers are regular expressions. As JSON lines (DrQA's form) it looks like any other set: it is told by
+"trec" in the file's name, or by "answer_kind": "regex" in a record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+
+from realm_lab.corpus.readers.containers import Record, register_shape
+from realm_lab.corpus.records import AnswerKind, Document, Question
+from realm_lab.corpus.text_files import plain_name
+from realm_lab.errors import UserError
+
+
+def open_question(record: Record, dropped: Counter[str], kind: AnswerKind = "text") -> Iterator[Question]:
+    """A question with one answer or a list of them."""
+    question = record.field("question", str)
+    key = "answers" if "answer" not in record.fields and "answers" in record.fields else "answer"
+    answers = record.texts(key)
+    document = record.fields.get("document")
+    named = record.text("answer_kind")
+    if named not in ("", "text", "regex"):
+        raise UserError(f"{record.where}: answer_kind '{named}'; write text or regex")
+    if named:
+        kind = "regex" if named == "regex" else "text"
+    yield Question(record.identity(), question, answers, None if document is None else str(document), kind)
+
+
+def _level_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+    """Its easy and its hard questions share their ids."""
+    for question in open_question(record, dropped):
+        yield question._replace(id=f"{question.id}?{record.field('level', str)}")
+
+
+def _pattern_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+    yield from open_question(record, dropped, "regex")
+
+
+def _web_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+    yield Question(record.identity("qId"), record.field("qText", str), record.texts("answers"), None)
+
+
+def _gold_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+    title, text = record.field("title", str).strip(), record.field("passage", str)
+    yield Document(_passage_id(title, text), title, text, title)
+
+
+def _gold_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+    document = _passage_id(record.field("title", str).strip(), record.field("passage", str))
+    yield Question(record.identity(), record.field("question", str), record.texts("answer"), document)
+
+
+def _qed_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+    title, text = record.field("title_text", str).strip(), record.field("paragraph_text", str)
+    yield Document(_passage_id(title, text), title, text, title)
+
+
+def _qed_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+    document = _passage_id(record.field("title_text", str).strip(), record.field("paragraph_text", str))
+    answers = []
+    for choice in record.field("original_nq_answers", list):
+        spans = Record(record.where, record.number, {"answer": choice}, record.file, record.remedy).within("answer")
+        answers.append(" ".join(span.field("string", str) for span in spans))
+    question = record.field("question_text", str)
+    yield Question(record.identity("example_id"), question, tuple(answers), document)
+
+
+def _passage_id(title: str, text: str) -> str:
+    """The same passage of two questions is one document."""
+    return f"{title}#{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def register() -> None:
+    """Register the formats of this file."""
+    register_shape(
+        "open_questions", {"question"}, "{id?, question, answer: [texts], document?}", questions=open_question
+    )
+    register_shape(
+        "timeqa",
+        {"id", "title", "question", "answer", "level"},
+        "{id, title, question, answer: [texts], level}",
+        questions=_level_question,
+    )
+    register_shape(
+        "curated_trec",
+        {"question", "answer"},
+        "{question, answer: [regular expression]}",
+        questions=_pattern_question,
+        matches=lambda path, fields: "trec" in plain_name(path),
+    )
+    register_shape("webquestions", {"qText", "answers"}, "{qId, qText, answers: [texts]}", questions=_web_question)
+    register_shape(
+        "nq_gold_passages",
+        {"question", "answer", "title", "passage"},
+        "{question, answer: [texts], title, passage}",
+        documents=_gold_document,
+        questions=_gold_question,
+    )
+    register_shape(
+        "qed",
+        {"example_id", "question_text", "paragraph_text"},
+        "{example_id, title_text, question_text, paragraph_text, original_nq_answers: [[{string}]]}",
+        documents=_qed_document,
+        questions=_qed_question,
+    )

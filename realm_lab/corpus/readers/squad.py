@@ -1,0 +1,77 @@
+"""SQuAD v1.1 and v2: one JSON object, read whole; each paragraph is a document."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from realm_lab.corpus.readers.containers import LINE_SUFFIXES, checked_field, first_record, identity_of, parse
+from realm_lab.corpus.readers.registry import register_reader
+from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.text_files import Source, plain_name
+from realm_lab.errors import UserError
+
+DROPPED_UNANSWERABLE = "question: unanswerable (is_impossible)"
+
+
+def readable_title(title: str) -> str:
+    """A page name of a URL as people write it: "Jehovah%27s_Witnesses" -> "Jehovah's Witnesses"."""
+    try:
+        title = unquote(title, errors="strict")
+    except UnicodeDecodeError:
+        pass  # a plain per cent sign, not an encoding
+    return title.replace("_", " ").strip()
+
+
+def _paragraphs(source: Source) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """(article, document id, paragraph) of a SQuAD file; paragraphs are numbered within their title."""
+    path = source.path
+    content = parse(source.text(), path, None)
+    remedy = "expected SQuAD JSON: data[] / title, paragraphs[] / context, qas[]"
+    articles = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(articles, list) or not articles:
+        raise UserError(f"{path}: no articles under 'data'; {remedy}")
+    numbers: Counter[str] = Counter()
+    for position, article in enumerate(articles, 1):
+        where = f"{path}, article {position}"
+        title = checked_field(article, "title", str, where, remedy)
+        for number, paragraph in enumerate(checked_field(article, "paragraphs", list, where, remedy), 1):
+            checked_field(paragraph, "context", str, f"{where} ('{title}'), paragraph {number}", remedy)
+            yield title, f"{title}#{numbers[title]}", paragraph
+            numbers[title] += 1
+
+
+def _documents(source: Source, dropped: Counter[str]) -> Iterator[Document]:
+    for article, identity, paragraph in _paragraphs(source):
+        yield Document(identity, readable_title(article), paragraph["context"], article)
+
+
+def _questions(source: Source, dropped: Counter[str]) -> Iterator[Question]:
+    remedy = "expected qas[] / id, question, answers[] / text"
+    for _, document, paragraph in _paragraphs(source):
+        place = f"{source.path}, paragraph {document}"
+        for number, item in enumerate(checked_field(paragraph, "qas", list, place, remedy), 1):
+            where = f"{place}, question {number}"
+            question = checked_field(item, "question", str, where, remedy)
+            if item.get("is_impossible") is True:
+                dropped[DROPPED_UNANSWERABLE] += 1
+                continue
+            answers = checked_field(item, "answers", list, where, remedy)
+            texts = tuple(checked_field(answer, "text", str, where, remedy) for answer in answers)
+            yield Question(identity_of(item, f"{document}?{number}", where, remedy), question, texts, document)
+
+
+def _is_squad(path: Path, head: str) -> bool:
+    """One JSON object with `data`, or one that goes on over lines; never a file of JSON lines."""
+    start = head.lstrip()
+    if not start.startswith("{") or plain_name(path).endswith(LINE_SUFFIXES):
+        return False
+    return "data" in first_record(head) or '"paragraphs"' in head
+
+
+def register() -> None:
+    """Register the formats of this file."""
+    register_reader("squad", _is_squad, read_documents=_documents, read_questions=_questions)

@@ -1,0 +1,67 @@
+"""Tab-separated files: DPR's psgs_w100.tsv (quoted as CSV), and CuratedTREC as its authors distribute it (unquoted)."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from realm_lab.corpus.readers.registry import register_reader
+from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.text_files import MEGABYTE, Source, plain_name
+from realm_lab.errors import UserError
+
+DPR_HEADER = ["id", "text", "title"]
+TREC_COLUMNS = 4
+
+
+def _passages(source: Source, dropped: Counter[str]) -> Iterator[Document]:
+    path = source.path
+    csv.field_size_limit(source.limits.max_line_mb * MEGABYTE)  # a quote without its end would read all the rest
+    rows = csv.reader((line for _, line in source.lines()), delimiter="\t", strict=True)
+    remedy = "expected three columns: id, text, title (psgs_w100.tsv of DPR)"
+    start = 1
+    try:
+        header = next(rows)
+        if header[:3] != DPR_HEADER:
+            raise UserError(f"{path}, line 1: header {str(header)[:80]}; {remedy}")
+        start = rows.line_num + 1
+        for row in rows:
+            if len(row) != 3:
+                raise UserError(f"{path}, line {start}: {len(row)} columns; {remedy}, or the file is cut off")
+            identity, text, title = row
+            yield Document(identity, title.strip(), text, title.strip() or identity)
+            start = rows.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{path}, line {start}: not readable as TSV ({error}); close its quotes; {remedy}") from None
+
+
+def _trec_questions(source: Source, dropped: Counter[str]) -> Iterator[Question]:
+    """id, type, question, pattern. A tab further on belongs to the pattern (the line of question 462 has one)."""
+    for number, line in source.lines():
+        if not line.strip():
+            continue
+        columns = line.rstrip("\r\n").split("\t", TREC_COLUMNS - 1)
+        if len(columns) < TREC_COLUMNS:
+            raise UserError(
+                f"{source.path}, line {number}: {len(columns)} columns; expected id, type, question, pattern "
+                "(CuratedTREC), or the file is cut off"
+            )
+        identity, _, question, pattern = columns
+        yield Question(identity, question, (pattern,), None, "regex")
+
+
+def _is_trec(path: Path, head: str) -> bool:
+    first = head.split("\n", 1)[0].split("\t")
+    return len(first) >= TREC_COLUMNS and first[0].isdecimal() and not head.startswith(("{", "["))
+
+
+def register() -> None:
+    """Register the formats of this file."""
+    register_reader(
+        "dpr_passages",
+        lambda path, head: plain_name(path).endswith(".tsv") or head.startswith("\t".join(DPR_HEADER)),
+        read_documents=_passages,
+    )
+    register_reader("curated_trec_table", _is_trec, read_questions=_trec_questions)

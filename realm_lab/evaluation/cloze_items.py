@@ -1,0 +1,191 @@
+"""Sentences with a blank and a known answer (Table 4 of the paper): read with retrieval, the source document apart.
+
+The blank becomes as many [MASK] as the answer has wordpieces, as in pre-training, so the length is given away.
+"""
+
+# Shapes: B sentences, K candidates with the null document first, L candidates before sources are left out,
+# M masked positions, V words
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from realm_lab.corpus.answers import holds_answer, normalise_answer
+from realm_lab.corpus.chunking import split_sentences
+from realm_lab.corpus.records import Question
+from realm_lab.corpus.store import Passages
+from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
+from realm_lab.evaluation.filling import best_filling, word_log_probs
+from realm_lab.evaluation.open_qa import exact_match
+from realm_lab.evaluation.utility import SENTENCES_AT_ONCE, WITHOUT_PRIOR
+from realm_lab.models.reader import Reader
+from realm_lab.models.realm import candidate_log_probs
+from realm_lab.parameters import Params
+from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
+
+MASK = "[MASK]"
+
+
+class ClozeItem(NamedTuple):
+    """A masked sentence."""
+
+    id: str
+    tokens: np.ndarray  # with one [MASK] for each wordpiece of the answer
+    positions: np.ndarray
+    targets: np.ndarray  # wordpieces of the (first) answer
+    answers: tuple[str, ...]
+    source: str | None  # document it was made from, which is never retrieved
+    shortened: bool
+
+
+class ClozeReading(NamedTuple):
+    """What a sentence was read with, and as."""
+
+    id: str
+    prediction: str
+    exact_match: bool
+    log_likelihood: float  # log p(y|x) of the answer, nats
+    null_log_likelihood: float  # log p(y|null, x)
+    wordpieces: int
+    answer_retrieved: bool  # whether a candidate holds the answer
+    passages: list[str]  # ids of the candidates, likeliest first
+
+
+def cloze_items(
+    questions: Sequence[Question], tokenizer: Tokenizer, special: SpecialIds, longest: int
+) -> tuple[list[ClozeItem], list[str]]:
+    """The items, and a sentence for each question that is none.
+
+    `longest` counts the wordpieces of a query without its two specials. A longer text is cut to the sentence with the
+    blank; if that is too long as well, to the wordpieces around it.
+    """
+    items, skipped = [], []
+    for question in questions:
+        found = _item(question, tokenizer, special, longest)
+        if isinstance(found, str):
+            skipped.append(f"{question.id}: {found}")
+        else:
+            items.append(found)
+    return items, skipped
+
+
+def _item(question: Question, tokenizer: Tokenizer, special: SpecialIds, longest: int) -> ClozeItem | str:
+    if question.question.count(MASK) != 1:
+        return f"{question.question.count(MASK)} times {MASK} in the text, not once"
+    targets = _encoded(tokenizer, question.answers[0])
+    if not 0 < len(targets) <= longest:
+        return f"an answer of {len(targets)} wordpieces"
+    text = question.question
+    before, after = (_encoded(tokenizer, part) for part in text.split(MASK))
+    shortened = len(before) + len(targets) + len(after) > longest
+    if shortened:
+        place = text.index(MASK)
+        sentences = [text[start:end] for start, end in split_sentences(text) if start <= place < end]
+        if sentences and MASK in sentences[0]:
+            before, after = (_encoded(tokenizer, part) for part in sentences[0].split(MASK))
+        room = max(0, longest - len(targets))
+        left = min(len(before), max(room // 2, room - len(after)))
+        before, after = before[len(before) - left :], after[: room - left]
+    tokens = np.array([*before, *[special.mask] * len(targets), *after], np.int64)
+    positions = len(before) + np.arange(len(targets))
+    wanted = np.array(targets, np.int64)
+    return ClozeItem(question.id, tokens, positions, wanted, question.answers, question.document, shortened)
+
+
+def _encoded(tokenizer: Tokenizer, text: str) -> list[int]:
+    return encode_batch_plain(tokenizer, [text])[0].ids
+
+
+class SourceRows:
+    """Rows of a corpus by document."""
+
+    def __init__(self, passages: Passages):
+        self._rows: dict[str, list[int]] = {}
+        for row, document in enumerate(passages.text.column("document")):
+            self._rows.setdefault(document, []).append(row)
+
+    def of(self, document: str | None) -> list[int]:
+        """All passages of a document."""
+        return self._rows.get(document, []) if document is not None else []
+
+
+@torch.no_grad()
+def read_cloze_items(
+    params: Params,
+    retriever: Retriever,
+    reader: Reader,
+    tokenizer: Tokenizer,
+    special: SpecialIds,
+    items: Sequence[ClozeItem],
+) -> list[ClozeReading]:
+    """Read each item under its candidates, found and ranked as in pre-training.
+
+    No passage of an item's source document is a candidate. The null document is always read; where pre-training has
+    none it has no share in the marginal.
+    """
+    reader.eval()
+    retriever.embedder.eval()
+    sources = SourceRows(retriever.passages)
+    readings = []
+    for start in range(0, len(items), SENTENCES_AT_ONCE):
+        part = items[start : start + SENTENCES_AT_ONCE]
+        rows_BK, log_prior_BK = _candidates(params, retriever, part, [sources.of(item.source) for item in part])
+        for item, rows_K, log_prior_K in zip(part, rows_BK, log_prior_BK, strict=True):
+            rows = [int(row) for row in rows_K if row >= NULL]
+            readings.append(_read(params, retriever, reader, tokenizer, special, item, rows, log_prior_K[: len(rows)]))
+    return readings
+
+
+def _candidates(
+    params: Params, retriever: Retriever, items: Sequence[ClozeItem], excluded: Sequence[list[int]]
+) -> tuple[np.ndarray, torch.Tensor]:
+    """Rows, the null document first, and log p(z|x), both [B, K]."""
+    settings = params.pretrain
+    null = settings.null_document != "off"
+    places = settings.candidates + int(not null)
+    wanted = settings.over_retrieve + 1 if settings.over_retrieve else places
+    query_BD = retriever.embed_queries([item.tokens for item in items])
+    found_BL = retriever.find(query_BD, wanted + max(map(len, excluded)), null=True)
+    rows_BL = np.full((len(items), wanted), ABSENT, np.int64)
+    for rows, found, own in zip(rows_BL, found_BL, excluded, strict=True):
+        kept = found[~np.isin(found, own)][:wanted]
+        rows[: len(kept)] = kept
+    rows_BK = retriever.rerank(query_BD, rows_BL, places) if settings.over_retrieve else rows_BL
+    score_BK = retriever.score(query_BD, rows_BK)
+    if not null:
+        score_BK[:, 0] = WITHOUT_PRIOR
+    return rows_BK, candidate_log_probs(score_BK)
+
+
+def _read(
+    params: Params,
+    retriever: Retriever,
+    reader: Reader,
+    tokenizer: Tokenizer,
+    special: SpecialIds,
+    item: ClozeItem,
+    rows: list[int],
+    log_prior_K: torch.Tensor,
+) -> ClozeReading:
+    log_words_KMV = word_log_probs(params, reader, retriever.passages, special, item.tokens, item.positions, rows)
+    targets_KM1 = torch.from_numpy(item.targets).to(log_words_KMV.device).expand(len(rows), -1)[:, :, None]
+    log_reader_K = log_words_KMV.gather(-1, targets_KM1)[:, :, 0].sum(1)
+    words, _ = best_filling(log_prior_K, log_words_KMV)
+    prediction = tokenizer.decode(words)
+    texts = [retriever.passages.text.row(row) for row in rows if row >= 0]
+    order = np.argsort(-log_prior_K.cpu().numpy(), kind="stable")
+    return ClozeReading(
+        item.id,
+        prediction,
+        words == item.targets.tolist() or exact_match(prediction, item.answers),
+        float((log_prior_K + log_reader_K).logsumexp(0)),
+        float(log_reader_K[rows.index(NULL)]),
+        len(item.targets),
+        any(holds_answer(normalise_answer(text["body"]), item.answers) for text in texts),
+        [retriever.passages.text.row(rows[place])["id"] for place in order if rows[place] >= 0],
+    )

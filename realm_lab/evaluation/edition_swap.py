@@ -1,0 +1,69 @@
+"""What another edition of the corpus does to answers: they follow it, stay with the old one, or are wrong (Table 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from realm_lab.evaluation.cloze_items import ClozeReading
+
+MEASURES = ("exact_match", "log_likelihood", "utility", "answer_retrieved")
+
+
+def question_summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Shares over questions whose answer changed, and exact match of the others with both editions.
+
+    Each row: `changed`, and for `old` and `new` (the edition asked with) `matches_old` and `matches_new`. An answer
+    that matches both references follows. `known` are the changed questions that were right with the old edition.
+    """
+    changed = [row for row in rows if row["changed"]]
+    unchanged = [row for row in rows if not row["changed"]]
+    known = [row for row in changed if row["old"]["matches_old"]]
+    return {
+        "changed_questions": len(changed),
+        "unchanged_questions": len(unchanged),
+        "old_corpus": _shares(changed, "old"),
+        "new_corpus": _shares(changed, "new"),
+        "known_questions": len(known),
+        "new_corpus_of_known": _shares(known, "new"),
+        "unchanged_exact_match_before": _mean([row["old"]["matches_old"] for row in unchanged]),
+        "unchanged_exact_match_after": _mean([row["new"]["matches_old"] for row in unchanged]),
+    }
+
+
+def _shares(rows: Sequence[dict[str, Any]], edition: str) -> dict[str, float] | None:
+    """follows, stays and wrong: 1 in all."""
+    if not rows:
+        return None
+    follows = float(np.mean([row[edition]["matches_new"] for row in rows]))
+    stays = float(np.mean([row[edition]["matches_old"] and not row[edition]["matches_new"] for row in rows]))
+    return {"follows": follows, "stays": stays, "wrong": 1 - follows - stays}
+
+
+def cloze_summary(old: Sequence[ClozeReading], new: Sequence[ClozeReading]) -> dict[str, Any]:
+    """Means with each edition, and of new minus old with the paired `deltas`. Likelihoods in nats per answer."""
+    with_old, with_new = _values(old), _values(new)
+    pieces = sum(reading.wordpieces for reading in old)
+    deltas = {name: with_new[name] - with_old[name] for name in MEASURES}
+    difference = {name: {"mean": float(each.mean()), "deltas": each.tolist()} for name, each in deltas.items()}
+    summary: dict[str, Any] = {"items": len(old), "wordpieces": pieces, "difference": difference}
+    for name, values in (("old", with_old), ("new", with_new)):
+        summary[name] = {measure: float(values[measure].mean()) for measure in MEASURES}
+        summary[name]["log_likelihood_per_wordpiece"] = float(values["log_likelihood"].sum()) / pieces
+    return summary
+
+
+def _values(readings: Sequence[ClozeReading]) -> dict[str, np.ndarray]:
+    """The measures of each item; utility is what retrieval adds: log p(y|x) - log p(y|null, x)."""
+    return {
+        "exact_match": np.array([reading.exact_match for reading in readings], float),
+        "log_likelihood": np.array([reading.log_likelihood for reading in readings]),
+        "utility": np.array([reading.log_likelihood - reading.null_log_likelihood for reading in readings]),
+        "answer_retrieved": np.array([reading.answer_retrieved for reading in readings], float),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None

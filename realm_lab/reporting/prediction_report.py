@@ -1,0 +1,133 @@
+"""`realm-lab evaluate --predictions`: files made elsewhere scored, two compared, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from realm_lab.core.files import atomic_write
+from realm_lab.corpus.records import Question
+from realm_lab.corpus.regex_answers import Rule
+from realm_lab.errors import UserError
+from realm_lab.evaluation.open_qa import SquadVersion
+from realm_lab.evaluation.prediction_files import match, own_questions, read_entries, read_references
+from realm_lab.evaluation.prediction_scores import ChosenMetric, Scored, score_predictions, score_retrieval
+from realm_lab.reporting.statistics import per_example_interval
+
+NAMED = 10  # ids that a message names; --out and --json have them all
+
+
+def score_files(
+    files: Sequence[Path],
+    questions: Path | None,
+    known: Sequence[Question] | None = None,
+    *,
+    metric: ChosenMetric = "auto",
+    rule: Rule = "start",
+) -> list[Scored]:
+    """Scores of each file; `known` are the questions where no file names them.
+
+    Raises:
+        UserError: a file cannot be read, or nothing says what the questions are.
+    """
+    version: SquadVersion | None = None
+    if questions is not None:
+        known, version = read_references(questions)
+    scored = []
+    for path in files:
+        entries = read_entries(path, known)
+        is_retrieval = bool(entries) and all(entry.contexts is not None for entry in entries)
+        asked = list(known) if known is not None else own_questions(path, entries)
+        matched = match(entries, asked)
+        if is_retrieval and not any(entry.prediction is not None for entry in entries):
+            scored.append(score_retrieval(asked, matched))
+        else:
+            scored.append(score_predictions(asked, matched, metric, version, rule))
+    return scored
+
+
+def compare(first: Scored, second: Scored) -> dict[str, Any]:
+    """The second file against the first, question by question: paired bootstrap over the questions.
+
+    Raises:
+        UserError: they are not of the same questions, or not both answers.
+    """
+    if [row["id"] for row in first.rows] != [row["id"] for row in second.rows]:
+        raise UserError("the two files bring questions of their own, which differ; name them with --questions")
+    compared: dict[str, Any] = {}
+    for name in ("exact_match", "f1"):
+        pairs = [(a.get(name), b.get(name)) for a, b in zip(first.rows, second.rows, strict=True)]
+        deltas = np.array([b - a for a, b in pairs if a is not None and b is not None])
+        if not len(deltas):
+            continue
+        interval = per_example_interval([deltas])
+        finite = bool(np.isfinite(interval).all())
+        compared[name] = {
+            "delta": float(deltas.mean()),
+            "low": interval.low if finite else None,
+            "high": interval.high if finite else None,
+            "better": int((deltas > 0).sum()),
+            "worse": int((deltas < 0).sum()),
+        }
+    if not compared:
+        raise UserError("two files of retrieved passages are not compared; give one, or files of answers")
+    return compared
+
+
+def report(files: Sequence[Path], scored: Sequence[Scored], as_json: bool, out: Path | None) -> None:
+    """Print the scores and write each question's to `out`, as JSON lines (with the file's name where there are two)."""
+    comparison = compare(*scored) if len(scored) == 2 else None
+    if out is not None:
+        with atomic_write(out) as lines:
+            for path, each in zip(files, scored, strict=True):
+                for row in each.rows:
+                    named = {"file": str(path), **row} if len(files) > 1 else row
+                    lines.write(json.dumps(named, ensure_ascii=False) + "\n")
+    if as_json:
+        found = [
+            {"file": str(path), **each.summary, "problems": [problem._asdict() for problem in each.problems]}
+            for path, each in zip(files, scored, strict=True)
+        ]
+        print(json.dumps({"files": found, "comparison": comparison}, ensure_ascii=False, indent=2))
+        return
+    for path, each in zip(files, scored, strict=True):
+        print(f"{path}")
+        for name, value in each.summary.items():
+            if isinstance(value, float):
+                print(f"  {name:24} {100 * value:6.2f} %")
+            elif isinstance(value, int) or name == "metrics":
+                print(f"  {name:24} {value if isinstance(value, int) else ', '.join(value)}")
+        _warn(path, each)
+    if comparison is not None:
+        print(f"{files[1]} minus {files[0]}, 95 % interval over resampled questions")
+        for name, found_ in comparison.items():
+            low, high = (f"{100 * found_[end]:+.2f}" if found_[end] is not None else "?" for end in ("low", "high"))
+            print(
+                f"  {name:24} {100 * found_['delta']:+6.2f} [{low}, {high}] points; "
+                f"{found_['better']} better, {found_['worse']} worse"
+            )
+
+
+def _warn(path: Path, scored: Scored) -> None:
+    """On stderr: what was not scored as it stands."""
+    told = {
+        "missing": "questions without a prediction, counted as wrong",
+        "contradictory": "questions with several predictions that differ, counted as wrong",
+        "repeated": "questions with the same prediction several times",
+        "surplus": "predictions for no question, left out",
+    }
+    for name, what in told.items():
+        names = scored.summary[name]
+        if names:
+            more = ", ..." if len(names) > NAMED else ""
+            print(f"{path}: {len(names)} {what}: {', '.join(names[:NAMED])}{more}", file=sys.stderr)
+    for problem in scored.problems[:NAMED]:
+        what = f"{problem.kind} pattern {problem.pattern!r} ({problem.error})"
+        print(f"{path}: question '{problem.question}': {what}", file=sys.stderr)
+    if len(scored.problems) > NAMED:
+        print(f"{path}: {len(scored.problems)} pattern problems in all, see --json", file=sys.stderr)

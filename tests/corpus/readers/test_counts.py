@@ -1,0 +1,168 @@
+"""The counts of a file, and of the real data where it is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab import cli
+from realm_lab.corpus.readers import count_input
+from realm_lab.corpus.text_files import Limits
+from realm_lab.parameters import Files
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+DATA = Path(os.environ.get("REALM_LAB_DATA") or REPOSITORY.parent / "shared" / "data")
+
+
+def lines(*records: Any) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def test_counts_say_what_is_there_and_what_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "news.jsonl"
+    records = [
+        {"id": "a", "date": "2025-01-01", "title": "T", "text": "One two.", "links": [[0, 3, "One"]]},
+        {"id": "b", "date": "2025-01-01", "title": "T", "text": " "},
+        {"id": "c", "date": "2025-01-02", "title": "U", "text": "Three."},
+    ]
+    path.write_text(lines(*records))
+    found = count_input(str(path))
+    assert found.format == "dated_news"
+    assert found.counts == {
+        "documents": 3, "documents kept": 2, "articles": 2, "characters": 14, "words": 3, "dates": 2, "links": 1,
+    }  # fmt: skip
+    assert found.dropped == {"document: empty text": 1}
+    assert list(found.lines())[1:] == ["  document: empty text: 1"]
+
+
+def test_counts_of_questions_name_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "trec.jsonl"
+    path.write_text(lines({"id": 1, "question": "q", "answer": ["(a", "b"]}, {"id": 2, "question": "q", "answer": []}))
+    found = count_input(str(path))
+    assert found.counts == {"questions": 2, "questions kept": 1, "answers": 2}
+    assert len(found.problems) == 1
+
+
+def test_prepare_count_prints_and_goes_on_after_a_bad_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    good.write_text(lines({"text": "A b."}))
+    bad.write_text("{\n")
+    assert cli.main(["prepare", "--root", str(tmp_path), "--count", str(bad), str(good)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"{good}: texts: documents 1, documents kept 1, articles 1, ")
+    assert printed.err.startswith(f"realm-lab: error: {bad}, line 1")
+    assert cli.main(["prepare", "--root", str(tmp_path), "--count", str(good), "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)
+    assert (found["name"], found["format"], found["counts"]["documents"]) == (str(good), "texts", 1)
+
+
+def test_prepare_count_takes_the_limits_from_the_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(lines({"text": "x" * (3 << 20)}))
+    (tmp_path / "params.yaml").write_text("preset: toy\n")
+    arguments = ["prepare", "--root", str(tmp_path), "--count", str(path)]
+    assert cli.main(arguments) == 0
+    assert cli.main([*arguments, "--set", "corpus.files.max_line_mb=2"]) == 2
+    assert "line 1: longer than 2 MB; raise corpus.files.max_line_mb" in capsys.readouterr().err
+
+
+def test_the_limits_of_readers_and_parameters_agree() -> None:
+    files = Files()
+    assert Limits() == Limits(files.max_line_mb, files.max_expansion)
+
+
+def test_counting_starts_without_heavy_libraries(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines({"text": "A."}))
+    program = (
+        "import sys; from realm_lab.cli import main; main(['prepare', '--count', sys.argv[1]]); "
+        "print(*{'torch', 'numpy', 'pyarrow', 'pydantic', 'tokenizers', 'huggingface_hub'} & {*sys.modules})"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "a.jsonl")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert done.stdout.splitlines()[-1] == ""
+
+
+def q(questions: int, **more: int) -> dict[str, int]:
+    return {"questions": questions} | more
+
+
+def d(documents: int, **more: int) -> dict[str, int]:
+    return {"documents": documents} | more
+
+
+# Counts that the description of the data gives; of CoNLL files sentences and tokens.
+REAL = {
+    "squad/train-v1.1.json.gz": ("squad", d(18_896, articles=442, questions=87_599)),
+    "squad/dev-v1.1.json": ("squad", d(1_396, articles=32, questions=7_150)),
+    "nq_open/NQ-open.dev.public-third.jsonl": ("open_questions", q(1_206)),
+    "nq_open/NQ-open.orqa-dev.jsonl": ("open_questions", q(8_757)),
+    "nq_open/ambignq.train_light.asnqopen.jsonl": ("open_questions", q(10_036)),
+    "nq_open/NQ-open.efficientqa.dev.1.1.jsonl": ("open_questions", q(1_800)),
+    "nq_gold/nq_open_gold_passages.public.jsonl": ("nq_gold_passages", d(888, questions=888)),
+    "nq_gold/qed-dev.public.jsonlines": ("qed", d(637, questions=637)),
+    "webquestions/WebQuestions-train.jsonl": ("open_questions", q(2_834)),
+    "webquestions/WebQuestions-dev.jsonl": ("open_questions", q(944)),
+    "webquestions/WebQuestions-test.public-half.jsonl": ("open_questions", q(1_016)),
+    "webquestions/main.val.original.json": ("webquestions", q(755)),
+    "curatedtrec/CuratedTrec-train.jsonl": ("curated_trec", q(1_479)),
+    "curatedtrec/large2180-train.original.tsv": ("curated_trec_table", q(1_479)),
+    "curatedtrec/CuratedTrec-test.public-half.jsonl": ("curated_trec", q(348)),
+    "wikitext/wiki.valid.raw-tokens.txt": ("wikitext", d(60, articles=60, words=213_886)),
+    "wikitext/wiki.test.raw-tokens.txt": ("wikitext", d(62, articles=62, words=241_211)),
+    "wiki_articles/timeqa_articles.jsonl.gz": ("texts", d(318)),
+    "wiki_articles/timeqa_questions.jsonl": ("timeqa", q(2_342)),
+    "wiki_articles/2wikimultihopqa_corpus.json": ("texts", d(6_119)),
+    "wiki_articles/psgs_w100.sample.tsv": ("dpr_passages", d(1_276, articles=60)),
+    "news/wikipedia_current_events_2025-01_2026-08.jsonl": ("dated_news", d(10_339, dates=599, links=50_431)),
+    "news/wikinews_prose.jsonl": ("dated_news", d(91)),
+    "knowledge_update/events_Zold_2025.jsonl": ("dated_news", d(5_402)),
+    "knowledge_update/events_Znew_2025-2026.jsonl": ("dated_news", d(10_339)),
+    "knowledge_update/cloze_only_in_Znew.public.jsonl": ("cloze", q(496)),
+    "knowledge_update/cloze_in_both.public.jsonl": ("cloze", q(298)),
+    # 448 records, each of two editions
+    "knowledge_update/squad_dev_swapped.public.jsonl": (
+        "swapped_paragraphs",
+        d(2 * 448, **{"answers changed later": 661}),
+    ),
+    "knowledge_update/new_wiki_v1.0.public-half.json": ("squad", d(786, articles=24, questions=3_892)),
+    # The description says 29,519 tokens: it takes the 39 tokens "#" for comments.
+    "ner/wikigold.train.conll.txt": ("conll", {"sentences": 1_257, "tokens": 29_519 + 39}),
+    "ner/wnut17train.conll": ("conll", {"sentences": 3_394, "tokens": 62_730}),
+    "ner/wnut17.emerging.dev.conll": ("conll", {"sentences": 1_009, "tokens": 15_733}),
+    "ner/uner_ewt-ud-dev.iob2": ("conll", {"sentences": 2_001, "tokens": 25_149}),
+}
+# What is dropped of them.
+NOTHING, NO_ANSWER = "answer: normalises to nothing", "question: no answer"
+DROPPED = {
+    "squad/train-v1.1.json.gz": {NOTHING: 2, NO_ANSWER: 2},
+    "squad/dev-v1.1.json": {NOTHING: 3},
+    "nq_open/NQ-open.dev.public-third.jsonl": {NOTHING: 1, NO_ANSWER: 1},
+    "nq_open/NQ-open.orqa-dev.jsonl": {NOTHING: 3, NO_ANSWER: 2},
+    "nq_open/ambignq.train_light.asnqopen.jsonl": {NOTHING: 2, NO_ANSWER: 1},
+    "nq_open/NQ-open.efficientqa.dev.1.1.jsonl": {NOTHING: 1},
+    "nq_gold/nq_open_gold_passages.public.jsonl": {"document: duplicate id": 8},  # 880 passages of 888 questions
+    "nq_gold/qed-dev.public.jsonlines": {"document: duplicate id": 4},
+    "curatedtrec/CuratedTrec-train.jsonl": {"answer: not a valid regular expression, kept and matches nothing": 1},
+    "wiki_articles/timeqa_questions.jsonl": {NOTHING: 378, NO_ANSWER: 378},
+}
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="no real data: name its folder in REALM_LAB_DATA")
+@pytest.mark.parametrize(("name", "kind", "expected"), [(name, *row) for name, row in REAL.items()], ids=REAL)
+def test_real_files(name: str, kind: str, expected: dict[str, int]) -> None:
+    found = count_input(str(DATA / name))
+    assert found.format == kind
+    assert {what: found.counts.get(what) for what in expected} == expected
+    assert found.dropped == DROPPED.get(name, {})
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="no real data: name its folder in REALM_LAB_DATA")
+def test_every_real_file_is_counted() -> None:
+    there = {path.relative_to(DATA).as_posix() for path in DATA.rglob("*.*") if path.is_file()} - {"DATA.md"}
+    assert there == {*REAL}

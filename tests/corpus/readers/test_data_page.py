@@ -1,0 +1,34 @@
+"""docs/data.md: its samples are read as the formats that they stand for, and no format is missing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from realm_lab.corpus.readers import READERS, count_input
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+SAMPLES = {
+    kind: (name, content)
+    for kind, name, content in re.findall(r"### `(\w+)`: `([^`]+)`\n\n```\n(.*?)```\n", PAGE, re.S)
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_a_sample_is_of_its_format(kind: str, tmp_path: Path) -> None:
+    name, content = SAMPLES[kind]
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+    found = count_input(str(path))
+    assert found.format == kind
+    assert found.dropped == {}
+    assert any(found.counts.values())
+
+
+def test_every_format_is_on_the_page() -> None:
+    formats = {*READERS} - {"json_records"}  # which only says what a record lacks
+    assert set(SAMPLES) == formats
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.M)) == formats

@@ -1,0 +1,125 @@
+"""Cutting against the plain way: encode every text by itself, pack by trying, and compare."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, normalizers
+
+from realm_lab.corpus.chunking import split_sentences
+from realm_lab.corpus.cutting import MISALIGNED_SPAN, Cut, CutSettings, Cutter
+from realm_lab.corpus.records import Document, Span
+from realm_lab.corpus.salient_spans import RuleTagger
+from realm_lab.corpus.vocabulary import WordEncoder, encode_batch_plain, train_wordpiece, wordpiece_from_vocabulary
+
+ALPHABET = "ab.!? \n\t\x1f\x7f\x00\x85\u200b\u2028é'\"-[]中。あ文\u0301İ1"
+TEXTS = st.text(alphabet=st.sampled_from(ALPHABET), max_size=60)
+LONG = "x" * 99
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_wordpiece(["ab ba bab abba a b . ! ? ' \" - [ ] mask 1 11 é 中 。 あ 文 xx"], 200)
+
+
+def cutter_of(tokenizer: Tokenizer, passage_length: int = 16) -> Cutter:
+    return Cutter(CutSettings(tokenizer.to_str(), passage_length, 16, RuleTagger))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(TEXTS, max_size=4))
+@example(["ab\x1fab ab\x85ab [MASK]", "", "AB Ab", f"{LONG}x {LONG}xx"])
+def test_remembered_words_have_the_ids_of_the_library(tokenizer: Tokenizer, texts: list[str]) -> None:
+    expected = [encoding.ids for encoding in encode_batch_plain(tokenizer, texts)]
+    encoder = WordEncoder(tokenizer)
+    assert encoder.encode(texts) == expected
+    assert encoder.encode(texts[::-1]) == expected[::-1]  # now from memory
+
+
+def test_a_cased_vocabulary_and_added_words_are_respected() -> None:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "A", "##b", "-"]
+    cased = wordpiece_from_vocabulary(words, lowercase=False)
+    assert WordEncoder(cased).encode(["Ab ab A-a"]) == [[6, 7, 5, 7, 6, 8, 5]]
+    cased.add_tokens([AddedToken("A-a")])
+    assert WordEncoder(cased).encode(["Ab ab A-a"]) == [[6, 7, 5, 7, 9]]
+    other = wordpiece_from_vocabulary(words)
+    other.normalizer = normalizers.Replace("b", "")
+    assert WordEncoder(other).encode(["ab"]) == [[5]]
+
+
+def brute_force(counts: Sequence[int], budget: int) -> list[list[int]]:
+    """Passages as lists of sentence numbers: each takes as many as fit, at least one."""
+    rest, passages = list(range(len(counts))), []
+    while rest:
+        size = max([1, *(n for n in range(1, len(rest) + 1) if sum(counts[i] for i in rest[:n]) <= budget)])
+        passages.append(rest[:size])
+        rest = rest[size:]
+    return passages
+
+
+def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    return encode_batch_plain(tokenizer, [text])[0].ids
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=3), st.integers(8, 40))
+@example(["ab\x85\x85ab ab. ab ab ab"], 20)
+@example(["\u200bab ab. \u200b\u0301Ab b."], 9)
+def test_passages_are_packed_as_by_trying_and_encoded_as_a_whole(
+    tokenizer: Tokenizer, texts: list[str], length: int
+) -> None:
+    documents = [Document(str(number), "A b", text, "t") for number, text in enumerate(texts)]
+    cuts = list(cutter_of(tokenizer, length).passages([documents], Counter(), tagged=True))
+    expected = []
+    for document in documents:
+        offsets = split_sentences(document.text)
+        counts = [len(plain_ids(tokenizer, document.text[start:end])) for start, end in offsets]
+        for group in brute_force(counts, length - 3 - len(plain_ids(tokenizer, "A b"))):
+            if sum(counts[number] for number in group):
+                expected.append(document.text[offsets[group[0]][0] : offsets[group[-1]][1]])
+    assert [cut.passage.body for cut in cuts] == expected
+    for cut in cuts:
+        assert [token for tokens in cut.tokens for token in tokens] == plain_ids(tokenizer, cut.passage.body)
+        assert cut.title == plain_ids(tokenizer, "A b")
+        assert cut.starts == [sum(map(len, cut.tokens[:number])) for number in range(len(cut.sentences))]
+        spans = zip(cut.sentences, cut.spans, strict=True)
+        assert all(0 <= span.start < span.end <= len(text) for text, found in spans for span in found)
+
+
+def test_a_sentence_over_the_limit_is_a_passage_that_keeps_all_its_wordpieces(tokenizer: Tokenizer) -> None:
+    long = "ab " * 30 + "ba."
+    cuts = list(
+        cutter_of(tokenizer).passages([[Document("d", "", f"Ab ab. {long} Ba ba.", "d")]], Counter(), tagged=False)
+    )
+    assert [cut.passage.body for cut in cuts] == ["Ab ab.", long, "Ba ba."]
+    assert len(cuts[1].tokens[0]) == 32
+
+
+def test_the_same_sentence_is_always_in_the_same_part(tokenizer: Tokenizer) -> None:
+    letters = [f"{a} {b} {c} ab ab ab." for a in "ab" for b in "ab1" for c in ("a", "b", "1", "Ba 1", "Ab 11")]
+    documents = [Document(str(number), "", text, str(number)) for number, text in enumerate([*letters, *letters])]
+    dropped: Counter[str] = Counter()
+    rows = list(cutter_of(tokenizer).sentences([[document] for document in documents], dropped))
+    parts: dict[tuple[int, ...], set[str]] = {}
+    for row in rows:
+        parts.setdefault(tuple(row.tokens), set()).add(row.part)
+    assert len(rows) + sum(dropped.values()) == 2 * len(letters)
+    assert all(len(found) == 1 for found in parts.values())
+
+
+def test_a_span_that_no_wordpiece_matches_is_counted(tokenizer: Tokenizer) -> None:
+    cut = Cut(
+        Document("d/0", "", "", "d"),  # type: ignore[arg-type]
+        [],
+        ["\u200b ab ab ab ab ab ab."],
+        [plain_ids(tokenizer, "ab ab ab ab ab ab.")],
+        [(Span(0, 1, "x"), Span(2, 4, "y"))],
+    )
+    dropped: Counter[str] = Counter()
+    rows = list(cutter_of(tokenizer).sentences_of(cut, dropped))
+    assert dropped[MISALIGNED_SPAN] == 1
+    assert [row.spans for row in rows] == [[0, 1]]

@@ -1,0 +1,80 @@
+"""Regular expressions as answers: the rules of matching, and patterns that are broken or never end."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+import pytest
+
+from realm_lab.corpus.regex_answers import Patterns, Problem
+
+CATASTROPHIC = "(a|aa)+$"
+ENDLESS_ON = "a" * 60 + "b"
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "start", "full", "anywhere"),
+    [
+        ("New York", r"New\s?York", True, True, True),
+        ("new york city", r"New\s?York", True, False, True),  # the released code asks for the start alone
+        ("in New York", r"New\s?York", False, False, True),
+        ("NEWYORK", r"New\s?York", True, True, True),
+        ("Feb", "Sept?(ember)?|Feb(ruary)?", True, True, True),
+        ("in\nFebruary", "^Feb", False, False, True),  # ^ stands at every line
+        ("1969", r"\d{4}", True, True, True),
+        ("196", r"\d{4}", False, False, False),
+        ("ÉCOLE", "école", True, True, True),  # letters of Unicode have cases too
+        ("x", "", True, False, True),
+    ],
+)
+def test_rules(text: str, pattern: str, start: bool, full: bool, anywhere: bool) -> None:
+    patterns = Patterns()
+    assert patterns.matches(text, [pattern], "q") is start
+    assert patterns.matches(text, [pattern], "q", "full") is full
+    assert patterns.matches(text, [pattern], "q", "anywhere") is anywhere
+    plain = re.compile(pattern, re.IGNORECASE | re.UNICODE | re.MULTILINE)
+    assert start is (plain.match(text) is not None)
+    assert not patterns.problems
+
+
+def test_pcre_beyond_re_is_understood() -> None:
+    assert Patterns().matches("colour", [r"(?<word>colo)u?+r"], "q")  # a PCRE name and a possessive quantifier
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(", "a**", "[", "\\", "(?P<n>", "a{2,1}", "*", "(" * 3000 + "a" + ")" * 3000, "(?<x>a)(?<=", r"\p{Nope}"],
+)
+def test_an_invalid_pattern_matches_nothing_and_is_named(pattern: str) -> None:
+    patterns = Patterns()
+    assert not patterns.matches("a", [pattern], "q1")
+    assert not patterns.matches("b", [pattern], "q1")  # named once for each question
+    assert patterns.matches("a", [pattern, "a"], "q2")  # the other reference counts
+    found = patterns.problems
+    assert [(p.question, p.pattern, p.kind) for p in found] == [("q1", pattern, "invalid"), ("q2", pattern, "invalid")]
+    assert all(problem.error for problem in found)
+    assert patterns.counts() == {"invalid": 2, "timeout": 0}
+
+
+def test_a_pattern_without_end_is_given_up_and_named() -> None:
+    patterns = Patterns(time_limit_seconds=0.05)
+    assert not patterns.matches(ENDLESS_ON, [CATASTROPHIC], "q")
+    assert not patterns.matches("aaa", [CATASTROPHIC], "q")  # it would match, but is not tried again
+    assert patterns.matches("aaa", [CATASTROPHIC, "a+"], "q")
+    assert patterns.problems == [
+        Problem("q", CATASTROPHIC, "timeout", f"no end after 0.05 s on {len(ENDLESS_ON)} letters")
+    ]
+    assert patterns.counts() == {"invalid": 0, "timeout": 1}
+    assert Patterns().matches("aaa", [CATASTROPHIC], "q")
+
+
+def test_a_passage_is_searched_in_nfd() -> None:
+    patterns = Patterns()
+    composed = "The singer Beyonc\u00e9 was born in Houston."
+    decomposed = unicodedata.normalize("NFD", composed)
+    assert decomposed != composed
+    for text in (composed, decomposed):
+        assert patterns.found_in(text, ["beyonc\u00e9"], "q")
+        assert patterns.found_in(text, ["BEYONCE\u0301 was"], "q")
+        assert not patterns.found_in(text, ["^Beyonc"], "q")

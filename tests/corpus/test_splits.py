@@ -1,0 +1,90 @@
+"""ORQA's development split: the hash against values of the C++ library, and the corpus that uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from realm_lab.corpus.files_corpus import FilesCorpus
+from realm_lab.corpus.splits import fingerprint64, is_orqa_dev
+from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
+from realm_lab.parameters import Corpus, Files
+
+DATA = Path(os.environ.get("REALM_LAB_DATA", Path(__file__).parents[3] / "shared" / "data"))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [  # farmhash 0.4 (C++), Fingerprint64; one text at each side of every length that it treats apart
+        ("", 11160318154034397263),
+        ("a", 12917804110809363939),
+        ("x" * 16, 3320895591121647644),
+        ("y" * 17, 426471879119003573),
+        ("z" * 32, 5529242935250131553),
+        ("w" * 33, 10288982810780904042),
+        ("v" * 64, 16064615813668781921),
+        ("u" * 65, 2057610113469281983),
+        ("t" * 128, 15034229540971743227),
+        ("s" * 129, 16016099838434332543),
+        ("r" * 300, 6314559673670584156),
+    ],
+)
+def test_hash(text: str, value: int) -> None:
+    assert fingerprint64(text.encode()) == value
+
+
+def test_buckets_are_those_of_tensorflow() -> None:
+    # the example in the documentation of tf.strings.to_hash_bucket_fast with 3 buckets
+    assert [fingerprint64(text.encode()) % 3 for text in ("Hello", "TensorFlow", "2.x")] == [0, 2, 2]
+
+
+def test_the_development_questions_of_web_questions_are_as_many_as_orqa_says() -> None:
+    files = [DATA / "webquestions" / f"WebQuestions-{name}.jsonl" for name in ("train", "dev")]
+    if not all(path.exists() for path in files):
+        pytest.skip(f"{files[0]}: not there; set REALM_LAB_DATA to the folder of the data")
+    questions = [json.loads(line)["question"] for path in files for line in path.open(encoding="utf-8")]
+    dev = sum(map(is_orqa_dev, questions))
+    assert (len(questions) - dev, dev) == (3417, 361)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """80 training questions over one document."""
+    (tmp_path / "z.jsonl").write_text('{"id": "d", "title": "T", "text": "A text."}\n', encoding="utf-8")
+    lines = [json.dumps({"id": str(n), "question": f"what is {n}", "answer": ["x"]}) for n in range(80)]
+    (tmp_path / "q.jsonl").write_text("\n".join([*lines, '{"question": "none", "answer": []}']), encoding="utf-8")
+    return Files(knowledge=[str(tmp_path / "z.jsonl")], questions_train=[str(tmp_path / "q.jsonl")], dev_split="orqa")
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    """One that knows no word."""
+    return wordpiece_from_vocabulary(["a"])
+
+
+def test_the_split_takes_dev_out_of_train(files: Files, tokenizer: Tokenizer) -> None:
+    corpus = FilesCorpus(files, Corpus(), tokenizer)
+    split = {name: [q.id for q in corpus.questions(name)] for name in ("train", "dev", "test")}  # type: ignore[arg-type]
+    assert sorted(split["train"] + split["dev"], key=int) == [str(n) for n in range(80)]
+    assert split["dev"] == [str(n) for n in range(80) if fingerprint64(f"what is {n}".encode()) % 100_000 % 10 == 0]
+    assert 0 < len(split["dev"]) < 40
+    assert split["test"] == []
+    assert sum(corpus.dropped.values()) == 1  # the question without an answer, once
+
+
+def test_without_the_split_train_is_whole(files: Files, tokenizer: Tokenizer) -> None:
+    plain = files.model_copy(update={"dev_split": "none"})
+    corpus = FilesCorpus(plain, Corpus(), tokenizer)
+    assert len(list(corpus.questions("train"))) == 80
+    assert list(corpus.questions("dev")) == []
+    assert corpus.digest() != FilesCorpus(files, Corpus(), tokenizer).digest()
+
+
+@pytest.mark.parametrize("other", [{"questions_dev": ["x"], "questions_train": ["y"]}, {}])
+def test_a_split_of_nothing_and_two_development_sets_are_refused(other: dict[str, list[str]]) -> None:
+    with pytest.raises(ValueError, match="dev_split: orqa"):
+        Files(dev_split="orqa", **other)  # type: ignore[arg-type]

@@ -1,0 +1,219 @@
+"""Prediction files of every format: how they are read, matched with their questions, and scored."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.corpus.records import Question
+from realm_lab.errors import UserError
+from realm_lab.evaluation.prediction_files import match, own_questions, read_entries, read_references
+from realm_lab.evaluation.prediction_scores import score_predictions, score_retrieval
+
+QUESTIONS = [
+    Question("a", "who wrote hamlet", ("William Shakespeare", "Shakespeare"), "Hamlet#0"),
+    Question("b", "where is paris", ("France",), None),
+    Question("c", "when was 1969", (r"19\d9",), None, "regex"),
+    Question("d", "where is paris", ("Texas",), None),
+]
+RIGHT = {"a": "shakespeare!", "b": "Texas", "c": "1979 or so", "d": "the Texas"}
+SCORES = [1.0, 0.0, 1.0, 1.0]
+BY_TEXT = [{"question": q.question, "prediction": RIGHT[q.id]} for q in QUESTIONS]
+
+
+def lines(rows: Sequence[Any]) -> str:
+    return "\n".join(map(json.dumps, rows)) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("map.json", json.dumps(RIGHT, indent=1)),
+        ("ids.jsonl", lines([{"id": key, "prediction": value} for key, value in RIGHT.items()])),
+        ("texts.jsonl", lines(BY_TEXT)),  # equal questions: in order
+        ("blank_lines.jsonl", "\n\n" + lines(BY_TEXT).replace("\n", "\r\n\r\n")),
+        ("objects_without_name", lines(BY_TEXT)),
+        ("array.json", json.dumps(BY_TEXT)),
+        ("hugging_face.json", json.dumps([{"id": k, "prediction_text": v} for k, v in RIGHT.items()])),
+        (
+            "dpr.json",
+            json.dumps(
+                [
+                    {
+                        "question": q.question,
+                        "gold_answers": list(q.answers),
+                        "predictions": [
+                            {"top_k": 50, "prediction": {"text": RIGHT[q.id], "score": 1.0}},
+                            {"top_k": 10, "prediction": {"text": "no", "score": 2.0}},
+                        ],
+                    }
+                    for q in QUESTIONS
+                ]
+            ),
+        ),
+        ("plain.txt", "".join(value + "\n" for value in RIGHT.values())),
+        ("plain_without_last_line_end", "\n".join(RIGHT.values())),
+        ("braces.txt", "\n".join(RIGHT.values()) + "\n"),
+    ],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_every_format_says_the_same(tmp_path: Path, name: str, text: str, compressed: bool) -> None:
+    path = tmp_path / (name + ".gz" if compressed else name)
+    path.write_bytes(gzip.compress(text.encode()) if compressed else text.encode())
+    matched = match(read_entries(path, QUESTIONS), QUESTIONS)
+    assert [entry and entry.prediction for entry in matched.entries] == list(RIGHT.values())
+    assert matched[1:] == ([], [], [], [])
+    scored = score_predictions(QUESTIONS, matched)
+    assert [row["exact_match"] for row in scored.rows] == SCORES
+    assert [row["metric"] for row in scored.rows] == ["orqa", "orqa", "regex", "orqa"]
+    assert [row["f1"] for row in scored.rows] == [1.0, 0.0, None, 1.0]
+    assert (scored.summary["exact_match"], scored.summary["f1"]) == (0.75, pytest.approx(2 / 3))
+
+
+def test_what_does_not_match_is_named_and_wrong(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "prediction": "Shakespeare"},
+        {"id": "a", "prediction": "Bacon"},  # contradicts
+        {"id": "c", "prediction": "1969"},
+        {"id": "c", "prediction": "1969"},  # says it again
+        {"id": "d", "prediction": None},  # says that it has none
+        {"id": "zz", "prediction": "x"},
+        {"question": "who?", "prediction": "x"},
+    ]
+    path = tmp_path / "p.jsonl"
+    path.write_text(lines(rows))
+    matched = match(read_entries(path, QUESTIONS), QUESTIONS)
+    assert matched.missing == ["b", "d"]
+    assert matched.contradictory == ["a"]
+    assert matched.repeated == ["c"]
+    assert matched.surplus == ["zz", "who?"]
+    summary = score_predictions(QUESTIONS, matched).summary
+    assert summary["missing"] == ["b", "d"]
+    assert (summary["exact_match"], summary["exact_match_answered"], summary["answered"]) == (0.25, 1.0, 1)
+
+
+def test_a_key_that_stands_twice_is_not_taken_silently(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text('{"a": "Shakespeare", "b": "France", "a": "Bacon"}')
+    assert match(read_entries(path, None), QUESTIONS).contradictory == ["a"]
+
+
+def test_one_answer_to_a_text_that_is_asked_twice_counts_for_both(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text(lines([{"question": " where is paris ", "prediction": "France"}]))
+    matched = match(read_entries(path, QUESTIONS), QUESTIONS)
+    assert [row["exact_match"] for row in score_predictions(QUESTIONS, matched).rows] == [0, 1, 0, 0]
+    assert matched.missing == ["a", "c"]
+
+
+def test_the_empty_answer_is_an_answer(tmp_path: Path) -> None:
+    path = tmp_path / "p.txt"
+    path.write_text("\n\n\n\n")
+    scored = score_predictions(QUESTIONS, match(read_entries(path, QUESTIONS), QUESTIONS))
+    assert (scored.summary["answered"], scored.summary["empty"], scored.summary["missing"]) == (4, 4, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("few.txt", "x\ny\n", "2 lines for 4 questions"),
+        ("broken.jsonl", '{"id": "a", "prediction": "x"}\n{"id": ', "broken.jsonl, line 2: not valid JSON"),
+        ("array.json", '[{"id": "a", "prediction": "x"}', "array.json: not valid JSON"),
+        ("number.json", '{"a": 3}', "'a': the prediction is a int, not a text"),
+        ("nothing.jsonl", '{"id": "a", "answer": "x"}', "line 1: none of prediction, prediction_text"),
+        ("anonymous.jsonl", '{"prediction": "x"}\n{"prediction": "y"}', "line 1: neither 'id' nor 'question'"),
+        ("members.json", '["x"]', "record 1: a str where an object should be"),
+        ("contexts.json", '[{"question": "q", "ctxs": [{"title": "t"}]}]', "passage 1: neither 'text' nor"),
+    ],
+)
+def test_bad_files_are_refused_with_place_and_remedy(tmp_path: Path, name: str, text: str, message: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_entries(path, QUESTIONS)
+
+
+def test_plain_text_needs_the_questions(tmp_path: Path) -> None:
+    path = tmp_path / "p.txt"
+    path.write_text("x\n")
+    with pytest.raises(UserError, match="--questions"):
+        read_entries(path, None)
+
+
+def squad_file(path: Path, unanswerable: bool) -> Path:
+    items: list[dict[str, Any]] = [
+        {"id": "1", "question": " Who? ", "answers": [{"text": "the Beatles", "answer_start": 0}]},
+        {"id": "2", "question": "Who?", "answers": [{"text": "the", "answer_start": 0}]},
+    ]
+    if unanswerable:
+        items = [item | {"is_impossible": False} for item in items]
+        items.append({"id": "3", "question": "Why?", "answers": [], "is_impossible": True})
+    data = [{"title": "T", "paragraphs": [{"context": "the Beatles", "qas": items}]}]
+    path.write_text(json.dumps({"version": "x", "data": data}))
+    return path
+
+
+@pytest.mark.parametrize(("unanswerable", "scores"), [(False, [1.0, 1.0]), (True, [1.0, 1.0, 1.0])])
+def test_squad_is_scored_by_its_own_script(tmp_path: Path, unanswerable: bool, scores: list[float]) -> None:
+    found = read_references(squad_file(tmp_path / "squad.json", unanswerable))
+    assert found.squad_version == ("2.0" if unanswerable else "1.1")
+    assert [question.id for question in found.questions] == ["1", "2", "3"][: len(scores)]
+    predictions = tmp_path / "p.json"
+    predictions.write_text(json.dumps({"1": "Beatles", "2": "", "3": ""}))
+    matched = match(read_entries(predictions, found.questions), found.questions)
+    scored = score_predictions(found.questions, matched, version=found.squad_version)
+    assert [row["metric"] for row in scored.rows] == ["squad"] * len(scores)
+    assert [row["exact_match"] for row in scored.rows] == scores
+    assert scored.rows[1]["f1"] == (1.0 if unanswerable else 0.0)
+    assert matched.surplus == ([] if unanswerable else ["3"])
+
+
+def test_questions_that_no_reader_would_train_on_are_still_scored(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(lines([{"question": "q1", "answer": ["the"]}, {"question": "q1", "answer": ["x"]}]))
+    assert [question.answers for question in read_references(path).questions] == [("the",), ("x",)]
+
+
+CONTEXTS = [
+    {"id": "Hamlet#1", "title": "Hamlet", "text": "A play by Shakespeares.", "has_answer": True},
+    {"id": "Hamlet#0/3", "title": "Hamlet", "text": "By SHAKESPEARE, around 1599.", "has_answer": False},
+]
+
+
+def test_retrieved_passages_are_ranked_by_four_rules(tmp_path: Path) -> None:
+    rows = [
+        {"question": "who wrote hamlet", "answers": ["Shakespeare"], "ctxs": CONTEXTS},
+        {"question": "when was 1969", "answers": [r"15\d9"], "ctxs": CONTEXTS},
+    ]
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps(rows))
+    asked = [QUESTIONS[0], QUESTIONS[2]._replace(answers=(r"^by.*15\d9", "(")), QUESTIONS[1]]
+    scored = score_retrieval(asked, match(read_entries(path, None), asked))
+    ranks = [[row[f"rank_{name}"] for name in ("answer", "answer_raw", "stated", "gold")] for row in scored.rows]
+    assert ranks == [
+        [2, 1, 1, 2],  # whole words of any case; letters as they are, inside a word; the file's word; the document
+        [2, None, 1, None],
+        [None, None, None, None],
+    ]
+    assert scored.summary["missing"] == ["b"]
+    assert {name: value for name, value in scored.summary.items() if "recall" in name} == {
+        "recall_at_1": 0.0,
+        "raw_recall_at_1": 1 / 3,
+        "stated_recall_at_1": 2 / 3,
+        "gold_recall_at_1": 0.0,
+    }
+    assert [(p.question, p.pattern, p.kind) for p in scored.problems] == [("c", "(", "invalid")]
+    own = own_questions(path, read_entries(path, None))
+    assert [question.answers for question in own] == [("Shakespeare",), (r"15\d9",)]
+
+
+def test_a_retrieval_file_without_answers_needs_questions(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps([{"question": "q", "ctxs": CONTEXTS}]))
+    with pytest.raises(UserError, match="--questions"):
+        own_questions(path, read_entries(path, None))
