@@ -321,7 +321,8 @@ def _run_ask(options: argparse.Namespace) -> None:
     from realm_lab.systems import ask
 
     seed = params.seeds[0] if options.seed is None else options.seed
-    ask.ask(options.question, params, options.root, seed, options.label, options.k, options.json, options.retriever)
+    asked = {"k": options.k, "as_json": options.json, "retriever_name": options.retriever}
+    ask.ask(options.question, params, options.root, seed, options.label, **asked)
 
 
 def _run_fill(options: argparse.Namespace) -> None:

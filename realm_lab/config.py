@@ -192,11 +192,12 @@ def read_yaml(path: Path) -> Any:
 
 
 def _without_empty(values: dict[str, Any]) -> dict[str, Any]:
-    """Plain copy without empty (null) values: those are left to the preset."""
+    """Plain copy without empty (null) values and sections of nothing else: those are left to the preset."""
     kept: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            kept[key] = _without_empty(value)
+            if inside := _without_empty(value):
+                kept[key] = inside
         elif value is not None:
             kept[key] = list(value) if isinstance(value, list) else value
     return kept

@@ -265,9 +265,10 @@ def test_a_question_goes_to_the_run_named(verb: str, project: Path, monkeypatch:
     assert cli.main([verb, "Who [MASK]?", *root, "--seed", "0", "--label", "warm_start", "-k", "2", "--json"]) == 0
     (first, first_options), (second, second_options) = answer.calls
     assert (first[0], first[1].seeds, *first[2:]) == ("Who [MASK]?", [4, 5], project, 4, "realm")
-    assert first_options == {"k": 5, "as_json": False}
+    own = {"retriever_name": "run"} if verb == "ask" else {}
+    assert first_options == {"k": 5, "as_json": False, **own}
     assert second[3:] == (0, "warm_start")
-    assert second_options == {"k": 2, "as_json": True}
+    assert second_options == {"k": 2, "as_json": True, **own}
 
 
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that.

@@ -138,7 +138,7 @@ def test_nothing_is_chosen_from_unequal_budgets(tmp_path: Path) -> None:
     assert (
         "Incomplete grid, so no value is chosen for random &lt;tokens&gt;: no end of pre-training at 16, seed 1" in text
     )
-    assert "Incomplete grid: 4 of its pieces are missing" in text.split("## ")[0]
+    assert "Incomplete grid: 1 of its 6 runs are unfinished" in text.split("## ")[0]
 
 
 def test_without_a_best_value_of_the_baseline_nothing_is_compared(tmp_path: Path) -> None:
