@@ -19,6 +19,7 @@ from realm_lab.reporting.edition_table import table_4
 from realm_lab.reporting.figures import Panel
 from realm_lab.reporting.overlap_table import overlap_table
 from realm_lab.reporting.provenance_sections import coverage_section
+from realm_lab.reporting.results_sections import bm25_values
 from realm_lab.reporting.statistics import Interval
 from realm_lab.reporting.study_comparison import CellResult, MetricResult, Scores, compare_study, study_rows, verdict
 from realm_lab.reporting.study_figures import (
@@ -31,6 +32,7 @@ from realm_lab.reporting.study_figures import (
 from realm_lab.reporting.table import (
     Collection,
     Run,
+    Summary,
     collect,
     collect_design,
     coverage_table,
@@ -189,8 +191,13 @@ def _results(contents: StudyContents) -> list[Block]:
     if not any(result.cells[0].values for result in contents.results):
         return [Text("No numbers yet: no run of the baseline has a complete evaluate stage.", missing=True)]
     blocks: list[Block] = []
+    bm25 = bm25_values(contents.rows)
     for result in contents.results:
         rows = [_row(cell, result) for cell in result.cells]
+        if reference := summarise(bm25.get(result.metric, {}).values()):
+            rows.append(
+                {"cell": "BM25, the same passages", **_spread(reference, _digits(result)), "finding": "reference"}
+            )
         notes = [STATISTICS_NOTE] if not blocks else []
         papers = {cell.paper.source for cell in result.cells if cell.paper}
         if any("paper" in row for row in rows):
@@ -261,13 +268,7 @@ def _digits(result: MetricResult) -> int:
 def _row(cell: CellResult, result: MetricResult) -> dict[str, str]:
     summary = summarise(cell.values.values())
     digits = _digits(result)
-    row = {"cell": cell.cell.title, "n": str(summary.n if summary else 0)}
-    row["mean ± sd"] = NOTHING
-    row["range"] = NOTHING
-    if summary:
-        spread = f" ± {number(summary.sd, digits)}" if summary.sd is not None else ""
-        row["mean ± sd"] = f"{number(summary.mean, digits)}{spread}"
-        row["range"] = f"{number(summary.low, digits)} to {number(summary.high, digits)}"
+    row = {"cell": cell.cell.title, **_spread(summary, digits)}
     found = cell.comparison
     row["Δ"] = signed(found.mean, digits) if found else NOTHING
     row["95 %"] = show_interval(found.interval, digits) if found else NOTHING
@@ -280,6 +281,17 @@ def _row(cell: CellResult, result: MetricResult) -> dict[str, str]:
         row["paper"] = number(value)
         row["paper Δ"] = signed(value - cell.paper.baseline[result.metric], 3)
     return row
+
+
+def _spread(summary: Summary | None, digits: int) -> dict[str, str]:
+    if summary is None:
+        return {"n": "0", "mean ± sd": NOTHING, "range": NOTHING}
+    spread = f" ± {number(summary.sd, digits)}" if summary.sd is not None else ""
+    return {
+        "n": str(summary.n),
+        "mean ± sd": f"{number(summary.mean, digits)}{spread}",
+        "range": f"{number(summary.low, digits)} to {number(summary.high, digits)}",
+    }
 
 
 def _figures(contents: StudyContents) -> list[Block]:

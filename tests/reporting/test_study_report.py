@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -137,6 +138,7 @@ def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, make: Ma
     assert "pretrain.masking = random_token" in text
     assert "random &lt;tokens&gt;" in text
     assert "Kendall's tau 1.00" in text
+    assert len(re.findall(r"\| BM25, the same passages +\| +3 +\| +0\.625 ± 0\.000 ", text)) == 1  # of recall@5 alone
     assert "−0.069" in text  # the paper's baseline below its REALM
     folder = tmp_path / "reports" / "table"
     summary = json.loads((folder / "summary.json").read_text())
