@@ -26,7 +26,7 @@ def report_all(root: Path) -> Path:
     root = Path(root)
     for path in study_record_paths(root / "runs"):
         name = path.parent.name
-        if name == "default":
+        if name == "default" or name.startswith("search-"):  # a search writes its own report
             continue
         try:
             if complete_runs(root, name) >= reported_runs(root / "reports" / name):

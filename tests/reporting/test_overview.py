@@ -140,6 +140,16 @@ def test_a_part_of_a_study_does_not_replace_the_whole_report(copy: Path, capsys:
     assert 'class="tag">incomplete' in text
 
 
+def test_a_search_is_left_to_its_own_report(copy: Path) -> None:
+    """Its trials may end before they are evaluated."""
+    record = json.loads((copy / "runs" / "studies" / STUDY / "study.json").read_text())
+    folder = copy / "runs" / "studies" / "search-rates"
+    folder.mkdir()
+    (folder / "study.json").write_text(json.dumps(record | {"name": "search-rates", "last_stage": "pretrain"}))
+    report_all(copy)
+    assert not (copy / "reports" / "search-rates").exists()
+
+
 def test_a_broken_part_is_said_and_the_others_are_shown(copy: Path) -> None:
     (copy / "reports" / STUDY / FILE).write_text('{"format": 1}')
     text = refresh(copy / "reports").read_text()
