@@ -18,19 +18,8 @@ from matplotlib.ticker import NullLocator
 
 from experiments.staleness_anatomy.design import Arm, Design
 from realm_lab.core.files import atomic_write, write_text
-from realm_lab.reporting.figures import (
-    BLUE,
-    DASHES,
-    DOTS_PER_INCH,
-    GREEN,
-    INK,
-    MUTED,
-    ORANGE,
-    PURPLE,
-    STYLE,
-    VERMILION,
-    WIDTH_INCHES,
-)
+from realm_lab.reporting.figures import DASHES, DOTS_PER_INCH, STYLE, WIDTH_INCHES
+from realm_lab.reporting.palette import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, VERMILION
 
 # Colour and marker of a kind of policy: told apart without colour, too.
 FAMILIES = {
