@@ -27,6 +27,7 @@ SECTIONS = {
     "finetune": ("model", "finetune"),
     "evaluate": ("pretrain", "evaluate"),
 }
+NOT_OF_A_RUN = ("launch", "seeds", "tagger")  # how and how often it runs, and what makes another folder
 CURVES = ("interval_steps", "cloze_sentences", "questions")  # of `evaluate`: what shapes the log of pre-training
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -164,26 +165,16 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
 def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
     """Write run.json of a run."""
     values, contents = params.model_dump(mode="json"), _by_content(params, plan.label)
-    for name in ("launch", "seeds", "tagger"):
-        del values[name], contents[name]
-    for name in ("max_line_mb", "max_expansion"):  # they refuse a file, they change nothing that is read
-        del contents["corpus"]["files"][name]
-    if params.corpus.files.tagger_model is None:  # came later: cells without it keep their keys
-        del contents["corpus"]["files"]["tagger_model"]
-    if params.corpus.files.dev_split == "none":
-        del contents["corpus"]["files"]["dev_split"]
-    for name in ("drop_pages", "drop_duplicate_passages"):
-        if params.corpus.source == "toy" or not getattr(params.corpus.files, name):
-            del contents["corpus"]["files"][name]
-    if not params.corpus.toy.restate_facts:  # came later: cells without it keep their keys
-        del contents["corpus"]["toy"]["restate_facts"]
+    for name in NOT_OF_A_RUN:
+        del values[name]
     inputs = corpus_inputs(params, plan.seed)
     inputs.pop("seed", None)  # of a toy world; equal cells differ in their seed alone
+    described = {name: part for name, part in contents.items() if name not in (*NOT_OF_A_RUN, "corpus", "tokenizer")}
     record = RunRecord(
         label=plan.label,
         seed=plan.seed,
         run_key=plan.run_key,
-        cell_key=digest({"params": contents, "inputs": inputs, "label": plan.label, "engine": ENGINE_VERSION}),
+        cell_key=digest({"params": described, "inputs": inputs, "label": plan.label, "engine": ENGINE_VERSION}),
         preset=params.preset,
         engine_version=ENGINE_VERSION,
         params=values,

@@ -18,6 +18,13 @@ from realm_lab.errors import UserError
 from realm_lab.parameters import Params
 
 FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is taken
+# At these values a corpus is what it was before the parameter existed, so it keeps its key.
+NEUTRAL: dict[str, dict[str, object]] = {
+    "toy": {"restate_facts": False},
+    "files": {"dev_split": "none", "drop_pages": [], "drop_duplicate_passages": False},
+}
+# Of corpus.files: what refuses a file and changes nothing that is read, and a folder whose content counts instead.
+NOT_COUNTED = ("max_line_mb", "max_expansion", "tagger_model")
 FILE_ROLES = ("knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test")
 
 
@@ -28,25 +35,20 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
     described: dict[str, object] = {"format": FORMAT, "corpus": corpus, "tokenizer": tokenizer}
     if params.tokenizer.checkpoint is not None:
         described["tokenizer_files"] = _folder_digest(Path(params.tokenizer.checkpoint))
-    if params.corpus.source == "toy":
-        del corpus["files"]
-        if not params.corpus.toy.restate_facts:  # came later: worlds without it keep their keys
-            del corpus["toy"]["restate_facts"]
+    source = params.corpus.source
+    del corpus["files" if source == "toy" else "toy"]
+    for name, neutral in NEUTRAL[source].items():
+        if corpus[source][name] == neutral:
+            del corpus[source][name]
+    if source == "toy":
         world_seed = params.corpus.toy.world_seed
         described["seed"] = seed if world_seed is None else world_seed
     else:
-        del corpus["toy"]
         files = params.corpus.files
+        for name in NOT_COUNTED:
+            del corpus["files"][name]
         paths = sorted({path for role in FILE_ROLES for path in getattr(files, role)})
         described["files"] = {path: digest_input(path) for path in paths}
-        for name in ("max_line_mb", "max_expansion"):  # they refuse a file, they change nothing that is read
-            del corpus["files"][name]
-        del corpus["files"]["tagger_model"]  # its content counts, and only where it tags
-        if files.dev_split == "none":  # came later: corpora without it keep their keys
-            del corpus["files"]["dev_split"]
-        for name in ("drop_pages", "drop_duplicate_passages"):
-            if not getattr(files, name):  # these too
-                del corpus["files"][name]
         if params.corpus.pretrain_corpus == "separate":
             described["held_out"] = "by text"
         if params.corpus.tagger == "model":
