@@ -6,6 +6,7 @@ A shape is known by the keys of a record. All three containers are streamed: of 
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import re
 from collections import Counter
@@ -261,6 +262,11 @@ def identity_of(record: Any, default: str, where: str, remedy: str, key: str = "
     if isinstance(value, int):
         return str(value)
     return default if value is None else str(checked_field(record, key, str, where, remedy))
+
+
+def passage_id(title: str, text: str) -> str:
+    """An id made of the content, so that the passage of two questions is one document."""
+    return f"{title}#{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _blanks(text: str, place: int) -> int:

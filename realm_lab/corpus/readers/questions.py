@@ -6,11 +6,10 @@ CuratedTREC's answers are regular expressions. As JSON lines (DrQA's form) it lo
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 
-from realm_lab.corpus.readers.containers import Record, register_shape
+from realm_lab.corpus.readers.containers import Record, passage_id, register_shape
 from realm_lab.corpus.records import AnswerKind, Document, Question
 from realm_lab.corpus.text_files import plain_name
 from realm_lab.errors import UserError
@@ -46,32 +45,27 @@ def _web_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
 
 def _gold_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
     title, text = record.field("title", str).strip(), record.field("passage", str)
-    yield Document(_passage_id(title, text), title, text, title)
+    yield Document(passage_id(title, text), title, text, title)
 
 
 def _gold_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
-    document = _passage_id(record.field("title", str).strip(), record.field("passage", str))
+    document = passage_id(record.field("title", str).strip(), record.field("passage", str))
     yield Question(record.identity(), record.field("question", str), record.texts("answer"), document)
 
 
 def _qed_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
     title, text = record.field("title_text", str).strip(), record.field("paragraph_text", str)
-    yield Document(_passage_id(title, text), title, text, title)
+    yield Document(passage_id(title, text), title, text, title)
 
 
 def _qed_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
-    document = _passage_id(record.field("title_text", str).strip(), record.field("paragraph_text", str))
+    document = passage_id(record.field("title_text", str).strip(), record.field("paragraph_text", str))
     answers = []
     for choice in record.field("original_nq_answers", list):
         spans = Record(record.where, record.number, {"answer": choice}, record.file, record.remedy).within("answer")
         answers.append(" ".join(span.field("string", str) for span in spans))
     question = record.field("question_text", str)
     yield Question(record.identity("example_id"), question, tuple(answers), document)
-
-
-def _passage_id(title: str, text: str) -> str:
-    """The same passage of two questions is one document."""
-    return f"{title}#{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def register() -> None:

@@ -1,7 +1,9 @@
-"""Running text: WikiText's articles under " = Title = ", and plain text in paragraphs."""
+"""Running text: WikiText's articles under " = Title = ", WikiExtractor's in <doc>, and plain text in paragraphs."""
 
 from __future__ import annotations
 
+import html
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,10 @@ from pathlib import Path
 from realm_lab.corpus.readers.registry import register_reader
 from realm_lab.corpus.records import Document
 from realm_lab.corpus.text_files import Source, plain_name
+from realm_lab.errors import UserError
 
+_OPENING = re.compile(r'<doc id="(?P<id>[^"]*)".*? title="(?P<title>.*)">\s*$')  # a title may hold quotation marks
+_CLOSING = "</doc>"
 LONGEST_PARAGRAPH = 100_000  # characters: a text without blank lines is cut at line ends
 
 
@@ -49,6 +54,32 @@ def _wikitext_words(source: Source) -> dict[str, int]:
     return {"words": sum(len(line.split()) for _, line in source.lines())}
 
 
+def _doc_elements(source: Source, dropped: Counter[str]) -> Iterator[Document]:
+    """WikiExtractor without --json: <doc id url title>, the title, a blank line, paragraphs, </doc>."""
+    opened: re.Match[str] | None = None
+    first, lines = 0, list[str]()
+    for number, line in source.lines():
+        where = f"{source.path}, line {number}"
+        opening = _OPENING.match(line)
+        if opening and opened:
+            raise UserError(f"{where}: <doc> within the <doc> of line {first}, which has no end; repair it")
+        if opening:
+            opened, first, lines = opening, number, []
+        elif line.strip() == _CLOSING and opened:
+            title = html.unescape(opened["title"]).strip()
+            text = html.unescape("\n".join(lines)).strip()
+            if title and text.split("\n", 1)[0].strip() == title:
+                text = text.partition("\n")[2].strip()
+            yield Document(opened["id"], title, text, title or opened["id"])
+            opened = None
+        elif opened:
+            lines.append(line.rstrip("\r\n"))
+        elif line.strip():
+            raise UserError(f"{where}: text outside of <doc> and </doc>; repair or delete the line")
+    if opened:
+        raise UserError(f"{source.path}, line {first}: <doc> without an end: the file looks cut off; fetch it again")
+
+
 def _paragraphs(source: Source, dropped: Counter[str]) -> Iterator[Document]:
     """Paragraphs are set apart by blank lines; those of one file are one article, without a title."""
     name = plain_name(source.path)
@@ -72,6 +103,10 @@ def _is_wikitext(path: Path, head: str) -> bool:
     return _heading(first)[0] == 1
 
 
+def _is_doc(head: str) -> bool:
+    return _OPENING.match(head.lstrip().split("\n", 1)[0]) is not None
+
+
 def register() -> None:
     """Register the formats of this file."""
     register_reader(
@@ -79,4 +114,5 @@ def register() -> None:
         lambda path, head: plain_name(path).endswith(".txt") and not head.lstrip().startswith(("{", "[")),
         read_documents=_paragraphs,
     )
+    register_reader("wikiextractor_doc", lambda path, head: _is_doc(head), read_documents=_doc_elements)
     register_reader("wikitext", _is_wikitext, read_documents=_wikitext, counts=_wikitext_words)

@@ -1,4 +1,4 @@
-"""SQuAD v1.1 and v2: one JSON object, read whole; each paragraph is a document."""
+"""SQuAD v1.1 and v2: one JSON object, read whole, or a record each question; each paragraph is a document."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from realm_lab.corpus.readers.containers import LINE_SUFFIXES, checked_field, first_record, identity_of, parse
+from realm_lab.corpus.readers.containers import (
+    LINE_SUFFIXES,
+    Record,
+    checked_field,
+    first_record,
+    identity_of,
+    parse,
+    passage_id,
+    register_shape,
+)
 from realm_lab.corpus.readers.registry import register_reader
 from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.text_files import Source, plain_name
 from realm_lab.errors import UserError
 
-DROPPED_UNANSWERABLE = "question: unanswerable (is_impossible)"
+DROPPED_UNANSWERABLE = "question: unanswerable"
 
 
 def readable_title(title: str) -> str:
@@ -64,6 +73,21 @@ def _questions(source: Source, dropped: Counter[str]) -> Iterator[Question]:
             yield Question(identity_of(item, f"{document}?{number}", where, remedy), question, texts, document)
 
 
+def _flat_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+    title, context = record.field("title", str), record.field("context", str)
+    yield Document(passage_id(title, context), readable_title(title), context, title)
+
+
+def _flat_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+    document = passage_id(record.field("title", str), record.field("context", str))
+    question, answers = record.field("question", str), record.field("answers", dict)
+    texts = Record(f"{record.where}, answers", record.number, answers, record.file, record.remedy).texts("text")
+    if not texts:
+        dropped[DROPPED_UNANSWERABLE] += 1
+        return
+    yield Question(record.identity(), question, texts, document)
+
+
 def _is_squad(path: Path, head: str) -> bool:
     """One JSON object with `data`, or one that goes on over lines; never a file of JSON lines."""
     start = head.lstrip()
@@ -75,3 +99,10 @@ def _is_squad(path: Path, head: str) -> bool:
 def register() -> None:
     """Register the formats of this file."""
     register_reader("squad", _is_squad, read_documents=_documents, read_questions=_questions)
+    register_shape(
+        "hub_squad",
+        {"title", "context", "question", "answers"},
+        "{id, title, context, question, answers: {text: [texts]}}",
+        documents=_flat_document,
+        questions=_flat_question,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from realm_lab.corpus.readers import find_reader, read_documents, read_questions
+from realm_lab.corpus.readers.containers import passage_id
 from realm_lab.corpus.records import Document, Question, Span
 
 
@@ -43,6 +45,21 @@ TEXTS = {
         lines(EXTRACTED),
         "wikiextractor",
         [Document("12", "Salt & Pepper", "Salt is <white>.", "Salt & Pepper")],
+    ),
+    "wikiextractor_doc": (
+        "wiki_03.bz2",
+        bz2.compress(
+            b'<doc id="12" url="u" title="The "Salt" &amp; Co">\nThe "Salt" &amp; Co\n\n'
+            b"Salt is &lt;white&gt;.\nMore.\n\n</doc>\n"
+            b'<doc id="13" revid="7" url="u" title="">\n\nNo title\n</doc>\n'
+            b'<doc id="14" url="u" title="Oslo">\nOslo is.\n</doc>'
+        ),
+        "wikiextractor_doc",
+        [
+            Document("12", 'The "Salt" & Co', "Salt is <white>.\nMore.", 'The "Salt" & Co'),
+            Document("13", "", "No title", "13"),
+            Document("14", "Oslo", "Oslo is.", "Oslo"),
+        ],
     ),
     "hub_wikipedia": (
         "train-00000-of-00001.parquet",
@@ -191,6 +208,12 @@ ASKED = {
         "open_questions",
         [Question("a", "When?", ("19\\d\\d",), None, "regex")],
     ),
+    "hub_squad_without_ids": (
+        "s.jsonl",
+        lines({"title": "A%27s_b", "context": "One.", "question": " Who? ", "answers": {"text": ["Ann", "Ann"]}}),
+        "hub_squad",
+        [Question("s.jsonl:1", "Who?", ("Ann",), passage_id("A%27s_b", "One."))],
+    ),
     "timeqa": (
         "t.jsonl",
         lines(
@@ -255,6 +278,28 @@ def test_questions_with_their_gold_passage(
     assert (first.id, first.answers, first.document) == (identity, answers, document.id)
     assert second.document == document.id
     assert (document.title, document.article) == ("Oslo", "Oslo")
+
+
+def test_squad_of_the_hub_is_a_paragraph_for_several_questions(tmp_path: Path) -> None:
+    table = parquet(
+        id=["a", "b", "c"],
+        title=["Old_Oslo"] * 3,
+        context=["Ann won.", "Ann won.", "Bob lost."],
+        question=["Who won?", "Why?", "What?"],
+        answers=[{"text": texts, "answer_start": [0] * len(texts)} for texts in (["Ann"], [], ["a"])],
+    )
+    path = put(tmp_path / "validation-00000-of-00001.parquet", table)
+    assert find_reader(path).name == "hub_squad"
+    dropped: Counter[str] = Counter()
+    first, second = read_documents(path, dropped)
+    assert (first.title, first.article, first.text, second.text) == ("Old Oslo", "Old_Oslo", "Ann won.", "Bob lost.")
+    assert [(q.id, q.question, q.document) for q in read_questions(path, dropped)] == [("a", "Who won?", first.id)]
+    assert dropped == {
+        "document: duplicate id": 1,
+        "question: unanswerable": 1,
+        "answer: normalises to nothing": 1,
+        "question: no answer": 1,
+    }
 
 
 def test_a_record_longer_than_the_head_is_recognised_by_the_keys_before_its_text(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ GOOD = lines({"text": "Aé"})
 BOM = b"\xef\xbb\xbf"
 LONG = "x" * (10 * MB)
 BOMB = (b" " * MB + b"\n") * 40
+DOC = b'<doc id="1" url="u" title="Oslo">\nOslo\n'
 HEAD = b"id\ttext\ttitle\n"
 SMALL_SQUAD = squad(id="a", question="Who?", answers=[{"text": "Ann"}])
 
@@ -135,6 +136,10 @@ DOCUMENTS = {
     "no_line_end": Case("r.jsonl", GOOD[:-1], Read(["Aé"])),
     "blank_lines": Case("r.jsonl", b"\n\n" + GOOD + b"  \n" + GOOD, Read(["Aé", "Aé"])),
     "unicode_line_ends": Case("r.jsonl", text_record("a\u2028b\u2029c\x85d"), Read(["a\u2028b\u2029c\x85d"])),
+    "doc_element_cut": Case("wiki_00", DOC + b"Oslo is", Refused(", line 1: <doc> without an end: the file looks cut")),
+    "doc_within_doc": Case("wiki_00", DOC + b"a\n" + DOC, Refused(", line 4: <doc> within the <doc> of line 1, which")),
+    "text_after_doc": Case("wiki_00", DOC + b"a\n</doc>\nb\n", Refused(", line 5: text outside of <doc> and </doc>")),
+    "doc_of_its_title_alone": Case("wiki_00", DOC + b"</doc>\n", Skipped([], {"document: empty text": 1})),
     "unicode_line_ends_in_wikitext": Case("r.txt", " = T = \na\u2028b\x85c\n".encode(), Read(["a\u2028b\x85c"])),
     "form_feed_in_a_table": Case("r.tsv", HEAD + b"1\ta\x0bb\x0cc\tT\n", Read(["a\x0bb\x0cc"])),
     # Sizes
@@ -264,6 +269,16 @@ DOCUMENTS = {
 
 CATASTROPHIC = "(a+)+$"
 QUESTIONS = {
+    "hub_squad_answers_as_a_list": Case(
+        "s.jsonl",
+        lines({"title": "T", "context": "One.", "question": "Who?", "answers": ["Ann"]}),
+        Refused(", line 1: 'answers' is a list, not a dict; expected {id, title, context, question, answers: {text"),
+    ),
+    "hub_squad_answers_without_text": Case(
+        "s.jsonl",
+        lines({"title": "T", "context": "One.", "question": "Who?", "answers": {}}),
+        Refused(", line 1, answers: 'text' is missing"),
+    ),
     "no_question": Case("q.jsonl", b'{"answer": ["x"]}\n', Refused(", line 1: 'question' is missing (found: answer)")),
     "no_answer_field": Case(
         "q.jsonl", b'{"question": "x"}\n', Refused(", line 1: 'answer' is missing (found: question)")
@@ -302,7 +317,7 @@ QUESTIONS = {
     "unanswerable": Case(
         "s.json",
         squad(id="a", question="Who?", answers=[], is_impossible=True),
-        Skipped([], {"question: unanswerable (is_impossible)": 1}),
+        Skipped([], {"question: unanswerable": 1}),
     ),
     "squad_question_without_text": Case(
         "s.json",
