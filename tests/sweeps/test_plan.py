@@ -24,7 +24,7 @@ cells:
   token: {set: {pretrain: {masking: random_token, refresh: {policy: never}}}}
 """
 OWN_FILES = ("real_text.yaml", "real_news.yaml")  # planned only where their texts and checkpoints are
-TUNED = ("table2", "staleness")
+TUNED = ("table2", "masking", "staleness", "null_document", "trivial_candidate", "candidates_k", "corpora")
 SHIPPED = sorted(
     path.name
     for path in (Path(__file__).parents[2] / "experiments").glob("*.yaml")
