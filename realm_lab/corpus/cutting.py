@@ -113,12 +113,15 @@ class Cutter:
                 if row is not None:
                     yield row
 
-    def sentences_of(self, cut: Cut, dropped: Counter[str]) -> Iterator[SentenceRow]:
-        """The sentences of a passage that is also text to learn from."""
-        identities = [f"{cut.passage.id}:{number}" for number in range(len(cut.sentences))]
-        for row in self._rows(cut.sentences, cut.tokens, cut.spans, identities, dropped):
-            if row is not None:
-                yield row
+    def sentences_of(self, cuts: Sequence[Cut], dropped: Counter[str]) -> Iterator[tuple[int, SentenceRow]]:
+        """The sentences of passages that are also text to learn from, each with the place of its passage in `cuts`."""
+        places = [place for place, cut in enumerate(cuts) for _ in cut.sentences]
+        identities = [f"{cut.passage.id}:{number}" for cut in cuts for number in range(len(cut.sentences))]
+        texts = [text for cut in cuts for text in cut.sentences]
+        tokens = [pieces for cut in cuts for pieces in cut.tokens]
+        spans = [found for cut in cuts for found in cut.spans]
+        rows = self._rows(texts, tokens, spans, identities, dropped)
+        yield from ((place, row) for place, row in zip(places, rows, strict=True) if row is not None)
 
     def _rows(
         self,
@@ -128,14 +131,18 @@ class Cutter:
         identities: Sequence[str],
         dropped: Counter[str],
     ) -> Iterator[SentenceRow | None]:
-        chosen = [number for number, found in enumerate(spans) if found]
-        encoded = dict(
-            zip(chosen, encode_batch_plain(self.tokenizer, [texts[number] for number in chosen]), strict=True)
-        )
+        known = {
+            number: self._encoder.encode_spans(texts[number], [span[:2] for span in found])
+            for number, found in enumerate(spans)
+            if found
+        }
+        rest = [number for number, row in known.items() if row is None]
+        encoded = dict(zip(rest, encode_batch_plain(self.tokenizer, [texts[number] for number in rest]), strict=True))
         for number, (found, identity) in enumerate(zip(spans, identities, strict=True)):
-            pieces = encoded[number].ids if number in encoded else tokens[number]
-            flat = token_spans(found, encoded[number], 0, dropped) if number in encoded else []
-            yield self._row(pieces, flat, identity, dropped)
+            row = known.get(number)
+            if row is None and number in encoded:
+                row = encoded[number].ids, token_spans(found, encoded[number], 0, dropped)
+            yield self._row(*(row or (tokens[number], [])), identity, dropped)
 
     def _row(self, tokens: list[int], spans: list[int], identity: str, dropped: Counter[str]) -> SentenceRow | None:
         place = derive_seed(0, "held-out", identity) / 2**63

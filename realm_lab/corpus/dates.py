@@ -61,7 +61,10 @@ _ALTERNATIVES = (
     rf"{_YEAR}(?!\s?{_UNIT}(?![\p{{L}}\p{{N}}]))",
 )
 # Not inside a word or a longer number, and not an amount of money.
-_DATE = regex.compile(rf"(?<![\p{{L}}\p{{N}}$€£¥#]|\d[.,])(?:{'|'.join(_ALTERNATIVES)})(?![\p{{L}}\p{{N}}]|[.,]\d)")
+_BEGINNING = rf"(?=\d|['’]\d|A\.|AD|{_MONTH}|{_SEASON}|{_ORDINAL})"  # of all alternatives; spares their trial
+_DATE = regex.compile(
+    rf"(?<![\p{{L}}\p{{N}}$€£¥#]|\d[.,]){_BEGINNING}(?:{'|'.join(_ALTERNATIVES)})(?![\p{{L}}\p{{N}}]|[.,]\d)"
+)
 
 
 def find_dates(text: str) -> list[tuple[int, int]]:

@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,10 +28,12 @@ from realm_lab.corpus import chunking, cutting, dates, salient_spans, vocabulary
 from realm_lab.corpus.cutting import PARTS, Article, CutSettings, Cutter, RaggedBuffer
 from realm_lab.corpus.first_seen import text_hash
 from realm_lab.corpus.records import Passage
+from realm_lab.corpus.writers import batched
 
 SHARD_CHARACTERS = 2_000_000  # of text, on average: some 1,700 passages of 288 wordpieces, and 10 MB of file
 LEAST, MOST = 0.25, 4.0  # of that
 PASSAGE_SCHEMA = pa.schema([(name, pa.string()) for name in Passage._fields])
+PASSAGES_TOGETHER = 256  # whose sentences are encoded in one call
 NO_PASSAGE = -1
 _DIGEST_BYTES = 32
 
@@ -110,18 +113,15 @@ def make_shard(cutter: Cutter, kind: Kind, articles: Sequence[Article]) -> Shard
         return Shard(_sentence_arrays(buffers, origins), dict(dropped))
     passages: list[Passage] = []
     ragged = {name: RaggedBuffer() for name in ("titles", "bodies", "starts")}
-    for cut in cutter.passages(articles, dropped, tagged=kind != "passages"):
-        ragged["titles"].add(cut.title)
-        ragged["starts"].add(cut.starts)
-        bodies = ragged["bodies"]
-        before = len(bodies.values)
-        for tokens in cut.tokens:
-            bodies.values.extend(tokens)
-        bodies.lengths.append(len(bodies.values) - before)
+    for cuts in batched(cutter.passages(articles, dropped, tagged=kind != "passages"), PASSAGES_TOGETHER):
         if kind != "passages":
-            for row in cutter.sentences_of(cut, dropped):
-                _add_sentence(row, len(passages), buffers, origins)
-        passages.append(cut.passage)
+            for place, row in cutter.sentences_of(cuts, dropped):
+                _add_sentence(row, len(passages) + place, buffers, origins)
+        for cut in cuts:
+            ragged["titles"].add(cut.title)
+            ragged["starts"].add(cut.starts)
+            ragged["bodies"].add([*chain.from_iterable(cut.tokens)])
+            passages.append(cut.passage)
     arrays = {} if kind == "passages" else _sentence_arrays(buffers, origins)
     for name, buffer in ragged.items():
         arrays |= _ragged(name, buffer)

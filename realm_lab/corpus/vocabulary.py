@@ -200,6 +200,26 @@ class WordEncoder:
         pieces = self._pieces.__getitem__
         return [next(others) if found is None else [*chain.from_iterable(map(pieces, found))] for found in words]
 
+    def encode_spans(self, text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]] | None:
+        """The ids of a text that was encoded before, and character spans as flat wordpiece spans [start, end).
+
+        None where the library must say it: other than plain ASCII, or a span that begins or ends within a word.
+        """
+        if not self._is_plain(text):
+            return None
+        ids: list[int] = []
+        starts, ends = dict[int, int](), dict[int, int]()
+        for match in _WORDS.finditer(text):
+            pieces = self._pieces.get(match.group())
+            if pieces is None:
+                return None
+            starts[match.start()] = len(ids)
+            ids += pieces
+            ends[match.end()] = len(ids)
+        bounds = [(starts.get(start), ends.get(end)) for start, end in spans]
+        flat = [place for pair in bounds for place in pair if place is not None]
+        return (ids, flat) if len(flat) == 2 * len(bounds) else None
+
     def _is_plain(self, text: str) -> bool:
         return self._is_bert and text.isascii() and not _CONTROL.search(text)
 

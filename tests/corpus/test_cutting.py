@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+import regex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
 from realm_lab.corpus.chunking import split_sentences
-from realm_lab.corpus.cutting import MISALIGNED_SPAN, Cut, CutSettings, Cutter
+from realm_lab.corpus.cutting import MISALIGNED_SPAN, Cut, CutSettings, Cutter, token_spans
 from realm_lab.corpus.records import Document, Span
 from realm_lab.corpus.salient_spans import RuleTagger
 from realm_lab.corpus.vocabulary import WordEncoder, encode_batch_plain, train_wordpiece, wordpiece_from_vocabulary
@@ -38,6 +39,26 @@ def test_remembered_words_have_the_ids_of_the_library(tokenizer: Tokenizer, text
     encoder = WordEncoder(tokenizer)
     assert encoder.encode(texts) == expected
     assert encoder.encode(texts[::-1]) == expected[::-1]  # now from memory
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS, st.lists(st.tuples(st.integers(0, 59), st.integers(1, 20)), max_size=3))
+@example("Ab abba, [MASK] bab.", [(0, 2), (3, 4), (9, 6)])
+@example(f"{LONG} {LONG}xx", [(0, 99), (100, 101)])
+def test_spans_of_remembered_words_are_those_of_the_library(
+    tokenizer: Tokenizer, text: str, places: list[tuple[int, int]]
+) -> None:
+    spans = [Span(start, min(start + size, len(text)), "x") for start, size in places if start < len(text)]
+    encoder = WordEncoder(tokenizer)
+    encoder.encode([text])
+    found = encoder.encode_spans(text, [span[:2] for span in spans])
+    [encoding] = encode_batch_plain(tokenizer, [text])
+    if found is not None:
+        assert found == (encoding.ids, token_spans(spans, encoding, 0, Counter()))
+    words = regex.compile(r"[A-Za-z0-9]+|[!-~]")
+    bounds = {place for match in words.finditer(text) for place in match.span()}
+    at_words = all({span.start, span.end} <= bounds and not text[span.start].isspace() for span in spans)
+    assert (found is not None) == (text.isascii() and not {"\x1f", "\x7f", "\x00"} & set(text) and at_words)
 
 
 def test_a_cased_vocabulary_and_added_words_are_respected() -> None:
@@ -120,6 +141,6 @@ def test_a_span_that_no_wordpiece_matches_is_counted(tokenizer: Tokenizer) -> No
         [(Span(0, 1, "x"), Span(2, 4, "y"))],
     )
     dropped: Counter[str] = Counter()
-    rows = list(cutter_of(tokenizer).sentences_of(cut, dropped))
+    rows = list(cutter_of(tokenizer).sentences_of([cut], dropped))
     assert dropped[MISALIGNED_SPAN] == 1
-    assert [row.spans for row in rows] == [[0, 1]]
+    assert [(place, row.spans) for place, row in rows] == [(0, [0, 1])]
