@@ -61,7 +61,7 @@ def write_sample(params: Params, root: Path, folder: Path, rows: int) -> Sample:
         lengths, source = _full(params, rows), "every passage and sentence as long as the parameters allow"
         corpus_passages, size = None, _vocabulary_size(params)
     else:
-        lengths, source = _measured(prepared, rows), f"lengths of the prepared corpus {prepared.folder}"
+        lengths, source = _measured(prepared, rows), f"lengths of the prepared corpus {prepared.folder.name}"
         corpus_passages, size = len(prepared.passages()), prepared.manifest.vocabulary_size
     dtype, special = token_dtype(size), SpecialIds(*range(len(SPECIAL_TOKENS)))
     generator = numpy_generator(0, "planner-sample", rows)

@@ -99,7 +99,7 @@ def test_lengths_are_those_of_the_prepared_corpus(params: Params, project: Path)
     corpus = PreparedCorpus(folder)
     rows = len(corpus.passages())
     sample = write_sample(params, project, project / "sample", rows)
-    assert sample.source == f"lengths of the prepared corpus {folder}"
+    assert sample.source == f"lengths of the prepared corpus {folder.name}"
     assert sample.corpus_passages == rows
     assert sample.vocabulary_size == corpus.manifest.vocabulary_size
     assert np.array_equal(sample.passages.bodies.lengths, corpus.passages().bodies.lengths)
