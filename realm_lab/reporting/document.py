@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from realm_lab.reporting.statistics import Interval
 from realm_lab.reporting.table import Summary, finite, summarise
 
 NOTHING = "–"
@@ -126,6 +127,19 @@ def number(value: Any, digits: int = 3) -> str:
     if float(text) == 0.0:
         text = text.removeprefix("-")
     return text.replace("-", MINUS)
+
+
+def signed(value: float, digits: int) -> str:
+    """With its sign, a true minus."""
+    text = number(value, digits)
+    return text if text[0] in "−0" and not text.strip("0.−") else (text if value < 0 else f"+{text}")
+
+
+def show_interval(interval: Interval, digits: int) -> str:
+    """Both ends with their signs; "unbounded" where the data say nothing."""
+    if interval.high == float("inf"):
+        return "unbounded"
+    return f"{signed(interval.low, digits)} to {signed(interval.high, digits)}"
 
 
 def mean_sd(values: Iterable[Any], digits: int = 3) -> str:

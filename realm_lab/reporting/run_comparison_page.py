@@ -12,10 +12,22 @@ from rich.console import Console
 
 from realm_lab.reporting import terminal
 from realm_lab.reporting.comparison_figures import Delta, bands_figure, deltas_figure
-from realm_lab.reporting.document import NOTHING, Block, Document, Section, Table, Text, mean_sd, number
+from realm_lab.reporting.document import (
+    NOTHING,
+    Block,
+    Document,
+    Section,
+    Table,
+    Text,
+    mean_sd,
+    number,
+    show_interval,
+    signed,
+)
+from realm_lab.reporting.document_files import write_document
 from realm_lab.reporting.overlap_table import overlap_table
 from realm_lab.reporting.run_comparison import Difference, RunComparison, as_json, metric_name, show_value
-from realm_lab.reporting.study_report import CURVES, show_interval, signed, write_document
+from realm_lab.reporting.study_figures import CURVES
 from realm_lab.tracking.run_dir import state_of
 
 DIGEST_CHARACTERS = 12

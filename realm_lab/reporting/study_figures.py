@@ -8,22 +8,36 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from realm_lab.reporting.comparison_figures import DriftSpot, bands_figure, drift_figure, xy_bands_figure
-from realm_lab.reporting.document import NOTHING, Figure, Table, number
+from realm_lab.reporting.comparison_figures import (
+    Delta,
+    DriftSpot,
+    Spot,
+    bands_figure,
+    deltas_figure,
+    drift_figure,
+    plane_figure,
+    xy_bands_figure,
+)
+from realm_lab.reporting.document import NOTHING, Block, Figure, Table, Text, number
 from realm_lab.reporting.figures import Panel
 from realm_lab.reporting.study_axes import points_of, refresh_axis
+from realm_lab.reporting.study_contents import StudyContents
 from realm_lab.reporting.table import column
 from realm_lab.tracking.study_record import StudyRecord
 
 MASKING = {"pretrain.masking", "pretrain.mask_rate", "pretrain.salient_spans", "pretrain.sentence_choice"}
+CURVES = (
+    Panel("retrieval_utility", "retrieval utility, weighted by p(z|x)", "nats per span"),
+    Panel("recall_at_5", "recall@5 before fine-tuning", "share of dev questions", 0.0, 1.03),
+    Panel("cloze_log_likelihood", "held-out log p(y|x)", "nats per span"),
+    Panel("index_staleness_steps", "age of the index", "steps", 0.0),
+)
 FIGURE_4 = (
     Panel("retrieval_utility", "weighted by p(z|x)", "RU, nats per span"),
     Panel("retrieval_utility_top1", "of the top passage", "RU, nats per span"),
 )
 # Dev curves that are read off at equal compute; the first is drawn.
 OVER_COMPUTE = {"recall_at_5": "recall@5", "cloze_exact_match": "cloze exact match", "retrieval_utility": "utility"}
-
-
 UNITS = {"retrieval_utility_end": "nats per span"}
 
 
@@ -162,3 +176,63 @@ def _mean_end(curves: pd.DataFrame, metric: str, scale: float = 1.0) -> float:
 
 def _words(axis: str) -> str:
     return axis.rsplit(".", 1)[-1].replace("_", " ")
+
+
+def figures_blocks(contents: StudyContents) -> list[Block]:
+    pretrain = contents.points[contents.points["stage"] == "pretrain"]
+    panels = []
+    for result in contents.results[:3]:
+        deltas = [
+            Delta(cell.cell.title, cell.comparison.deltas, cell.comparison.mean, *cell.comparison.interval)
+            for cell in result.cells[1:]
+            if cell.comparison
+        ]
+        panels.append((result.name, deltas))
+    seeds = ", ".join(map(str, contents.study.seeds))
+    drawn = [
+        deltas_figure(
+            "deltas",
+            "Paired differences from the baseline: a tick a seed, the dot their mean, the line Student's 95 % interval "
+            f"(seeds {seeds}).",
+            panels,
+        ),
+        bands_figure(
+            "curves",
+            f"Over pre-training: mean over seeds, band from the lowest to the highest (seeds {seeds}). Cells that "
+            "differ in fine-tuning alone share a curve.",
+            pretrain,
+            CURVES,
+            contents.pretrained,
+        ),
+        utility_by_masking(contents.study, pretrain, f"seeds {seeds}"),
+        staleness_by_drift(contents.study, pretrain, contents.rows, f"seeds {seeds}"),
+        *_planes(contents),
+    ]
+    return [figure for figure in drawn if figure] or [Text("No figures: there are no numbers yet.", missing=True)]
+
+
+def _planes(contents: StudyContents) -> list[Figure | None]:
+    """Quality against cost, and against staleness where that differs."""
+    metric = next((m for m in contents.study.metrics if m in ("exact_match", "recall_at_5")), None)
+    if metric is None or metric not in contents.rows:
+        return []
+    name = next(result.name for result in contents.results if result.metric == metric)
+
+    def spots(column: str, scale: float) -> list[Spot]:
+        rows = contents.rows[contents.rows[[column, metric]].notna().all(axis=1)]
+        return [
+            Spot(label, x / scale, y) for label, x, y in zip(rows["label"], rows[column], rows[metric], strict=True)
+        ]
+
+    cost = plane_figure(
+        "cost",
+        f"{name[0].upper()}{name[1:]} against the time that a run took; light dots are runs, heavy ones cell means.",
+        spots("wall_seconds", 60.0),
+        contents.cells,
+        ("wall-clock, minutes", name),
+    )
+    ages = spots("index_staleness_steps", 1.0)
+    if len({round(spot.x, 1) for spot in ages}) < 3:
+        return [cost]
+    caption = f"{name[0].upper()}{name[1:]} against the mean age of the index during pre-training, as measured."
+    return [cost, plane_figure("staleness", caption, ages, contents.cells, ("mean age, steps", name), is_log=True)]

@@ -61,9 +61,11 @@ def collect(root: Path, name: str) -> Path:
 
 def write_study_report(root: Path, name: str) -> Path:
     """`collect` without the common page reports/index.html."""
+    from realm_lab.reporting.document_files import write_document
     from realm_lab.reporting.fragment import facts_of, write_fragment
     from realm_lab.reporting.study_comparison import as_json, verdict  # pandas and matplotlib take a second to import
-    from realm_lab.reporting.study_report import StudyContents, build, write_document
+    from realm_lab.reporting.study_contents import StudyContents
+    from realm_lab.reporting.study_report import build
     from realm_lab.reporting.tuning import tuned_json
 
     contents = StudyContents(Path(root) / "runs", name)

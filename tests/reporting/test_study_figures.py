@@ -14,8 +14,8 @@ from realm_lab.reporting.edition_table import table_4
 from realm_lab.reporting.statistics import compare, holm
 from realm_lab.reporting.study_axes import axis_effects, points_of, refresh_axis
 from realm_lab.reporting.study_comparison import CellResult, MetricResult, verdict
+from realm_lab.reporting.study_contents import StudyContents
 from realm_lab.reporting.study_figures import compute_of, compute_table, staleness_by_drift, utility_by_masking
-from realm_lab.reporting.study_report import StudyContents
 from realm_lab.reporting.worked_examples import table_3
 from realm_lab.tracking.run_dir import read_run_record, write_run_record
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
@@ -213,7 +213,7 @@ def test_table_4_has_the_shares_of_every_cell_that_was_swapped() -> None:
 def test_a_record_from_before_a_parameter_was_there_has_its_default(tmp_path: Any) -> None:
     """So that runs of an older version of the project are compared in what they did."""
     runs = tmp_path / "runs"
-    study = studies.make_study(synthetic, runs)
+    study = studies.make_study(runs)
     path = runs / study.of("no_null")[1].run / "run.json"
     record = read_run_record(path)
     del record.params["evaluate"]["explorer_examples"]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,22 +18,12 @@ from realm_lab.errors import UserError
 from realm_lab.reporting.confounds import confounds
 from realm_lab.reporting.published import published
 from realm_lab.reporting.study_comparison import as_json, finding
-from realm_lab.reporting.study_report import StudyContents
+from realm_lab.reporting.study_contents import StudyContents
 from realm_lab.sweeps.collect import collect
 from realm_lab.tracking.study_record import StudyRecord
+from tests.reporting import studies
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-synthetic, studies = _load("synthetic"), _load("studies")
 Make = Callable[..., StudyRecord]
 
 
@@ -44,7 +31,7 @@ Make = Callable[..., StudyRecord]
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyRecord]:
     """The study as `make()` makes it, once."""
     runs = tmp_path_factory.mktemp("made") / "runs"
-    return runs, studies.make_study(synthetic, runs)
+    return runs, studies.make_study(runs)
 
 
 @pytest.fixture
@@ -53,8 +40,7 @@ def make(tmp_path: Path, made: tuple[Path, StudyRecord]) -> Make:
         if not arguments and not options:
             shutil.copytree(made[0], tmp_path / "runs")
             return made[1]
-        study: StudyRecord = studies.make_study(synthetic, tmp_path / "runs", *arguments, **options)
-        return study
+        return studies.make_study(tmp_path / "runs", *arguments, **options)
 
     return make
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from realm_lab.core.files import digest, read_json, write_json
-from realm_lab.reporting.study_report import StudyContents, build
+from realm_lab.reporting.study_contents import StudyContents
+from realm_lab.reporting.study_report import build
 from realm_lab.reporting.tuning import best, tuned_verdict, what_changes
 from realm_lab.sweeps.collect import write_study_report
 from realm_lab.tracking.run_dir import RunRecord, read_run_record, write_run_record
@@ -30,7 +31,7 @@ AT_OTHER = {"realm": 0.5, "random_token": 0.97, "no_null": 0.1}  # exact match o
 
 def tuned_study(runs: Path, *, skip: tuple[tuple[str, int], ...] = (), changed: str = "") -> StudyRecord:
     """The synthetic study with a grid of one other value, seeds 0 and 1 of its three."""
-    study = studies.make_study(synthetic, runs)
+    study = studies.make_study(runs)
     base = read_run_record(runs / study.of("realm")[0].run / "run.json")
     own = base.params["pretrain"]["candidates"]
     members, cells = [], []
