@@ -6,16 +6,16 @@ rounding and derivatives can be checked by finite differences; nothing else of t
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.evaluation.utility import mask_first_span
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.inputs import pad_positions
@@ -28,18 +28,9 @@ from realm_lab.models.realm import (
     score_gradient,
 )
 from realm_lab.retrieval.retriever import NULL, Retriever
-
-if TYPE_CHECKING:
-    from realm_lab.corpus.store import PreparedCorpus
-    from tests.tiny_system import TinySystem
+from tests.tiny_system import Reference, TinySystem, build_system, prepare_corpus
 
 # Shapes: B sentences, K candidates, M masked positions, N passages of the corpus and the null document
-
-_spec = importlib.util.spec_from_file_location("tiny_system", Path(__file__).with_name("tiny_system.py"))
-assert _spec is not None
-assert _spec.loader is not None
-tiny = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tiny)
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "two towers": {"model": {"share_towers": False}},
@@ -63,8 +54,7 @@ class Outcome(NamedTuple):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> PreparedCorpus:
-    made: PreparedCorpus = tiny.prepare_corpus(tmp_path_factory.mktemp("proofs") / "corpus")
-    return made
+    return prepare_corpus(tmp_path_factory.mktemp("proofs") / "corpus")
 
 
 @pytest.fixture
@@ -78,7 +68,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def build(corpus: PreparedCorpus, variant: str = "two towers", dtype: torch.dtype = torch.float64) -> TinySystem:
-    system: TinySystem = tiny.build_system(corpus, **VARIANTS[variant])
+    system = build_system(corpus, **VARIANTS[variant])
     return system._replace(reader=system.reader.to(dtype), embedder=system.embedder.to(dtype))
 
 
@@ -210,7 +200,7 @@ def test_appendix_b_one_perfect_passage_is_supervised_learning(corpus: PreparedC
 def test_eq_1_is_the_enumeration_of_the_whole_corpus(corpus: PreparedCorpus, tmp_path: Path) -> None:
     # The engine in batches against transformers in float64, one passage at a time, and the plain sum of Eq. 1.
     system = build(corpus)
-    reference = tiny.Reference(system, tmp_path)
+    reference = Reference(system, tmp_path)
     masked = sentences(system, 1)
     [sentence] = masked
     rows_1N = top(system, masked, len(system.passages) + 1)

@@ -7,7 +7,6 @@ the rest stays equal to the bit. A parameter without a line fails the test.
 from __future__ import annotations
 
 import functools
-import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,12 +16,7 @@ import pytest
 from realm_lab.config import flatten
 from realm_lab.errors import UserError
 from realm_lab.runs import plan_run
-
-_spec = importlib.util.spec_from_file_location("tiny_line", Path(__file__).with_name("tiny.py"))
-assert _spec is not None
-assert _spec.loader is not None
-tiny = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tiny)
+from tests import tiny
 
 STAGES = ("warm_start", "pretrain", "finetune")
 FELT = {"model": "warm_start", "warm_start": "warm_start", "pretrain": "pretrain", "finetune": "finetune"}

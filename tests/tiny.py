@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,17 @@ def stage_run(stage: str, chosen: Params, root: Path, label: str = "realm", seed
 def metrics(run: StageRun) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl without what a clock says."""
     return [{name: value for name, value in row.items() if name not in CLOCKS} for row in run.metrics.rows()]
+
+
+def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
+    """{metric: {step: value}}; a metric is logged once a step."""
+    found: dict[str, dict[int, float]] = defaultdict(dict)
+    for row in rows:
+        for name, value in row.items():
+            if name != "step":
+                assert row["step"] not in found[name], f"{name} is there twice at step {row['step']}"
+                found[name][row["step"]] = value
+    return found
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -1,11 +1,13 @@
 """A tiny untrained REALM on a small prepared toy world, and the same weights once more in transformers' classes.
 
-Test modules do not import each other: the conftest.py of a folder loads this file and offers it as fixtures.
+The conftest.py of a folder offers the fixtures below: each folder has a system of its own.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -195,3 +197,9 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> TinySystem:
 def reference(system: TinySystem, tmp_path_factory: pytest.TempPathFactory) -> Reference:
     """The same weights in transformers."""
     return Reference(system, tmp_path_factory.mktemp("reference"))
+
+
+@pytest.fixture(scope="session")
+def tiny() -> ModuleType:
+    """This file."""
+    return sys.modules[__name__]

@@ -1,23 +1,24 @@
-"""The tiny system of tests/tiny_system.py as fixtures."""
+"""The tiny system of tests/tiny_system.py as fixtures, and its models written into folders."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-_spec = importlib.util.spec_from_file_location("tiny_system", Path(__file__).parents[1] / "tiny_system.py")
-assert _spec is not None
-assert _spec.loader is not None
-_tiny = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_tiny)
+from realm_lab.models.export import write_embedder, write_reader
+from tests.tiny_system import TinySystem, reference, system, tiny
 
-system, reference = _tiny.system, _tiny.reference
+__all__ = ["embedder_folder", "reader_folder", "reference", "system", "tiny"]
 
 
-@pytest.fixture(scope="session")
-def tiny() -> ModuleType:
-    """tests/tiny_system.py itself."""
-    return _tiny
+@pytest.fixture
+def reader_folder(system: TinySystem, tmp_path: Path) -> Path:
+    write_reader(system.reader, tmp_path / "reader")
+    return tmp_path / "reader"
+
+
+@pytest.fixture
+def embedder_folder(system: TinySystem, tmp_path: Path) -> Path:
+    write_embedder(system.embedder, tmp_path / "embedder", 1.25)
+    return tmp_path / "embedder"

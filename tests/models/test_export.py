@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -17,30 +16,10 @@ from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.export import read_embedder, read_reader, write_embedder, write_reader
 from realm_lab.models.initial import new_embedder
 from realm_lab.models.reader import Reader
-
-if TYPE_CHECKING:
-    from tests.tiny_system import TinySystem
+from tests.models.same_bits import assert_same_bits
+from tests.tiny_system import TinySystem
 
 SPAN_HIDDEN = 32
-
-
-@pytest.fixture
-def reader_folder(system: TinySystem, tmp_path: Path) -> Path:
-    write_reader(system.reader, tmp_path / "reader")
-    return tmp_path / "reader"
-
-
-@pytest.fixture
-def embedder_folder(system: TinySystem, tmp_path: Path) -> Path:
-    write_embedder(system.embedder, tmp_path / "embedder", 1.25)
-    return tmp_path / "embedder"
-
-
-def assert_same_bits(one: torch.nn.Module, other: torch.nn.Module) -> None:
-    state, expected = one.state_dict(), other.state_dict()
-    assert state.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.equal(state[name], value), name
 
 
 def test_a_reader_comes_back_bit_for_bit(system: TinySystem, reader_folder: Path) -> None:

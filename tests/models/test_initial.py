@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -29,9 +29,8 @@ from realm_lab.models.initial import (
     tower_names,
 )
 from realm_lab.models.released import write_released_embedder, write_released_reader
-
-if TYPE_CHECKING:
-    from tests.tiny_system import TinySystem
+from tests.models.same_bits import assert_same_bits
+from tests.tiny_system import TinySystem
 
 EVERYTHING = {
     "activation": "gelu_new",
@@ -44,27 +43,8 @@ EVERYTHING = {
 
 
 @pytest.fixture
-def reader_folder(system: TinySystem, tmp_path: Path) -> Path:
-    write_reader(system.reader, tmp_path / "reader")
-    return tmp_path / "reader"
-
-
-@pytest.fixture
-def embedder_folder(system: TinySystem, tmp_path: Path) -> Path:
-    write_embedder(system.embedder, tmp_path / "embedder", 1.25)
-    return tmp_path / "embedder"
-
-
-@pytest.fixture
 def size(system: TinySystem) -> int:
     return system.corpus.manifest.vocabulary_size
-
-
-def assert_same_bits(one: torch.nn.Module, other: torch.nn.Module) -> None:
-    state, expected = one.state_dict(), other.state_dict()
-    assert state.keys() == expected.keys()
-    for name, value in expected.items():
-        assert torch.equal(state[name], value), name
 
 
 def test_a_reader_starts_from_a_checkpoint_with_its_word_head(

@@ -1,20 +1,5 @@
-"""The maker of synthetic run folders, as a fixture: test modules do not import each other."""
+"""The browser of tests/reporting/opened_page.py as a fixture."""
 
-from __future__ import annotations
+from tests.reporting.opened_page import browser
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
-import pytest
-
-
-@pytest.fixture(scope="session")
-def synthetic() -> ModuleType:
-    """tests/reporting/synthetic.py."""
-    spec = importlib.util.spec_from_file_location("synthetic_runs", Path(__file__).with_name("synthetic.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+__all__ = ["browser"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from types import ModuleType
 
 from realm_lab.core.files import write_json, write_text
 from realm_lab.sweeps.all_reports import report_all
 from realm_lab.tracking.study_record import StudyCell, read_study_record, write_study_record
+from tests.reporting import studies, synthetic
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script> & \"q\" 'r'"
 STUDY = "masks"
@@ -20,11 +20,11 @@ CELLS = (
 )
 
 
-def make_project(root: Path, synthetic: ModuleType, studies: ModuleType) -> Path:
+def make_project(root: Path) -> Path:
     """Write runs/ and reports/ under `root`; returns the common page."""
     synthetic.make_runs(root / "runs")
     default = (root / "runs" / "studies" / "default" / "study.json").read_text()
-    studies.make_study(synthetic, root / "runs", (0, 1), name=STUDY, cells=CELLS)
+    studies.make_study(root / "runs", (0, 1), name=STUDY, cells=CELLS)
     path = root / "runs" / "studies" / STUDY / "study.json"
     record = read_study_record(path)
     write_study_record(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from realm_lab.core.files import digest, write_json, write_text
 from realm_lab.tracking.run_dir import RunRecord, write_run_record
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
+from tests.reporting import synthetic
 
 CELLS = (
     StudyCell("realm", "REALM", "realm", {}, "table2.realm"),
@@ -21,7 +21,6 @@ LEVELS = {"realm": 0.95, "warm_start": 0.25, "random_token": 0.80, "no_null": 0.
 
 
 def make_study(
-    synthetic: ModuleType,
     runs: Path,
     seeds: tuple[int, ...] = (0, 1, 2),
     *,

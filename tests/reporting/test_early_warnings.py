@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from realm_lab.tracking.study_record import (
     study_record_paths,
     write_study_record,
 )
+from tests.reporting import synthetic
 
 OFF = {"min_entropy": 0.0, "max_entropy_fraction": 1.0, "max_null_probability": 1.0, "min_gold_utility": -100.0}
 PROBES = {"gold passage": "probe_gold_utility", "same article": "probe_same_article_utility"}
@@ -78,9 +78,7 @@ def drop(runs: Path, *metrics: str) -> None:
         path.write_text("".join(json.dumps(row) + "\n" for row in kept))
 
 
-def test_seeds_are_thin_and_their_mean_is_heavy(
-    tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeds_are_thin_and_their_mean_is_heavy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synthetic.make_runs(tmp_path)
     set_bounds(tmp_path)
     figure, canvas = drawing(tmp_path, monkeypatch)
@@ -104,9 +102,7 @@ def test_seeds_are_thin_and_their_mean_is_heavy(
     assert mean.get_linewidth() > first.get_linewidth()
 
 
-def test_the_probe_s_three_lines_and_the_norms_share_a_panel(
-    tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_probe_s_three_lines_and_the_norms_share_a_panel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synthetic.make_runs(tmp_path, (0,))
     set_bounds(tmp_path)
     found = panels(drawing(tmp_path, monkeypatch)[1])
@@ -125,9 +121,7 @@ def test_the_probe_s_three_lines_and_the_norms_share_a_panel(
     assert len(lines) == 3
 
 
-def test_bounds_are_drawn_where_they_are_set(
-    tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bounds_are_drawn_where_they_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synthetic.make_runs(tmp_path, (0, 1))
     set_bounds(tmp_path)
     without = panels(drawing(tmp_path, monkeypatch)[1])
@@ -146,7 +140,7 @@ def test_bounds_are_drawn_where_they_are_set(
     assert not texts(panels(drawing(tmp_path, monkeypatch)[1])["p(null document)"]), "runs that differ have no bound"
 
 
-def test_only_what_was_logged_is_drawn(tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_was_logged_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synthetic.make_runs(tmp_path, (0,))
     set_bounds(tmp_path, min_entropy=0.2)
     drop(tmp_path, "probe_same_article_utility", "gradient_norm_retriever", "null_probability")
@@ -163,7 +157,7 @@ def test_only_what_was_logged_is_drawn(tmp_path: Path, synthetic: ModuleType, mo
 
 
 def test_several_labels_have_colours_of_their_own_and_the_probe_one_axis(
-    tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synthetic.make_runs(tmp_path, (0,))
     set_bounds(tmp_path, min_gold_utility=0.0)
@@ -193,9 +187,7 @@ def test_several_labels_have_colours_of_their_own_and_the_probe_one_axis(
         assert len({line.get_color() for line in fresh[title].lines}) == 2
 
 
-def test_the_freshness_of_the_index_is_its_age_and_its_drift(
-    tmp_path: Path, synthetic: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_freshness_of_the_index_is_its_age_and_its_drift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synthetic.make_runs(tmp_path, (0,))
     found = panels(drawing(tmp_path, monkeypatch, "index_freshness")[1])
     assert list(found) == ["age of the index", "stale top k in the fresh one", "shift of p(z|x)"]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -19,19 +16,8 @@ from realm_lab.reporting.overview_page import refresh, sparkline
 from realm_lab.sweeps.all_reports import report_all
 from realm_lab.sweeps.collect import collect
 from realm_lab.sweeps.report_cache import FOLDER, study_digest
+from tests.reporting import reports_project as project
 
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-synthetic, studies, project = _load("synthetic"), _load("studies"), _load("reports_project")
 STUDY = project.STUDY
 
 
@@ -42,7 +28,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("project")
-    project.make_project(root, synthetic, studies)
+    project.make_project(root)
     return root
 
 

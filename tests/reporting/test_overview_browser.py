@@ -2,78 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
+from tests.reporting import reports_project as project
+from tests.reporting.opened_page import Opened, open_page
+
 pytestmark = pytest.mark.browser
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
-    "--disable-sync --disable-extensions --disable-default-apps --no-first-run --disable-dev-shm-usage"
-).split()
-
-
-class Opened(NamedTuple):
-    page: Any
-    messages: list[str]
-    requests: list[str]
-
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-project = _load("reports_project")
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("common")
-    return project.make_project(root, _load("synthetic"), _load("studies")).as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
-    program = CHROMIUM if CHROMIUM.exists() else shutil.which("chromium")
-    if program is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=str(program), args=FLAGS)
-        yield started
-        started.close()
+    return project.make_project(root).as_uri()
 
 
 @pytest.fixture(params=["light", "dark"])
 def opened(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    context = browser.new_context(color_scheme=request.param, viewport={"width": 1000, "height": 900})
-    page = context.new_page()
-    found = Opened(page, [], [])
-
-    def dismiss(dialog: Any) -> None:
-        found.messages.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-    page.on("console", lambda message: found.messages.append(message.text))
-    page.on("pageerror", lambda error: found.messages.append(str(error)))
-    page.on("dialog", dismiss)
-    page.on("request", lambda sent: found.requests.append(sent.url))
-    page.goto(address)
-    yield found
-    context.close()
+    with open_page(browser, address, request.param, width=1000) as found:
+        yield found
 
 
 def test_it_is_silent_alone_and_no_wider_than_the_window(opened: Opened, address: str) -> None:

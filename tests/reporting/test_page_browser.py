@@ -2,44 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from realm_lab.reporting.report import write_report
+from tests.reporting import synthetic
+from tests.reporting.opened_page import Opened, open_page
 
 pytestmark = pytest.mark.browser
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
-    "--disable-sync --disable-extensions --disable-default-apps --no-first-run --disable-dev-shm-usage"
-).split()
-
-
-class Opened(NamedTuple):
-    page: Any
-    messages: list[str]
-    requests: list[str]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install playwright")
-    program = CHROMIUM if CHROMIUM.exists() else shutil.which("chromium")
-    if program is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=str(program), args=FLAGS)
-        yield started
-        started.close()
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> str:
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("page")
     synthetic.make_runs(folder / "runs")
     return write_report(folder / "runs", folder / "reports").as_uri()
@@ -47,21 +23,8 @@ def address(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> 
 
 @pytest.fixture(params=["light", "dark"])
 def opened(browser: Any, address: str, request: pytest.FixtureRequest) -> Iterator[Opened]:
-    context = browser.new_context(color_scheme=request.param, viewport={"width": 900, "height": 900})
-    page = context.new_page()
-    found = Opened(page, [], [])
-
-    def dismiss(dialog: Any) -> None:
-        found.messages.append(f"dialog: {dialog.message}")
-        dialog.dismiss()
-
-    page.on("console", lambda message: found.messages.append(message.text))
-    page.on("pageerror", lambda error: found.messages.append(str(error)))
-    page.on("dialog", dismiss)
-    page.on("request", lambda sent: found.requests.append(sent.url))
-    page.goto(address)
-    yield found
-    context.close()
+    with open_page(browser, address, request.param, width=900) as found:
+        yield found
 
 
 def first_column(page: Any, caption: str) -> list[str]:
@@ -144,7 +107,7 @@ def test_before_and_after_pre_training_are_one_key_apart(opened: Opened) -> None
     assert "after pre-training" in page.locator(".detail .where").inner_text()
 
 
-def test_hostile_text_is_text(opened: Opened, synthetic: ModuleType) -> None:
+def test_hostile_text_is_text(opened: Opened) -> None:
     page = opened.page
     page.locator("input[name=search]").fill("alert quoted")
     page.locator(".examples button").first.focus()

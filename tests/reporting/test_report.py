@@ -8,7 +8,6 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -18,6 +17,7 @@ from realm_lab.reporting.report import FIGURE_NAMES, write_report
 from realm_lab.reporting.table import collect
 from realm_lab.reporting.verdict import significance, verdict
 from realm_lab.reporting.worked_examples import load_examples, worked_examples
+from tests.reporting import synthetic
 
 
 class Elements(HTMLParser):
@@ -40,7 +40,7 @@ class Elements(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory, synthetic: ModuleType) -> Path:
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with runs/ and a written reports/, two systems and two seeds."""
     folder = tmp_path_factory.mktemp("study")
     names = synthetic.make_runs(folder / "runs")
@@ -103,7 +103,7 @@ def test_ids_on_the_page_are_unique(html: str) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_hostile_text_is_shown_and_never_interpreted(html: str, markdown: str, synthetic: ModuleType) -> None:
+def test_hostile_text_is_shown_and_never_interpreted(html: str, markdown: str) -> None:
     elements = Elements(html)
     kinds = [attributes.get("type") for tag, attributes in elements.tags if tag == "script"]
     assert kinds == ["application/json", None], "the data must not open a script of its own"
@@ -118,7 +118,7 @@ def test_hostile_text_is_shown_and_never_interpreted(html: str, markdown: str, s
     assert "<b>" not in markdown
 
 
-def test_a_hostile_worked_example_is_escaped_in_both(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_a_hostile_worked_example_is_escaped_in_both(tmp_path: Path) -> None:
     names = synthetic.make_runs(tmp_path / "runs", (0,))
     path = synthetic.stage_folder(tmp_path / "runs", names[1], "evaluate") / "eval" / "explorer.json"
     examples = json.loads(path.read_text())
@@ -166,39 +166,39 @@ def test_the_main_table_has_the_numbers(markdown: str) -> None:
     assert "another data set" in markdown
 
 
-def verdict_of(folder: Path, synthetic: ModuleType, before: list[float], after: list[float]) -> str:
+def verdict_of(folder: Path, before: list[float], after: list[float]) -> str:
     synthetic.make_runs(folder, tuple(range(len(before))), exact_match={"warm_start": before, "realm": after})
     return verdict(collect(folder, "default"))
 
 
-def test_a_gain_in_both_seeds_is_said_with_its_limits(tmp_path: Path, synthetic: ModuleType) -> None:
-    assert verdict_of(tmp_path, synthetic, [0.25, 0.25], [0.95, 0.97]) == (
+def test_a_gain_in_both_seeds_is_said_with_its_limits(tmp_path: Path) -> None:
+    assert verdict_of(tmp_path, [0.25, 0.25], [0.95, 0.97]) == (
         "Over 2 seeds, REALM pre-training raised exact match from 0.250 to 0.960 "
         "(seed 0: 0.250 → 0.950; seed 1: 0.250 → 0.970); "
         "with 2 seeds no seed-level significance is possible (smallest two-sided p = 0.5)."
     )
 
 
-def test_a_loss_is_called_a_loss(tmp_path: Path, synthetic: ModuleType) -> None:
-    text = verdict_of(tmp_path, synthetic, [0.5, 0.4], [0.3, 0.2])
+def test_a_loss_is_called_a_loss(tmp_path: Path) -> None:
+    text = verdict_of(tmp_path, [0.5, 0.4], [0.3, 0.2])
     assert "did not help: it lowered exact match from 0.450 to 0.250" in text
     assert "raised" not in text
 
 
-def test_seeds_that_disagree_are_said_to_disagree(tmp_path: Path, synthetic: ModuleType) -> None:
-    up = verdict_of(tmp_path / "up", synthetic, [0.2, 0.4], [0.9, 0.3])
+def test_seeds_that_disagree_are_said_to_disagree(tmp_path: Path) -> None:
+    up = verdict_of(tmp_path / "up", [0.2, 0.4], [0.9, 0.3])
     assert "on average, but the direction differs between seeds" in up
-    down = verdict_of(tmp_path / "down", synthetic, [0.2, 0.9], [0.3, 0.3])
+    down = verdict_of(tmp_path / "down", [0.2, 0.9], [0.3, 0.3])
     assert "did not raise exact match on average" in down
     assert "the direction differs between seeds" in down
 
 
-def test_no_difference_is_no_gain(tmp_path: Path, synthetic: ModuleType) -> None:
-    assert "made no difference" in verdict_of(tmp_path, synthetic, [0.2, 0.3], [0.2, 0.3])
+def test_no_difference_is_no_gain(tmp_path: Path) -> None:
+    assert "made no difference" in verdict_of(tmp_path, [0.2, 0.3], [0.2, 0.3])
 
 
-def test_one_seed_is_called_one_seed(tmp_path: Path, synthetic: ModuleType) -> None:
-    text = verdict_of(tmp_path, synthetic, [0.2], [0.9])
+def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
+    text = verdict_of(tmp_path, [0.2], [0.9])
     assert text.startswith(
         "With the one seed 0, exact match was 0.200 for warm_start and 0.900 after REALM pre-training;"
     )
@@ -212,7 +212,7 @@ def test_significance_needs_six_seeds() -> None:
     assert "can reach is 0.031" in significance(6)
 
 
-def test_missing_pieces_are_stated(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_missing_pieces_are_stated(tmp_path: Path) -> None:
     runs, reports = tmp_path / "runs", tmp_path / "reports"
     names = synthetic.make_runs(runs, explorer=False, edition_swap=False, bm25=False)
     synthetic.set_status(synthetic.stage_folder(runs, names[3], "pretrain"), state="FAILED", error="out of memory")
@@ -235,7 +235,7 @@ def test_missing_pieces_are_stated(tmp_path: Path, synthetic: ModuleType) -> Non
 FLAG = "collapsed: p(null|x) above 0.99 since step 1200 <b>*now*</b>"
 
 
-def test_a_flagged_run_is_said_before_anything_else(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_a_flagged_run_is_said_before_anything_else(tmp_path: Path) -> None:
     runs, reports = tmp_path / "runs", tmp_path / "reports"
     names = synthetic.make_runs(runs)
     synthetic.set_status(synthetic.stage_folder(runs, names[1], "pretrain"), flags=[FLAG])
@@ -259,7 +259,7 @@ def test_a_flagged_run_is_said_before_anything_else(tmp_path: Path, synthetic: M
     assert any(names[1] in row and shown.partition("pretrain: ")[2] in row for row in rows)
 
 
-def test_another_flag_is_no_collapse(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_another_flag_is_no_collapse(tmp_path: Path) -> None:
     names = synthetic.make_runs(tmp_path / "runs", (0,))
     synthetic.set_status(synthetic.stage_folder(tmp_path / "runs", names[1], "evaluate"), flags=["non_finite_results"])
     write_report(tmp_path / "runs", tmp_path / "reports")
@@ -275,7 +275,7 @@ def test_runs_without_flags_show_nothing_of_flags(html: str, markdown: str) -> N
     assert '<p class="warning' not in html
 
 
-def test_a_figure_without_data_does_not_stay_from_an_earlier_report(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_a_figure_without_data_does_not_stay_from_an_earlier_report(tmp_path: Path) -> None:
     runs, reports = tmp_path / "runs", tmp_path / "reports"
     names = synthetic.make_runs(runs, (0,))
     write_report(runs, reports)
@@ -287,7 +287,7 @@ def test_a_figure_without_data_does_not_stay_from_an_earlier_report(tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", ["[", '{"a": 1}', '[{"candidates": [{"span": [5, 2]}, 7]}, 3]', '[{"text": null}]'])
-def test_a_strange_explorer_file_stops_nothing(tmp_path: Path, synthetic: ModuleType, text: str) -> None:
+def test_a_strange_explorer_file_stops_nothing(tmp_path: Path, text: str) -> None:
     names = synthetic.make_runs(tmp_path / "runs", (0,))
     (synthetic.stage_folder(tmp_path / "runs", names[1], "evaluate") / "eval" / "explorer.json").write_text(text)
     collection = collect(tmp_path / "runs", "default")
@@ -304,7 +304,7 @@ def test_no_runs_at_all_is_a_report_that_says_so(tmp_path: Path) -> None:
     assert "No verdict" in (tmp_path / "reports" / "report.md").read_text()
 
 
-def test_different_corpora_and_engines_are_pointed_out(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_different_corpora_and_engines_are_pointed_out(tmp_path: Path) -> None:
     names = synthetic.make_runs(tmp_path / "runs")
     path = tmp_path / "runs" / names[1] / "run.json"
     record = json.loads(path.read_text())
@@ -315,7 +315,7 @@ def test_different_corpora_and_engines_are_pointed_out(tmp_path: Path, synthetic
     assert "Seed 0: the arms were run on different corpora." in markdown
 
 
-def test_parameters_set_by_hand_are_told_from_the_preset(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_parameters_set_by_hand_are_told_from_the_preset(tmp_path: Path) -> None:
     names = synthetic.make_runs(tmp_path / "runs", (0,))
     path = tmp_path / "runs" / names[1] / "run.json"
     record = json.loads(path.read_text())

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,26 +18,15 @@ from realm_lab.reporting.run_comparison import RunComparison, as_json
 from realm_lab.reporting.run_comparison_page import build
 from realm_lab.reporting.run_selection import find_side, find_sides
 from realm_lab.tracking.study_record import StudyRecord
+from tests.reporting import studies
 
-
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-synthetic, studies = _load("synthetic"), _load("studies")
 SEEDS = tuple(range(6))
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyRecord]:
     root = tmp_path_factory.mktemp("made")
-    return root, studies.make_study(synthetic, root / "runs", SEEDS)
+    return root, studies.make_study(root / "runs", SEEDS)
 
 
 @pytest.fixture

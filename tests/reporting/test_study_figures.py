@@ -19,7 +19,7 @@ from realm_lab.reporting.study_figures import compute_of, compute_table, stalene
 from realm_lab.reporting.worked_examples import table_3
 from realm_lab.tracking.run_dir import read_run_record, write_run_record
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
-from tests.reporting import studies, synthetic
+from tests.reporting import studies
 
 RATE = "pretrain.retriever.learning_rate"
 AXES: dict[str, tuple[str, ...]] = {"refresh": ("often", "never"), RATE: ("0.002", "0.001")}

@@ -23,7 +23,6 @@ from realm_lab.sweeps.collect import collect
 from realm_lab.tracking.study_record import StudyRecord
 from tests.reporting import studies
 
-
 Make = Callable[..., StudyRecord]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from realm_lab.reporting import document, table
+from tests.reporting import synthetic
 
 
 def test_a_summary_is_the_textbook_one() -> None:
@@ -29,7 +29,7 @@ def test_one_value_has_no_spread_and_none_has_no_summary() -> None:
     assert document.mean_sd([]) == document.NOTHING
 
 
-def test_rows_hold_every_number_of_the_results(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_rows_hold_every_number_of_the_results(tmp_path: Path) -> None:
     names = synthetic.make_runs(tmp_path)
     rows = table.results_table(table.collect(tmp_path, "default"))
     assert sorted(rows["run"]) == sorted(names)
@@ -39,14 +39,14 @@ def test_rows_hold_every_number_of_the_results(tmp_path: Path, synthetic: Module
     assert table.column(rows, "warm_start", "no_such_metric") == {}
 
 
-def test_the_baseline_comes_first(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_the_baseline_comes_first(tmp_path: Path) -> None:
     synthetic.make_runs(tmp_path)
     collection = table.collect(tmp_path, "default")
     assert collection.labels == ["warm_start", "realm"]
     assert (collection.baseline, collection.treatment) == ("warm_start", "realm")
 
 
-def test_a_shared_warm_start_is_drawn_once_per_seed(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_a_shared_warm_start_is_drawn_once_per_seed(tmp_path: Path) -> None:
     synthetic.make_runs(tmp_path)
     points = table.curves_table(table.collect(tmp_path, "default"))
     warm = points[points["stage"] == "warm_start"]
@@ -55,7 +55,7 @@ def test_a_shared_warm_start_is_drawn_once_per_seed(tmp_path: Path, synthetic: M
     assert set(points[points["metric"] == "retrieval_utility"]["step"]) == set(range(0, 561, 70))
 
 
-def test_a_torn_line_and_nulls_do_not_stop_a_curve(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_a_torn_line_and_nulls_do_not_stop_a_curve(tmp_path: Path) -> None:
     names = synthetic.make_runs(tmp_path, (0,))
     log = synthetic.stage_folder(tmp_path, names[1], "pretrain") / "metrics.jsonl"
     text = '{"step": 0, "time": 1.0, "loss": 2.0}\n{"step": 10, "time": 2.0, "loss": null}\n'
@@ -65,7 +65,7 @@ def test_a_torn_line_and_nulls_do_not_stop_a_curve(tmp_path: Path, synthetic: Mo
     assert loss[["step", "value"]].to_numpy().tolist() == [[0, 1.5]]
 
 
-def test_coverage_names_what_is_missing_and_why(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_coverage_names_what_is_missing_and_why(tmp_path: Path) -> None:
     names = synthetic.make_runs(tmp_path)
     folder = synthetic.stage_folder(tmp_path, names[3], "pretrain")
     synthetic.set_status(folder, state="FAILED", step=120, error="loss is not finite")
@@ -80,14 +80,14 @@ def test_coverage_names_what_is_missing_and_why(tmp_path: Path, synthetic: Modul
     assert "Run realm-s2-0123456789ab is listed" in gaps
 
 
-def test_a_complete_study_has_no_gaps(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_a_complete_study_has_no_gaps(tmp_path: Path) -> None:
     synthetic.make_runs(tmp_path)
     collection = table.collect(tmp_path, "default")
     assert table.gaps(collection) == []
     assert collection.problems == []
 
 
-def test_a_broken_record_is_a_problem_and_not_a_crash(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_a_broken_record_is_a_problem_and_not_a_crash(tmp_path: Path) -> None:
     names = synthetic.make_runs(tmp_path)
     (tmp_path / names[0] / "run.json").write_text("{")
     collection = table.collect(tmp_path, "default")
@@ -95,19 +95,19 @@ def test_a_broken_record_is_a_problem_and_not_a_crash(tmp_path: Path, synthetic:
     assert [problem.split(",")[0] for problem in collection.problems] == [f"runs/{names[0]}/run.json"]
 
 
-def test_only_the_named_runs_are_taken(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_only_the_named_runs_are_taken(tmp_path: Path) -> None:
     names = synthetic.make_runs(tmp_path)
     collection = table.collect(tmp_path, "default", names[:2])
     assert sorted(run.record.name for run in collection.runs) == sorted(names[:2])
     assert collection.seeds == [0]
 
 
-def test_another_study_is_not_shown(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_another_study_is_not_shown(tmp_path: Path) -> None:
     synthetic.make_runs(tmp_path)
     assert table.collect(tmp_path, "staleness").runs == []
 
 
-def test_the_labels_are_the_cells_of_the_study(tmp_path: Path, synthetic: ModuleType) -> None:
+def test_the_labels_are_the_cells_of_the_study(tmp_path: Path) -> None:
     names = synthetic.make_runs(tmp_path)
     path = tmp_path / "studies" / "default" / "study.json"
     design = json.loads(path.read_text())

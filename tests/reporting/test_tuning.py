@@ -21,7 +21,7 @@ from realm_lab.tracking.study_record import (
     TunedStudyCell,
     write_study_record,
 )
-from tests.reporting import studies, synthetic
+from tests.reporting import studies
 
 RATE = "pretrain.candidates"  # any parameter of the synthetic runs, which have it in their records
 # cell -> the curve's end at the own value and at the other one

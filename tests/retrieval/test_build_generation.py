@@ -7,10 +7,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
-import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,45 +18,8 @@ from realm_lab.errors import UserError
 from realm_lab.retrieval import index as index_module
 from realm_lab.retrieval.building import Building
 from realm_lab.retrieval.generation import Generation, GenerationStore, build_generation, embedder_digest
-
-if TYPE_CHECKING:
-    from tests.tiny_system import TinySystem
-
-CORPUS = "c" * 64
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """The shards of a generation."""
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("shard-*"))}
-
-
-def left_over(store: GenerationStore) -> list[str]:
-    """Everything beside what belongs in a store."""
-    paths = [path.relative_to(store.folder) for path in store.folder.rglob("*") if path.is_file()]
-    return sorted(
-        str(path)
-        for path in paths
-        if path.parts[0] not in store.names() and path.name[-5:] != ".lock" and path.name != "current.json"
-    )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> GenerationStore:
-    return GenerationStore(tmp_path / "store", CORPUS)
-
-
-def in_child(work: Callable[[], object]) -> tuple[int, int]:
-    """Run in a fork; returns (signal, exit code, at most 255)."""
-    number = os.fork()
-    if not number:
-        code = 250
-        try:
-            code = int(work() or 0)  # type: ignore[call-overload]
-        finally:
-            sys.setprofile(None)
-            os._exit(code)
-    _, status = os.waitpid(number, 0)
-    return os.WTERMSIG(status), os.WEXITSTATUS(status)
+from tests.retrieval.generations import CORPUS, content, in_child, left_over
+from tests.tiny_system import TinySystem
 
 
 def build(system: TinySystem, store: GenerationStore, **options: Any) -> Generation | None:

@@ -1,20 +1,15 @@
-"""The tiny line as a fixture: test modules do not import each other."""
+"""An untrained embedder as a fixture."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from realm_lab.models.embedder import Embedder
+from realm_lab.models.initial import new_embedder
 
-@pytest.fixture(scope="session")
-def tiny() -> ModuleType:
-    """tests/tiny.py."""
-    spec = importlib.util.spec_from_file_location("tiny_line", Path(__file__).parents[1] / "tiny.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+
+@pytest.fixture
+def embedder(tiny: ModuleType) -> Embedder:
+    return new_embedder(tiny.params(), 700, 0, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -27,16 +26,16 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import new_embedder
 from realm_lab.retrieval import index
 from realm_lab.retrieval.building import store_lock
-from realm_lab.retrieval.generation import Generation, GenerationStore, embedder_digest
+from realm_lab.retrieval.generation import GenerationStore, embedder_digest
 from realm_lab.runs import plan_run
 from realm_lab.stages import supervisor
 from realm_lab.stages.builder import RequestedBuilds
-from realm_lab.stages.supervisor import Limits, ProcessBuilder
+from realm_lab.stages.supervisor import ProcessBuilder
 from realm_lab.systems.context import Context
+from tests.stages.builders import LONG_ENOUGH_SECONDS, faulty, published, submit_and_wait, warm_started
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DYING = Path(__file__).with_name("dying_builder.py")
-LONG_ENOUGH_SECONDS = 120.0
 CHANGES: dict[str, Any] = {
     "pretrain.steps": 12,
     "pretrain.refresh.interval_steps": 3,
@@ -46,52 +45,11 @@ CHANGES: dict[str, Any] = {
     "evaluate.questions": 2,
     "launch.checkpoint_interval_seconds": 1000,
 }
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def tiny() -> ModuleType:
-    """tests/tiny.py."""
-    spec = importlib.util.spec_from_file_location("tiny_line", Path(__file__).parents[1] / "tiny.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def start(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root where the warm start is done."""
-    root: Path = tiny.prepare(tiny.params(CHANGES), tmp_path_factory.mktemp("builder") / "start")
-    tiny.run("warm_start", tiny.params(CHANGES), root)
-    return root
-
-
-@pytest.fixture
-def embedder(tiny: ModuleType) -> Embedder:
-    return new_embedder(tiny.params(), 700, 0, None)
-
-
-def faulty(folder: Path, code: str, **limits: Any) -> ProcessBuilder:
-    """A builder process that runs `code`."""
-    chosen = Limits(**{"silence_seconds": 60.0, "backoff_seconds": 0.0, "failures": 2} | limits)
-    return ProcessBuilder(folder, "c" * 64, {}, CPU, chosen, (sys.executable, "-S", "-c", code))
-
-
-def submit_and_wait(builder: ProcessBuilder, embedder: Embedder) -> None:
-    """Either may be where a failure is noticed."""
-    builder.submit(3, embedder)
-    builder.wait(3, embedder)
-
-
-def published(folder: Path, corpus_digest: str, step: int, embedder: Embedder) -> Generation:
-    """A generation as a builder would leave it."""
-    store = GenerationStore(folder, corpus_digest)
-    with store.lease():
-        building = store.begin(step, embedder_digest(embedder), 2, 16)
-        building.write(0, torch.full((2, 16), float(step + 1)))
-        return building.publish(make_current=False)
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return warm_started(CHANGES, tmp_path_factory.mktemp("builder") / "start")
 
 
 def killed_and_whole(

@@ -25,56 +25,26 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.export import write_embedder
 from realm_lab.models.initial import new_embedder
-from realm_lab.retrieval.generation import Generation, GenerationStore, embedder_digest
+from realm_lab.retrieval.generation import GenerationStore
 from realm_lab.retrieval.shards import free_bytes
 from realm_lab.runs import plan_run
 from realm_lab.stages import builder as builder_process
 from realm_lab.stages import supervisor
 from realm_lab.stages.supervisor import Limits, ProcessBuilder
 from realm_lab.systems.context import Context
+from tests.stages.builders import CPU, LONG_ENOUGH_SECONDS, faulty, published, submit_and_wait, warm_started
 
-LONG_ENOUGH_SECONDS = 120.0
 CHANGES: dict[str, Any] = {
     "pretrain.steps": 4,
     "pretrain.refresh.interval_steps": 3,
     "evaluate.cloze_sentences": 2,
     "evaluate.questions": 2,
 }
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def start(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root where the warm start is done."""
-    root: Path = tiny.prepare(tiny.params(CHANGES), tmp_path_factory.mktemp("builder") / "start")
-    tiny.run("warm_start", tiny.params(CHANGES), root)
-    return root
-
-
-@pytest.fixture
-def embedder(tiny: ModuleType) -> Embedder:
-    return new_embedder(tiny.params(), 700, 0, None)
-
-
-def faulty(folder: Path, code: str, **limits: Any) -> ProcessBuilder:
-    """A builder process that runs `code`."""
-    chosen = Limits(**{"silence_seconds": 60.0, "backoff_seconds": 0.0, "failures": 2} | limits)
-    return ProcessBuilder(folder, "c" * 64, {}, CPU, chosen, (sys.executable, "-S", "-c", code))
-
-
-def submit_and_wait(builder: ProcessBuilder, embedder: Embedder) -> None:
-    """Either may be where a failure is noticed."""
-    builder.submit(3, embedder)
-    builder.wait(3, embedder)
-
-
-def published(folder: Path, corpus_digest: str, step: int, embedder: Embedder) -> Generation:
-    """A generation as a builder would leave it."""
-    store = GenerationStore(folder, corpus_digest)
-    with store.lease():
-        building = store.begin(step, embedder_digest(embedder), 2, 16)
-        building.write(0, torch.full((2, 16), float(step + 1)))
-        return building.publish(make_current=False)
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return warm_started(CHANGES, tmp_path_factory.mktemp("builder") / "start")
 
 
 def test_a_full_disk_for_the_weights_is_told_and_tried_again(

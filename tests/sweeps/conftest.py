@@ -1,12 +1,10 @@
-"""Study files written for a test, over the tiny parameters, and the tiny line itself."""
+"""Study files written for a test, over the tiny parameters."""
 
 from __future__ import annotations
 
-import importlib.util
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -36,14 +34,3 @@ def planned(write: Callable[..., Path], tmp_path: Path) -> Callable[..., StudyPl
         return plan_study(write(text, name), tmp_path, params_path=PARAMETERS, **options)  # type: ignore[arg-type]
 
     return made
-
-
-@pytest.fixture(scope="session")
-def tiny() -> ModuleType:
-    """tests/tiny.py."""
-    spec = importlib.util.spec_from_file_location("tiny_line", Path(__file__).parents[1] / "tiny.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -67,18 +66,6 @@ class Fake:
     def script(self, number: int) -> list[str]:
         """The lines of a submitted script."""
         return (self.folder / f"script-{number}").read_text().splitlines()
-
-
-@pytest.fixture(scope="module")
-def tiny() -> ModuleType:
-    """tests/tiny.py."""
-    path = Path(__file__).parents[1] / "tiny.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

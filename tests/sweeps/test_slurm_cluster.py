@@ -6,7 +6,6 @@ processor time.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
@@ -28,6 +27,7 @@ from realm_lab.sweeps.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.sweeps.sweep import Request, sweep
 from realm_lab.sweeps.tasks import Task, tasks_of
 from realm_lab.tracking.run_dir import StageRun
+from tests.slurm_cluster.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
 
@@ -62,28 +62,11 @@ STUDY = {
 }
 
 
-def load(path: Path) -> ModuleType:
-    """A file of the tests as a module: test modules do not import each other."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
-def tiny() -> ModuleType:
-    """tests/tiny.py."""
-    return load(REPOSITORY / "tests/tiny.py")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """tests/slurm_cluster/cluster.py, up; the environment of this process points to it."""
-    module = load(REPOSITORY / "tests/slurm_cluster/cluster.py")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """SLURM, up; the environment of this process points to it."""
     try:
-        running = module.Cluster(tmp_path_factory.mktemp("slurm"))
+        running = Cluster(tmp_path_factory.mktemp("slurm"))
         running.__enter__()
     except RuntimeError as error:
         pytest.skip(f"SLURM does not start here: {error}")
@@ -150,7 +133,7 @@ def weights(run: StageRun) -> dict[str, bytes]:
 
 
 def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
-    cluster: Any, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project = Project(tmp_path / "project", tiny, STUDY)
     monkeypatch.chdir(project.root)
@@ -244,7 +227,7 @@ def assert_mlflow_shows_each_run_once(project: Project) -> None:
 
 
 def test_two_processes_on_two_nodes_do_what_one_does(
-    cluster: Any, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     one = tiny.run("warm_start", tiny.params(), tiny.prepare(tiny.params(), tmp_path / "one"))
@@ -281,7 +264,7 @@ SlurmLauncher({"additional": {"hold": True}}, Path(given["root"]), "frozen").sub
 
 
 def test_a_job_that_waits_does_not_see_what_is_edited(
-    cluster: Any, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import json
 

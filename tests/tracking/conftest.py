@@ -1,8 +1,7 @@
-"""Helpers as fixtures, because test modules do not import each other; an empty database; a real PostgreSQL server."""
+"""An empty database, and a real PostgreSQL server."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import pwd
 import shutil
@@ -11,34 +10,12 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from realm_lab.tracking.tracking_store import prepare
 
 PASSWORD = "p@ss:w/rd%41"  # with everything that a URI has to escape
-
-
-def _module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="session")
-def made() -> ModuleType:
-    """tests/tracking/made_runs.py."""
-    return _module("made_runs")
-
-
-@pytest.fixture(scope="session")
-def shown() -> ModuleType:
-    """tests/tracking/shown.py."""
-    return _module("shown")
 
 
 @pytest.fixture(scope="session")

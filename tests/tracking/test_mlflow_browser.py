@@ -13,6 +13,7 @@ from urllib.parse import quote
 import pytest
 
 from realm_lab.tracking.mlflow_mirror import mirror
+from tests.tracking import made_runs
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -40,10 +41,10 @@ def pictures(repository: Path) -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def server(made: ModuleType, pictures: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def server(pictures: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A study of three cells and two seeds."""
     folder = tmp_path_factory.mktemp("served")
-    made.make_runs(folder / "runs")
+    made_runs.make_runs(folder / "runs")
     uri = f"sqlite:///{folder / 'mlflow.db'}"
     mirror(folder / "runs", uri)
     with pictures.served(uri) as url:

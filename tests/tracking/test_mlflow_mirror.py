@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from mlflow import MlflowClient
 from realm_lab.errors import UserError
 from realm_lab.tracking.mlflow_mirror import MirrorSummary, mirror
 from realm_lab.tracking.run_dir import StageRun, stage_of, write_run_record
+from tests.tracking import made_runs, shown
 
 BEGAN_AT = 1_790_000_000.0  # as in made_runs.py
 
@@ -45,8 +45,8 @@ def mirror_dying(runs: Path, monkeypatch: pytest.MonkeyPatch, method: str, dying
             mirror(runs)
 
 
-def test_a_finished_run_is_shown_as_its_folder_says(made: ModuleType, runs: Path, shown: ModuleType) -> None:
-    record = made.make_run(runs, "realm", 0)
+def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
+    record = made_runs.make_run(runs, "realm", 0)
     summary = mirror(runs)
     assert (summary.runs, summary.created, summary.problems) == (1, 1, ())
     (run,) = shown.content(runs).values()
@@ -79,8 +79,8 @@ def test_a_finished_run_is_shown_as_its_folder_says(made: ModuleType, runs: Path
     assert {"run.json", "config/pretrain.yaml", "eval/predictions.jsonl"} <= set(run["files"])
 
 
-def test_ten_mirrors_leave_the_same_database(runs: Path, made: ModuleType) -> None:
-    made.make_runs(runs, seeds=(0,))
+def test_ten_mirrors_leave_the_same_database(runs: Path) -> None:
+    made_runs.make_runs(runs, seeds=(0,))
     assert mirror(runs).created == 3
     once = dump(runs)
     for _ in range(9):
@@ -89,10 +89,8 @@ def test_ten_mirrors_leave_the_same_database(runs: Path, made: ModuleType) -> No
     assert dump(runs) == once
 
 
-def test_a_deleted_database_is_built_again_with_the_same_content(
-    runs: Path, made: ModuleType, empty_database: Path, shown: ModuleType
-) -> None:
-    made.make_runs(runs, labels=("realm", "random_mask"))
+def test_a_deleted_database_is_built_again_with_the_same_content(runs: Path, empty_database: Path) -> None:
+    made_runs.make_runs(runs, labels=("realm", "random_mask"))
     mirror(runs)
     before = shown.content(runs)
     # In a process of its own, as a user would: this one keeps connections to the deleted file.
@@ -109,11 +107,9 @@ def test_a_deleted_database_is_built_again_with_the_same_content(
 
 
 @pytest.mark.slow
-def test_the_database_is_made_when_there_is_none_even_in_one_process(
-    made: ModuleType, tmp_path: Path, shown: ModuleType
-) -> None:
+def test_the_database_is_made_when_there_is_none_even_in_one_process(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    made.make_run(runs, "realm", 0)
+    made_runs.make_run(runs, "realm", 0)
     mirror(runs)
     before = shown.content(runs)
     (tmp_path / "mlflow.db").unlink()
@@ -123,9 +119,9 @@ def test_the_database_is_made_when_there_is_none_even_in_one_process(
 
 @pytest.mark.parametrize("failing_call", range(1, 7))
 def test_a_mirror_that_dies_is_finished_by_the_next(
-    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch, failing_call: int, shown: ModuleType
+    runs: Path, monkeypatch: pytest.MonkeyPatch, failing_call: int
 ) -> None:
-    made.make_run(runs, "realm", 0)
+    made_runs.make_run(runs, "realm", 0)
     monkeypatch.setattr("realm_lab.tracking.mlflow_store.MAX_METRICS", 30)
     calls = 0
 
@@ -150,9 +146,9 @@ def test_a_mirror_that_dies_is_finished_by_the_next(
 
 
 def test_a_batch_that_arrived_without_its_mark_shows_no_point_twice(
-    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch, shown: ModuleType
+    runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, stage = made.begin_pretrain(runs, 100)
+    _, stage = made_runs.begin_pretrain(runs, 100)
     real = MlflowClient.log_batch
 
     def dying(client: MlflowClient, run_id: str, *arguments: Any, **named: Any) -> None:
@@ -161,41 +157,41 @@ def test_a_batch_that_arrived_without_its_mark_shows_no_point_twice(
             raise OSError("killed")
 
     mirror_dying(runs, monkeypatch, "log_batch", dying)
-    made.write_points(stage.metrics, made.pretrain_rows("realm", 0, 110, 150, BEGAN_AT))
-    made.checkpoint(stage, 150)
+    made_runs.write_points(stage.metrics, made_runs.pretrain_rows("realm", 0, 110, 150, BEGAN_AT))
+    made_runs.checkpoint(stage, 150)
     mirror(runs)
     (run,) = shown.content(runs).values()
     assert run["points"] == expected_points(stage)
 
 
-def test_a_running_run_grows_by_checkpoints_and_ends(made: ModuleType, runs: Path, shown: ModuleType) -> None:
-    _, stage = made.begin_pretrain(runs, 100)
+def test_a_running_run_grows_by_checkpoints_and_ends(runs: Path) -> None:
+    _, stage = made_runs.begin_pretrain(runs, 100)
     mirror(runs)
     (run,) = shown.content(runs).values()
     assert (run["status"], run["times"]) == ("RUNNING", (BEGAN_AT * 1000, None))
     first = expected_points(stage)
     assert run["points"] == first
-    made.write_points(stage.metrics, made.pretrain_rows("realm", 0, 110, 200, BEGAN_AT))
-    made.set_status(stage, step=200)
+    made_runs.write_points(stage.metrics, made_runs.pretrain_rows("realm", 0, 110, 200, BEGAN_AT))
+    made_runs.set_status(stage, step=200)
     summary = mirror(runs)
     assert (summary.created, summary.updated, summary.rebuilt, summary.points) == (0, 1, 0, 0)
     (run,) = shown.content(runs).values()
     assert run["points"] == first  # a resume would begin at step 100
     assert run["tags"]["realm.progress"] == "pretrain 200/200 steps, 2.5 steps/s, 0 min left"
     assert "At step 200: pretrain/" in run["tags"]["mlflow.note.content"]
-    made.checkpoint(stage, 200)
+    made_runs.checkpoint(stage, 200)
     mirror(runs)
     (run,) = shown.content(runs).values()
     assert run["points"] == expected_points(stage) != first
-    made.complete(stage, 200, {"steps": 200}, BEGAN_AT, 90.0)
+    made_runs.complete(stage, 200, {"steps": 200}, BEGAN_AT, 90.0)
     mirror(runs)
     (run,) = shown.content(runs).values()
     assert (run["status"], run["times"]) == ("FINISHED", (BEGAN_AT * 1000, (BEGAN_AT + 90) * 1000))
     assert expected_points(stage).items() <= run["points"].items()
 
 
-def test_without_a_checkpoint_nothing_is_settled(made: ModuleType, runs: Path, shown: ModuleType) -> None:
-    _, stage = made.begin_pretrain(runs, 100)
+def test_without_a_checkpoint_nothing_is_settled(runs: Path) -> None:
+    _, stage = made_runs.begin_pretrain(runs, 100)
     shutil.rmtree(stage.path / "checkpoints")
     mirror(runs)
     (run,) = shown.content(runs).values()
@@ -204,9 +200,9 @@ def test_without_a_checkpoint_nothing_is_settled(made: ModuleType, runs: Path, s
 
 @pytest.mark.parametrize("dies_after", [None, "batch"])
 def test_a_resumed_run_is_the_same_one_and_shows_each_point_once(
-    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch, dies_after: str | None, shown: ModuleType
+    runs: Path, monkeypatch: pytest.MonkeyPatch, dies_after: str | None
 ) -> None:
-    _, stage = made.begin_pretrain(runs, 150, checkpoint_step=100)
+    _, stage = made_runs.begin_pretrain(runs, 150, checkpoint_step=100)
     if dies_after:
         monkeypatch.setattr("realm_lab.tracking.mlflow_store.MAX_METRICS", 40)
         real, calls = MlflowClient.set_tag, []
@@ -223,9 +219,9 @@ def test_a_resumed_run_is_the_same_one_and_shows_each_point_once(
     first = shown.run_ids(runs)
     # The job is killed, goes back to its checkpoint at step 100 and passes 150 with other values at other times.
     stage.metrics.truncate_after(100)
-    made.write_points(stage.metrics, made.pretrain_rows("random_mask", 3, 110, 200, BEGAN_AT + 500))
-    made.set_status(stage, step=200, attempt=2)
-    made.checkpoint(stage, 200)
+    made_runs.write_points(stage.metrics, made_runs.pretrain_rows("random_mask", 3, 110, 200, BEGAN_AT + 500))
+    made_runs.set_status(stage, step=200, attempt=2)
+    made_runs.checkpoint(stage, 200)
     summary = mirror(runs)
     assert (summary.created, summary.updated, summary.rebuilt) == (0, 1, 0)
     assert shown.run_ids(runs) == first
@@ -237,13 +233,13 @@ def test_a_resumed_run_is_the_same_one_and_shows_each_point_once(
     assert dump(runs) == once
 
 
-def test_a_stage_that_lost_its_newest_checkpoint_is_shown_anew(made: ModuleType, runs: Path, shown: ModuleType) -> None:
-    _, stage = made.begin_pretrain(runs, 150)
+def test_a_stage_that_lost_its_newest_checkpoint_is_shown_anew(runs: Path) -> None:
+    _, stage = made_runs.begin_pretrain(runs, 150)
     mirror(runs)
     first = shown.run_ids(runs)
     stage.metrics.truncate_after(100)  # the checkpoint of step 150 turned out to be broken
-    made.write_points(stage.metrics, made.pretrain_rows("random_mask", 3, 110, 200, BEGAN_AT + 500))
-    made.checkpoint(stage, 200)
+    made_runs.write_points(stage.metrics, made_runs.pretrain_rows("random_mask", 3, 110, 200, BEGAN_AT + 500))
+    made_runs.checkpoint(stage, 200)
     summary = mirror(runs)
     assert (summary.created, summary.rebuilt) == (0, 1)
     assert not set(shown.run_ids(runs).values()) & {first["live-s0"]}
@@ -262,18 +258,16 @@ def test_a_stage_that_lost_its_newest_checkpoint_is_shown_anew(made: ModuleType,
     ],
 )
 def test_how_a_run_ended_is_exact_and_may_be_resumed(
-    made: ModuleType,
     runs: Path,
     monkeypatch: pytest.MonkeyPatch,
     status: dict[str, Any],
     mlflow_status: str,
     ended: float | None,
     last: int,
-    shown: ModuleType,
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "here")
-    _, stage = made.begin_pretrain(runs, 150, checkpoint_step=100)
-    made.set_status(stage, **status)
+    _, stage = made_runs.begin_pretrain(runs, 150, checkpoint_step=100)
+    made_runs.set_status(stage, **status)
     mirror(runs)
     (run,) = shown.content(runs).values()
     assert (run["status"], run["times"][1]) == (mlflow_status, ended and ended * 1000)
@@ -284,7 +278,7 @@ def test_how_a_run_ended_is_exact_and_may_be_resumed(
     assert (study["status"], study["times"][1]) == (mlflow_status, None)
     before = shown.run_ids(runs)
     stage.metrics.truncate_after(100)
-    made.set_status(stage, attempt=2)
+    made_runs.set_status(stage, attempt=2)
     mirror(runs)
     (run,) = shown.content(runs).values()
     assert run["status"] == "RUNNING"
@@ -293,8 +287,8 @@ def test_how_a_run_ended_is_exact_and_may_be_resumed(
     assert study["status"] == "RUNNING"
 
 
-def test_a_run_of_a_machine_that_went_away_is_lost(made: ModuleType, runs: Path, shown: ModuleType) -> None:
-    _, stage = made.begin_pretrain(runs, 100)
+def test_a_run_of_a_machine_that_went_away_is_lost(runs: Path) -> None:
+    _, stage = made_runs.begin_pretrain(runs, 100)
     owner = {"host": "node7", "pid": 4711, "born": BEGAN_AT}
     lease = {"owner": owner, "token": "t", "since": BEGAN_AT, "limit_seconds": 120.0, "work": ""}
     path = stage.path / "lease" / "writer.json"
@@ -309,12 +303,12 @@ def test_a_run_of_a_machine_that_went_away_is_lost(made: ModuleType, runs: Path,
         )
 
 
-def test_a_run_that_collapses_under_way_says_so_in_its_name(made: ModuleType, runs: Path, shown: ModuleType) -> None:
+def test_a_run_that_collapses_under_way_says_so_in_its_name(runs: Path) -> None:
     flag = "collapsed: p(null|x) above 0.99 since step 1200 `<b>*now*</b>"
-    _, stage = made.begin_pretrain(runs, 100)
-    made.make_run(runs, "warm_start", 0)
+    _, stage = made_runs.begin_pretrain(runs, 100)
+    made_runs.make_run(runs, "warm_start", 0)
     mirror(runs)
-    made.set_status(stage, flags=[flag])
+    made_runs.set_status(stage, flags=[flag])
     summary = mirror(runs)
     assert (summary.created, summary.updated, summary.rebuilt) == (0, 1, 0)
     found = shown.content(runs)
@@ -330,17 +324,17 @@ def test_a_run_that_collapses_under_way_says_so_in_its_name(made: ModuleType, ru
     assert mirror(runs).updated == 0
     assert dump(runs) == once
     # The stage is run again from the start and is well.
-    made.set_status(stage)
+    made_runs.set_status(stage)
     assert mirror(runs).rebuilt == 0
     assert "realm.flags" not in shown.content(runs)["live-s0"]["tags"]
     assert set(shown.content(runs)) == {"live-s0", "warm_start-s0"}
-    made.set_status(stage, flags=["non_finite_results"])
+    made_runs.set_status(stage, flags=["non_finite_results"])
     mirror(runs)
     assert set(shown.content(runs)) == {"FLAGGED live-s0", "warm_start-s0"}
 
 
-def test_a_run_that_has_not_begun_waits(made: ModuleType, runs: Path, shown: ModuleType) -> None:
-    record, stage = made.begin_pretrain(runs, 0)
+def test_a_run_that_has_not_begun_waits(runs: Path) -> None:
+    record, stage = made_runs.begin_pretrain(runs, 0)
     (stage.path / "status.json").unlink()
     summary = mirror(runs)
     assert (summary.waiting, summary.created, summary.states) == (1, 0, {"PENDING": 1})
@@ -348,11 +342,11 @@ def test_a_run_that_has_not_begun_waits(made: ModuleType, runs: Path, shown: Mod
     assert record.name in {path.name for path in runs.iterdir()}
 
 
-def test_a_broken_record_is_named_and_the_others_are_shown(made: ModuleType, runs: Path, shown: ModuleType) -> None:
-    made.make_run(runs, "realm", 0)
-    broken = write_run_record(runs, replace(made.make_run(runs, "warm_start", 1), label="broken"))
+def test_a_broken_record_is_named_and_the_others_are_shown(runs: Path) -> None:
+    made_runs.make_run(runs, "realm", 0)
+    broken = write_run_record(runs, replace(made_runs.make_run(runs, "warm_start", 1), label="broken"))
     broken.write_text("{")
-    _, stage = made.begin_pretrain(runs, 50)
+    _, stage = made_runs.begin_pretrain(runs, 50)
     stage.metrics.path.write_text('{"step": 1, "time": 1.0}\nnonsense\n{"step": 2, "time": 2.0}\n')
     summary = mirror(runs)
     assert len(summary.problems) == 2
@@ -362,8 +356,8 @@ def test_a_broken_record_is_named_and_the_others_are_shown(made: ModuleType, run
     assert "2 not shown" in str(summary)
 
 
-def test_names_and_values_that_mlflow_refuses(made: ModuleType, runs: Path, shown: ModuleType) -> None:
-    record, stage = made.begin_pretrain(runs, 0, checkpoint_step=10)
+def test_names_and_values_that_mlflow_refuses(runs: Path) -> None:
+    record, stage = made_runs.begin_pretrain(runs, 0, checkpoint_step=10)
     row = '{"step": 10, "time": 1790000001.0, "recall@5": 0.5, "what?": 1.0, "lost": null, "nan": NaN, "inf": Infinity}'
     stage.metrics.path.write_text(row + "\n")
     params = {"list": list(range(5000)), "odd name!": "x", "empty": ""}
@@ -377,17 +371,15 @@ def test_names_and_values_that_mlflow_refuses(made: ModuleType, runs: Path, show
     assert mirror(runs).updated == 0
 
 
-def test_follow_ends_when_all_runs_are_final(
-    made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch, shown: ModuleType
-) -> None:
-    _, stage = made.begin_pretrain(runs, 100)
+def test_follow_ends_when_all_runs_are_final(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, stage = made_runs.begin_pretrain(runs, 100)
     slept: list[float] = []
 
     def work_instead(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 2:
-            made.write_points(stage.metrics, made.pretrain_rows("realm", 0, 110, 200, BEGAN_AT))
-            made.complete(stage, 200, {}, BEGAN_AT, 90.0)
+            made_runs.write_points(stage.metrics, made_runs.pretrain_rows("realm", 0, 110, 200, BEGAN_AT))
+            made_runs.complete(stage, 200, {}, BEGAN_AT, 90.0)
 
     monkeypatch.setattr("time.sleep", work_instead)
     summary = mirror(runs, follow=True, interval_seconds=7.0)
@@ -397,8 +389,8 @@ def test_follow_ends_when_all_runs_are_final(
     assert run["points"] == expected_points(stage)
 
 
-def test_follow_ends_with_control_c(made: ModuleType, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made.begin_pretrain(runs, 100)
+def test_follow_ends_with_control_c(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_runs.begin_pretrain(runs, 100)
 
     def control_c(seconds: float) -> None:
         raise KeyboardInterrupt

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -17,6 +16,7 @@ from realm_lab.tracking.metric_log import read_metrics
 from realm_lab.tracking.mlflow_mirror import mirror
 from realm_lab.tracking.run_dir import read_run_records
 from realm_lab.tracking.tracking_store import without_password
+from tests.tracking import made_runs, shown
 
 # Does what a training job does, with the library's own writers: logs, checkpoints, dies once, resumes, finishes.
 WRITER = """
@@ -110,13 +110,11 @@ def python(code: str, *arguments: object) -> str:
 
 
 @pytest.mark.slow
-def test_no_point_is_lost_while_eight_jobs_write_and_a_mirror_follows(
-    made: ModuleType, shown: ModuleType, runs: Path
-) -> None:
-    stages = [made.planned_pretrain(runs, seed) for seed in range(8)]
+def test_no_point_is_lost_while_eight_jobs_write_and_a_mirror_follows(runs: Path) -> None:
+    stages = [made_runs.planned_pretrain(runs, seed) for seed in range(8)]
     writers = []
     for number, stage in enumerate(stages):
-        command = [sys.executable, "-c", WRITER, stage.path, "resumes" if number % 2 else "goes through"]
+        command = [sys.executable, "-c", WRITER, str(stage.path), "resumes" if number % 2 else "goes through"]
         writers.append(subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
     for writer in writers:
         assert writer.stdin is not None
@@ -141,10 +139,10 @@ def test_no_point_is_lost_while_eight_jobs_write_and_a_mirror_follows(
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "stride"), [(1, 1), (4, 3)])
 def test_killed_at_any_instant_the_next_mirror_ends_with_the_same_content(
-    made: ModuleType, shown: ModuleType, runs: Path, empty_database: Path, first: int, stride: int
+    runs: Path, empty_database: Path, first: int, stride: int
 ) -> None:
-    made.make_runs(runs, seeds=(0,))
-    made.begin_pretrain(runs, 100)
+    made_runs.make_runs(runs, seeds=(0,))
+    made_runs.begin_pretrain(runs, 100)
     mirror(runs)
     expected = shown.everything(runs)
     (runs.parent / "mlflow.db").unlink()
@@ -159,12 +157,10 @@ def test_killed_at_any_instant_the_next_mirror_ends_with_the_same_content(
 
 
 @pytest.mark.slow
-def test_eight_mirrors_at_once_make_the_database_and_one_run_each(
-    made: ModuleType, shown: ModuleType, tmp_path: Path
-) -> None:
+def test_eight_mirrors_at_once_make_the_database_and_one_run_each(tmp_path: Path) -> None:
     """The first use of a new database by several processes, which MLflow alone does not survive."""
     runs = tmp_path / "runs"
-    made.make_runs(runs, labels=("realm",))
+    made_runs.make_runs(runs, labels=("realm",))
     created = python(AT_ONCE, runs, 8, f"sqlite:///{tmp_path / 'mlflow.db'}").split()
     assert sorted(created) == ["0"] * 7 + ["2"]
     assert set(shown.content(runs)) == {"realm-s0", "realm-s1"}
@@ -172,15 +168,13 @@ def test_eight_mirrors_at_once_make_the_database_and_one_run_each(
 
 @pytest.mark.slow
 @pytest.mark.postgres
-def test_postgresql_shows_what_sqlite_shows(
-    made: ModuleType, shown: ModuleType, runs: Path, postgres: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made.make_runs(runs, seeds=(0,))
-    _, stage = made.begin_pretrain(runs, 100)
+def test_postgresql_shows_what_sqlite_shows(runs: Path, postgres: str, capsys: pytest.CaptureFixture[str]) -> None:
+    made_runs.make_runs(runs, seeds=(0,))
+    _, stage = made_runs.begin_pretrain(runs, 100)
     # Eight first clients at once of a database without tables.
     assert sorted(python(AT_ONCE, runs, 8, postgres).split()) == ["0"] * 7 + ["4"]
-    made.write_points(stage.metrics, made.pretrain_rows("realm", 0, 110, 200, made.BEGAN_AT))
-    made.checkpoint(stage, 200)
+    made_runs.write_points(stage.metrics, made_runs.pretrain_rows("realm", 0, 110, 200, made_runs.BEGAN_AT))
+    made_runs.checkpoint(stage, 200)
     assert mirror(runs, postgres).updated == 1
     found = shown.everything(runs, postgres)
     mirror(runs)
@@ -228,7 +222,7 @@ def test_a_database_that_does_not_answer_is_a_user_error_without_its_password(
     assert "secret" not in str(caught.value)
 
 
-def test_the_records_of_the_tests_are_those_of_the_library(made: ModuleType, runs: Path) -> None:
-    made.make_runs(runs, seeds=(0,))
+def test_the_records_of_the_tests_are_those_of_the_library(runs: Path) -> None:
+    made_runs.make_runs(runs, seeds=(0,))
     assert [record.label for record in read_run_records(runs)] == ["random_mask", "realm", "warm_start"]
     assert json.loads((runs / "studies" / "default" / "study.json").read_text())["baseline"] == "realm"

@@ -6,18 +6,18 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from realm_lab.tracking.mlflow_mirror import Mirror, mirror
 from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.study_record import read_study_record, write_study_record
+from tests.tracking import made_runs, shown
 
 STUDY = ("studies", "default", "study.json")
 
 
-def table_of(runs: Path, shown: ModuleType, name: str) -> list[dict[str, object]]:
+def table_of(runs: Path, name: str) -> list[dict[str, object]]:
     """An artifact in the format of log_table, as rows."""
     client = shown.client_of(runs)
     run = client.get_run(shown.run_ids(runs)["default"])
@@ -26,10 +26,8 @@ def table_of(runs: Path, shown: ModuleType, name: str) -> list[dict[str, object]
     return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
 
 
-def test_a_study_is_an_experiment_with_its_design_above_its_runs(
-    made: ModuleType, shown: ModuleType, runs: Path
-) -> None:
-    made.make_runs(runs)
+def test_a_study_is_an_experiment_with_its_design_above_its_runs(runs: Path) -> None:
+    made_runs.make_runs(runs)
     reports = runs.parent / "reports"
     (reports / "figures").mkdir(parents=True)
     (reports / "figures" / "utility.png").write_bytes(b"png")
@@ -59,16 +57,16 @@ def test_a_study_is_an_experiment_with_its_design_above_its_runs(
     assert "differs from the baseline `realm` by `pretrain.masking = random_token`" in tags["mlflow.note.content"]
 
 
-def test_the_tables_are_those_of_the_results(made: ModuleType, shown: ModuleType, runs: Path) -> None:
-    records = made.make_runs(runs, labels=("realm", "random_mask"), seeds=(0, 1, 2))
+def test_the_tables_are_those_of_the_results(runs: Path) -> None:
+    records = made_runs.make_runs(runs, labels=("realm", "random_mask"), seeds=(0, 1, 2))
     stages = {(record.label, record.seed): stage_of(runs, record, "evaluate") for record in records}
     scores = {place: stage.results()["exact_match"] for place, stage in stages.items() if stage}
     mirror(runs)
-    by_run = table_of(runs, shown, "table_of_runs.json")
+    by_run = table_of(runs, "table_of_runs.json")
     assert {(row["cell"], row["seed"]): row["exact_match"] for row in by_run} == pytest.approx(scores, abs=1e-5)
     mine = [score for (label, _), score in scores.items() if label == "random_mask"]
     mean = sum(mine) / 3
-    (row,) = [row for row in table_of(runs, shown, "table_of_cells.json") if row["cell"] == "random_mask"]
+    (row,) = [row for row in table_of(runs, "table_of_cells.json") if row["cell"] == "random_mask"]
     assert (row["title"], row["changes"]) == ("random token masks", "pretrain.masking = random_token")
     assert (row["runs"], row["exact_match"]) == ("3/3", pytest.approx(mean, abs=1e-5))
     assert row["exact_match_sd"] == pytest.approx((sum((x - mean) ** 2 for x in mine) / 2) ** 0.5, abs=1e-5)
@@ -76,10 +74,10 @@ def test_the_tables_are_those_of_the_results(made: ModuleType, shown: ModuleType
     assert f"| random_mask | pretrain.masking = random_token | 3/3 | {mean:.3f} |" in note
 
 
-def test_a_run_of_two_studies_is_below_both_and_counts_once(made: ModuleType, shown: ModuleType, runs: Path) -> None:
-    made.make_runs(runs, seeds=(0,))
-    record = made.make_run(runs, "realm", 0, study=None)
-    made.add_to_study(runs, record, cell="fresh", study="staleness")
+def test_a_run_of_two_studies_is_below_both_and_counts_once(runs: Path) -> None:
+    made_runs.make_runs(runs, seeds=(0,))
+    record = made_runs.make_run(runs, "realm", 0, study=None)
+    made_runs.add_to_study(runs, record, cell="fresh", study="staleness")
     summary = mirror(runs)
     assert (summary.studies, summary.runs, summary.created) == (2, 3, 4)
     (run,) = shown.content(runs, "staleness").values()
@@ -89,8 +87,8 @@ def test_a_run_of_two_studies_is_below_both_and_counts_once(made: ModuleType, sh
     assert set(shown.content(runs, "staleness")) == {"fresh-s0"}
 
 
-def test_a_cell_renamed_or_added_keeps_the_runs_that_are_shown(made: ModuleType, shown: ModuleType, runs: Path) -> None:
-    made.make_runs(runs, labels=("realm", "random_mask"), seeds=(0,))
+def test_a_cell_renamed_or_added_keeps_the_runs_that_are_shown(runs: Path) -> None:
+    made_runs.make_runs(runs, labels=("realm", "random_mask"), seeds=(0,))
     view = Mirror(runs)  # one that follows: it has shown the children and has to give them their new parent
     view.update()
     before = shown.run_ids(runs)
@@ -98,7 +96,7 @@ def test_a_cell_renamed_or_added_keeps_the_runs_that_are_shown(made: ModuleType,
     cells = tuple(replace(cell, name="bert") if cell.name == "random_mask" else cell for cell in design.cells)
     members = tuple(replace(run, cell="bert") if run.cell == "random_mask" else run for run in design.runs)
     write_study_record(runs, replace(design, cells=cells, runs=members))
-    made.make_run(runs, "realm", 1)
+    made_runs.make_run(runs, "realm", 1)
     summary = view.update()
     assert (summary.created, summary.rebuilt, summary.removed) == (3, 0, 0)
     after = shown.run_ids(runs)
@@ -108,8 +106,8 @@ def test_a_cell_renamed_or_added_keeps_the_runs_that_are_shown(made: ModuleType,
     assert {run["tags"]["mlflow.parentRunId"] for run in shown.content(runs).values()} == {"default"}
 
 
-def test_what_a_study_no_longer_has_is_shown_as_unplanned(made: ModuleType, shown: ModuleType, runs: Path) -> None:
-    first, second = made.make_runs(runs, labels=("realm",))
+def test_what_a_study_no_longer_has_is_shown_as_unplanned(runs: Path) -> None:
+    first, second = made_runs.make_runs(runs, labels=("realm",))
     mirror(runs)
     design = read_study_record(runs.joinpath(*STUDY))
     write_study_record(runs, replace(design, seeds=(0,), runs=design.runs[:1]))
@@ -130,10 +128,8 @@ def test_what_a_study_no_longer_has_is_shown_as_unplanned(made: ModuleType, show
     assert shown.content(runs, "unplanned") == {}
 
 
-def test_a_broken_study_is_named_and_nothing_of_it_is_taken_away(
-    made: ModuleType, shown: ModuleType, runs: Path
-) -> None:
-    made.make_runs(runs, labels=("realm",))
+def test_a_broken_study_is_named_and_nothing_of_it_is_taken_away(runs: Path) -> None:
+    made_runs.make_runs(runs, labels=("realm",))
     mirror(runs)
     before = shown.run_ids(runs)
     path = runs.joinpath(*STUDY)
@@ -150,9 +146,9 @@ def test_a_broken_study_is_named_and_nothing_of_it_is_taken_away(
     assert shown.content(runs, "unplanned") == {}
 
 
-def test_a_run_that_a_study_plans_and_nobody_recorded_is_named(made: ModuleType, shown: ModuleType, runs: Path) -> None:
-    made.make_run(runs, "realm", 0)
-    gone = made.make_run(runs, "realm", 1)
+def test_a_run_that_a_study_plans_and_nobody_recorded_is_named(runs: Path) -> None:
+    made_runs.make_run(runs, "realm", 0)
+    gone = made_runs.make_run(runs, "realm", 1)
     shutil.rmtree(runs / gone.name)
     summary = mirror(runs)
     assert [problem.split(": ")[1] for problem in summary.problems] == [f"no run {gone.name}; plan the study again"]
@@ -160,12 +156,10 @@ def test_a_run_that_a_study_plans_and_nobody_recorded_is_named(made: ModuleType,
     assert shown.content(runs, kind="study")["default"]["status"] == "SCHEDULED"
 
 
-def test_two_folders_of_runs_share_a_store_without_touching_each_other(
-    made: ModuleType, shown: ModuleType, runs: Path, tmp_path: Path
-) -> None:
+def test_two_folders_of_runs_share_a_store_without_touching_each_other(runs: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere" / "runs"
-    made.make_runs(runs, labels=("realm",), seeds=(0,))
-    made.make_runs(other, labels=("realm",), seeds=(1,))
+    made_runs.make_runs(runs, labels=("realm",), seeds=(0,))
+    made_runs.make_runs(other, labels=("realm",), seeds=(1,))
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     mirror(runs, uri)
     for folder in (other, runs, other):
@@ -174,14 +168,14 @@ def test_two_folders_of_runs_share_a_store_without_touching_each_other(
     assert set(shown.content(runs)) == {"realm-s0", "realm-s1"}
 
 
-def test_a_study_ends_with_its_last_run(made: ModuleType, shown: ModuleType, runs: Path) -> None:
-    _, stage = made.begin_pretrain(runs, 100)
-    made.make_run(runs, "realm", 0)
+def test_a_study_ends_with_its_last_run(runs: Path) -> None:
+    _, stage = made_runs.begin_pretrain(runs, 100)
+    made_runs.make_run(runs, "realm", 0)
     mirror(runs)
     (study,) = shown.content(runs, kind="study").values()
     assert (study["status"], study["times"][1]) == ("RUNNING", None)
     assert study["tags"]["realm.progress"] == "1 of 2 runs complete"
-    made.complete(stage, 100, {}, made.BEGAN_AT, 900.0)
+    made_runs.complete(stage, 100, {}, made_runs.BEGAN_AT, 900.0)
     mirror(runs)
     (study,) = shown.content(runs, kind="study").values()
-    assert (study["status"], study["times"][1]) == ("FINISHED", (made.BEGAN_AT + 900) * 1000)
+    assert (study["status"], study["times"][1]) == ("FINISHED", (made_runs.BEGAN_AT + 900) * 1000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +19,7 @@ from realm_lab.parameters import Params
 from realm_lab.training import objective as objective_module
 from realm_lab.training.objective import RealmObjective
 from realm_lab.training.watch import candidate_health
+from tests.tiny import by_name
 
 TRAINED = ("warm_start", "pretrain", "finetune")
 # Dropout and calibration draw from torch's own generator: whatever depends on it unseeded shows.
@@ -75,17 +75,6 @@ def test_another_seed_gives_another_run(tiny: ModuleType, params: Params, line: 
             rows = tiny.metrics(tiny.stage_run(stage, params, line, seed=seed))
             losses.append([row["loss"] for row in rows if "loss" in row])
         assert all(abs(a - b) > 1e-6 for a, b in zip(*losses, strict=True))
-
-
-def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
-    """{metric: {step: value}}; a metric is logged once a step."""
-    found: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in rows:
-        for name, value in row.items():
-            if name != "step":
-                assert row["step"] not in found[name], f"{name} is there twice at step {row['step']}"
-                found[name][row["step"]] = value
-    return found
 
 
 def test_warm_start_logs_two_phases(tiny: ModuleType, params: Params, line: Path) -> None:

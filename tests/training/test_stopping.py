@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-from collections import defaultdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,17 +20,7 @@ from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import load_newest
 from realm_lab.training.loop import NonFiniteLoss, train
 from realm_lab.training.pretrain import PretrainTask
-
-
-def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
-    """{metric: {step: value}}; a metric is logged once a step."""
-    found: dict[str, dict[int, float]] = defaultdict(dict)
-    for row in rows:
-        for name, value in row.items():
-            if name != "step":
-                assert row["step"] not in found[name], f"{name} is there twice at step {row['step']}"
-                found[name][row["step"]] = value
-    return found
+from tests.tiny import by_name
 
 
 class Count:
