@@ -127,6 +127,19 @@ def test_the_report_has_the_grid_and_says_what_changes(tmp_path: Path) -> None:
     assert found["comparisons"]["exact_match"]["random_token"]["n"] == 2
 
 
+def test_where_every_cell_is_best_as_it_is_the_verdict_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DEV, "random_token", (0.7, 0.7))
+    contents = StudyContents(tmp_path / "runs", tuned_study(tmp_path / "runs").name)
+    assert contents.tuned is not None
+    own = contents.tuned.tuning.own
+    assert tuned_verdict(contents.tuned) == (
+        "At each cell's best candidates the answer is the same: no cell does better on dev entities at "
+        f"{own + 4} than at {own} (seeds 0, 1)."
+    )
+
+
 def test_nothing_is_chosen_from_unequal_budgets(tmp_path: Path) -> None:
     tuned_study(tmp_path / "runs", skip=(("random_token", 1),))
     contents = StudyContents(tmp_path / "runs", "table")
