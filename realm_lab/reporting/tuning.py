@@ -101,15 +101,16 @@ def tuned_verdict(tuned: Tuned) -> str:
     """The study's answer at the best values, and whether it is the same as all else equal; "" without a grid's end."""
     if not tuned.results or not tuned.results[0].cells[0].values:
         return ""
+    where = f"At each cell's best {_short(tuned.tuning)}"
     own = show(tuned.tuning.own)
     if all(row.chosen is not None for row in tuned.grid) and {*chosen_values(tuned).values()} == {own}:
         others = " or ".join(show(value) for value in tuned.tuning.values if value != tuned.tuning.own)
         return (
-            f"At each cell's best {_short(tuned.tuning)} the answer is the same: no cell does better on dev entities "
-            f"at {others} than at {own} ({_seeds(tuned.tuning)})."
+            f"{where} the answer is the same: no cell does better on dev entities at {others} than at {own} "
+            f"({_seeds(tuned.tuning)})."
         )
     answer = verdict(tuned.study, tuned.results).removeprefix(f"{tuned.study.question} ")
-    return f"At each cell's best {_short(tuned.tuning)} (chosen on dev entities; {_seeds(tuned.tuning)}): {answer}"
+    return f"{where} (chosen on dev entities; {_seeds(tuned.tuning)}): {answer[0].lower()}{answer[1:]}"
 
 
 def tuned_blocks(tuned: Tuned, tables: list[Block]) -> list[Block]:
