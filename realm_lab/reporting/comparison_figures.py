@@ -57,6 +57,7 @@ def deltas_figure(name: str, caption: str, panels: Sequence[tuple[str, Sequence[
             place.grid(visible=False, axis="y")
         places[0].set_yticks(range(len(titles)), titles)
         for place in places:
+            place.locator_params(axis="x", nbins=4)  # labels such as "−0.125" stand apart
             place.tick_params(axis="y", length=0, labelcolor=INK, labelsize=8.0)
 
     details = "; ".join(f"{title}: " + ", ".join(f"{r.title} {r.mean:+.3f}" for r in rows) for title, rows in drawn)
