@@ -27,11 +27,11 @@ from realm_lab.reporting.document import (
 from realm_lab.reporting.document_files import write_document
 from realm_lab.reporting.overlap_table import overlap_table
 from realm_lab.reporting.run_comparison import Difference, RunComparison, as_json, metric_name, show_value
+from realm_lab.reporting.study_comparison import COSTS
 from realm_lab.reporting.study_figures import CURVES
 from realm_lab.tracking.run_dir import state_of
 
 DIGEST_CHARACTERS = 12
-COSTS = ("index_staleness_steps", "wall_seconds")  # no results
 PLAIN_WIDTH = 160  # columns where there is no terminal
 PAIR_NOTE = (
     "Without a number of seeds it is one run against one run: the interval is a bootstrap over the questions that both "

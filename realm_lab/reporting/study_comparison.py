@@ -28,6 +28,7 @@ from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
 ALPHA = 0.05
 PER_EXAMPLE = ("exact_match", "exact_match_span", "f1")  # what each prediction is scored by
+COSTS = ("index_staleness_steps", "wall_seconds")  # no results
 NAMES = {
     "exact_match": "exact match",
     "exact_match_span": "exact match, span",
@@ -189,7 +190,21 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> str:
         delta = f" ({_signed(result.comparison.mean)})" if result.comparison else ""
         groups.setdefault(result.finding, []).append(f"{result.cell.title}{delta}")
     order = sorted(groups, key=lambda words: (words == "no data", words == "not distinguishable", words))
-    return text + "; ".join(f"{words}: {', '.join(groups[words])}" for words in order) + "."
+    said = "; ".join(f"{words}: {', '.join(groups[words])}" for words in order)
+    return f"{text}{said}.{_elsewhere(results)}"
+
+
+def _elsewhere(results: list[MetricResult]) -> str:
+    """Of the cells that the first metric cannot tell from the baseline: what the other measures of quality can."""
+    alike = {cell.cell.name for cell in results[0].cells[1:] if cell.finding == "not distinguishable"}
+    said = []
+    for result in results[1:]:
+        for words in ("lower", "higher"):
+            cells = [cell for cell in result.cells[1:] if cell.cell.name in alike and cell.finding == words]
+            names = [f"{cell.cell.title} ({_signed(cell.comparison.mean)})" for cell in cells if cell.comparison]
+            if names and result.metric not in COSTS:
+                said.append(f"{words} {result.name}: {', '.join(names)}")
+    return f" Significant in other measures: {'; '.join(said)}." if said else ""
 
 
 def _axis_sentence(study: StudyRecord, axis: str, effects: list[AxisEffect], metric: MetricResult) -> str:

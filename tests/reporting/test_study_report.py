@@ -91,6 +91,19 @@ def test_the_verdict_groups_the_cells_and_claims_no_more_than_there_is(tmp_path:
     )
 
 
+def test_the_verdict_says_what_other_measures_can_tell(tmp_path: Path, make: Make) -> None:
+    cells = tuple(cell for cell in studies.CELLS if cell.name in ("realm", "no_null"))
+    study = make(tuple(range(6)), cells=cells)
+    said = "not distinguishable: no null document (+0.000)."
+    assert f"{said}**" in report(tmp_path), "nothing else differs"
+    for run in study.of("no_null"):
+        stage = json.loads((tmp_path / "runs" / run.run / "run.json").read_text())["stages"]["evaluate"]
+        edit(tmp_path / "runs" / stage / "results.json", lambda found: found.update(recall_at_5=0.0))
+    text = report(tmp_path)
+    assert f"{said} Significant in other measures: lower recall@5, zero-shot: no null document (−0." in text
+    assert text.count("Significant in other measures") == 1
+
+
 @pytest.mark.parametrize(
     ("deltas", "corrected", "smallest", "words"),
     [
