@@ -179,6 +179,7 @@ def _words(axis: str) -> str:
 
 
 def figures_blocks(contents: StudyContents) -> list[Block]:
+    """All figures of a study; those that it has nothing for are left out."""
     pretrain = contents.points[contents.points["stage"] == "pretrain"]
     panels = []
     for result in contents.results[:3]:

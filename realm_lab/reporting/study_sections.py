@@ -27,6 +27,7 @@ STATISTICS_NOTE = (
 
 
 def results_blocks(contents: StudyContents) -> list[Block]:
+    """A table for each metric, the baseline first, and exact match by overlap with training."""
     if not any(result.cells[0].values for result in contents.results):
         return [Text("No numbers yet: no run of the baseline has a complete evaluate stage.", missing=True)]
     blocks: list[Block] = []
@@ -171,6 +172,7 @@ def grid_gaps(grid: Collection) -> list[str]:
 
 
 def grid_coverage(grid: Collection, absent: list[str], unfair: list[str]) -> list[Block]:
+    """What the grid lacks or does unfairly, and the state of its stages."""
     blocks: list[Block] = [Text(gap, missing=True) for gap in [*absent, *unfair]]
     if not absent:
         blocks.append(Text(f"The grid is complete: {len(grid.runs)} runs at other values than the cells' own."))
@@ -178,6 +180,7 @@ def grid_coverage(grid: Collection, absent: list[str], unfair: list[str]) -> lis
 
 
 def changes_table(study: StudyRecord) -> Block:
+    """What each cell changes of the baseline."""
     base = study.cell(study.baseline)
     rows = []
     for cell in study.cells:

@@ -23,7 +23,7 @@ from realm_lab.corpus.store import NO_ROW, Manifest, PreparedCorpus, Sentences
 from realm_lab.corpus.toy_world import SPLITS, ToyWorld
 from realm_lab.corpus.vocabulary import load_tokenizer
 from realm_lab.errors import UserError
-from realm_lab.parameters import Params
+from realm_lab.parameters import Corpus, Params
 
 PEOPLE = (
     "Ada Bela Cora Dora Edna Fritz Gerda Hanna Ida Jonas Karl Lena Maria Nils Otto Paula Rosa Sven Ute Vera".split()
@@ -472,3 +472,25 @@ def test_bad_input_leaves_nothing(
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters(
+    tiny: ModuleType,
+) -> None:
+    """So corpora that were prepared before those parameters existed are found again, and others are told apart."""
+    toy = tiny.params().corpus
+    assert "restate_facts" not in inputs_of(tiny, toy)["toy"]
+    restated = toy.model_copy(update={"toy": toy.toy.model_copy(update={"restate_facts": True})})
+    assert inputs_of(tiny, restated)["toy"]["restate_facts"] is True
+    neutral = {"dev_split": "none", "drop_pages": [], "drop_duplicate_passages": False}
+    files = toy.model_copy(update={"source": "files", "files": toy.files.model_copy(update=neutral)})
+    found = inputs_of(tiny, files)["files"]
+    assert not found.keys() & {*neutral, "max_line_mb", "max_expansion", "tagger_model"}
+    for name, value in {"dev_split": "orqa", "drop_pages": ["list"], "drop_duplicate_passages": True}.items():
+        other = files.model_copy(update={"files": files.files.model_copy(update={name: value})})
+        assert inputs_of(tiny, other)["files"] == found | {name: value}
+
+
+def inputs_of(tiny: ModuleType, corpus: Corpus) -> Any:
+    """What a corpus of these parameters depends on, of the section `corpus`."""
+    return corpus_inputs(tiny.params().model_copy(update={"corpus": corpus}), 0)["corpus"]

@@ -17,7 +17,7 @@ from scipy import stats
 from realm_lab.errors import UserError
 from realm_lab.reporting.confounds import confounds
 from realm_lab.reporting.published import published
-from realm_lab.reporting.study_comparison import as_json, finding
+from realm_lab.reporting.study_comparison import as_json, finding, verdict
 from realm_lab.reporting.study_contents import StudyContents
 from realm_lab.sweeps.collect import collect
 from realm_lab.tracking.study_record import StudyRecord
@@ -102,6 +102,9 @@ def test_the_verdict_says_what_other_measures_can_tell(tmp_path: Path, make: Mak
     text = report(tmp_path)
     assert f"{said} Significant in other measures: lower recall@5, zero-shot: no null document (−0." in text
     assert text.count("Significant in other measures") == 1
+    results = StudyContents(tmp_path / "runs", "table").results
+    costs = [result._replace(metric="wall_seconds") for result in results[1:]]
+    assert "Significant" not in verdict(study, [results[0], *costs]), "a cost is no result"
 
 
 @pytest.mark.parametrize(
