@@ -62,7 +62,7 @@ lint: setup  ## ruff check, ruff format --check, mypy
 	mypy
 
 params: setup  ## write params.yaml and docs/parameters.md again; the preset and the values filled in are kept
-	@$(VENV)/bin/python -m realm_lab.reference_page
+	@$(VENV)/bin/python -m realm_lab.params.reference_page
 
 pictures: setup  ## take the pictures of docs/mlflow.md from the runs; STUDY=masking
 	@$(VENV)/bin/python docs/mlflow_screenshots.py --study $(STUDY)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import description, table
-from realm_lab.config import load
 from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
-from realm_lab.runs import open_stage, plan_run
-from realm_lab.stages.worker import run_stage
+from realm_lab.params.load import load
+from realm_lab.runner.worker import run_stage
+from realm_lab.systems.identity import open_stage, plan_run
 
 TARGET_SHARE = 0.02
 # Beside the refreshes nothing is to happen: weights that have learned next to nothing take as much time as others.

@@ -25,7 +25,7 @@ from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.models.initial import new_embedder
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.generation import GenerationStore, build_generation
 
 SIZES = (10_000, 100_000, 1_000_000)

@@ -25,7 +25,7 @@ from realm_lab.errors import UserError
 from realm_lab.planner.bench import Effort, measure
 from realm_lab.planner.calibration import default_path, write_calibration
 from realm_lab.planner.plan import Request, make_plan
-from realm_lab.runs import Plan, corpus_folder
+from realm_lab.systems.identity import Plan, corpus_folder
 
 WIDER = {
     "4 layers of 128": {"hidden_size": 128, "layers": 4, "heads": 4, "intermediate_size": 512, "projection_size": 128},

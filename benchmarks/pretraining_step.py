@@ -34,7 +34,7 @@ from realm_lab.errors import UserError
 from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.inputs import join
 from realm_lab.models.marginal import read_candidates
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.training import objective
 from realm_lab.training.pretrain import PretrainTask
 

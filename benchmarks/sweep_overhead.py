@@ -16,10 +16,10 @@ from typing import Any
 
 from benchmarks.machine import description
 from realm_lab.core.files import write_json
-from realm_lab.stages.workers import Workers
-from realm_lab.sweeps.board import stage_run
-from realm_lab.sweeps.plan import plan_study
-from realm_lab.sweeps.tasks import Task, tasks_of
+from realm_lab.runner.board import stage_run
+from realm_lab.runner.plan import plan_study
+from realm_lab.runner.tasks import Task, tasks_of
+from realm_lab.runner.workers import Workers
 
 REPEATS = 5
 STUDY = """
@@ -84,7 +84,7 @@ def report(result: dict[str, Any]) -> str:
 def _import_seconds() -> float:
     """A process that imports what a worker does; the first optimiser of torch brings torch._dynamo."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import realm_lab.stages.worker, torch._dynamo"], check=True)
+    subprocess.run([sys.executable, "-c", "import realm_lab.runner.worker, torch._dynamo"], check=True)
     return time.perf_counter() - began
 
 

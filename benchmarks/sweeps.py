@@ -50,10 +50,10 @@ def once(root: Path) -> None:
     start = time.perf_counter()
     from rich.console import Console
 
-    from realm_lab.sweeps.plan import plan_study
-    from realm_lab.sweeps.preview import plan_as_json, show_plan
-    from realm_lab.sweeps.status import drawn, picture_of
-    from realm_lab.sweeps.tasks import tasks_of
+    from realm_lab.runner.plan import plan_study
+    from realm_lab.runner.preview import plan_as_json, show_plan
+    from realm_lab.runner.status import drawn, picture_of
+    from realm_lab.runner.tasks import tasks_of
 
     print(f"  {'imports':20} {time.perf_counter() - start:6.3f} s")
     plan = timed("plan", lambda: plan_study(root / "study.yaml", root))
@@ -84,7 +84,7 @@ def make_study(root: Path, cells: int) -> None:
 
 def finish_all(root: Path) -> None:
     """The records of every run, and the files that say that its stages are complete."""
-    from realm_lab.sweeps.plan import plan_study, record_study
+    from realm_lab.runner.plan import plan_study, record_study
     from realm_lab.tracking.run_dir import KEY_LENGTH
 
     plan = plan_study(root / "study.yaml", root)

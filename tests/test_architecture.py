@@ -20,27 +20,14 @@ PACKAGE = REPOSITORY / "realm_lab"
 
 # From the bottom: a room may import those before it.
 ROOMS = (
-    "errors parameter_sections parameters config core reference_page tracking corpus masking runs models retrieval "
-    "evaluation training systems reporting stages sweeps planner doctor cli_evaluate cli_studies cli"
+    "errors core params tracking corpus masking models retrieval evaluation training reporting systems runner planner "
+    "cli __main__"
 ).split()
-TORCH_FREE = (
-    "errors",
-    "parameter_sections",
-    "parameters",
-    "config",
-    "reference_page",
-    "tracking",
-    "corpus",
-    "runs",
-    "reporting",
-    "cli_evaluate",
-    "cli_studies",
-    "cli",
-)
+TORCH_FREE = ("errors", "params", "tracking", "corpus", "reporting", "cli")
 ONLY_DOOR = {
     "mlflow": "realm_lab.tracking.mlflow_store",
     "matplotlib": "realm_lab.reporting.figures",
-    "optuna": "realm_lab.sweeps.search_journal",
+    "optuna": "realm_lab.runner.search_journal",
 }
 # What would make `realm-lab --help` slow.
 NOT_AT_START = {"torch", "transformers", "mlflow", "pandas", "numpy", "matplotlib", "pydantic", "faiss", "dvc", "rich"}
@@ -181,7 +168,7 @@ def loaded_after_importing(modules: list[str]) -> set[str]:
 
 
 def test_reports_and_tracking_start_without_torch() -> None:
-    modules = modules_of("errors", "parameters", "config", "reference_page", "tracking", "runs", "reporting")
+    modules = [*modules_of("errors", "params", "tracking", "reporting"), "realm_lab.systems.identity"]
     assert not {"torch", "faiss"} & loaded_after_importing(modules)
 
 
@@ -190,7 +177,7 @@ def test_the_corpus_is_read_without_torch() -> None:
 
 
 def test_help_comes_at_once() -> None:
-    assert not NOT_AT_START & loaded_after_importing(["realm_lab.cli"])
+    assert not NOT_AT_START & loaded_after_importing(["realm_lab"])
 
 
 def declared(group: str = "") -> set[str]:

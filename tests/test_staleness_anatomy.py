@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 from realm_lab.cli import build_parser
-from realm_lab.config import load, parse_override
 from realm_lab.errors import UserError
-from realm_lab.runs import open_stage, plan_run
+from realm_lab.params.load import load, parse_override
+from realm_lab.systems.identity import open_stage, plan_run
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORT = ROOT / "reports" / "staleness-anatomy"

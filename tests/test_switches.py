@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from realm_lab.config import flatten
 from realm_lab.errors import UserError
-from realm_lab.runs import plan_run
+from realm_lab.params.load import flatten
+from realm_lab.systems.identity import plan_run
 from tests import tiny
 
 STAGES = ("warm_start", "pretrain", "finetune")

@@ -6,10 +6,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from realm_lab.config import load
-from realm_lab.parameters import Params
-from realm_lab.runs import open_stage, plan_run
-from realm_lab.stages.worker import run_stage
+from realm_lab.params.load import load
+from realm_lab.params.parameters import Params
+from realm_lab.runner.worker import run_stage
+from realm_lab.systems.identity import open_stage, plan_run
 from realm_lab.tracking.run_dir import StageRun
 
 PARAMETERS = Path(__file__).with_name("tiny.yaml")

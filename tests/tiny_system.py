@@ -23,7 +23,7 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.export import write_embedder, write_reader
 from realm_lab.models.initial import new_embedder, new_reader
 from realm_lab.models.reader import Reader
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
 
 # Everything a test relies on; the presets may move.

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from realm_lab.cli import main as realm_lab
-from realm_lab.config import load, parse_override
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
+from realm_lab.params.load import load, parse_override
 from realm_lab.reporting.knowledge_update import write_knowledge_update
-from realm_lab.runs import plan_run, record_run
+from realm_lab.systems.identity import plan_run, record_run
 
 NAMES = ("news", "swapped-facts")
 

@@ -15,10 +15,10 @@ import pandas as pd
 
 from experiments.staleness_anatomy.design import REPORT, STAGE, Arm, Design, read_design
 from realm_lab import ENGINE_VERSION
-from realm_lab.config import load
 from realm_lab.core.files import write_text
 from realm_lab.errors import UserError
-from realm_lab.runs import open_stage, plan_run
+from realm_lab.params.load import load
+from realm_lab.systems.identity import open_stage, plan_run
 from realm_lab.tracking.metric_log import read_metrics
 
 GIGA = 1e9

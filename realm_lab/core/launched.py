@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 from realm_lab.errors import UserError
@@ -62,3 +63,22 @@ def _number(name: str) -> int:
         said = "missing" if value is None else f"'{value}'"
         raise UserError(f"environment variable {name} is {said}, not a number; start with torchrun, srun, or alone")
     return int(value)
+
+
+def cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def visible_gpus(device: str) -> list[str]:
+    """The GPUs that jobs may be given, as CUDA_VISIBLE_DEVICES names them; none where `device` is cpu."""
+    if device == "cpu":
+        return []
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name.strip() for name in named.split(",") if name.strip()]
+    if not Path("/dev/nvidiactl").exists():  # torch takes seconds to say the same
+        return []
+    import torch
+
+    return [str(number) for number in range(torch.cuda.device_count())]

@@ -293,3 +293,17 @@ def stop_signals_noted() -> Iterator[StopRequest]:
 def _line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or "no message"
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
+
+
+def exit_on_signals() -> None:
+    """Outside of the training loop, a signal to stop ends the process at once, its status written."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+
+
+def stop_with_parent(parent: int) -> None:
+    """Wait until standard input is closed and `parent` is gone, then end this process as a signal would."""
+    sys.stdin.read()
+    while os.getppid() == parent:  # a caller that closed the pipe and still waits
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -22,7 +22,7 @@ from realm_lab.corpus.splits import is_orqa_dev
 from realm_lab.corpus.text_files import Limits
 from realm_lab.corpus.vocabulary import tokenizer_digest
 from realm_lab.errors import UserError
-from realm_lab.parameters import Corpus, Files
+from realm_lab.params.parameters import Corpus, Files
 
 Split = Literal["train", "dev", "test"]
 

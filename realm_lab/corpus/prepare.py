@@ -15,7 +15,7 @@ from realm_lab.corpus.store import Manifest
 from realm_lab.corpus.vocabulary import save_tokenizer, tokenizer_digest
 from realm_lab.corpus.writers import Progress
 from realm_lab.errors import UserError
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 
 FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is taken
 # At these values a corpus is what it was before the parameter existed, so it keeps its key.

@@ -27,7 +27,7 @@ from realm_lab.corpus.shards import NO_PASSAGE, Kind, Shard, identity
 from realm_lab.corpus.store import NO_ROW, Passages, RaggedWriter, TextTableWriter
 from realm_lab.corpus.vocabulary import load_tokenizer, train_wordpiece
 from realm_lab.corpus.writers import Progress, Writer
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 
 DUPLICATE_PASSAGE = "passage: same title and text as an earlier one"
 DUPLICATE_SENTENCE = "sentence of a duplicate passage"

@@ -13,7 +13,7 @@ from realm_lab.corpus.toy_world import SPLITS, ToyWorld
 from realm_lab.corpus.vocabulary import encode_batch_plain, load_tokenizer, wordpiece_from_vocabulary
 from realm_lab.corpus.writers import BATCH, Progress, SentenceWriter, TaggedPassage, Writer, batched, sentences_of
 from realm_lab.errors import UserError
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 
 
 def prepare_toy(params: Params, folder: Path, seed: int, progress: Progress) -> Writer:

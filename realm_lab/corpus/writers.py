@@ -15,7 +15,7 @@ from realm_lab.corpus.cutting import token_spans, unfit
 from realm_lab.corpus.records import Passage, Question, Sentence, Span
 from realm_lab.corpus.store import Passages, Questions, RaggedWriter, TextTableWriter, question_row, token_dtype
 from realm_lab.corpus.vocabulary import encode_batch_plain
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 
 BATCH = 4096
 Progress = Callable[[str, int], None]  # (part, records of it that are written)

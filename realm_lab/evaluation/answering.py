@@ -18,7 +18,7 @@ from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.models.inputs import join
 from realm_lab.models.reader import Reader
 from realm_lab.models.spans import passage_log_probs, span_log_probs, span_logit_sums
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
 
 QUESTIONS_AT_ONCE = 32

@@ -25,7 +25,7 @@ from realm_lab.evaluation.open_qa import exact_match
 from realm_lab.evaluation.utility import SENTENCES_AT_ONCE, WITHOUT_PRIOR
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import candidate_log_probs
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
 
 MASK = "[MASK]"

@@ -18,7 +18,7 @@ from realm_lab.models.inputs import join, pad_positions
 from realm_lab.models.marginal import read_candidates
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, reader_log_probs, retrieval_utility
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import NULL, Retriever
 
 SENTENCES_AT_ONCE = 32

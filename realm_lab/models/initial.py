@@ -30,7 +30,7 @@ from realm_lab.models.released import (
     read_reader_weights,
     read_released_embedder,
 )
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 
 MIN_POSITIONS = 64
 MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size")

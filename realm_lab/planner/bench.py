@@ -19,7 +19,7 @@ import torch
 from realm_lab.core.process import limit_threads, pick_device
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.models.initial import new_embedder, new_reader
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.planner.calibration import FORMAT, Calibration, model_identity
 from realm_lab.planner.machine import device_name, matrix_peak, memory_bytes, read_rate, seconds_of
 from realm_lab.planner.sample import Sample, write_sample

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.models.initial import embedder_shape, encoder_shape
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.planner.workload import without_checkpoint
 
 FORMAT = 1

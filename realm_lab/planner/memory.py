@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.planner.workload import Workload
 from realm_lab.retrieval.exact import BLOCK_ROWS, CHUNK_ROWS, CHUNK_SCORES, SMALL_INDEX
 from realm_lab.retrieval.generation import SHARD_ROWS

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from realm_lab.core.process import limit_threads, pick_device
 from realm_lab.errors import UserError
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.planner.calibration import (
     Calibration,
     check_device,

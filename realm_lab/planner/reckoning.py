@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from realm_lab.errors import UserError
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.planner.calibration import Calibration
 from realm_lab.planner.devices import Device
 from realm_lab.planner.workload import Workload

@@ -26,8 +26,8 @@ from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.corpus.vocabulary import SPECIAL_TOKENS, SpecialIds
 from realm_lab.errors import UserError
 from realm_lab.models.bert_folder import read_config
-from realm_lab.parameters import Params
-from realm_lab.runs import Plan, corpus_folder
+from realm_lab.params.parameters import Params
+from realm_lab.systems.identity import Plan, corpus_folder
 
 FULL_TITLE = 4  # wordpieces of a title where no corpus says
 SPECIALS = 3  # [CLS] title [SEP] body [SEP]

@@ -15,7 +15,7 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.initial import embedder_shape, encoder_shape, frozen_names, tower_names
 from realm_lab.models.reader import Reader
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.planner.sample import Sample
 from realm_lab.retrieval.retriever import NULL
 from realm_lab.training.queries import QueryStream

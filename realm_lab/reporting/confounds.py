@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.reporting.provenance_sections import flat_parameters
 from realm_lab.reporting.table import Collection, Run
 from realm_lab.tracking.study_record import StudyRecord

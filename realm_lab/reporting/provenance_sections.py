@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from realm_lab import config
 from realm_lab.errors import UserError
-from realm_lab.parameters import Params
+from realm_lab.params import load as config
+from realm_lab.params.parameters import Params
 from realm_lab.reporting.document import NOTHING, Block, Code, Section, Table, Text, number
 from realm_lab.reporting.table import STAGES, Collection, coverage_table, gaps
 

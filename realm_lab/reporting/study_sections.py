@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from realm_lab.config import show
+from realm_lab.params.load import show
 from realm_lab.reporting.document import NOTHING, Block, Section, Table, Text, number, show_interval, signed
 from realm_lab.reporting.overlap_table import overlap_table
 from realm_lab.reporting.results_sections import bm25_values

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from realm_lab.config import show
+from realm_lab.params.load import show
 from realm_lab.reporting.document import NOTHING, Block, Table, Text, number
 from realm_lab.reporting.statistics import order_agreement
 from realm_lab.reporting.study_comparison import MetricResult, Scores, as_json, compare_study, verdict

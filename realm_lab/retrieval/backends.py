@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor
 
 from realm_lab.errors import UserError
-from realm_lab.parameter_sections import Search
+from realm_lab.params.sections import Search
 from realm_lab.retrieval import faiss_backends
 from realm_lab.retrieval.building import Building
 from realm_lab.retrieval.exact import ExactSearch

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.parameter_sections import Refresh
+from realm_lab.params.sections import Refresh
 
 
 class RefreshPlan:

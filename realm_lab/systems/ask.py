@@ -23,11 +23,11 @@ from realm_lab.evaluation.answering import answer_questions, read_answers
 from realm_lab.evaluation.filling import best_filling, word_log_probs
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import candidate_log_probs, retrieval_utility
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import NULL, Retriever
-from realm_lab.runs import LABELS, plan_run
 from realm_lab.systems.bm25 import Bm25
 from realm_lab.systems.context import Context
+from realm_lab.systems.identity import LABELS, plan_run
 from realm_lab.systems.initial import initial_state
 
 MASK = "[MASK]"

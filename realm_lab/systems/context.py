@@ -15,10 +15,10 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.export import read_embedder, read_reader
 from realm_lab.models.reader import Reader
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.faiss_backends import FaissSettings
 from realm_lab.retrieval.retriever import Retriever
-from realm_lab.runs import Plan, corpus_folder, open_stage
+from realm_lab.systems.identity import Plan, corpus_folder, open_stage
 from realm_lab.tracking.run_dir import StageRun
 
 

@@ -12,7 +12,7 @@ from realm_lab.core.seeding import derive_seed
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import has_span_head, new_embedder, new_reader, read_initial_embedder, read_initial_reader
 from realm_lab.models.reader import Reader, initialise_heads
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
 
 STAGES = ("warm_start", "previous")

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from realm_lab.config import flatten
 from realm_lab.errors import UserError
+from realm_lab.params.load import flatten
 from realm_lab.tracking.run_dir import RunRecord, StageRun, State, Status, stage_of, stage_statuses, state_of
 from realm_lab.tracking.run_tags import display_name, run_tags
 from realm_lab.tracking.view import MAX_PARAM_LENGTH, Place, Point, Row, View, cut, metric_name, milliseconds, show

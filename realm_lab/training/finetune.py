@@ -34,7 +34,7 @@ from realm_lab.models.spans import (
     span_log_probs,
     span_logit_sums,
 )
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.training.checkpoint import load_module, module_tensors
 from realm_lab.training.loop import NonFiniteLoss

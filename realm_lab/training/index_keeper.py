@@ -16,7 +16,7 @@ from torch import Tensor
 
 from realm_lab.core.process import on_first_rank
 from realm_lab.models.embedder import Embedder
-from realm_lab.parameter_sections import Refresh
+from realm_lab.params.sections import Refresh
 from realm_lab.retrieval.index import IndexGeneration
 from realm_lab.retrieval.refresh import PartialRefresh, RefreshPlan, StaggeredRound
 from realm_lab.retrieval.retriever import Retriever

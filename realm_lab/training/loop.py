@@ -22,7 +22,7 @@ from realm_lab.core.files import write_json
 from realm_lab.core.process import any_rank, on_first_rank, ranks, stop_signals_noted
 from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
-from realm_lab.parameters import Launch
+from realm_lab.params.parameters import Launch
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 

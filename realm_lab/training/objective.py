@@ -23,7 +23,7 @@ from realm_lab.models.realm import (
     marginal_log_likelihood_per_token,
     reader_log_probs,
 )
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import NULL, Retriever
 from realm_lab.training.watch import CandidateHealth, candidate_health
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from realm_lab.core.process import ranks, sum_over_ranks_
-from realm_lab.parameter_sections import Optimiser
+from realm_lab.params.sections import Optimiser
 
 EPSILON = 1e-6  # BERT's
 

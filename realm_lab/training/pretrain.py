@@ -19,7 +19,7 @@ from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.initial import frozen_names, tower_names
 from realm_lab.models.reader import Reader
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.training.builders import Builder
 from realm_lab.training.checkpoint import load_module, module_tensors

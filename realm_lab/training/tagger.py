@@ -18,7 +18,7 @@ from realm_lab.corpus.conll import TaggedSentence
 from realm_lab.corpus.entity_scores import Score, entity_scores, tags_of
 from realm_lab.corpus.vocabulary import special_ids
 from realm_lab.models.tagger import TokenClassifier, encode_tokens, tagger_of, windows
-from realm_lab.parameter_sections import TaggerTraining
+from realm_lab.params.sections import TaggerTraining
 from realm_lab.training.checkpoint import load_module, module_tensors
 from realm_lab.training.optimiser import ScheduledAdamW
 

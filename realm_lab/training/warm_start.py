@@ -20,7 +20,7 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import frozen_names
 from realm_lab.models.inputs import join, length_groups
 from realm_lab.models.reader import Reader
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.training.checkpoint import load_module, module_tensors
 from realm_lab.training.optimiser import ScheduledAdamW
 from realm_lab.training.pairs import MaskedPairs, PairSampler

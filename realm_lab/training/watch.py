@@ -13,7 +13,7 @@ from torch import Tensor
 
 from realm_lab.core.process import sum_over_ranks_
 from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
-from realm_lab.parameter_sections import Watch
+from realm_lab.params.sections import Watch
 from realm_lab.retrieval.retriever import ABSENT, NULL
 from realm_lab.tracking.bounds import bounds_set
 

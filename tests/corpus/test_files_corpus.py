@@ -17,7 +17,7 @@ from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.records import Document
 from realm_lab.corpus.vocabulary import token_counter, train_wordpiece
 from realm_lab.errors import UserError
-from realm_lab.parameters import Corpus, Files
+from realm_lab.params.parameters import Corpus, Files
 
 
 def write_squad(path: Path, articles: dict[str, list[str]], questions: int = 2) -> str:

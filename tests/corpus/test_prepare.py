@@ -23,7 +23,7 @@ from realm_lab.corpus.store import NO_ROW, Manifest, PreparedCorpus, Sentences
 from realm_lab.corpus.toy_world import SPLITS, ToyWorld
 from realm_lab.corpus.vocabulary import load_tokenizer
 from realm_lab.errors import UserError
-from realm_lab.parameters import Corpus, Params
+from realm_lab.params.parameters import Corpus, Params
 
 PEOPLE = (
     "Ada Bela Cora Dora Edna Fritz Gerda Hanna Ida Jonas Karl Lena Maria Nils Otto Paula Rosa Sven Ute Vera".split()

@@ -23,7 +23,7 @@ from realm_lab.corpus.shards import grouped, identity, make_shard, read_shard, s
 from realm_lab.corpus.store import NO_ROW, PreparedCorpus
 from realm_lab.corpus.vocabulary import save_tokenizer, train_wordpiece
 from realm_lab.errors import UserError
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 
 NAMES = "Ada Bela Cora Dora Edna Fritz Gerda Hanna Ida Jonas".split()
 Folder = dict[str, bytes]

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.splits import fingerprint64, is_orqa_dev
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
-from realm_lab.parameters import Corpus, Files
+from realm_lab.params.parameters import Corpus, Files
 
 DATA = Path(os.environ.get("REALM_LAB_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

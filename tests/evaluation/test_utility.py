@@ -15,7 +15,7 @@ from realm_lab.corpus.store import Sentences
 from realm_lab.evaluation import utility
 from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, mask_first_span, run_cloze, spread
 from realm_lab.masking import MaskedSentence
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from realm_lab.config import load
-from realm_lab.parameters import Params
+from realm_lab.params.load import load
+from realm_lab.params.parameters import Params
 from realm_lab.planner.calibration import FORMAT, Calibration, default_path, model_identity, write_calibration
 from realm_lab.planner.machine import device_name
 from realm_lab.planner.sample import write_sample

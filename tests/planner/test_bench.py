@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from realm_lab import cli
-from realm_lab.config import load
-from realm_lab.parameters import Params
+from realm_lab.params.load import load
+from realm_lab.params.parameters import Params
 from realm_lab.planner import bench, machine
 from realm_lab.planner.bench import Effort, line_through, measure
 from realm_lab.planner.sample import write_sample

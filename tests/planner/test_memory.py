@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.config import load
 from realm_lab.models.encoder import Encoder, EncoderShape
-from realm_lab.parameters import Params
+from realm_lab.params.load import load
+from realm_lab.params.parameters import Params
 from realm_lab.planner.memory import memory, saved_bytes
 from realm_lab.planner.sample import write_sample
 from realm_lab.planner.workload import Parameters, Workload, workload

@@ -12,9 +12,9 @@ import torch
 
 from realm_lab import cli
 from realm_lab.corpus.prepare import prepare
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.planner.calibration import Calibration, default_path
-from realm_lab.runs import corpus_folder, plan_run
+from realm_lab.systems.identity import corpus_folder, plan_run
 
 Calibrate = Callable[..., Calibration]
 Capture = pytest.CaptureFixture[str]

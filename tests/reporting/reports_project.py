@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from realm_lab.core.files import write_json, write_text
-from realm_lab.sweeps.all_reports import report_all
+from realm_lab.runner.all_reports import report_all
 from realm_lab.tracking.study_record import StudyCell, read_study_record, write_study_record
 from tests.reporting import studies, synthetic
 

@@ -13,9 +13,9 @@ from realm_lab.errors import UserError
 from realm_lab.reporting.fragment import FILE, MOST_ROWS, Spark, read_fragment
 from realm_lab.reporting.inline_svg import Drawings
 from realm_lab.reporting.overview_page import refresh, sparkline
-from realm_lab.sweeps.all_reports import report_all
-from realm_lab.sweeps.collect import collect
-from realm_lab.sweeps.report_cache import FOLDER, study_digest
+from realm_lab.runner.all_reports import report_all
+from realm_lab.runner.collect import collect
+from realm_lab.runner.report_cache import FOLDER, study_digest
 from tests.reporting import reports_project as project
 
 STUDY = project.STUDY

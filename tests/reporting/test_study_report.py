@@ -19,7 +19,7 @@ from realm_lab.reporting.confounds import confounds
 from realm_lab.reporting.published import published
 from realm_lab.reporting.study_comparison import as_json, finding, verdict
 from realm_lab.reporting.study_contents import StudyContents
-from realm_lab.sweeps.collect import collect
+from realm_lab.runner.collect import collect
 from realm_lab.tracking.study_record import StudyRecord
 from tests.reporting import studies
 

@@ -12,7 +12,7 @@ from realm_lab.core.files import digest, read_json, write_json
 from realm_lab.reporting.study_contents import StudyContents
 from realm_lab.reporting.study_report import build
 from realm_lab.reporting.tuning import best, tuned_verdict, what_changes
-from realm_lab.sweeps.collect import write_study_report
+from realm_lab.runner.collect import write_study_report
 from realm_lab.tracking.run_dir import RunRecord, read_run_record, write_run_record
 from realm_lab.tracking.study_record import (
     StudyRecord,

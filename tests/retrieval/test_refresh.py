@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from realm_lab.parameter_sections import Refresh
+from realm_lab.params.sections import Refresh
 from realm_lab.retrieval.refresh import PartialRefresh, RefreshPlan, StaggeredRound
 
 STEPS = 60

@@ -14,10 +14,10 @@ import pytest
 from realm_lab import cli
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
-from realm_lab.parameters import Params
-from realm_lab.runs import corpus_folder, plan_run
+from realm_lab.params.parameters import Params
 from realm_lab.systems.ask import ask, fill
 from realm_lab.systems.bm25 import Bm25
+from realm_lab.systems.identity import corpus_folder, plan_run
 
 PASSAGES = 320
 ONE_BLANK = "write one blank into the sentence: [MASK], or several [MASK] side by side"

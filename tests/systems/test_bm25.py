@@ -14,8 +14,8 @@ import pytest
 
 from realm_lab.corpus.records import Passage
 from realm_lab.corpus.store import Passages, PreparedCorpus, RaggedWriter, TextTableWriter
-from realm_lab.runs import corpus_folder, plan_run
 from realm_lab.systems.bm25 import K1, LUCENE, B, Bm25, Bm25Texts
+from realm_lab.systems.identity import corpus_folder, plan_run
 
 TEXTS = [
     ("apple", "river stone river"),

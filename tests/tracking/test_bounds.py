@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from realm_lab.parameter_sections import Watch
+from realm_lab.params.sections import Watch
 from realm_lab.tracking.bounds import BOUNDS, bounds_set
 
 

@@ -27,8 +27,9 @@ from safetensors.torch import save
 
 from realm_lab.core import files
 from realm_lab.models import bert_folder
-from realm_lab.parameters import Params
-from realm_lab.stages import train, worker
+from realm_lab.params.parameters import Params
+from realm_lab.runner import worker
+from realm_lab.systems import stages as train
 from realm_lab.tracking import metric_log, run_dir
 from realm_lab.training import loop
 

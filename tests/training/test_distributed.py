@@ -16,9 +16,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from realm_lab import stages
 from realm_lab.errors import UserError
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
+from realm_lab.runner import pipeline as stages
 from realm_lab.tracking.run_dir import StageRun
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -140,14 +140,14 @@ def test_two_processes_refresh_as_one_does(tiny: ModuleType, prepared: Path, tmp
 
 
 def torchrun(root: Path, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`torchrun --nproc-per-node 2 -m realm_lab.cli VERB`, as a user types it."""
+    """`torchrun --nproc-per-node 2 -m realm_lab VERB`, as a user types it."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     return subprocess.run(
-        [*launcher, "-m", "realm_lab.cli", verb, "--root", str(root), *arguments],
+        [*launcher, "-m", "realm_lab", verb, "--root", str(root), *arguments],
         capture_output=True,
         text=True,
         timeout=LONG_ENOUGH_SECONDS,

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from realm_lab import ENGINE_VERSION
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 
 FOLDER = Path(__file__).with_name("golden")
 COMMAND = "REALM_LAB_GOLDEN=write python -m pytest tests/training/test_golden.py"

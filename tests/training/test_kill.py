@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Dropout, a calibrated null document, stale search, delayed refreshes within the run, evaluations, and a checkpoint

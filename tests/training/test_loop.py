@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
-from realm_lab.parameters import Params
+from realm_lab.params.parameters import Params
 from realm_lab.training import objective as objective_module
 from realm_lab.training.objective import RealmObjective
 from realm_lab.training.watch import candidate_health

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from realm_lab.models.bert_folder import write_tensors
-from realm_lab.parameter_sections import Optimiser
+from realm_lab.params.sections import Optimiser
 from realm_lab.training.optimiser import EPSILON, ScheduledAdamW, rate_factor
 
 SETTINGS = Optimiser(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from realm_lab.stages.supervisor import ProcessBuilder
+from realm_lab.systems.supervisor import ProcessBuilder
 from realm_lab.training.builders import InlineBuilder
 from realm_lab.training.objective import RealmObjective
 from realm_lab.training.pretrain import PretrainTask
@@ -259,7 +259,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[TimedBuilder]:
         made.append(TimedBuilder(retriever))
         return made[-1]
 
-    monkeypatch.setattr("realm_lab.stages.train._builder", lambda context, run: nullcontext())
+    monkeypatch.setattr("realm_lab.systems.stages._builder", lambda context, run: nullcontext())
     monkeypatch.setattr("realm_lab.training.index_keeper.InlineBuilder", keep)
     return made
 

@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from realm_lab.models.bert_folder import write_tensors
-from realm_lab.parameters import Params
-from realm_lab.stages import train as train_module
+from realm_lab.params.parameters import Params
+from realm_lab.systems import stages as train_module
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.pretrain import PretrainTask
 from realm_lab.training.warm_start import WarmStartTask
@@ -276,7 +276,7 @@ def start_worker(params: Params, root: Path) -> subprocess.Popen[str]:
     (root / "job.json").write_text(json.dumps(job))
     with open(root / "job.json") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "realm_lab.stages.worker"],
+            [sys.executable, "-m", "realm_lab.runner.worker"],
             stdin=file,
             stderr=subprocess.PIPE,
             text=True,

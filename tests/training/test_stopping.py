@@ -15,7 +15,7 @@ import torch
 
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
-from realm_lab.parameters import Launch
+from realm_lab.params.parameters import Launch
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import load_newest
 from realm_lab.training.loop import NonFiniteLoss, train

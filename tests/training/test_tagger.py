@@ -11,7 +11,7 @@ from realm_lab.corpus.entity_scores import Entity
 from realm_lab.corpus.vocabulary import train_wordpiece, wordpiece_from_vocabulary
 from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.tagger import new_classifier
-from realm_lab.parameter_sections import Optimiser, TaggerTraining
+from realm_lab.params.sections import Optimiser, TaggerTraining
 from realm_lab.training.tagger import IGNORED, TaggerTask, label_names, make_examples
 
 PERSONS = "Ann Bob Carla Dov Eve Finn Gil Hana".split()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from realm_lab.parameter_sections import Watch
+from realm_lab.params.sections import Watch
 from realm_lab.retrieval.retriever import ABSENT, NULL
 from realm_lab.training.watch import CandidateHealth, CollapseWatch, candidate_health
 

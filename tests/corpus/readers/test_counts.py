@@ -14,7 +14,7 @@ import pytest
 from realm_lab import cli
 from realm_lab.corpus.readers import count_input
 from realm_lab.corpus.text_files import Limits
-from realm_lab.parameters import Files
+from realm_lab.params.parameters import Files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("REALM_LAB_DATA") or REPOSITORY.parent / "shared" / "data")

@@ -17,7 +17,7 @@ from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers import data_sets, digest_input, files_of, read_documents, read_questions
 from realm_lab.errors import UserError
-from realm_lab.parameters import Corpus, Files, InverseCloze, Params, WarmStart
+from realm_lab.params.parameters import Corpus, Files, InverseCloze, Params, WarmStart
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

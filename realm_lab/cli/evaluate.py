@@ -1,0 +1,134 @@
+"""What `realm-lab evaluate` does besides the stage: score files made elsewhere, and put another corpus in."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from realm_lab.errors import UserError
+
+if TYPE_CHECKING:
+    from realm_lab.corpus.records import Question
+    from realm_lab.params.parameters import Params
+
+Load = Callable[[argparse.Namespace], "Params"]
+
+
+def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
+    """Add the options to the verb of the stage."""
+    files = evaluate.add_argument_group("files made elsewhere", "score them instead of the runs; no model is read")
+    files.add_argument(
+        "--predictions", type=Path, nargs="+", metavar="FILE", help="answers, or passages (DPR); of two: compared"
+    )
+    files.add_argument(
+        "--metric",
+        choices=["auto", "orqa", "squad", "regex"],
+        default="auto",
+        help="how an answer is compared (default: auto, by the file of questions)",
+    )
+    files.add_argument(
+        "--regex-match",
+        choices=["start", "full", "anywhere"],
+        default="start",
+        help="what a regular expression must match of an answer (default: its start, as the released code)",
+    )
+    files.add_argument("--out", type=Path, metavar="FILE", help="write each question's scores as JSON lines")
+
+    edition = evaluate.add_argument_group("another corpus", "ask a finished run with it; nothing is trained")
+    edition.add_argument(
+        "--corpus", type=Path, nargs="+", metavar="PATH", help="files of texts, or one prepared folder: the new edition"
+    )
+    edition.add_argument(
+        "--corpus-old", type=Path, nargs="+", metavar="PATH", help="the old edition (default: the run's own corpus)"
+    )
+    edition.add_argument(
+        "--rest",
+        type=_whole,
+        default=0,
+        metavar="N",
+        help="documents of the run's own files that neither edition names, in both of them; -1: all (default: 0)",
+    )
+    edition.add_argument(
+        "--cloze",
+        type=_named,
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="sentences with a [MASK], their answers and the document each is from; may be repeated",
+    )
+    edition.add_argument("--name", help="of this experiment: runs/RUN/editions/NAME (default: of the first file)")
+    edition.add_argument("--seed", type=int, metavar="N", help="of the run to ask (default: the first of seeds)")
+    edition.add_argument("--label", default="realm", help="of the run to ask: realm or warm_start (default: realm)")
+
+    evaluate.add_argument(
+        "--questions",
+        type=Path,
+        metavar="FILE",
+        help="of --predictions and --corpus, with their answers (default: the prepared test questions)",
+    )
+    evaluate.add_argument("--json", action="store_true", help="print JSON (with --predictions or --corpus)")
+
+
+def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
+    """Do what the options ask for instead of the stage; False where they ask for the stage itself."""
+    if options.predictions and options.corpus:
+        raise UserError("--predictions and --corpus are two different things; give one")
+    if options.predictions:
+        from realm_lab.reporting import prediction_report
+
+        known = None if options.questions else _prepared_questions(options, load)
+        scored = prediction_report.score_files(
+            options.predictions, options.questions, known, metric=options.metric, rule=options.regex_match
+        )
+        prediction_report.report(options.predictions, scored, options.json, options.out)
+        return True
+    if options.corpus:
+        params = load(options)
+        from realm_lab.systems import editions
+
+        seed = params.seeds[0] if options.seed is None else options.seed
+        request = editions.Request(
+            new=options.corpus,
+            old=options.corpus_old or [],
+            rest=options.rest,
+            questions=options.questions,
+            clozes=dict(options.cloze),
+            name=options.name,
+        )
+        editions.evaluate_editions(params, options.root, seed, options.label, request, options.json)
+        return True
+    for name in ("questions", "out", "corpus_old", "cloze", "name", "json"):
+        if getattr(options, name):
+            raise UserError(f"--{name.replace('_', '-')} belongs to --predictions or --corpus; give one of them")
+    return False
+
+
+def _prepared_questions(options: argparse.Namespace, load: Load) -> list[Question] | None:
+    """The test questions of the first seed's prepared corpus; None where there is none."""
+    if not (options.params or options.root / "params.yaml").exists():
+        return None
+    params = load(options)
+    from realm_lab.corpus.store import PreparedCorpus
+    from realm_lab.evaluation.prediction_files import stored_questions
+    from realm_lab.systems.identity import corpus_folder, plan_run
+
+    folder = corpus_folder(options.root, plan_run(params, "realm", params.seeds[0]))
+    if not (folder / "manifest.json").exists():
+        return None
+    return stored_questions(PreparedCorpus(folder).questions("test"))
+
+
+def _named(text: str) -> tuple[str, Path]:
+    name, equals, path = text.partition("=")
+    if not (equals and name and path):
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=FILE")
+    return name, Path(path)
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < -1:
+        raise argparse.ArgumentTypeError(f"{value} is not -1 or more")
+    return value

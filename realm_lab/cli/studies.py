@@ -1,0 +1,124 @@
+"""The verbs of studies: `sweep`, `search` and `status`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+Run = Callable[[argparse.Namespace], int | None]
+Add = Callable[[str, Run, str], argparse.ArgumentParser]
+
+
+def add_studies(add: Add) -> None:
+    """Add the verbs to the command line."""
+    sweep = add("sweep", _run_sweep, "run what is missing of a study: every cell at every seed; may be repeated")
+    sweep.add_argument("study", help="experiments/NAME.yaml, or its NAME")
+    sweep.add_argument("--launcher", choices=["inline", "local", "slurm"], help="default: the study's, else local")
+    sweep.add_argument("--seeds", type=_positive, metavar="N", help="the first N of the study's seeds, or 0 to N-1")
+    sweep.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
+    sweep.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="change one parameter in every cell; may be repeated",
+    )
+    sweep.add_argument("--dry-run", action="store_true", help="show the plan: what differs, what exists, how long")
+    sweep.add_argument("--json", action="store_true", help="print JSON: a list of runs")
+    sweep.add_argument("--follow", action="store_true", help="wait for others too, and show the runs in MLflow")
+    sweep.add_argument("--retry-failed", action="store_true", help="also what has failed by an error of its own")
+    sweep.add_argument("--cancel", action="store_true", help="stop what this study runs or has in a queue")
+
+    search = add("search", _run_search, "look for better parameters: trials, the hopeless given up; may be repeated")
+    search.add_argument("search", help="experiments/search-NAME.yaml, or search-NAME")
+    search.add_argument("--launcher", choices=["inline", "local", "slurm"], help="default: the search's, else local")
+    search.add_argument("--trials", type=_positive, metavar="N", help="how many in all (default: the search's)")
+    search.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
+    search.add_argument("--json", action="store_true", help="print JSON: counts, the baseline and the best trial")
+    search.add_argument("--follow", action="store_true", help="show the runs in MLflow meanwhile")
+    search.add_argument("--retry-failed", action="store_true", help="also what has failed by an error of its own")
+    search.add_argument("--cancel", action="store_true", help="stop the process that searches, and its trials")
+
+    status = add("status", _run_status, "show how the runs of a study stand, or all studies")
+    status.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME (default: list all)")
+    status.add_argument("--watch", action="store_true", help="refresh until nothing runs any more")
+    status.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+    compare = add("compare", _run_compare, "compare runs or cells of studies: parameters, numbers, curves, differences")
+    compare.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="a run's folder, name or its beginning; STUDY/CELL-sSEED; STUDY/CELL for all its seeds",
+    )
+    compare.add_argument("--out", type=Path, metavar="DIR", help="where the page goes (default: ROOT/reports/compare)")
+    compare.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
+    return value
+
+
+def _run_sweep(options: argparse.Namespace) -> int:
+    from realm_lab.params.load import parse_override
+    from realm_lab.runner.sweep import Request, find_study, sweep
+
+    request = Request(
+        path=find_study(options.study, options.root),
+        root=options.root,
+        params_path=options.params,
+        launcher=options.launcher,
+        seeds=options.seeds,
+        overrides=dict(parse_override(text) for text in options.overrides),
+        dry_run=options.dry_run,
+        as_json=options.json,
+        follow=options.follow,
+        retry_failed=options.retry_failed,
+        cancel=options.cancel,
+    )
+    return sweep(request)
+
+
+def _run_search(options: argparse.Namespace) -> int:
+    from realm_lab.runner.search import SearchRequest, search
+    from realm_lab.runner.sweep import find_study
+
+    request = SearchRequest(
+        path=find_study(options.search, options.root),
+        root=options.root,
+        params_path=options.params,
+        launcher=options.launcher,
+        trials=options.trials,
+        as_json=options.json,
+        follow=options.follow,
+        retry_failed=options.retry_failed,
+        cancel=options.cancel,
+    )
+    return search(request)
+
+
+def _run_status(options: argparse.Namespace) -> None:
+    from realm_lab.runner.status import show_status, show_studies
+    from realm_lab.tracking.study_record import study_folder
+
+    if options.study is None:
+        show_studies(options.root, as_json=options.json)
+        return
+    name = Path(options.study).stem if options.study.endswith((".yaml", ".yml")) else options.study
+    path = None
+    if not (study_folder(options.root / "runs", name) / "study.json").exists():
+        from realm_lab.runner.sweep import find_study
+
+        path = find_study(options.study, options.root)
+    show_status(name, path, options.root, as_json=options.json, watch=options.watch)
+
+
+def _run_compare(options: argparse.Namespace) -> None:
+    from realm_lab.reporting.run_comparison_page import compare_runs
+
+    compare_runs(options.root, options.runs, options.out, is_json=options.json)

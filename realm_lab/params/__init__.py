@@ -1,0 +1,1 @@
+"""Typed parameters, presets, and the way from params.yaml to `Params`."""

@@ -1,0 +1,487 @@
+"""The typed parameters, each with the paper's value as its default and its source in its docstring.
+
+Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
+fine-tuning), "code" is the code released with REALM, for what the papers leave open. Where paper and code differ, both
+are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file and
+parameter_sections.py, which holds the sections Search, Refresh, Watch, Optimiser and TaggerTraining.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from realm_lab.params.sections import (
+    Candidates,
+    Dropout,
+    Fraction,
+    NonNegative,
+    Optimiser,
+    Positive,
+    Refresh,
+    Search,
+    Section,
+    TaggerTraining,
+    Watch,
+)
+
+
+class ToyWorld(Section):
+    """The embedded world of entities and facts that needs no download."""
+
+    entities: Annotated[int, Field(ge=40, le=4_000_000)] = 256
+    """Entities of four types; each has an article of several passages."""
+    fillers_per_entity: NonNegative = 2
+    """Passages of each article that hold no fact."""
+    articles: Positive = 70_000
+    """Throw-away articles from which the reader learns to copy in its warm start."""
+    changed_fraction: Fraction = 0.5
+    """Share of the facts that the second edition of the corpus changes (Guu, Table 4)."""
+    restate_facts: bool = False
+    """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
+    exists outside the passage that a query comes from."""
+    world_seed: NonNegative | None = None
+    """Seed of the world; empty: each run seed has a world of its own."""
+
+    @model_validator(mode="after")
+    def _divisible(self) -> ToyWorld:
+        if self.entities % 4:
+            raise ValueError(f"entities {self.entities} is not divisible by the 4 entity types; choose a multiple of 4")
+        return self
+
+
+class Files(Section):
+    """Text files to read; formats are told apart by name and content."""
+
+    knowledge: list[str] = []
+    """Files of the knowledge corpus Z."""
+    knowledge_updated: list[str] = []
+    """Files of its second edition (Guu, Table 4)."""
+    pretrain: list[str] = []
+    """Files of the pre-training corpus X, where it is not Z (Guu, section 4.3: CC-News)."""
+    questions_train: list[str] = []
+    """Questions to fine-tune on."""
+    questions_dev: list[str] = []
+    """Questions of the curves drawn during pre-training."""
+    questions_test: list[str] = []
+    """Questions of the final evaluation."""
+    dev_split: Literal["none", "orqa"] = "none"
+    """`orqa`: the questions of questions_train whose text has hash 0 modulo 10 are the development questions and not
+    trained on (code: create_data_splits, for all three data sets)."""
+    tagger_model: str | None = None
+    """Of `tagger: model`: a Hugging Face token-classification folder, such as `realm-lab train-tagger` makes."""
+    max_articles: Positive | None = None
+    """Read only so many articles; empty: all."""
+    max_train_questions: Positive | None = None
+    """Keep only so many training questions; empty: all."""
+    max_test_questions: Positive | None = None
+    """Keep only so many test questions; empty: all."""
+    max_line_mb: Annotated[int, Field(ge=1, le=4096)] = 64
+    """Refuse a longer line, member of a JSON array or field of a table, in megabytes."""
+    max_expansion: Annotated[int, Field(ge=1)] = 200
+    """Refuse a file that decompresses to more than so many times its size (text: under 30)."""
+
+    drop_pages: list[Literal["list", "index", "outline", "disambiguation"]] = [
+        "list",
+        "index",
+        "outline",
+        "disambiguation",
+    ]
+    """Kinds of pages to leave out, by their titles: "List of ...", "Index of ...", "Outline of ...",
+    "... (disambiguation)" (code, of ORQA)."""
+    drop_duplicate_passages: bool = True
+    """Of passages with the same title and text keep the first; questions of another are given that one as gold."""
+
+    @model_validator(mode="after")
+    def _one_dev_set(self) -> Files:
+        if self.dev_split == "orqa" and self.questions_dev:
+            raise ValueError("dev_split: orqa takes dev from questions_train; name no questions_dev, or set it to none")
+        if self.dev_split == "orqa" and not self.questions_train:
+            raise ValueError("dev_split: orqa splits questions_train, which names no file; name one, or set it to none")
+        return self
+
+
+class Corpus(Section):
+    """Where text comes from and how it is cut (paper section 4.3)."""
+
+    source: Literal["toy", "files"] = "files"
+    """The embedded toy world, or text files."""
+    pretrain_corpus: Literal["separate", "same"] = "same"
+    """Whether X is another corpus than Z (Guu, section 4.3: CC-News) or the same (Wikipedia)."""
+    passage_length: Annotated[int, Field(ge=8, le=512)] = 288
+    """Wordpieces of a passage (Guu, section 4.3), its title and three specials included (code)."""
+    sentence_length: Annotated[int, Field(ge=8, le=512)] = 64
+    """Wordpieces of a query with its two specials (Guu is silent; code: 64 in the Inverse Cloze Task, 96 in its small
+    example of pre-training)."""
+    tagger: Literal["exact", "rule", "model"] = "rule"
+    """Who finds salient spans: the toy world itself, rules for names, dates and numbers, or the token classifier in
+    files.tagger_model and expressions for dates (Guu, section 3.4: a BERT tagger trained on CoNLL-2003 and a regular
+    expression; neither was released)."""
+    toy: ToyWorld = ToyWorld()
+    files: Files = Files()
+
+    @model_validator(mode="after")
+    def _tagger_fits(self) -> Corpus:
+        if self.tagger == "exact" and self.source == "files":
+            raise ValueError("tagger: exact spans exist only in the toy world; use tagger: rule")
+        if self.tagger == "model" and self.source == "toy":
+            raise ValueError("tagger: model reads English, which the toy world does not speak; use tagger: exact")
+        if self.tagger == "model" and not self.files.tagger_model:
+            raise ValueError("tagger: model needs files.tagger_model; name a token-classification folder, or use rule")
+        if self.pretrain_corpus == "same" and self.files.pretrain:
+            raise ValueError("pretrain_corpus: same ignores files.pretrain; set it to separate, or name no such files")
+        if self.source == "files" and self.pretrain_corpus == "separate" and not self.files.pretrain:
+            raise ValueError("pretrain_corpus: separate needs files.pretrain; name its files, or set it to same")
+        return self
+
+
+class Tokenizer(Section):
+    """WordPiece: of a checkpoint folder, or learned from the corpus (the toy world brings its own)."""
+
+    checkpoint: str | None = None
+    """Hugging Face folder whose tokenizer is used (Guu: BERT's uncased WordPiece)."""
+    vocabulary_size: Annotated[int, Field(ge=100, le=200_000)] = 30_522
+    """Size of a learned vocabulary (Guu: BERT's)."""
+
+
+class Model(Section):
+    """BERT-style towers and reader (paper section 3.2; the paper's encoder is BERT-base)."""
+
+    checkpoint: str | None = None
+    """Hugging Face folder with the initial Transformer (Guu, section 3.4: BERT-base uncased); empty: from scratch."""
+    hidden_size: Positive = 768
+    """Width (BERT-base)."""
+    layers: Positive = 12
+    """Depth (BERT-base)."""
+    heads: Positive = 12
+    """Attention heads (BERT-base)."""
+    intermediate_size: Positive = 3072
+    """Width of the feed-forward layers (BERT-base)."""
+    activation: Literal["gelu", "gelu_new"] = "gelu"
+    """`gelu_new` is the tanh approximation that Google's BERT and the released REALM weights use; Hugging Face's BERT
+    folders say `gelu`, the exact one. Must be the checkpoint's."""
+    dropout: Dropout = 0.1
+    """Of hidden states and attention weights, while training (BERT)."""
+    projection_size: Positive = 128
+    """Size of query and document vectors (Lee; code; Guu reuses them and names no number)."""
+    pooling: Literal["cls", "tanh"] = "cls"
+    """What is projected: the last hidden state of [CLS] (Guu, section 3.2), or BERT's tanh pooler over it (code)."""
+    projection_norm: bool = False
+    """LayerNorm after the projection: no in Guu's equation, yes in the code."""
+    projection_dropout: Dropout = 0.0
+    """Dropout after the projection, while training: none in Guu's equation, 0.1 in the code."""
+    share_towers: bool = True
+    """One Transformer for queries and passages (code), or two (Lee's text); the paper leaves it open."""
+    share_projection: bool = False
+    """One projection for both towers (code), or W_input and W_doc (Guu, section 3.2)."""
+    score_scale: Literal["none", "inverse_sqrt"] = "none"
+    """f(x,z) is the plain inner product (Guu, section 3.2; code), or divided by the root of projection_size."""
+    train_word_embeddings: bool = True
+    """Whether embeddings of words, positions and segments are trained (Guu: everything is)."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of matrix products; weights, scores, log-probabilities and losses are always float32."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Model:
+        if self.hidden_size % self.heads:
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change either")
+        if self.share_projection and not self.share_towers:
+            raise ValueError("share_projection: true needs share_towers: true; one projection cannot serve two towers")
+        return self
+
+
+class MaskedLanguageModel(Section):
+    """Warm start of the reader: BERT training on pairs of segments (section 3.4)."""
+
+    steps: NonNegative = 0
+    """Optimiser steps (Guu starts from finished BERT weights)."""
+    batch_size: Positive = 256
+    """Pairs a step (BERT)."""
+    optimiser: Optimiser = Optimiser(learning_rate=1e-4)
+    mask_rate: Fraction = 0.15
+    """Share of words masked where no salient span is (BERT)."""
+    salient_fraction: Fraction = 0.5
+    """Share of pairs in which a salient span is masked instead."""
+    related_fraction: Fraction = 0.5
+    """Share of pairs whose second segment belongs to the first (BERT: half)."""
+    related_only_fraction: Fraction = 0.0
+    """Share of the steps, at the start, in which every pair is related."""
+
+
+class InverseCloze(Section):
+    """Warm start of the embedder: the Inverse Cloze Task (Lee et al. 2019)."""
+
+    steps: NonNegative = 100_000
+    """Optimiser steps (Lee); 0 leaves the projections untrained (a cold start)."""
+    batch_size: Positive = 4096
+    """Sentences a step, which are each other's negatives (Lee)."""
+    optimiser: Optimiser = Optimiser(learning_rate=1e-4)
+    removal_rate: Fraction = 0.9
+    """How often the sentence is removed from its passage (Lee)."""
+    initial_encoder: Literal["reader", "checkpoint", "scratch"] = "checkpoint"
+    """What the towers' Transformers start from (Lee: BERT)."""
+    query_scale: Annotated[float, Field(gt=0.0)] = 1.0
+    """Factor on W_input after the Inverse Cloze Task: the temperature at which REALM begins."""
+
+
+class WarmStart(Section):
+    """What exists before REALM pre-training (section 3.4, Initialization)."""
+
+    reader: MaskedLanguageModel = MaskedLanguageModel()
+    embedder: InverseCloze = InverseCloze()
+
+
+class Pretrain(Section):
+    """REALM pre-training (sections 3.3 and 3.4)."""
+
+    masking: str = "salient_span"
+    """`salient_span` (Guu, section 3.4), `random_token` (BERT), `random_span` (SpanBERT), or `package.module:function`
+    of your own."""
+    mask_rate: Fraction = 0.15
+    """Share of wordpieces that random schemes mask, at least one a sentence (BERT; SpanBERT); `salient_span` takes no
+    notice of it."""
+    salient_spans: Positive = 1
+    """Spans that `salient_span` masks in a sentence (Guu, section 3.4: one), all where there are fewer."""
+    sentence_choice: Literal["salient", "by_span", "any"] = "salient"
+    """Which sentences are queries, whatever the masks: each with a salient span equally often (Guu, section 3.4), each
+    salient span equally often (close to the code, which draws one span of each passage), or every sentence."""
+    candidates: Candidates = 8
+    """k: documents read for each query, the null document included (Guu, section 4.3)."""
+    over_retrieve: NonNegative = 0
+    """Passages taken from the index and ranked again with the current weights before the best are read; 0: only as
+    many as are read (Guu, code)."""
+    null_document: Literal["off", "encoded", "learned"] = "encoded"
+    """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
+    or none."""
+    diagnostic_null: bool = True
+    """With null_document off, read without a passage all the same (no gradient), so that utility stays comparable."""
+    calibrate_null: bool = False
+    """Shift the null document's score, once, to the mean score of the candidates (neither paper nor code)."""
+    exclude_trivial: Literal["off", "passage", "article"] = "passage"
+    """Never retrieve the passage a query comes from (Guu, section 3.4; code), or nothing of its article."""
+    marginal: Literal["example", "token"] = "example"
+    """The likelihood marginalises whole answers (Guu, Eq. 1), or each masked token by itself (code)."""
+    train_reader: bool = True
+    """Whether the reader learns (Guu: everything does)."""
+    train_query_tower: bool = True
+    """Whether Embed_input learns; separate from a shared document tower where only one of them does."""
+    train_document_tower: bool = True
+    """Whether Embed_doc learns; where it does not, the index never ages."""
+    hold_retriever_steps: NonNegative = 0
+    """Train the reader alone for so many steps."""
+    hold_retriever_until_useful: bool = False
+    """Train the reader alone until its mean utility on the probe set is positive."""
+    initial_reader: str = "warm_start"
+    """`warm_start`, `scratch`, or a folder (Hugging Face BERT, released REALM, or `model/reader` of a run)."""
+    initial_retriever: str = "warm_start"
+    """`warm_start` (the Inverse Cloze Task; Guu, section 3.4), `scratch`, `encoder` (the reader's Transformer, new
+    projections), or a folder (Hugging Face BERT, released REALM, or `model/embedder` of a run)."""
+    steps: NonNegative = 200_000
+    """Optimiser steps (Guu, section 4.3)."""
+    batch_size: Positive = 512
+    """Queries a step, over all devices (Guu, section 4.3)."""
+    search_query: Literal["stale", "fresh"] = "stale"
+    """Search with the query tower behind the index (code), or with the current one."""
+    search: Search = Search()
+    refresh: Refresh = Refresh()
+    reader: Optimiser = Optimiser()
+    retriever: Optimiser = Optimiser()
+    watch: Watch = Watch()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Pretrain:
+        if self.null_document != "off" and self.candidates < 2:
+            raise ValueError(
+                f"candidates must be at least 2 when the null document takes one place, not {self.candidates}; "
+                "raise it, or set null_document to off"
+            )
+        trains_retriever = self.train_query_tower or self.train_document_tower
+        if not (self.train_reader or trains_retriever) and self.steps:
+            raise ValueError("nothing is trained: set train_reader or a tower to true, or steps to 0")
+        if self.null_document == "learned" and not trains_retriever:
+            raise ValueError("null_document: learned needs a tower that trains; a frozen retriever learns no vector")
+        if self.calibrate_null and self.null_document == "off":
+            raise ValueError("calibrate_null: true needs a null document; set null_document to encoded or learned")
+        if self.hold_retriever_until_useful:
+            if not (self.train_reader and trains_retriever):
+                raise ValueError(
+                    "hold_retriever_until_useful needs train_reader and a tower that train; set them to true"
+                )
+            if not self.watch.sentences:
+                raise ValueError("hold_retriever_until_useful asks the probe set; set watch.sentences above 0")
+            if self.null_document == "off" and not self.diagnostic_null:
+                raise ValueError(
+                    "hold_retriever_until_useful needs utility; set diagnostic_null to true, or null_document"
+                )
+        if self.hold_retriever_steps and not self.train_reader:
+            raise ValueError(
+                "hold_retriever_steps trains the reader alone, but train_reader is false; set train_reader to true, or "
+                "hold_retriever_steps to 0"
+            )
+        if trains_retriever and 0 < self.steps <= self.hold_retriever_steps:
+            raise ValueError(
+                f"hold_retriever_steps {self.hold_retriever_steps} leaves the retriever none of {self.steps} steps; "
+                "lower it, or set both towers to false"
+            )
+        if self.masking in ("random_token", "random_span"):
+            if self.salient_spans > 1:
+                raise ValueError(
+                    f"salient_spans counts for masking: salient_span only, not {self.masking}; set it to 1"
+                )
+            if not self.mask_rate:
+                raise ValueError(f"mask_rate 0 would mask one wordpiece a sentence with {self.masking}; raise it")
+        if self.sentence_choice == "any" and self.masking == "salient_span":
+            raise ValueError(
+                "sentence_choice: any takes sentences without a salient span, which masking: salient_span cannot mask; "
+                "choose salient or by_span"
+            )
+        places = self.candidates - (self.null_document != "off")
+        if 0 < self.over_retrieve < places:
+            raise ValueError(f"over_retrieve {self.over_retrieve} is fewer than the {places} passages read; raise it")
+        return self
+
+
+class Finetune(Section):
+    """Open-QA fine-tuning (section 3.2): marginal over the top passages, index frozen."""
+
+    steps: NonNegative = 300_000
+    """Optimiser steps (code: the released Natural Questions weights)."""
+    batch_size: Positive = 1
+    """Questions a step (Lee)."""
+    candidates: Candidates = 5
+    """Passages read for each question (Guu, section 4.3; Lee)."""
+    max_span_wordpieces: Annotated[int, Field(ge=1, le=50)] = 10
+    """Longest answer (Lee)."""
+    span_hidden_size: Positive = 256
+    """Hidden units of the span head (code)."""
+    softmax: Literal["factored", "joint"] = "factored"
+    """p(z|x) times p(span|z,x) (Guu, section 3.2), or one softmax over the spans of all passages (Lee; code)."""
+    early_loss_candidates: NonNegative = 5000
+    """Passages of Lee's early loss, -log p(a passage with an answer | x), which is added; 0: no such loss."""
+    train_reader: bool = True
+    """Whether the reader learns."""
+    train_query_tower: bool = True
+    """Whether Embed_input learns; the document vectors never do (Guu, section 3.3)."""
+    initial_reader: str = "previous"
+    """`previous` (pre-training, or the warm start where there is none), `warm_start`, `scratch`, or a folder. With
+    initial_retriever this is the ablation of encoder and retriever (Guu, Table 2)."""
+    initial_retriever: str = "previous"
+    """As initial_reader."""
+    reader: Optimiser = Optimiser(learning_rate=1e-5)
+    retriever: Optimiser = Optimiser(learning_rate=1e-5)
+
+    @model_validator(mode="after")
+    def _trains(self) -> Finetune:
+        if self.steps and not (self.train_reader or self.train_query_tower):
+            raise ValueError("nothing is trained: set train_reader or train_query_tower to true, or steps to 0")
+        if self.early_loss_candidates and self.early_loss_candidates < self.candidates:
+            raise ValueError(
+                f"early_loss_candidates {self.early_loss_candidates} is fewer than candidates {self.candidates}; "
+                "raise it, or set it to 0"
+            )
+        return self
+
+
+class Evaluate(Section):
+    """What is measured, and how often during pre-training."""
+
+    interval_steps: Positive = 1000
+    """Steps of pre-training between two measurements on held-out text."""
+    cloze_sentences: Positive = 400
+    """Held-out sentences for utility and likelihood."""
+    questions: Positive | None = None
+    """Questions to measure on; empty: all."""
+    explorer_examples: NonNegative = 12
+    """Worked examples in the report."""
+
+
+class Launch(Section):
+    """How work is spread over this machine. Never part of a run's identity."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` is a GPU where there is one."""
+    processes: NonNegative = 0
+    """Runs side by side; 0: one a core, or one on a GPU."""
+    threads: NonNegative = 0
+    """Cores of a run; 0: an equal share. Set 1 on a machine that does other work."""
+    builder: Literal["inline", "process"] = "inline"
+    """Who embeds the passages of a refresh during pre-training: the trainer itself, or a process beside it, with the
+    same numbers. A process helps where an index may be late (pretrain.refresh.delay_steps or swap)."""
+    builder_silence_seconds: Positive = 1800
+    """A builder process that gives no sign of life for so long is ended and started again; it gives one after each
+    8,192 passages, and before the first of them."""
+    builder_backoff_seconds: Annotated[float, Field(ge=0.0)] = 1.0
+    """Before a builder process that failed (crashed, silent, a full disk) is started again; twice as long after each
+    further failure in a row. Meanwhile training goes on with the old index, and its status says so."""
+    builder_failures: NonNegative = 5
+    """Failures of the builder process in a row, no part of an index finished in between, after which one more stops the
+    run; it resumes when run again."""
+    ranks: Positive = 1
+    """Processes of one run, each with a share of every batch (data parallel)."""
+    micro_batch: NonNegative = 0
+    """Queries whose gradients are held in memory at once; 0: all of a step's."""
+    recompute: bool = False
+    """Read candidates a second time in the backward pass rather than hold their activations: less memory, more time."""
+    compile: bool = False
+    """Compile the encoders with torch.compile (needs a C++ compiler on CPUs)."""
+    checkpoint_interval_seconds: Positive = 60
+    """Seconds between two checkpoints."""
+    log_interval_steps: Positive = 10
+    """Steps between two lines of metrics."""
+    token_budget: Positive = 8192
+    """Wordpieces, padding included, that go through an encoder at once."""
+    tracking_uri: str | None = None
+    """MLflow server to mirror to; empty: SQLite in this folder."""
+
+
+class Params(Section):
+    """All parameters, resolved."""
+
+    preset: str = "paper"
+    """What the empty parameters mean."""
+    seeds: Annotated[list[NonNegative], Field(min_length=1)] = [0]
+    """One run each; the paper reports one."""
+    corpus: Corpus = Corpus()
+    tokenizer: Tokenizer = Tokenizer()
+    model: Model = Model()
+    warm_start: WarmStart = WarmStart()
+    pretrain: Pretrain = Pretrain()
+    finetune: Finetune = Finetune()
+    evaluate: Evaluate = Evaluate()
+    tagger: TaggerTraining = TaggerTraining()
+    launch: Launch = Launch()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Params:
+        if len(set(self.seeds)) != len(self.seeds):
+            raise ValueError("seeds: a seed is named twice; name each once")
+        if self.corpus.source == "files" and not self.corpus.files.knowledge and self.preset != "paper":
+            raise ValueError("corpus.files.knowledge is empty: name at least one file of passages")
+        if self.corpus.source == "toy" and self.corpus.files.knowledge:
+            raise ValueError("corpus.files.knowledge is named, but corpus.source is toy; set corpus.source to files")
+        unresolved = self.preset == "paper" and not self.corpus.files.knowledge  # the bare defaults
+        if self.warm_start.embedder.initial_encoder == "checkpoint" and not (self.model.checkpoint or unresolved):
+            raise ValueError(
+                "warm_start.embedder.initial_encoder: checkpoint needs model.checkpoint; name a folder there, or "
+                "choose reader or scratch"
+            )
+        if self.launch.micro_batch > self.pretrain.batch_size:
+            raise ValueError("launch.micro_batch is larger than pretrain.batch_size; lower it, or set it to 0")
+        parts = self.pretrain.search.parts
+        if parts and self.model.projection_size % parts:
+            raise ValueError(
+                f"pretrain.search.parts: {parts} parts do not divide the {self.model.projection_size} numbers of "
+                "model.projection_size; choose a divisor, or 0"
+            )
+        refresh, builder = self.pretrain.refresh, self.launch.builder
+        if refresh.swap == "ready" and builder != "process":
+            raise ValueError(
+                "launch.builder: inline is never late; set it to process, or pretrain.refresh.swap to fixed"
+            )
+        if builder == "process" and (refresh.policy == "staggered" or refresh.scope != "all"):
+            raise ValueError(
+                "launch.builder: process builds whole generations; set it to inline for policy: staggered and for "
+                "scope: round_robin or retrieved"
+            )
+        return self

@@ -1,0 +1,126 @@
+"""One stage of one run, as a process of its own: `python -m realm_lab.runner.worker`.
+
+The job is a line of JSON on standard input. A worker whose parent is gone stops, so that none is orphaned.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import threading
+import traceback
+from contextlib import ExitStack
+from pathlib import Path
+
+from realm_lab.core.process import (
+    announce_failure,
+    connect,
+    disconnect,
+    exit_on_signals,
+    limit_threads,
+    on_first_rank,
+    pick_device,
+    ranks,
+    stop_with_parent,
+)
+from realm_lab.errors import UserError
+from realm_lab.params.parameters import Params
+from realm_lab.systems.context import Context
+from realm_lab.systems.evaluate import evaluate
+from realm_lab.systems.identity import plan_run
+from realm_lab.systems.prepare import prepare, prepare_kept
+from realm_lab.systems.stages import finetune, pretrain, warm_start
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.run_lease import TAKEN_CODE, Taken, writing
+
+STAGES = {
+    "prepare": prepare,
+    "warm_start": warm_start,
+    "pretrain": pretrain,
+    "finetune": finetune,
+    "evaluate": evaluate,
+}
+
+
+ALONE = ("prepare", "evaluate")  # of several ranks, the first does these while the others wait
+
+
+def run_stage(stage: str, label: str, params: Params, seed: int, root: Path, *, for_study: bool = False) -> None:
+    """Run one stage unless it is complete; a failure is written into its status before it is raised.
+
+    Where this process is one of several ranks, all of them call this with the same arguments. A study keeps its corpora
+    where DVC does not know of them.
+    """
+    limit_threads(params.launch.threads)
+    connect(pick_device(params.launch.device))
+    plan = plan_run(params, label, seed)
+    context = Context(params, plan, root)
+    run = context.stage(stage)
+    work = prepare_kept if stage == "prepare" and for_study else STAGES[stage]
+    first = ranks().rank == 0
+    with ExitStack() as claims:
+        if not on_first_rank(lambda: _claim(stage, run, claims)):
+            return
+        try:
+            if stage in ALONE:
+                on_first_rank(lambda: work(context, run))
+            else:
+                work(context, run)
+            on_first_rank(lambda: None)  # what it wrote is there for all
+        except (KeyboardInterrupt, SystemExit):
+            if first:
+                run.preempt()
+            raise
+        except BaseException as error:
+            announce_failure(error)
+            if first:
+                run.fail(f"{type(error).__name__}: {error}")
+            disconnect(failed=True)
+            raise
+
+
+def _claim(stage: str, run: StageRun, claims: ExitStack) -> bool:
+    """Whether there is work to do, which is then ours until `claims` ends. Sweeps up after a killed process.
+
+    Raises:
+        UserError: another process is at this work.
+    """
+    if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
+        return False
+    claims.enter_context(writing(run.path))
+    if stage != "prepare" and run.is_complete():  # by the one whose end we waited for
+        return False
+    for folder in (run.path, run.path / "checkpoints"):
+        for left in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    return True
+
+
+def main() -> int:
+    """Read a job from standard input; a UserError is one line and code 2."""
+    job = json.loads(sys.stdin.readline())
+    exit_on_signals()
+    threading.Thread(target=stop_with_parent, args=(os.getppid(),), daemon=True).start()
+    try:
+        params, for_study = Params(**job["params"]), job.get("for_study", False)
+        for stage in job["stages"]:
+            run_stage(stage, job["label"], params, job["seed"], Path(job["root"]), for_study=for_study)
+        disconnect()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return TAKEN_CODE if isinstance(error, Taken) else 2
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as stop:
+        print("stopped by a signal; run again to resume", file=sys.stderr)
+        return int(stop.code or 0)
+    except Exception:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""The worker processes of one job: started with a share of the machine, watched, and reaped. No torch here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from realm_lab.tracking.run_dir import StageRun
+
+SHARED_STAGES = ("warm_start", "pretrain", "finetune")  # those that several processes do together
+GRACE_SECONDS = 20.0  # for the other processes of a run of which one has failed
+# How a worker leaves that was asked to stop: after a checkpoint, or before it had begun.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+STOPPED = {code for number in STOP_SIGNALS for code in (128 + number, -number)}
+
+
+class Outcome(NamedTuple):
+    """How the processes of a job ended: `code` is an exit code, negative for the signal that killed it."""
+
+    code: int
+    text: str  # what the one to blame wrote on standard error
+
+    @property
+    def was_stopped(self) -> bool:
+        """Asked to stop by a signal, rather than failed or killed."""
+        return self.code in STOPPED
+
+    @property
+    def line(self) -> str:
+        """The failure in one line."""
+        if self.code < 0:
+            return f"killed by signal {-self.code}"
+        return self.text.splitlines()[-1] if self.text else "failed without a message"
+
+
+class Workers:
+    """One process, or one for each of several ranks, at work on one job. Made by `start`."""
+
+    def __init__(self, processes: list[subprocess.Popen[str]], errors: list[IO[str]]):
+        self._processes, self._errors = processes, errors
+
+    @classmethod
+    def start(
+        cls,
+        job: Mapping[str, Any],
+        *,
+        ranks: int = 1,
+        threads: int,
+        gpus: Sequence[str] | None = None,
+        log: Path | None = None,
+    ) -> Workers:
+        """Start `realm_lab.runner.worker` on a job, its JSON line.
+
+        `threads` are the cores of each process, `gpus` those that the job may see (None: as we do). What the processes
+        write goes to `log` (-1, -2, ... for further ranks) where one is given.
+        """
+        job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
+        place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", **place}
+        environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # of a torchrun that started us: this is a group of ours
+        if gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+        workers = cls([], [])
+        for rank in range(ranks):
+            errors = _open_errors(log, rank)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "realm_lab.runner.worker"],
+                stdin=subprocess.PIPE,
+                stdout=None if log is None else errors,
+                stderr=errors,
+                text=True,
+                env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                process_group=0,  # Ctrl-C in a terminal reaches us alone; we ask them to stop after a checkpoint
+            )
+            workers._processes.append(process)
+            workers._errors.append(errors)
+            assert process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # the pipe stays open: its end tells a worker that we are gone
+                process.stdin.write(json.dumps(job) + "\n")
+                process.stdin.flush()
+        return workers
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process of each rank."""
+        return tuple(process.pid for process in self._processes)
+
+    @property
+    def has_ended(self) -> bool:
+        """All have, or one has failed."""
+        codes = [process.poll() for process in self._processes]
+        return None not in codes or any(codes)
+
+    def terminate(self) -> None:
+        """Ask all to stop after a checkpoint."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.terminate()
+
+    def wait(self) -> Outcome:
+        """Wait until all have ended by themselves, however long their checkpoint takes."""
+        for process in self._processes:
+            process.wait()
+        return self.reap()
+
+    def kill(self) -> None:
+        """End all at once."""
+        for process in self._processes:
+            process.kill()
+
+    def reap(self) -> Outcome:
+        """How the processes ended, when all have, or one has failed: then the others end too."""
+        rank, code = _collect(self._processes)
+        texts = []
+        for errors in self._errors:
+            errors.seek(0)
+            texts.append(errors.read().strip())
+            errors.close()
+        return Outcome(code, texts[rank])
+
+    def settle(self, run: StageRun, outcome: Outcome) -> None:
+        """Write the failure into a stage whose status still says that one of these processes works on it.
+
+        So it does where the first rank was stopped because another failed. A killed one stays as it is: it is lost, and
+        goes on from its checkpoint when it is run again.
+        """
+        status = run.status()
+        mine = status.pid in self.pids and status.host == socket.gethostname()
+        if mine and status.state == "RUNNING" and outcome.code > 0 and not outcome.was_stopped:
+            run.fail(outcome.line)
+
+
+def _open_errors(log: Path | None, rank: int) -> IO[str]:
+    if log is None:
+        return tempfile.TemporaryFile("w+", encoding="utf-8")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    path = log.with_stem(f"{log.stem}-{rank}") if rank else log
+    return open(path, "w+", encoding="utf-8")
+
+
+def _free_port(ranks: int) -> int:
+    if ranks == 1:
+        return 0
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _collect(processes: list[subprocess.Popen[str]]) -> tuple[int, int]:
+    """(rank, exit code) to report of processes of which all have ended, or one has failed: then the others end too.
+
+    The one to blame is one that was killed, else rank 0, which knows what the others said, else who failed.
+    """
+    codes = [process.poll() for process in processes]
+    deadline = time.monotonic() + GRACE_SECONDS
+    for stop in (subprocess.Popen.terminate, subprocess.Popen.kill):
+        for process in processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        for process in processes:
+            if process.poll() is None:
+                stop(process)
+        deadline = time.monotonic() + GRACE_SECONDS
+    for process in processes:
+        process.wait()
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+    killed = [rank for rank, code in enumerate(codes) if code is not None and code < 0]
+    by_itself = [rank for rank, process in enumerate(processes) if process.returncode > 0]
+    failed = [rank for rank, code in enumerate(codes) if code]
+    rank = [*killed, *by_itself, *failed, 0][0]
+    return rank, processes[rank].returncode

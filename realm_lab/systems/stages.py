@@ -1,0 +1,200 @@
+"""The training stages of one run: wiring from a context to a task of the loop, and the export of what it learned."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+
+from realm_lab import ENGINE_VERSION
+from realm_lab.core.files import atomic_directory, write_json
+from realm_lab.core.process import ranks
+from realm_lab.errors import UserError
+from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, rank_answers, recall_metrics, zero_shot_rows
+from realm_lab.evaluation.utility import cloze_metrics, run_cloze, spread
+from realm_lab.models.bert_folder import from_bert, read_checkpoint
+from realm_lab.models.embedder import Embedder
+from realm_lab.models.encoder import Encoder
+from realm_lab.models.export import write_embedder, write_reader
+from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
+from realm_lab.models.reader import Reader
+from realm_lab.params.parameters import Params
+from realm_lab.retrieval.backends import faiss_settings
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.systems.context import Context
+from realm_lab.systems.initial import initial_state
+from realm_lab.systems.supervisor import Limits, ProcessBuilder
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training.finetune import FinetuneTask
+from realm_lab.training.loop import train
+from realm_lab.training.pairs import ArticlePairs, PairSampler, PassagePairs
+from realm_lab.training.pretrain import Evaluation, PretrainTask
+from realm_lab.training.reader_probe import ReaderProbe
+from realm_lab.training.warm_start import WarmStartTask
+
+
+def warm_start(context: Context, run: StageRun) -> None:
+    """BERT training of the reader, then the Inverse Cloze Task for the embedder."""
+    params, seed, size = context.params, context.plan.seed, context.vocabulary_size
+    reader = new_reader(params, size, seed)
+    embedder = new_embedder(params, size, seed, _initial_encoder(context, reader))
+    embedder.set_learned_null(False)  # pre-training's: the warm start is the same for every null document
+    articles = context.corpus.articles()
+    pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
+    vocabulary = context.tokenizer.get_vocab()
+    continues = np.zeros(max(vocabulary.values()) + 1, bool)
+    continues[[number for piece, number in vocabulary.items() if piece.startswith("##")]] = True
+    settings = params.warm_start.reader
+    sampler = PairSampler(
+        pairs,
+        context.special,
+        continues,
+        seed=seed,
+        max_length=params.corpus.sentence_length + params.corpus.passage_length,
+        mask_rate=settings.mask_rate,
+        salient_fraction=settings.salient_fraction,
+    )
+    reader, embedder = reader.to(context.device), embedder.to(context.device)
+    compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
+    task = WarmStartTask(params, seed, reader, embedder, sampler, context.passages, context.special)
+    train(task, run, params.launch, context.device, _identity(context))
+    task.finish()
+    _finish(run, reader, embedder, 0.0)
+
+
+def _initial_encoder(context: Context, reader: Reader) -> Encoder | None:
+    """What the towers start from; `reader` is copied when its own warm start has ended."""
+    start = context.params.warm_start.embedder.initial_encoder
+    checkpoint = context.params.model.checkpoint
+    if start == "checkpoint" and checkpoint is not None:
+        encoder = Encoder(encoder_shape(context.params, reader.encoder.shape.vocabulary_size))
+        from_bert(encoder, read_checkpoint(Path(checkpoint))[1], Path(checkpoint))
+        return encoder
+    return None if start == "scratch" else reader.encoder
+
+
+def pretrain(context: Context, run: StageRun) -> None:
+    """REALM pre-training, from the warm start where the parameters say nothing else."""
+    params, seed = context.params, context.plan.seed
+    reader, embedder, null_offset = initial_state(context, "pretrain")
+    compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
+    retriever = context.retriever(
+        embedder,
+        null_offset=null_offset,
+        search=params.pretrain.search_query,
+        backend=params.pretrain.search.backend,
+        settings=faiss_settings(params.pretrain.search, seed),
+    )
+    held_out = context.corpus.sentences("cloze_dev")
+    if params.pretrain.hold_retriever_until_useful and not len(held_out):
+        raise UserError(
+            "parameter 'pretrain.hold_retriever_until_useful': this corpus has no held-out sentences to tell from; "
+            "use hold_retriever_steps"
+        )
+    probe = None
+    if params.pretrain.watch.sentences:
+        probe = ReaderProbe(params, held_out, context.passages, context.special, seed)
+    with ExitStack() as stack:
+        refreshes = params.pretrain.refresh.policy != "never" and params.pretrain.train_document_tower
+        apart = refreshes and params.launch.builder == "process"
+        builder = stack.enter_context(_builder(context, run)) if apart else None
+        task = PretrainTask(
+            params,
+            seed,
+            retriever,
+            reader,
+            context.corpus.sentences(),
+            context.special,
+            _development_metrics(context),
+            probe,
+            builder,
+        )
+        train(task, run, params.launch, context.device, _identity(context))
+    _finish(run, reader, embedder, retriever.null_offset)
+
+
+def _builder(context: Context, run: StageRun) -> ProcessBuilder:
+    """The builder process of a run."""
+    plan = context.plan
+    job = {
+        "params": context.params.model_dump(mode="json"),
+        "label": plan.label,
+        "seed": plan.seed,
+        "root": str(context.root),
+    }
+    launch = context.params.launch
+    limits = Limits(launch.builder_silence_seconds, launch.builder_backoff_seconds, launch.builder_failures)
+    return ProcessBuilder(run.path / "index", context.corpus.manifest.digest, job, context.device, limits)
+
+
+def _development_metrics(context: Context) -> Evaluation:
+    """Zero-shot recall and retrieval utility on development questions and sentences."""
+    questions, cloze = context.corpus.questions("dev"), context.corpus.sentences("cloze_dev")
+    if not len(questions):
+        questions = context.corpus.questions("test")
+    bodies = NormalisedBodies(context.passages)
+    chosen = spread(len(questions), context.params.evaluate.questions or len(questions))
+
+    def measure(retriever: Retriever, reader: Reader) -> dict[str, float]:
+        values: dict[str, float] = {}
+        if len(cloze):
+            result = run_cloze(
+                context.params, retriever, reader, cloze, context.special, context.params.evaluate.cloze_sentences
+            )
+            values |= cloze_metrics(result)
+        if len(chosen):
+            rows_BK = zero_shot_rows(retriever, questions, chosen, max(DEPTHS))
+            gold = [questions.gold[int(number)] for number in chosen]
+            ranks = rank_answers(rows_BK, bodies, [questions.answers[int(number)] for number in chosen], gold)
+            values |= recall_metrics(ranks)
+        return values
+
+    return measure
+
+
+def finetune(context: Context, run: StageRun) -> None:
+    """Open-QA fine-tuning; the document tower and its index stay as they are in the beginning."""
+    params = context.params
+    reader, embedder, null_offset = initial_state(context, "finetune")
+    compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
+    retriever = context.retriever(embedder)
+    retriever.refresh(0)
+    questions = context.corpus.questions("train")
+    task = FinetuneTask(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
+    train(task, run, params.launch, context.device, _identity(context))
+    _finish(run, reader, embedder, null_offset)
+
+
+def compile_encoders(params: Params, *encoders: Encoder) -> None:
+    """Compile the encoders in place where the parameters say so: names of weights stay, numbers move by rounding."""
+    if params.launch.compile:
+        for encoder in set(encoders):
+            encoder.compile(dynamic=True)
+
+
+def _identity(context: Context) -> dict[str, str | int]:
+    """What a checkpoint belongs to: another corpus, tokenizer or engine must not go on with it."""
+    manifest = context.corpus.manifest
+    return {
+        "corpus": manifest.digest,
+        "tokenizer": manifest.tokenizer_digest,
+        "engine_version": ENGINE_VERSION,
+    }
+
+
+def _finish(run: StageRun, reader: Reader, embedder: Embedder, null_offset: float) -> None:
+    """Export the models, write the last metrics as results, drop checkpoints and index; the first rank does."""
+    if ranks().rank:
+        return
+    with atomic_directory(run.path / "model") as scratch:
+        write_reader(reader, scratch / "reader", span_head=run.stage == "finetune")
+        write_embedder(embedder, scratch / "embedder", null_offset)
+        write_json(scratch / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
+    last: dict[str, float] = {}
+    for row in run.metrics.rows():
+        last |= {name: value for name, value in row.items() if name not in ("step", "time")}
+    run.finish(last)
+    for name in ("checkpoints", "index"):
+        shutil.rmtree(run.path / name, ignore_errors=True)

@@ -1,0 +1,196 @@
+"""The doctor sees what is there, says what is missing, and always names the remedy."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from realm_lab import cli
+from realm_lab.cli import doctor
+from realm_lab.cli.doctor import Finding, examine, show
+from realm_lab.params.load import load
+from realm_lab.params.parameters import Params
+
+
+def params(folder: Path, text: str = "preset: smoke\n") -> Params:
+    (folder / "params.yaml").write_text(text)
+    return load(folder / "params.yaml")
+
+
+def findings(folder: Path, text: str = "preset: smoke\n") -> dict[str, Finding]:
+    return {finding.subject: finding for finding in examine(params(folder, text), folder, folder / "runs")}
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with nothing but git and what the test puts there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    git = shutil.which("git")
+    assert git is not None
+    program(folder, "git", f'exec {git} "$@"')
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def test_it_looks_at_everything(tmp_path: Path) -> None:
+    found = findings(tmp_path)
+    expected = {"Python", "processor", "memory", "PyTorch", "FAISS", "SLURM", "MLflow", "DVC", "git", "disk"}
+    assert expected <= set(found)
+    assert found["Python"].state == found["PyTorch"].state == found["FAISS"].state == "OK"
+    assert found["parameters"] == Finding("OK", "parameters", "preset smoke, seeds [0]")
+    assert found["corpus"].state == "OK"
+
+
+def test_what_is_missing_comes_with_a_remedy(tmp_path: Path, commands: Path) -> None:
+    found = findings(tmp_path, "preset: real\n")
+    missing = [finding for finding in found.values() if finding.state == "missing"]
+    assert {finding.subject for finding in missing} >= {"model.checkpoint", "corpus.files.knowledge", "DVC"}
+    assert [finding for finding in missing if not finding.remedy] == []
+
+
+def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) -> None:
+    (tmp_path / "encoder").mkdir()
+    (tmp_path / "wiki.jsonl").write_text("{}\n")
+    files = "{knowledge: [wiki.jsonl], questions_test: [absent.json]}"
+    found = findings(tmp_path, f"preset: real\nmodel: {{checkpoint: encoder}}\ncorpus:\n  files: {files}\n")
+    assert found["model.checkpoint"] == Finding("OK", "model.checkpoint", "encoder")
+    assert found["corpus.files.knowledge"] == Finding("OK", "corpus.files.knowledge", "wiki.jsonl")
+    assert found["corpus.files.questions_test"].state == "missing"
+    assert found["corpus.files.questions_test"].found == "absent.json: no such file"
+    assert found["tokenizer.checkpoint"].found == "models/checkpoint: no such folder"
+
+
+def test_no_slurm_is_a_note(tmp_path: Path, commands: Path) -> None:
+    assert findings(tmp_path)["SLURM"] == Finding("note", "SLURM", "not installed; runs stay on this machine")
+
+
+def test_half_a_slurm_is_missing_the_rest(tmp_path: Path, commands: Path) -> None:
+    program(commands, "srun", "exit 0")
+    slurm = findings(tmp_path)["SLURM"]
+    assert (slurm.state, slurm.found) == ("missing", "not on PATH: sbatch, scontrol")
+
+
+@pytest.mark.parametrize(
+    ("scontrol", "state", "said"),
+    [
+        ('echo "Slurmctld(primary) at head is UP"', "OK", "Slurmctld(primary) at head is UP"),
+        ('echo "Slurmctld(primary) at head is DOWN"; exit 1', "missing", "is DOWN"),
+        ('echo "Slurmctld(primary) at head is DOWN"', "missing", "is DOWN"),
+        ('echo "slurm_load_ctl_conf error: Unable to contact" >&2; exit 1', "missing", "Unable to contact"),
+        ("exit 3", "missing", "exit code 3"),
+        ("read line < held", "missing", "within 1 s"),
+    ],
+)
+def test_slurm_is_there_when_its_controller_answers(
+    scontrol: str, state: str, said: str, tmp_path: Path, commands: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "held")  # reading from it waits for a writer that never comes
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "SLURM_TIMEOUT_SECONDS", 1.0)
+    for name in ("srun", "sbatch"):
+        program(commands, name, "exit 0")
+    program(commands, "scontrol", scontrol)
+    slurm = findings(tmp_path)["SLURM"]
+    assert slurm.state == state
+    assert said in slurm.found
+    assert bool(slurm.remedy) == (state != "OK")
+
+
+def test_the_tracking_uri_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings(tmp_path)["MLflow"].found.endswith(f"sqlite:///{tmp_path}/mlflow.db (default)")
+    text = "preset: smoke\nlaunch: {tracking_uri: 'http://here:1'}\n"
+    assert findings(tmp_path, text)["MLflow"].found.endswith("http://here:1 (launch.tracking_uri)")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there:2")
+    assert findings(tmp_path, text)["MLflow"].found.endswith("http://there:2 (MLFLOW_TRACKING_URI)")
+
+
+def test_dvc_needs_its_command_and_a_project(tmp_path: Path, commands: Path) -> None:
+    assert "not on PATH" in findings(tmp_path)["DVC"].found
+    program(commands, "dvc", "exit 0")
+    assert "is no DVC project" in findings(tmp_path)["DVC"].found
+    (tmp_path / ".dvc").mkdir()
+    assert findings(tmp_path)["DVC"].state == "OK"
+
+
+def test_the_commit_and_whether_it_is_clean(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        done = subprocess.run(
+            ["git", "-C", str(tmp_path), *who, *arguments], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    git("init", "-q")
+    assert findings(tmp_path)["git"].state == "note"
+    git("add", "params.yaml")
+    git("commit", "-qm", "first")
+    commit = git("rev-parse", "--short=12", "HEAD")
+    git("tag", "v1")
+    assert findings(tmp_path)["git"] == Finding("OK", "git", f"commit {commit}")
+    dirty = findings(tmp_path, "preset: toy\n")["git"]
+    assert (dirty.state, dirty.found) == ("note", f"commit {commit}, with changes not committed")
+
+
+def test_disk_is_that_of_a_folder_not_yet_made(tmp_path: Path) -> None:
+    finding = {f.subject: f for f in examine(None, tmp_path, tmp_path / "a" / "b")}["disk"]
+    free_gib = shutil.disk_usage(tmp_path).free / 2**30
+    said = float(finding.found.split()[0])
+    assert abs(said - free_gib) < 1.0
+    assert not (tmp_path / "a").exists()
+
+
+def test_little_disk_and_memory_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LOW_DISK_GIB", 1e9)
+    monkeypatch.setattr(doctor, "LOW_MEMORY_GIB", 1e9)
+    found = findings(tmp_path)
+    assert found["disk"].state == found["memory"].state == "note"
+    assert found["disk"].remedy
+    assert found["memory"].remedy
+
+
+def test_a_library_that_does_not_load_is_missing_not_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "faiss.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')\n")
+    monkeypatch.syspath_prepend(str(broken))
+    monkeypatch.delitem(sys.modules, "faiss", raising=False)
+    faiss = findings(tmp_path)["FAISS"]
+    assert (faiss.state, faiss.remedy) == ("missing", "make setup")
+    assert "libcudart.so.12" in faiss.found
+
+
+def test_the_table_shows_state_subject_and_remedy() -> None:
+    out = io.StringIO()
+    lines = [Finding("OK", "disk", "[5] GiB free"), Finding("missing", "corpus", "a.txt: no such file", "put it there")]
+    show(lines, Console(file=out, width=100))
+    assert [line.split() for line in out.getvalue().splitlines()] == [
+        ["OK", "disk", "[5]", "GiB", "free"],
+        ["missing", "corpus", "a.txt:", "no", "such", "file"],
+        ["->", "put", "it", "there"],
+    ]
+
+
+@pytest.mark.parametrize("text", ["preset: smoke\n", "preset: real\n", "preset: tou\n", None])
+def test_the_verb_always_ends_well(text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if text is not None:
+        (tmp_path / "params.yaml").write_text(text)
+    assert cli.main(["doctor", "--root", str(tmp_path)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert "PyTorch" in printed.out
+    assert ("missing" in printed.out) or text == "preset: smoke\n"

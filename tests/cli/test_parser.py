@@ -1,0 +1,313 @@
+"""The command line as a person meets it: real processes, exit codes, and what is printed where."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from realm_lab import __version__, cli
+from realm_lab.errors import UserError
+from realm_lab.params.parameters import Params
+
+VERBS = (
+    "prepare warm-start pretrain finetune evaluate report mirror ask fill index sweep status compare plan bench doctor"
+).split()
+
+
+def realm_lab(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "realm_lab", *arguments]
+    path = os.pathsep.join([str(Path(cli.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment, **options)
+
+
+class Stages(ModuleType):
+    """Stands in for runner.pipeline, whose work takes minutes; what the command line hands over is what is tested."""
+
+    def __init__(self, failure: BaseException | None = None) -> None:
+        super().__init__("realm_lab.runner.pipeline")
+        self.calls: list[tuple[str, Params, Path]] = []
+        self.failure = failure
+
+    def run(self, stage: str, params: Params, root: Path) -> None:
+        self.calls.append((stage, params, root))
+        if self.failure is not None:
+            raise self.failure
+
+
+def use(monkeypatch: pytest.MonkeyPatch, stages: Stages) -> Stages:
+    monkeypatch.setitem(sys.modules, "realm_lab.runner.pipeline", stages)
+    monkeypatch.setattr("realm_lab.runner.pipeline", stages, raising=False)
+    return stages
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> Stages:
+    return use(monkeypatch, Stages())
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "params.yaml").write_text("preset: smoke\npretrain:\n  steps: 7\n")
+    return tmp_path
+
+
+def test_help_names_every_verb(tmp_path: Path) -> None:
+    done = realm_lab("--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [verb for verb in VERBS if not re.search(rf"^    {verb}\b", done.stdout, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main([verb, "--help"])
+    assert left.value.code == 0
+    assert "--debug" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["--version"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out == f"realm-lab {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "VERB"),
+        (["pretain"], "invalid choice: 'pretain'"),
+        (["pretrain", "--parms", "x"], "--parms"),
+        (["pretrain", "--par", "x"], "--par"),  # an abbreviation today is another option tomorrow
+        (["ask"], "question"),
+        (["ask", "Who?", "-k", "0"], "0 is not 1 or more"),
+        (["ask", "Who?", "-k", "many"], "'many'"),
+        (["ask", "Who?", "--seed", "one"], "'one'"),
+    ],
+)
+def test_a_wrong_command_line_leaves_with_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(arguments)
+    assert left.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
+
+
+@pytest.mark.parametrize("verb", ["prepare", "warm-start", "pretrain", "finetune", "evaluate"])
+def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -> None:
+    assert cli.main([verb, "--root", str(project)]) == 0
+    [(stage, params, root)] = stages.calls
+    assert stage == verb.replace("-", "_")
+    assert root == project
+    assert (params.preset, params.pretrain.steps) == ("smoke", 7)
+
+
+def test_preset_and_set_go_before_the_file(stages: Stages, project: Path) -> None:
+    arguments = ["pretrain", "--root", str(project), "--preset", "toy"]
+    arguments += ["--set", "pretrain.batch_size=3", "--set", "pretrain.reader.learning_rate=1e-5", "--set", "seeds=[5]"]
+    assert cli.main(arguments) == 0
+    params = stages.calls[0][1]
+    assert (params.preset, params.pretrain.steps, params.pretrain.batch_size) == ("toy", 7, 3)
+    assert (params.pretrain.reader.learning_rate, params.seeds) == (1e-5, [5])
+
+
+def test_parameters_come_from_the_root_unless_named(
+    stages: Stages, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = project / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine.yaml").write_text("preset: smoke\npretrain: {steps: 9}\n")
+    monkeypatch.chdir(elsewhere)
+    assert cli.main(["pretrain", "--root", ".."]) == 0
+    assert cli.main(["pretrain", "--root", "..", "--params", "mine.yaml"]) == 0
+    assert [(params.pretrain.steps, root) for _, params, root in stages.calls] == [(7, Path("..")), (9, Path(".."))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--params", "absent.yaml"], "absent.yaml: no such file; run from the project's folder or give --params FILE"),
+        (["--set", "pretrain.step=1"], "unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.steps'"),
+        (["--set", "pretrain.steps"], "--set pretrain.steps: write it as KEY=VALUE, for example pretrain.steps=100"),
+        (["--preset", "tou"], "preset 'tou' is not one of toy, smoke, real, paper; did you mean 'toy'?"),
+    ],
+)
+def test_a_users_error_is_one_line_and_code_2(project: Path, arguments: list[str], message: str) -> None:
+    done = realm_lab("pretrain", *arguments, cwd=project)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("realm-lab: error: ")
+    assert done.stderr.endswith(f"{message}\n")
+    assert done.stderr.count("\n") == 1
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(project: Path) -> None:
+    for arguments in (["--debug", "pretrain", "--params", "absent.yaml"], ["pretrain", "--debug", "--preset", "tou"]):
+        done = realm_lab(*arguments, cwd=project)
+        assert done.returncode == 2
+        assert "Traceback (most recent call last)" in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("realm-lab: error: ")
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "line"),
+    [
+        (UserError("a.txt, line 3:\n  no title; add one"), 2, "realm-lab: error: a.txt, line 3: no title; add one"),
+        (KeyboardInterrupt(), 130, "realm-lab: pretrain interrupted; run it again to go on"),
+        (
+            ZeroDivisionError("division by zero"),
+            1,
+            "realm-lab: unexpected ZeroDivisionError: division by zero; run again with --debug for the traceback",
+        ),
+        (
+            AssertionError(),
+            1,
+            "realm-lab: unexpected AssertionError: AssertionError; run again with --debug for the traceback",
+        ),
+    ],
+)
+def test_every_failure_is_one_line(
+    failure: BaseException,
+    code: int,
+    line: str,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    use(monkeypatch, Stages(failure))
+    assert cli.main(["pretrain", "--root", str(project)]) == code
+    assert capsys.readouterr().err == f"{line}\n"
+    assert cli.main(["pretrain", "--root", str(project), "--debug"]) == code
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_preempted_stage_leaves_with_its_own_code(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, Stages(SystemExit(75)))
+    with pytest.raises(SystemExit) as left:
+        cli.main(["pretrain", "--root", str(project)])
+    assert left.value.code == 75
+
+
+class Recorder:
+    """Takes the place of a function that has tests of its own, and keeps what it was called with."""
+
+    def __init__(self, answer: object = None) -> None:
+        self.calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+        self.answer = answer
+
+    def __call__(self, *arguments: Any, **options: Any) -> object:
+        self.calls.append((arguments, options))
+        return self.answer
+
+
+def test_report_writes_from_runs_to_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_report = Recorder(tmp_path / "index.html")
+    monkeypatch.setattr("realm_lab.reporting.report.write_report", write_report)
+    assert cli.main(["report", "--root", str(tmp_path)]) == 0
+    assert cli.main(["report", "--runs", "a", "--reports", "b"]) == 0
+    assert [call[0] for call in write_report.calls] == [
+        (tmp_path / "runs", tmp_path / "reports"),
+        (Path("a"), Path("b")),
+    ]
+    assert capsys.readouterr().out == f"{tmp_path / 'index.html'}\n" * 2
+
+
+def test_the_tracking_store_is_the_nearest_one_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from realm_lab.tracking.mlflow_mirror import MirrorSummary
+
+    summary = MirrorSummary("sqlite:///here", {"COMPLETE": 2})
+    mirror = Recorder(summary)
+    monkeypatch.setattr("realm_lab.tracking.mlflow_mirror.mirror", mirror)
+    root = ["mirror", "--root", str(project)]
+    assert cli.main(root) == 0
+    (project / "params.yaml").write_text("launch: {tracking_uri: 'http://params:1'}\n")
+    assert cli.main([*root, "--runs", "elsewhere"]) == 0
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://environment:2")
+    assert cli.main([*root, "--follow"]) == 0
+    assert cli.main([*root, "--uri", "http://option:3"]) == 0
+    runs = project / "runs"
+    assert [call[0] for call in mirror.calls] == [
+        (runs, None, False),
+        (Path("elsewhere"), "http://params:1", False),
+        (runs, "http://environment:2", True),
+        (runs, "http://option:3", False),
+    ]
+    assert capsys.readouterr().out == f"{summary}\n" * 4
+    mirror.answer = replace(summary, problems=("runs/x/run.json: broken",))
+    assert cli.main(root) == 1
+
+
+@pytest.mark.parametrize("verb", ["ask", "fill"])
+def test_a_question_goes_to_the_run_named(verb: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Recorder()
+    room = ModuleType("realm_lab.systems.ask")
+    setattr(room, verb, answer)
+    monkeypatch.setitem(sys.modules, "realm_lab.systems.ask", room)
+    monkeypatch.setattr("realm_lab.systems.ask", room, raising=False)
+    root = ["--root", str(project), "--set", "seeds=[4, 5]"]
+    assert cli.main([verb, "Who [MASK]?", *root]) == 0
+    assert cli.main([verb, "Who [MASK]?", *root, "--seed", "0", "--label", "warm_start", "-k", "2", "--json"]) == 0
+    (first, first_options), (second, second_options) = answer.calls
+    assert (first[0], first[1].seeds, *first[2:]) == ("Who [MASK]?", [4, 5], project, 4, "realm")
+    own = {"retriever_name": "run"} if verb == "ask" else {}
+    assert first_options == {"k": 5, "as_json": False, **own}
+    assert second[3:] == (0, "warm_start")
+    assert second_options == {"k": 2, "as_json": True, **own}
+
+
+# A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
+PRINTS_AND_WAITS = """
+import signal, sys, types
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import realm_lab
+from realm_lab import cli
+def run(stage, params, root):
+    {body}
+stages = types.ModuleType("realm_lab.runner.pipeline")
+stages.run = run
+sys.modules["realm_lab.runner.pipeline"] = realm_lab.stages = stages
+sys.exit(cli.main(["pretrain"]))
+"""
+
+
+def start(body: str, cwd: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PRINTS_AND_WAITS.format(body=body)]
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def test_an_interrupt_is_one_line_and_code_130(project: Path) -> None:
+    with start("print('started', flush=True); sys.stdin.read()", project) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "realm-lab: pretrain interrupted; run it again to go on\n")
+
+
+@pytest.mark.parametrize("body", ["[print('x' * 1000) for _ in range(1000)]", "print('a line still in the buffer')"])
+def test_a_reader_that_went_away_is_no_error(project: Path, body: str) -> None:
+    process = start(f"sys.stderr.write(sys.stdin.readline()); {body}", project)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None  # communicate() would read it
+    _, errors = process.communicate(timeout=60)
+    assert errors == ""
+    assert process.returncode == 141

@@ -1,0 +1,137 @@
+"""A search over the tiny parameters, and a launcher that trains nothing: its runs' curves are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from realm_lab.core.files import write_json
+from realm_lab.params.parameters import Params
+from realm_lab.runner.launchers import JobState
+from realm_lab.runner.search import SearchOwner, open_journal
+from realm_lab.runner.search_file import plan_search
+from realm_lab.runner.tasks import Task
+from realm_lab.systems.identity import Plan, kept_corpus_folder, open_stage
+
+PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
+SPACE = """
+question: Which?
+seeds: [0]
+space:
+  pretrain.retriever.learning_rate: {low: 1.0e-4, high: 1.0e-2, log: true}
+  pretrain.refresh.interval_steps: {low: 1, high: 9}
+trials: 6
+"""
+STEPS = (0, 4, 8, 12)  # where the tiny pre-training is evaluated
+
+
+def score(params: Params, seed: int) -> float:
+    """What a run reaches: the best interval is 7, and seeds differ."""
+    return 1.0 - 0.1 * abs(params.pretrain.refresh.interval_steps - 7) + 0.01 * seed
+
+
+class Killed(BaseException):
+    """As SIGKILL: nothing is tidied up."""
+
+
+class FakeLauncher:
+    """Every poll takes each running task to its next evaluation; `lives` polls, then the owner is killed."""
+
+    name = "fake"
+    detached = False
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        lives: int = 10**6,
+        fails: Callable[[Params], bool] = lambda params: False,
+        scores: Callable[[Params, int], float] = score,
+    ):
+        self.root, self.lives, self._fails, self._scores = root, lives, fails, scores
+        self.tasks: dict[str, Task] = {}
+        self.states: dict[str, JobState] = {}
+        self.submitted: list[str] = []
+        self.cancelled: list[str] = []
+        self.most_pretraining = 0
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            assert task.name not in self.states or self.states[task.name].state in ("failed", "cancelled")
+            self.tasks[task.name], self.states[task.name] = task, JobState("waiting")
+            self.submitted.append(task.name)
+
+    def poll(self) -> dict[str, JobState]:
+        self.lives -= 1
+        if self.lives < 0:
+            raise Killed
+        running = [name for name, state in self.states.items() if state.state in ("waiting", "running")]
+        self.most_pretraining = max(self.most_pretraining, sum(name.startswith("pretrain") for name in running))
+        for name in running:
+            before = [self.states[other].state for other in self.tasks[name].after if other in self.states]
+            if all(state == "ended" for state in before):
+                self.states[name] = self._advance(self.tasks[name])
+            elif "failed" in before:
+                self.states[name] = JobState("failed", error="not run: the one before failed")
+        return dict(self.states)
+
+    def cancel(self, names: Collection[str]) -> None:
+        for name in names:
+            if self.states[name].state in ("waiting", "running"):
+                self.states[name] = JobState("preempted")
+                self.cancelled.append(name)
+
+    def close(self) -> None:
+        self.cancel(self.states)
+
+    def _advance(self, task: Task) -> JobState:
+        for stage in task.stages:
+            plan = Plan(task.label, task.seed, task.keys.get("prepare", ""), {**_stages(task), **task.keys})
+            if stage == "prepare":
+                write_json(kept_corpus_folder(self.root, plan) / "manifest.json", {})
+                continue
+            run = open_stage(self.root / "runs", plan, stage, task.params)
+            if run.status().state == "PENDING" or run.status().state == "FAILED":
+                run.start(STEPS[-1])
+            if stage == "pretrain":
+                if self._fails(task.params):
+                    run.fail("RuntimeError: no luck")
+                    return JobState("failed", error="RuntimeError: no luck")
+                step = STEPS[len(run.metrics.rows())]
+                value = self._scores(task.params, task.seed) * step / STEPS[-1]
+                run.metrics.log(step, {"retrieval_utility": value, "cloze_exact_match": 0.5})
+                if step < STEPS[-1]:
+                    return JobState("running")
+            run.finish({})
+        return JobState("ended")
+
+
+def _stages(task: Task) -> dict[str, str]:
+    """A plan in which every stage of the task has one before it."""
+    return dict.fromkeys(("warm_start", "pretrain", "finetune", "evaluate"), "0" * 64)
+
+
+def write_search(root: Path, text: str = SPACE, name: str = "search-mine") -> Path:
+    (root / "experiments").mkdir(parents=True, exist_ok=True)
+    path = root / "experiments" / f"{name}.yaml"
+    path.write_text(text.lstrip("\n"), encoding="utf-8")
+    return path
+
+
+def owner_of(root: Path, text: str = SPACE, launcher: FakeLauncher | None = None, **options: Any) -> SearchOwner:
+    """A process that searches, as `realm-lab search` makes it; not begun."""
+    plan = plan_search(write_search(root, text), root, params_path=PARAMETERS)
+    return SearchOwner(plan, open_journal(plan, root), launcher or FakeLauncher(root), root, **options)
+
+
+def search(root: Path, text: str = SPACE, launcher: FakeLauncher | None = None, **options: Any) -> SearchOwner:
+    """All of a search, or what there is of it before the launcher is killed."""
+    retry_failed = options.pop("retry_failed", False)
+    owner = owner_of(root, text, launcher, **options)
+    try:
+        owner.begin(retry_failed=retry_failed)
+        owner.drive(0.0)
+    except Killed:
+        pass
+    return owner

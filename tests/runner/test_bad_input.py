@@ -1,0 +1,289 @@
+"""Bad input on the command line: one line with file or parameter and remedy, code 2, nothing half done."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from realm_lab import cli
+from realm_lab.params.parameters import Params
+from realm_lab.runner.pool import Job
+from realm_lab.runner.worker import run_stage
+from realm_lab.tracking.run_dir import StageRun
+
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": f"Article_{number}",
+            "paragraphs": [
+                {
+                    "context": f"Ada Miller lived in Paris until 19{number:02d}. Karl met Vera Smith there in London.",
+                    "qas": [{"id": f"q{number}", "question": "where ?", "answers": [{"text": "Paris"}]}],
+                }
+            ],
+        }
+        for number in range(10, 60)
+    ],
+}
+FILES = (
+    "--set corpus.source=files --set corpus.tagger=rule --set corpus.pretrain_corpus=same --set seeds=[0] "
+    "--set tokenizer.vocabulary_size=300 --set corpus.files.questions_train=[train.json] "
+    "--set corpus.files.questions_test=[train.json]"
+).split()
+
+Complain = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def ready(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with a corpus and a warm start."""
+    root: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("ready"))
+    tiny.run("warm_start", tiny.params(), root)
+    return root
+
+
+@pytest.fixture
+def project(ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, the working folder, with the tiny parameters and a file of text."""
+    folder = Path(shutil.copytree(ready, tmp_path / "project"))
+    shutil.copy(Path(__file__).parents[1] / "tiny.yaml", folder / "params.yaml")
+    (folder / "train.json").write_text(json.dumps(SQUAD))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers' jobs are done in this process, which is faster; how the pool reports is tested with the pipeline."""
+
+    def run_jobs(jobs: list[Job], params: Params, root: Path) -> None:
+        for job in jobs:
+            run_stage(job.stage, job.label, params, job.seed, root)
+
+    monkeypatch.setattr("realm_lab.runner.pipeline.run_jobs", run_jobs)
+
+
+def finished(root: Path) -> dict[str, bytes]:
+    """What counts as a result: corpora, models, and whatever is temporary."""
+    kept: dict[str, bytes] = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_file() and ("prepared/" in name or "model" in name.split("/") or name.startswith("reports/")):
+            kept[name] = path.read_bytes()
+        assert not path.name.endswith((".tmp", ".old")), f"{name} was left behind"
+    return kept
+
+
+@pytest.fixture
+def complaint(project: Path, capsys: pytest.CaptureFixture[str]) -> Complain:
+    """Run a verb that must fail; returns its one line."""
+
+    def run(*arguments: str) -> str:
+        before = finished(project)
+        capsys.readouterr()
+        code = cli.main(list(arguments))
+        printed = capsys.readouterr()
+        assert (code, printed.out) == (2, "")
+        [line] = printed.err.splitlines()
+        assert line.startswith("realm-lab: error: ")
+        after = finished(project)
+        assert before.items() <= after.items()
+        for path in (project / "runs" / "stages").iterdir():
+            state = StageRun(path, path.name.split("-")[0]).status().state
+            assert state in ("PENDING", "FAILED", "COMPLETE")
+            if state != "COMPLETE":  # the other arm may have been finished before
+                assert not [name for name in after if f"/{path.name}/" in name]
+        assert [name for name in after if "runs/stages/" not in name] == [
+            name for name in before if "runs/stages/" not in name
+        ]
+        return line.removeprefix("realm-lab: error: ")
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("pretrain.stpes=3", "unknown parameter 'pretrain.stpes'; the nearest valid one is 'pretrain.steps'"),
+        ("pretrain.steps=many", "parameter 'pretrain.steps': input should be a valid integer"),
+        ("pretrain.reader.learning_rate=1e6", "parameter 'pretrain.reader.learning_rate': input should be less than"),
+        ("corpus.toy.entities=42", "parameter 'corpus.toy': entities 42 is not divisible by the 4 entity types"),
+        ("pretrain.masking=salient", "parameter 'pretrain.masking': no scheme 'salient'; choose random_span"),
+        ("pretrain.steps", "--set pretrain.steps: write it as KEY=VALUE"),
+    ],
+)
+def test_parameters(complaint: Complain, change: str, said: str) -> None:
+    assert said in complaint("pretrain", "--set", change)
+
+
+def test_a_parameter_file_with_a_mistake_names_the_line(complaint: Complain, project: Path) -> None:
+    (project / "params.yaml").write_text("preset: smoke\npretrain:\n  steps: 3\n  batch_size: 0\n")
+    assert complaint("pretrain").startswith("params.yaml, line 4: parameter 'pretrain.batch_size': ")
+
+
+def knowledge(name: str) -> list[str]:
+    return [*FILES, "--set", f"corpus.files.knowledge=[{name}]"]
+
+
+def write_gzip_cut_off(path: Path) -> None:
+    path.write_bytes(gzip.compress(json.dumps(SQUAD).encode())[:-200])
+
+
+BAD_FILES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "missing": ("gone.json", lambda path: None, "gone.json: no such file"),
+    "empty": ("empty.json", lambda path: path.write_bytes(b""), "empty.json: "),
+    "truncated gzip": ("cut.json.gz", write_gzip_cut_off, "cut.json.gz"),
+    "truncated JSON": ("cut.json", lambda path: path.write_text(json.dumps(SQUAD)[:-30]), "cut.json"),
+    "wrong encoding": (
+        "latin.jsonl",
+        lambda path: path.write_bytes('{"title": "T", "text": "Köln."}\n'.encode("latin-1") * 3),
+        "latin.jsonl",
+    ),
+    "wrong shape": ("shape.json", lambda path: path.write_text('{"data": {"title": "no list"}}'), "shape.json"),
+    "another format": ("table.csv", lambda path: path.write_text("a,b\n1,2\n"), "table.csv: format not recognised"),
+    "broken line": (
+        "lines.jsonl",
+        lambda path: path.write_text('{"title": "T", "text": "Paris."}\n{"title": "T", "te\n'),
+        "lines.jsonl, line 2",
+    ),
+    "no sentence to learn from": (
+        "dull.jsonl",
+        lambda path: path.write_text('{"title": "T", "text": "it is not so."}\n' * 3),
+        "sentences were kept",
+    ),
+}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_corpus_files(complaint: Complain, project: Path, case: str) -> None:
+    name, write, said = BAD_FILES[case]
+    write(project / name)
+    assert said in complaint("prepare", *knowledge(name))
+
+
+@pytest.mark.usefixtures("here")
+def test_the_file_that_is_broken_here_is_fine_when_whole(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["prepare", *knowledge("train.json")]) == 0
+    assert "passages 50" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("verb", "arguments", "said"),
+    [
+        ("warm-start", ["--set", "corpus.toy.articles=50"], "not a prepared corpus; run `realm-lab prepare` first"),
+        ("pretrain", ["--set", "warm_start.reader.steps=3"], "run `realm-lab warm-start`"),
+        ("finetune", [], "run `realm-lab pretrain`"),
+        ("evaluate", [], "run `realm-lab finetune`"),
+    ],
+)
+def test_a_stage_before_is_missing(complaint: Complain, verb: str, arguments: list[str], said: str) -> None:
+    if verb == "evaluate":
+        arguments = ["--set", "pretrain.steps=0"]
+        assert cli.main(["pretrain", *arguments]) == 0
+    line = complaint(verb, *arguments)
+    assert line.endswith(said)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("verb", ["pretrain", "finetune"])
+def test_more_candidates_than_passages(complaint: Complain, verb: str) -> None:
+    changes = ["--set", f"{verb}.candidates=500"]
+    assert f"parameter '{verb}.candidates' is 500, but the knowledge corpus has only 320" in complaint(verb, *changes)
+
+
+def checkpoint_of(project: Path) -> Path:
+    """A BERT folder of ours: hidden size 16, the toy vocabulary."""
+    [folder] = (project / "runs" / "stages").glob("warm_start-*/model/reader")
+    return Path(shutil.copytree(folder, project / "checkpoint"))
+
+
+def without_positions(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    del config["max_position_embeddings"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def cut_weights(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def as_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("damage", "changes", "said"),
+    [
+        (
+            None,
+            {"model.hidden_size": 32},
+            "checkpoint: its hidden_size is 16, the parameters ask for 32; set the model",
+        ),
+        (None, {"model.layers": 3}, "checkpoint: its layers is 2, the parameters ask for 3; set the model section"),
+        (None, {"corpus.passage_length": 64}, "positions, but corpus.passage_length + corpus.sentence_length needs"),
+        (without_positions, {}, "config.json: not a BERT configuration ('max_position_embeddings')"),
+        (cut_weights, {}, "model.safetensors: truncated or not safetensors"),
+        (as_pickle, {}, "model.safetensors: no such file"),
+        (shutil.rmtree, {}, "checkpoint/config.json: no such file"),
+    ],
+)
+def test_checkpoints(
+    complaint: Complain,
+    project: Path,
+    tiny: ModuleType,
+    damage: Callable[[Path], object] | None,
+    changes: dict[str, Any],
+    said: str,
+) -> None:
+    folder = checkpoint_of(project)
+    if damage is not None:
+        damage(folder)
+    values = changes | {"model.checkpoint": "checkpoint"}
+    if "corpus.passage_length" in changes:
+        tiny.prepare(tiny.params(changes), project)
+    arguments = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+    assert said in complaint("warm-start", *arguments)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_checkpoint_that_fits_is_used(project: Path) -> None:
+    checkpoint_of(project)
+    arguments = ["--set", "model.checkpoint=checkpoint", "--set", "warm_start.reader.steps=0"]
+    assert cli.main(["warm-start", *arguments, "--set", "warm_start.embedder.steps=0"]) == 0
+    exported = project / "models" / "warm_start" / "s0" / "reader" / "model.safetensors"
+    assert exported.read_bytes() == (project / "checkpoint" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("passages/bodies.bin", "bodies.bin"),
+        ("manifest.json", "manifest.json"),
+        ("tokenizer/tokenizer.json", "tokenizer.json"),
+    ],
+)
+def test_a_prepared_corpus_that_was_cut_off(complaint: Complain, project: Path, name: str, said: str) -> None:
+    [folder] = (project / "data" / "prepared").iterdir()
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: len(content) // 4 * 2])  # whole values of two bytes
+    assert said in complaint("pretrain")
+
+
+def test_a_worker_says_it_as_well(complaint: Complain, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(cli.__file__).parents[1]))  # the working folder is another one
+    write_gzip_cut_off(project / "cut.json.gz")
+    line = complaint("prepare", *knowledge("train.json, cut.json.gz"))
+    assert line.startswith("prepare seed 0: cut.json.gz")

@@ -1,0 +1,386 @@
+"""What is handed to SLURM, and what is made of its answers; its programs are scripts that write down their use."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from realm_lab.core.files import write_json
+from realm_lab.errors import UserError
+from realm_lab.runner import slurm, slurm_job
+from realm_lab.runner.frozen_code import PACKAGE, freeze_code
+from realm_lab.runner.launchers import JobState, recorded_jobs
+from realm_lab.runner.slurm import SlurmLauncher, arrays, waves
+from realm_lab.runner.slurm_options import read_options
+from realm_lab.runner.tasks import Task
+
+# Each call is a line in `calls`; sbatch numbers its jobs from 100 and keeps their scripts; the others read an answer.
+PROGRAM = """#!{python}
+import os, pathlib, shutil, sys
+here, name = pathlib.Path({folder!r}), pathlib.Path(sys.argv[0]).name
+with open(here / "calls", "a") as file:
+    print(name, *sys.argv[1:], file=file)
+if name == "sbatch" and not (here / "sbatch.answer").exists():
+    number = 100 + len(list(here.glob("script-*")))
+    shutil.copy(sys.argv[1], here / f"script-{{number}}")
+    print("Submitted batch job", number)
+else:
+    answer = here / f"{{name}}.answer"
+    text = answer.read_text() if answer.exists() else ""
+    code, _, text = text.partition("\\n") if text else ("0", "", "")
+    print(text, end="", file=sys.stderr if int(code) else sys.stdout)
+    sys.exit(int(code))
+"""
+PROGRAMS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sacct")
+
+
+class Fake:
+    """SLURM's programs on PATH."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+        self.folder = folder
+        (folder / "bin").mkdir(parents=True)
+        for name in PROGRAMS:
+            path = folder / "bin" / name
+            path.write_text(PROGRAM.format(python=sys.executable, folder=str(folder)))
+            path.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        self.answer("sacct", "Slurm accounting storage is disabled\n", code=1)
+
+    def answer(self, name: str, text: str, code: int = 0) -> None:
+        """What a program says from now on."""
+        (self.folder / f"{name}.answer").write_text(f"{code}\n{text}")
+
+    def calls(self, name: str) -> list[str]:
+        """The arguments of each call of a program."""
+        lines = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
+        return [line.partition(" ")[2] for line in lines if line.split()[0] == name]
+
+    def script(self, number: int) -> list[str]:
+        """The lines of a submitted script."""
+        return (self.folder / f"script-{number}").read_text().splitlines()
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    return Fake(tmp_path / "fake", monkeypatch)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def make(tiny: ModuleType) -> Any:
+    """Make a task: its name, the names before it, and launch.ranks."""
+
+    def task(name: str, *after: str, ranks: int = 1, stages: tuple[str, ...] = ("pretrain",)) -> Task:
+        keys = dict.fromkeys(stages, name[-1] * 64)
+        return Task(name, stages, "realm", 0, tiny.params({"launch.ranks": ranks}), keys, after, ("realm",))
+
+    return task
+
+
+def directives(script: list[str]) -> dict[str, str]:
+    """{option: value} of the #SBATCH lines."""
+    pairs = [line.removeprefix("#SBATCH --").partition("=") for line in script if line.startswith("#SBATCH")]
+    return {name: value for name, _, value in pairs}
+
+
+def test_waves_are_what_may_run_at_once(make: Any) -> None:
+    tasks = [make("a"), make("b"), make("c", "a", "complete already"), make("d", "b", "c"), make("e")]
+    assert [[task.name for task in wave] for wave in waves(tasks)] == [["a", "b", "e"], ["c"], ["d"]]
+    assert waves([]) == []
+
+
+def test_an_array_holds_jobs_of_one_shape_and_not_too_many(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "MOST_ELEMENTS", 2)
+    wave = [make("a"), make("b", ranks=4), make("c"), make("d"), make("e", ranks=4, stages=("evaluate",))]
+    assert [[task.name for task in array] for array in arrays(wave)] == [["a", "c"], ["d", "e"], ["b"]]
+
+
+def test_what_is_submitted(fake: Fake, root: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm, "MOST_ELEMENTS", 2)
+    settings = {
+        "partition": "gpu",
+        "account": "lab",
+        "qos": "long",
+        "constraint": "a100|h100",
+        "nodes": 2,
+        "gpus_per_node": 4,
+        "cpus_per_task": 6,
+        "mem_gb": 64,
+        "timeout_min": 90,
+        "signal_delay_s": 200,
+        "array_parallelism": 7,
+        "setup": ["module load cuda"],
+        "additional": {"reservation": "mine", "exclusive": True, "contiguous": False},
+    }
+    launcher = SlurmLauncher(settings, root, "masking")
+    first = [make("a", stages=("prepare",)), make("b", stages=("prepare",)), make("c", stages=("prepare",))]
+    launcher.submit([*first, make("d", "a", ranks=8)])
+    one, two, three = (directives(fake.script(number)) for number in (100, 101, 102))
+    assert one["array"] == "0-1%2"
+    assert ("array" in two, "dependency" in one) == (False, False)
+    assert (two["dependency"], three["dependency"]) == ("afterany:100", "afterany:100:101")
+    # One array after the other, so that the cap holds for all of them.
+    assert (one["nodes"], one["ntasks-per-node"]) == ("1", "1")
+    assert (three["nodes"], three["ntasks-per-node"]) == ("2", "4")
+    wanted = {
+        "job-name": "realm_lab-masking",
+        "partition": "gpu",
+        "account": "lab",
+        "qos": "long",
+        "constraint": "'a100|h100'",
+        "gpus-per-node": "4",
+        "cpus-per-task": "6",
+        "mem": "65536MB",
+        "time": "90",
+        "signal": "USR2@200",
+        "reservation": "mine",
+        "exclusive": "",
+        "requeue": "",
+    }
+    assert wanted.items() <= three.items()
+    assert not {"wckey", "contiguous"} & three.keys()
+    script = fake.script(102)
+    [code] = (root / "runs/studies/masking/code").iterdir()
+    order = [script.index(line) for line in (f'export PYTHONPATH={code}"${{PYTHONPATH:+:$PYTHONPATH}}"',)]
+    order += [script.index("export OMP_NUM_THREADS=6"), script.index("module load cuda")]
+    assert order == sorted(order)
+    [command] = [line for line in script if line.startswith("srun")]
+    assert "--cpus-per-task=6" in command
+    jobs = recorded_jobs(root, "masking")
+    assert [(job.task, job.job) for job in jobs] == [("a", "100_0"), ("b", "100_1"), ("c", "101"), ("d", "102")]
+    assert jobs[3].keys == {"pretrain": "d" * 64}
+    assert {job.launcher for job in jobs} == {"slurm"}
+
+
+def test_the_cap_is_in_the_script(fake: Fake, root: Path, make: Any) -> None:
+    SlurmLauncher({"array_parallelism": 2, "requeue": False}, root, "masking").submit([make(name) for name in "abcd"])
+    one = directives(fake.script(100))
+    assert one["array"] == "0-3%2"
+    assert ("no-requeue" in one, "requeue" in one) == (True, False)
+
+
+def test_a_task_waits_for_a_job_of_an_earlier_submission(fake: Fake, root: Path, make: Any) -> None:
+    SlurmLauncher({}, root, "masking").submit([make("a"), make("b")])
+    fake.answer("squeue", "100_0|RUNNING|None|realm_lab-masking\n100_1|COMPLETED|None|realm_lab-masking\n")
+    SlurmLauncher({}, root, "masking").submit([make("c", "a"), make("d", "b")])
+    assert directives(fake.script(101))["dependency"] == "afterany:100"
+    fake.answer("squeue", "100_0|COMPLETED|None|realm_lab-masking\n")
+    SlurmLauncher({}, root, "masking").submit([make("e", "a")])
+    assert "dependency" not in directives(fake.script(102))
+
+
+def status(root: Path, task: str, state: str, error: str | None = None, stage: str = "pretrain") -> None:
+    """What the job left of a stage."""
+    folder = root / "runs" / "stages" / f"{stage}-{task[-1] * 12}"
+    write_json(folder / "status.json", {"state": state, "error": error})
+
+
+def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
+    """SLURM decides what waits and runs, the files what has ended."""
+    names = "abcdefghijk"
+    launcher = SlurmLauncher({}, root, "masking")
+    launcher.submit([make(name) for name in names])
+    said = {
+        "a": "PENDING|Dependency",
+        "b": "PENDING|JobArrayTaskLimit",
+        "c": "PENDING|JobHeldUser",
+        "d": "RUNNING|None",
+        "e": "COMPLETED|None",
+        "f": "FAILED|NonZeroExitCode",
+        "g": "TIMEOUT|TimeLimit",
+        "h": "CANCELLED|None",
+        "i": "NODE_FAIL|None",
+        "j": "FAILED|NonZeroExitCode",  # and k is not remembered
+    }
+    lines = [f"100_{names.index(name)}|{words}|realm_lab-masking" for name, words in said.items()]
+    fake.answer("squeue", "\n".join([*lines, "100_10|RUNNING|None|another\n"]))
+    status(root, "e", "COMPLETE")
+    status(root, "f", "FAILED", "UserError: the loss is nan")
+    status(root, "g", "PREEMPTED")
+    status(root, "h", "PREEMPTED")
+    status(root, "i", "RUNNING")
+    status(root, "k", "COMPLETE")
+    logs = root / "runs/studies/masking/slurm"
+    (logs / "100_9_0_log.err").write_text("boom\nsrun: error: vm: task 0: Exited with exit code 2\n")
+    assert launcher.poll() == {
+        "a": JobState("waiting", "100_0"),
+        "b": JobState("pending", "100_1"),
+        "c": JobState("pending", "100_2", "SLURM: JobHeldUser"),
+        "d": JobState("running", "100_3"),
+        "e": JobState("ended", "100_4"),
+        "f": JobState("failed", "100_5", "the loss is nan"),
+        "g": JobState("preempted", "100_6"),
+        "h": JobState("cancelled", "100_7"),
+        "i": JobState("failed", "100_8", "SLURM: NODE_FAIL"),
+        "j": JobState("failed", "100_9", "boom"),
+        "k": JobState("ended", "100_10"),
+    }
+    assert fake.calls("squeue")[-1].endswith("--jobs=100")
+
+
+def test_what_could_not_start_is_not_a_failure_of_its_own(fake: Fake, root: Path, make: Any) -> None:
+    launcher = SlurmLauncher({}, root, "masking")
+    launcher.submit([make("a"), make("b")])
+    fake.answer("squeue", "slurm_load_jobs error: Invalid job id specified\n", code=1)
+    logs = root / "runs/studies/masking/slurm"
+    for number, state in enumerate(("PREEMPTED", "FAILED")):
+        (logs / f"100_{number}_0_log.err").write_text(f"not run: finetune needs pretrain-ab, which is {state}\n")
+    assert [state.state for state in launcher.poll().values()] == ["cancelled", "failed"]
+
+
+def test_accounting_knows_what_squeue_forgot(fake: Fake, root: Path, make: Any) -> None:
+    launcher = SlurmLauncher({}, root, "masking")
+    launcher.submit([make("a"), make("b")])
+    fake.answer("squeue", "slurm_load_jobs error: Invalid job id specified\n", code=1)
+    fake.answer("sacct", "100_0|CANCELLED by 1000|None|realm_lab-masking\n100_1|RUNNING|None|another\n")
+    assert launcher.poll()["a"] == JobState("cancelled", "100_0")
+    assert launcher.poll()["b"] == JobState("failed", "100_1", "SLURM: the job is gone")
+
+
+def test_when_slurm_does_not_answer_nothing_is_concluded(fake: Fake, root: Path, make: Any) -> None:
+    launcher = SlurmLauncher({}, root, "masking")
+    launcher.submit([make("a")])
+    fake.answer("squeue", "slurm_load_jobs error: Unable to contact slurm controller\n", code=1)
+    with pytest.raises(UserError, match=r"squeue: slurm_load_jobs error: Unable to contact .*; try again later"):
+        launcher.poll()
+
+
+def test_cancel_names_exactly_the_elements_that_wait_or_run(fake: Fake, root: Path, make: Any) -> None:
+    launcher = SlurmLauncher({}, root, "masking")
+    launcher.submit([make(name) for name in "abcd"])
+    states = ("RUNNING", "PENDING", "COMPLETED", "RUNNING")
+    fake.answer("squeue", "".join(f"100_{n}|{state}|None|realm_lab-masking\n" for n, state in enumerate(states)))
+    launcher.cancel(["a", "b", "c"])
+    assert fake.calls("scancel") == ["100_0 100_1"]
+
+
+def test_a_refusal_of_sbatch_is_one_line(fake: Fake, root: Path, make: Any) -> None:
+    fake.answer("sbatch", "sbatch: error: invalid partition specified: gpus\nsbatch: error: Batch job failed\n", code=1)
+    with pytest.raises(UserError, match=r"^sbatch: error: .*; change launcher.slurm of") as caught:
+        SlurmLauncher({"partition": "gpus"}, root, "masking").submit([make("a")])
+    assert "invalid partition specified: gpus" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert recorded_jobs(root, "masking") == []
+
+
+def test_without_slurm_the_remedy_is_said(root: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    launcher = SlurmLauncher({}, root, "masking")
+    with pytest.raises(UserError, match=r"launcher 'slurm': no sbatch on this machine; .* or use local"):
+        launcher.submit([make("a")])
+    assert launcher.poll() == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"partitions": "gpu"}, "launcher.slurm.partitions: no such setting; the nearest is 'partition'"),
+        ({"nodes": 0}, "launcher.slurm.nodes: Input should be greater than or equal to 1, not 0"),
+        ({"timeout_min": "1:00:00"}, "launcher.slurm.timeout_min: .*, not '1:00:00'"),
+        ({"timeout_min": 2}, r"launcher.slurm.timeout_min: 2 is over before signal_delay_s \(120\)"),
+        ({"additional": {"time": 5}}, "launcher.slurm.additional.time: is set by timeout_min; leave it out here"),
+        ({"additional": {"--array": "1"}}, "launcher.slurm.additional.--array: is set by array_parallelism"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_options(settings)
+
+
+def test_processes_must_fit_the_machines(fake: Fake, root: Path, make: Any) -> None:
+    with pytest.raises(UserError, match=r"launcher.slurm.nodes: 3 processes \(parameter 'launch.ranks'\)"):
+        SlurmLauncher({"nodes": 2}, root, "masking").submit([make("a", ranks=3)])
+    assert fake.calls("sbatch") == []
+
+
+def test_code_is_frozen_once_for_equal_content(tmp_path: Path) -> None:
+    one = freeze_code(tmp_path)
+    written = {path: path.stat().st_mtime_ns for path in one.rglob("*")}
+    assert freeze_code(tmp_path) == one
+    assert {path: path.stat().st_mtime_ns for path in one.rglob("*")} == written
+    same = {path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")}
+    assert {path.relative_to(one / "realm_lab") for path in one.rglob("*.py")} == same
+    assert (one / "realm_lab" / "presets" / "toy.yaml").exists()
+    assert not list(one.rglob("__pycache__"))
+    program = "from realm_lab.runner import frozen_code as f; import sys; f.assert_frozen(sys.argv[1])"
+    env = os.environ | {"PYTHONPATH": str(one), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = [
+        subprocess.run([sys.executable, "-c", program, code], env=env, capture_output=True, text=True, check=False)
+        for code in (str(one), str(tmp_path))
+    ]
+    assert [done.returncode for done in ran] == [0, 1]
+    assert f"this job runs the code in {one}, not what was submitted ({tmp_path})" in ran[1].stderr
+
+
+JOB_17_3 = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3", "SLURM_PROCID": "0"}
+
+
+def stopped(tmp_path: Path, changes: dict[str, Any] | None = None, **environment: str) -> str:
+    """What a job says that was told to stop, in a process of its own: it ignores signals afterwards."""
+    job = {"stages": ["pretrain"], "keys": {"pretrain": "a" * 64}, "root": str(tmp_path), "requeue": True}
+    program = (
+        "import json, sys; from realm_lab.runner import slurm_job as s; job = json.loads(sys.argv[1]); "
+        "s._stopped(job, s._progress(job))"
+    )
+    path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(job | (changes or {}))],
+        env=os.environ | JOB_17_3 | {"PYTHONPATH": path} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stderr
+
+
+def test_a_job_that_slurm_lets_run_goes_back_to_the_queue(fake: Fake, tmp_path: Path) -> None:
+    fake.answer("squeue", "RUNNING\n")
+    assert stopped(tmp_path) == "job 17_3 was told to stop: queued again\n"
+    assert fake.calls("scontrol") == ["requeue 17_3"]  # this element: 17 would be the whole array
+
+
+def test_a_job_that_slurm_ends_does_not(fake: Fake, tmp_path: Path) -> None:
+    """scancel, a preemption and `scontrol requeue` have decided what becomes of it."""
+    fake.answer("squeue", "COMPLETING\n")
+    assert stopped(tmp_path) == "job 17_3 was told to stop: SLURM ends it (COMPLETING)\n"
+    fake.answer("squeue", "RUNNING\n")
+    assert "requeue is false" in stopped(tmp_path, {"requeue": False})
+    assert stopped(tmp_path, SLURM_PROCID="1") == ""
+    assert "no step was done since start 5" in stopped(tmp_path, SLURM_RESTART_COUNT="5")
+    assert fake.calls("scontrol") == []
+
+
+def test_where_a_cluster_forbids_it_the_job_says_so(fake: Fake, tmp_path: Path) -> None:
+    fake.answer("squeue", "RUNNING\n")
+    fake.answer("scontrol", "Requested operation is presently disabled\n", code=1)
+    assert "not queued again (Requested operation is presently disabled); sweep again" in stopped(tmp_path)
+
+
+def test_a_job_whose_beginning_is_missing_says_so(
+    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from realm_lab.systems.identity import plan_run
+
+    params = tiny.params()
+    plan = plan_run(params, "realm", 0)
+    task = Task("a", ("pretrain",), "realm", 0, params, {"pretrain": plan.stages["pretrain"]}, (), ("realm",))
+    job = task.job(tmp_path) | {"keys": task.keys, "code": str(PACKAGE.parent), "root": str(tmp_path)}
+    with pytest.raises(UserError, match=r"^not run: pretrain needs the corpus, which is not prepared"):
+        slurm_job._work(job)
+    tiny.prepare(params, tmp_path)
+    with pytest.raises(UserError, match=r"^not run: pretrain needs warm_start-[0-9a-f]{12}, which is PENDING"):
+        slurm_job._work(job)
+    with pytest.raises(UserError, match="a file that its parameters name has changed since"):
+        slurm_job._work(job | {"keys": {"pretrain": "b" * 64}})

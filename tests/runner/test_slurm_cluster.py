@@ -1,0 +1,302 @@
+"""On a real SLURM: studies that are stopped in every way that a cluster knows, and end as if nothing had happened.
+
+The jobs mask sentences with a scheme that sleeps inside SLURM only: they last long enough to be stopped, and cost no
+processor time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from realm_lab.runner.launchers import JobState, Launcher, make_launcher
+from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.runner.sweep import Request, sweep
+from realm_lab.runner.tasks import Task, tasks_of
+from realm_lab.runner.worker import run_stage
+from realm_lab.tracking.run_dir import StageRun
+from tests.slurm_cluster.cluster import Cluster
+
+pytestmark = pytest.mark.slurm
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+STAGES = ("pretrain", "finetune", "evaluate")
+POLL_SECONDS = 0.3
+SLOW_MASKS = """
+import os
+import time
+
+import numpy as np
+
+
+def one_span(request, generator):
+    if "SLURM_JOB_ID" in os.environ:
+        time.sleep(0.05)  # four sentences a step
+    return np.arange(*request.spans[int(generator.integers(len(request.spans)))])
+"""
+STUDY = {
+    "question": "Does a study survive its cluster?",
+    "baseline": "killed",
+    "seeds": [0],
+    "set": {"pretrain.masking": "slow_masks:one_span", "pretrain.steps": 60, "evaluate.interval_steps": 50},
+    "cells": {
+        "killed": {"title": "killed with -9"},
+        "cancelled": {"title": "cancelled", "set": {"pretrain.candidates": 5}},
+        "preempted": {"title": "preempted", "set": {"pretrain.candidates": 4}},
+        "out_of_time": {"title": "at its time limit", "set": {"pretrain.candidates": 3, "pretrain.steps": 220}},
+    },
+    "metrics": ["exact_match"],
+    "launcher": {"slurm": {"timeout_min": 3, "signal_delay_s": 50, "array_parallelism": 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """SLURM, up; the environment of this process points to it."""
+    try:
+        running = Cluster(tmp_path_factory.mktemp("slurm"))
+        running.__enter__()
+    except RuntimeError as error:
+        pytest.skip(f"SLURM does not start here: {error}")
+    before = dict(os.environ)
+    # Nodes that are this machine have names that nobody resolves, so the ranks are told where to meet.
+    os.environ |= {"SLURM_CONF": running.environment["SLURM_CONF"]}
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), before.get("PYTHONPATH", "")])
+    yield running
+    running.__exit__(None, None, None)
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def wait_until(is_true: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(POLL_SECONDS)
+
+
+class Project:
+    """A folder with parameters and a study."""
+
+    def __init__(self, root: Path, tiny: ModuleType, study: dict[str, Any]):
+        self.root, self.study = root, root / "study.yaml"
+        root.mkdir()
+        shutil.copy(tiny.PARAMETERS, root / "params.yaml")
+        YAML(typ="safe").dump(study, self.study)
+        (root / "slow_masks.py").write_text(SLOW_MASKS)
+
+    def plan(self) -> StudyPlan:
+        return plan_study(self.study, self.root)
+
+    def sweep(self) -> list[Task]:
+        """Submit what is missing; returns that."""
+        tasks = tasks_of(self.plan(), self.root, retry_failed=False)
+        assert sweep(Request(self.study, self.root, launcher="slurm")) == 0
+        return tasks
+
+    def launcher(self) -> Launcher:
+        """A new one each time, as from a new command."""
+        plan = self.plan()
+        return make_launcher("slurm", plan.study.launcher["slurm"], self.root, plan.name)
+
+    def stage(self, run: PlannedRun, stage: str) -> StageRun:
+        return StageRun(self.root / "runs" / "stages" / f"{stage}-{run.plan.key(stage)[:12]}", stage)
+
+
+def metrics_once(run: StageRun) -> dict[str, dict[int, float]]:
+    """{metric: {step: value}} without clocks; a metric that is twice at a step is an error."""
+    found: dict[str, dict[int, float]] = {}
+    for row in run.metrics.rows():
+        for name, value in row.items():
+            if name in ("step", "time") or name.endswith("seconds") or name == "refresh_share_of_time":
+                continue
+            assert row["step"] not in found.setdefault(name, {}), f"{run.path}: {name} twice at step {row['step']}"
+            found[name][row["step"]] = value
+    return found
+
+
+def weights(run: StageRun) -> dict[str, bytes]:
+    folder = run.path / "model"
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
+    cluster: Cluster, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = Project(tmp_path / "project", tiny, STUDY)
+    monkeypatch.chdir(project.root)
+    runs = {run.cell: run for run in project.plan().runs}
+    pretrain = {cell: project.stage(run, "pretrain") for cell, run in runs.items()}
+    tasks = project.sweep()
+    shared, *parts = tasks
+    task = {part.cells[0]: part.name for part in parts}
+    assert (shared.stages, set(task)) == (("prepare", "warm_start"), set(runs))
+    most = 0
+
+    def states() -> dict[str, JobState]:
+        nonlocal most
+        running = cluster.ask("squeue", "--noheader", "--array", "--states=RUNNING", "--name=realm_lab-study")
+        most = max(most, len(running.splitlines()))  # not those that are ending, whose place is free already
+        return project.launcher().poll()
+
+    def reached(cell: str, step: int, attempt: int = 1) -> bool:
+        states()
+        status = pretrain[cell].status()
+        return status.attempt >= attempt and status.step >= step
+
+    wait_until(lambda: states()[task["killed"]].state == "waiting", "the others wait for the shared beginning")
+    jobs = {cell: states()[name].job for cell, name in task.items()}
+
+    # The first two run: one dies with -9, one is cancelled. Neither comes back by itself.
+    wait_until(lambda: reached("killed", 5) and reached("cancelled", 5), "two jobs train")
+    os.kill(pretrain["killed"].status().pid, signal.SIGKILL)
+    project.launcher().cancel([task["cancelled"]])
+    wait_until(lambda: states()[task["killed"]].state == "failed", "SLURM sees the kill")
+    wait_until(lambda: states()[task["cancelled"]].state == "cancelled", "the job is cancelled")
+    assert pretrain["cancelled"].status().state == "PREEMPTED"
+
+    # The other two are preempted by a job of a partition that goes first.
+    wait_until(lambda: reached("preempted", 5) and reached("out_of_time", 5), "the other two train")
+    urgent = ("--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--exclusive", "--output=/dev/null")
+    cluster.ask("sbatch", *urgent, "--wrap", "true")
+    wait_until(lambda: reached("out_of_time", 0, attempt=2), "the preempted job goes on")
+
+    # One reaches its time limit, which SLURM is told to be a minute.
+    before = pretrain["out_of_time"].status().step
+    cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=1")
+    wait_until(lambda: reached("out_of_time", before, attempt=3), "the job that was out of time goes on")
+    cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=3")
+
+    def is_over() -> bool:
+        return not {state.state for state in states().values()} & {"waiting", "pending", "running"}
+
+    wait_until(is_over, "all jobs have ended")
+    ended = {cell: states()[name].state for cell, name in task.items()}
+    assert ended == {"killed": "failed", "cancelled": "cancelled", "preempted": "ended", "out_of_time": "ended"}
+    assert {cell: states()[name].job for cell, name in task.items()} == jobs  # the same jobs, queued again
+    assert {part.cells for part in project.sweep()} == {("killed",), ("cancelled",)}
+    wait_until(is_over, "the jobs of the second sweep have ended")
+    assert {state.state for state in states().values()} == {"ended"}
+    assert tasks_of(project.plan(), project.root) == []
+    assert most == 2  # array_parallelism
+    attempts = {cell: run.status().attempt for cell, run in pretrain.items()}
+    assert attempts["killed"] == attempts["cancelled"] == 2
+    assert attempts["preempted"] >= 2
+    assert attempts["out_of_time"] >= 3
+    assert_as_uninterrupted(project, tiny, tmp_path / "inline")
+    assert_mlflow_shows_each_run_once(project)
+
+
+def assert_as_uninterrupted(project: Project, tiny: ModuleType, place: Path) -> None:
+    """Metrics and weights are to the bit those of runs in this process that nothing stopped."""
+    inline = Project(place, tiny, STUDY)
+    for run in inline.plan().runs:
+        for stage in ("prepare", "warm_start", *STAGES):
+            run_stage(stage, run.plan.label, run.params, run.seed, inline.root, for_study=True)
+        for stage in ("warm_start", *STAGES):
+            one, other = project.stage(run, stage), inline.stage(run, stage)
+            assert metrics_once(one) == metrics_once(other), (run.cell, stage)
+            assert weights(one) == weights(other), (run.cell, stage)
+        assert project.stage(run, "evaluate").status().state == "COMPLETE"
+
+
+def assert_mlflow_shows_each_run_once(project: Project) -> None:
+    from mlflow import MlflowClient
+
+    command = [sys.executable, "-m", "realm_lab", "mirror", "--root", str(project.root)]
+    subprocess.run(command, check=True, cwd=project.root)
+    client = MlflowClient(tracking_uri=f"sqlite:///{project.root / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("realm_lab/study")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id])
+    shown = sorted((run.info.run_name, run.info.status) for run in found if run.data.tags["realm.kind"] == "run")
+    assert len(shown) == len(STUDY["cells"])  # type: ignore[arg-type]
+    assert {status for _, status in shown} == {"FINISHED"}
+
+
+def test_two_processes_on_two_nodes_do_what_one_does(
+    cluster: Cluster, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = tiny.run("warm_start", tiny.params(), tiny.prepare(tiny.params(), tmp_path / "one"))
+    root = tiny.prepare(tiny.params(), tmp_path / "two")
+    params = tiny.params({"launch.ranks": 2})
+    two = tiny.stage_run("warm_start", params, root)
+    task = Task("together", ("warm_start",), "realm", 0, params, {"warm_start": two.key}, (), ("realm",))
+    # The nodes are this machine under names that nobody resolves, so the ranks are told where to meet.
+    launcher = make_launcher("slurm", {"nodes": 2, "setup": ["export MASTER_ADDR=127.0.0.1"]}, root, "pair")
+    # A corpus of the default pipeline, and of no study, does as well.
+    launcher.submit([task])
+    wait_until(lambda: launcher.poll()["together"].state not in ("pending", "running"), "the pair has ended")
+    assert launcher.poll()["together"].state == "ended", launcher.poll()
+    alone, together = tiny.metrics(one), tiny.metrics(two)
+    assert [row.keys() for row in alone] == [row.keys() for row in together]
+    for row, other in zip(alone, together, strict=True):
+        for name in row:
+            if name.startswith("loss"):
+                assert other[name] == pytest.approx(row[name], rel=1e-6), (row["step"], name)
+    job = launcher.poll()["together"].job
+    assert "NumNodes=2" in cluster.ask("scontrol", "show", "job", job)
+
+
+SUBMIT = """
+import json, sys
+from pathlib import Path
+from realm_lab.params.parameters import Params
+from realm_lab.runner.slurm import SlurmLauncher
+from realm_lab.runner.tasks import Task
+given = json.loads(sys.stdin.read())
+task = Task("prepare", ("prepare",), "realm", 0, Params(**given["params"]), given["keys"], (), ("realm",))
+SlurmLauncher({"additional": {"hold": True}}, Path(given["root"]), "frozen").submit([task])
+"""
+
+
+def test_a_job_that_waits_does_not_see_what_is_edited(
+    cluster: Cluster, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import json
+
+    from realm_lab.systems.identity import kept_corpus_folder, plan_run
+
+    source = tmp_path / "source"
+    shutil.copytree(REPOSITORY / "realm_lab", source / "realm_lab", ignore=shutil.ignore_patterns("__pycache__"))
+    params = tiny.params()
+    plan = plan_run(params, "realm", 0)
+    root = tmp_path / "project"
+    given = {
+        "params": params.model_dump(mode="json"),
+        "keys": {"prepare": plan.corpus_key},
+        "root": str(root),
+    }
+    # Submitted from the folder that holds the code: where `python -m` would look first.
+    subprocess.run(
+        [sys.executable, "-c", SUBMIT],
+        input=json.dumps(given),
+        text=True,
+        check=True,
+        cwd=source,
+        env=os.environ | {"PYTHONPATH": str(source)},
+    )
+    launcher = make_launcher("slurm", {}, root, "frozen")
+    held = launcher.poll()["prepare"]
+    assert (held.state, held.error) == ("pending", "SLURM: JobHeldUser")
+    for edited in ("__init__.py", "stages/worker.py"):
+        (source / "realm_lab" / edited).write_text("raise SystemExit('edited')\n")
+    cluster.ask("scontrol", "release", held.job)
+    wait_until(lambda: launcher.poll()["prepare"].state not in ("pending", "running"), "the job has ended")
+    assert launcher.poll()["prepare"].state == "ended", launcher.poll()
+    assert (kept_corpus_folder(root, plan) / "manifest.json").exists()
+    [code] = (root / "runs/studies/frozen/code").iterdir()
+    assert re.fullmatch(r"[0-9a-f]{12}", code.name)

@@ -1,0 +1,225 @@
+"""What `realm-lab status` says of runs in every state; the run folders are made by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.cli import main
+from realm_lab.core.files import write_json
+from realm_lab.errors import UserError
+from realm_lab.runner import status as status_module
+from realm_lab.runner.jobs import JobState, record_jobs
+from realm_lab.runner.launchers import queued_jobs
+from realm_lab.runner.plan import PlannedRun, plan_study, record_study
+from realm_lab.runner.standing import standing_of
+from realm_lab.runner.state import StageStates
+from realm_lab.runner.status import picture_of
+from realm_lab.tracking.run_lease import writing
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+STUDY = """
+question: How far is it?
+seeds: [0]
+baseline: a
+metrics: [recall_at_5, wall_seconds]
+cells:
+  a: {}
+  b: {set: {pretrain.candidates: 4}}
+  c: {set: {pretrain.candidates: 5}}
+  d: {set: {pretrain.candidates: 7}}
+  e: {set: {pretrain.candidates: 8}}
+  f: {set: {pretrain.candidates: 9}}
+"""
+GONE = {"host": socket.gethostname(), "pid": 2**22 + 1, "heartbeat_at": 1.0}
+Put = Callable[..., Path]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "far.yaml").write_text(STUDY)
+    shutil.copy(REPOSITORY / "tests" / "tiny.yaml", tmp_path / "params.yaml")
+    return tmp_path
+
+
+@pytest.fixture
+def runs(root: Path) -> dict[str, PlannedRun]:
+    plan = plan_study(root / "experiments" / "far.yaml", root)
+    record_study(plan, root)
+    return {run.cell: run for run in plan.runs}
+
+
+@pytest.fixture
+def put(root: Path, runs: dict[str, PlannedRun]) -> Put:
+    """Writes the status of a stage of a cell's run."""
+
+    def write(cell: str, stage: str, **status: Any) -> Path:
+        plan = runs[cell].plan
+        folder = root / "runs" / "stages" / f"{stage}-{plan.key(stage)[:12]}"
+        write_json(folder / "status.json", status)
+        if status["state"] == "COMPLETE":
+            write_json(folder / "results.json", {"recall_at_5": 0.25, "exact_match": 0.5})
+            if stage == "prepare":
+                write_json(root / "runs" / "corpora" / plan.corpus_key[:12] / "manifest.json", {})
+        return folder
+
+    return write
+
+
+def shown(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """What is printed, without the blanks of the table."""
+    assert main(["status", *arguments, "--root", str(root)]) == 0
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_every_state_has_its_line(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    put("a", "prepare", state="COMPLETE")
+    put("a", "warm_start", state="COMPLETE")
+    for stage in ("pretrain", "finetune", "evaluate"):
+        put("a", stage, state="COMPLETE", flags=["collapsed: p(null) is 1"] if stage == "pretrain" else [])
+    here = {"host": socket.gethostname(), "pid": os.getpid()}
+    now = time.time()
+    running = put(
+        "b", "pretrain", state="RUNNING", step=40, total_steps=400, steps_per_second=2.0, heartbeat_at=now, **here
+    )
+    put("c", "finetune", state="PREEMPTED", step=7, total_steps=12)
+    put("c", "pretrain", state="COMPLETE")
+    put("d", "pretrain", state="RUNNING", step=3, total_steps=12, **GONE)
+    put("e", "pretrain", state="FAILED", step=5, total_steps=12, error="UserError: the loss is nan at step 5")
+    with writing(running):
+        lines = shown(root, capsys, "far")
+    assert lines[0] == "far: 6 runs, 1 running, 1 preempted, 1 lost, 1 failed, 1 pending, 1 complete"
+    assert lines[1] == "cell seed state where it is"
+    left = lines[3].rpartition(", ")[2]
+    assert lines[3] == f"b 0 running pretrain 40/400, 2.0 steps/s, {left}"
+    assert left in ("3:00 left", "2:59 left", "2:58 left", "2:57 left")
+    assert [lines[2], *lines[4:]] == [
+        "a 0 complete recall_at_5 0.25",
+        "c 0 preempted finetune 7/12",
+        f"d 0 lost pretrain 3/12: process {GONE['pid']} on {GONE['host']} is gone",
+        "e 0 failed pretrain 5/12: the loss is nan at step 5",
+        "f 0 pending",
+        "a, seed 0: FLAGGED: pretrain: collapsed: p(null) is 1",
+    ]
+
+
+def test_a_shared_failure_is_that_of_every_run_that_needs_it(
+    root: Path, put: Put, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put("a", "prepare", state="FAILED", error="UserError: no such file: passages.jsonl")
+    lines = shown(root, capsys, "far")
+    assert lines[0] == "far: 6 runs, 6 failed"
+    assert lines[2:] == [f"{cell} 0 failed prepare: no such file: passages.jsonl" for cell in "abcdef"]
+
+
+def test_jobs_that_wait_in_a_queue_are_told_from_those_that_do_not(
+    root: Path, runs: dict[str, PlannedRun], put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Queue:
+        def poll(self) -> dict[str, JobState]:
+            return {
+                "t1": JobState("pending", "17_0"),
+                "t2": JobState("cancelled", "17_1", "cancelled by its user"),
+                "t3": JobState("failed", "17_2", "SLURM: OUT_OF_MEMORY"),
+                "t4": JobState("pending", "17_3"),
+            }
+
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(
+        "realm_lab.runner.launchers.make_launcher",
+        lambda *given: asked.append(given) or Queue(),  # type: ignore[func-returns-value]
+    )
+    put("a", "prepare", state="COMPLETE")
+    put("a", "warm_start", state="COMPLETE")
+    for number, cell in enumerate("bcde", 1):
+        keys = {stage: runs[cell].plan.stages[stage] for stage in ("pretrain", "finetune", "evaluate")}
+        record_jobs(root, "far", "slurm", {f"t{number}": (keys, f"17_{number - 1}")})
+    put("e", "pretrain", state="PREEMPTED", step=3, total_steps=12)
+    lines = {line.member.cell: line for line in picture_of("far", None, root).lines}
+    assert {cell: (line.standing.state, line.standing.job) for cell, line in lines.items()} == {
+        "a": ("PENDING", ""),
+        "b": ("QUEUED", "17_0"),
+        "c": ("CANCELLED", "17_1"),
+        "d": ("LOST", "17_2"),
+        "e": ("QUEUED", "17_3"),  # it was stopped, and waits to go on
+        "f": ("PENDING", ""),
+    }
+    assert (
+        status_module.said_of(lines["d"], picture_of("far", None, root)) == "pretrain: SLURM: OUT_OF_MEMORY, job 17_2"
+    )
+    assert asked[0] == ("slurm", {}, root, "far")
+
+
+def test_a_queue_is_not_asked_about_what_is_complete(
+    root: Path, runs: dict[str, PlannedRun], put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("realm_lab.runner.launchers.make_launcher", None)
+    record_jobs(root, "far", "slurm", {"t": ({"pretrain": runs["b"].plan.stages["pretrain"]}, "17")})
+    put("b", "pretrain", state="COMPLETE")
+    assert queued_jobs(root) == {}
+
+
+def test_a_queue_that_does_not_answer_stops_who_submits(
+    root: Path, runs: dict[str, PlannedRun], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def silent(*arguments: object) -> None:
+        raise UserError("squeue: no answer")
+
+    monkeypatch.setattr("realm_lab.runner.launchers.make_launcher", silent)
+    record_jobs(root, "far", "slurm", {"t": ({"pretrain": runs["b"].plan.stages["pretrain"]}, "17")})
+    assert queued_jobs(root) == {}
+    assert "squeue: no answer; its jobs are not shown" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"does not answer \(squeue: no answer\); try again later, or delete "):
+        queued_jobs(root, must_answer=True)
+
+
+def test_json_has_the_same(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    put("d", "pretrain", state="FAILED", step=3, total_steps=12, error="odd")
+    put("d", "prepare", state="COMPLETE")
+    put("d", "warm_start", state="COMPLETE")
+    assert main(["status", "far", "--root", str(root), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["study"], found["counts"]) == ("far", {"FAILED": 1, "PENDING": 5})
+    failed = next(run for run in found["runs"] if run["state"] == "FAILED")
+    assert (failed["cell"], failed["seed"], failed["stage"], failed["step"]) == ("d", 0, "pretrain", 3)
+    assert (failed["error"], failed["recall_at_5"]) == ("odd", None)
+
+
+def test_watching_ends_when_nothing_runs(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    put("b", "pretrain", state="RUNNING", **GONE)
+    assert shown(root, capsys, "far", "--watch")[0] == "far: 6 runs, 6 pending"  # the corpus comes before
+
+
+def test_a_study_that_was_not_swept_is_shown_as_planned(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(root, capsys, "far")[0] == "far: 6 runs, 6 pending"
+    assert shown(root, capsys, str(root / "experiments" / "far.yaml"))[0] == "far: 6 runs, 6 pending"
+    assert not (root / "runs").exists()
+
+
+def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "experiments" / "new.yaml").write_text(STUDY)
+    (root / "experiments" / "dvc.yaml").write_text("stages: {}\n")
+    assert shown(root, capsys) == ["study runs question", "far 6 pending How far is it?", "new never swept"]
+    assert main(["status", "--root", str(root), "--json"]) == 0
+    assert [study["study"] for study in json.loads(capsys.readouterr().out)] == ["far", "new"]
+
+
+def test_a_study_that_is_not_there(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "fra", "--root", str(root)]) == 2
+    assert "study 'fra': no such file, and no " in capsys.readouterr().err
+
+
+def test_a_finished_run_needs_its_corpus_no_more(root: Path, runs: dict[str, PlannedRun], put: Put) -> None:
+    for stage in runs["a"].plan.stages:
+        put("a", stage, state="COMPLETE")
+    [line] = [line for line in picture_of("far", None, root).lines if line.member.cell == "a"]
+    assert standing_of(line.member, StageStates(root)).state == "COMPLETE"

@@ -1,0 +1,394 @@
+"""A small study for real: inline and local, interrupted and gone on with, failed and tried again, never done twice."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from realm_lab.cli import main
+from realm_lab.core.files import read_json
+from realm_lab.runner.standing import Member, members_of_record
+from realm_lab.runner.stopping import sweepers
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.study_record import read_study_record
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LIMIT_SECONDS = 300
+SHORT = """
+question: Does a sweep work?
+seeds: [0]
+baseline: realm
+set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 2, finetune.steps: 2}
+cells:
+  realm: {title: REALM}
+  warm_start: {title: warm start only, arm: warm_start}
+  encoder_reset: {title: baseline encoder, set: {finetune.initial_reader: warm_start}}
+launcher: {local: {processes: 2}}
+"""
+LONG = """
+question: Does a sweep survive?
+seeds: [0]
+baseline: realm
+set:
+  pretrain: {steps: 160, watch.interval_steps: 80}
+  evaluate.interval_steps: 80
+  launch.checkpoint_interval_seconds: 1
+cells:
+  realm: {title: REALM}
+"""
+BROKEN = """
+question: What does a failure stop?
+seeds: [0]
+baseline: warm_start
+set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 2, finetune.steps: 2}
+cells:
+  warm_start: {arm: warm_start}
+  broken: {set: {pretrain.masking: "masking_of_mine:scheme"}}
+  broken_too: {set: {pretrain.masking: "masking_of_mine:scheme", finetune.initial_reader: warm_start}}
+"""
+MASKING_OF_MINE = """
+import os
+from realm_lab.masking import masking_scheme
+
+def scheme(*arguments, **options):
+    if os.environ.get("MASKING") != "mended":
+        raise RuntimeError("no mask today")
+    return masking_scheme("salient_span")(*arguments, **options)
+"""
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def make_project(root: Path, text: str, name: str = "mini") -> Path:
+    (root / "experiments").mkdir(parents=True)
+    (root / "params.yaml").write_bytes((REPOSITORY / "tests" / "tiny.yaml").read_bytes())
+    (root / "experiments" / f"{name}.yaml").write_text(text)
+    (root / "masking_of_mine.py").write_text(MASKING_OF_MINE)
+    return root
+
+
+def start(root: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "realm_lab", "sweep", "mini", "--root", str(root), *arguments],
+        env=os.environ | {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{root}"} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def sweep(root: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of `realm-lab sweep mini`."""
+    process = start(root, *arguments, **environment)
+    out, error = process.communicate(timeout=LIMIT_SECONDS)
+    return process.returncode, out, error
+
+
+def inline(root: Path) -> int:
+    """The same in this process, which has torch already."""
+    return main(["sweep", "mini", "--root", str(root), "--launcher", "inline"])
+
+
+def members(root: Path) -> list[Member]:
+    return members_of_record(root, read_study_record(root / "runs" / "studies" / "mini" / "study.json"))
+
+
+def stages(root: Path) -> dict[str, StageRun]:
+    """All stage folders, the corpora included."""
+    paths = sorted((root / "runs" / "stages").iterdir())
+    return {path.name: StageRun(path, path.name.rpartition("-")[0]) for path in paths}
+
+
+def outcomes(root: Path, tiny: ModuleType) -> dict[str, Any]:
+    return {name: tiny.outcome(run) for name, run in stages(root).items() if run.stage != "prepare"}
+
+
+def attempts(root: Path) -> set[int]:
+    return {run.status().attempt for run in stages(root).values()}
+
+
+def rows(root: Path) -> dict[str, dict[str, str]]:
+    with open(root / "reports" / "mini" / "results.csv", newline="") as file:
+        return {row["cell"]: row for row in csv.DictReader(file)}
+
+
+def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def pretraining(root: Path) -> StageRun | None:
+    """The stage once it has a checkpoint and is still at work."""
+    for run in stages(root).values() if (root / "runs" / "stages").exists() else ():
+        if run.stage == "pretrain" and any((run.path / "checkpoints").glob("[!.]*")):
+            return run if run.status().state == "RUNNING" else None
+    return None
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study that was swept inline."""
+    root = make_project(tmp_path_factory.mktemp("inline"), SHORT)
+    assert inline(root) == 0
+    return root
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The long study, swept inline."""
+    root = make_project(tmp_path_factory.mktemp("uninterrupted"), LONG)
+    assert inline(root) == 0
+    return root
+
+
+def test_every_run_is_complete_and_shared_stages_are_done_once(done: Path) -> None:
+    names = sorted(run.stage for run in stages(done).values())
+    assert names == sorted(["prepare", "warm_start", "pretrain", *["finetune"] * 3, *["evaluate"] * 3])
+    assert attempts(done) == {1}
+    assert not (done / "data").exists()  # the corpus of a study is none of DVC's
+
+
+def test_results_are_those_of_the_runs(done: Path) -> None:
+    table, summary = rows(done), read_json(done / "reports" / "mini" / "summary.json")
+    assert list(table) == ["realm", "warm_start", "encoder_reset"]
+    header = list(table["realm"])
+    assert header[:9] == [
+        *("study", "cell", "seed", "run_key", "status"),
+        *("exact_match", "recall_at_1", "recall_at_5", "retrieval_utility"),
+    ]
+    assert header[9:12] == ["index_staleness_steps", "wall_seconds", "device_hours"]
+    for member in members(done):
+        run, row = member.stage_runs(done), table[member.cell]
+        results = run["evaluate"].results()
+        assert (row["study"], row["run_key"], row["status"]) == ("mini", member.run_key, "COMPLETE")
+        assert float(row["retrieval_utility"]) == pytest.approx(results["retrieval_utility_end"])
+        assert float(row["recall_at_5"]) == pytest.approx(results["recall_at_5"])
+        assert float(row["wall_seconds"]) == pytest.approx(sum(one.status().wall_seconds for one in run.values()))
+        assert float(row["device_hours"]) == pytest.approx(float(row["wall_seconds"]) / 3600)
+        assert (row["collapsed"], row["engine_version"]) == ("0", "1")
+        cell = summary["cells"][member.cell]
+        assert cell["coverage"] == {"runs": 1, "complete": 1, "failed": 0, "running": 0, "missing": 0}
+        value = results["recall_at_5"]
+        assert cell["metrics"]["recall_at_5"] == {"n": 1, "mean": value, "sd": None, "min": value, "max": value}
+    assert table["warm_start"]["index_staleness_steps"] == ""
+    log = members(done)[0].stage_runs(done)["pretrain"].metrics.rows()
+    means = [row["index_staleness_steps_mean"] for row in log if "index_staleness_steps_mean" in row]
+    assert float(table["realm"]["index_staleness_steps"]) == pytest.approx(means[-1])
+
+
+def test_again_there_is_nothing_to_do(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = done / "reports" / "mini"
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    assert {path.name for path in before} >= {"results.csv", "summary.json", "report.md", "index.html", "curves.png"}
+    assert inline(done) == 0
+    assert main(["sweep", str(done / "experiments" / "mini.yaml"), "--root", str(done)]) == 0
+    assert capsys.readouterr().err.count("study mini: 3 runs in 3 cells, 3 complete; nothing to do") == 2
+    assert attempts(done) == {1}
+    assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
+
+
+def test_the_plan_says_what_is_there(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "mini", "--root", str(done), "--dry-run", "--json", "--seeds", "2"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [(run["cell"], run["seed"], run["state"]) for run in plan] == [
+        (cell, seed, state)
+        for cell in ("realm", "warm_start", "encoder_reset")
+        for seed, state in ((0, "COMPLETE"), (1, "PENDING"))
+    ]
+
+
+@pytest.mark.slow
+def test_local_processes_make_the_same_bits(done: Path, tiny: ModuleType, tmp_path: Path) -> None:
+    root = make_project(tmp_path / "local", SHORT)
+    code, _, said = sweep(root, "--launcher", "local")
+    assert code == 0, said
+    lines = said.splitlines()
+    assert lines[0] == "study mini: 3 runs in 3 cells, 0 complete; 5 tasks to do (local)"
+    assert len([line for line in lines if ": done in " in line]) == 5
+    assert lines[-1] == f"study mini: 3 complete; {root / 'reports' / 'mini' / 'results.csv'}"
+    assert outcomes(root, tiny) == outcomes(done, tiny)
+    assert attempts(root) == {1}
+    assert sweepers(root, "mini") == []
+
+
+@pytest.mark.slow
+def test_a_killed_worker_goes_on_from_its_checkpoint(uninterrupted: Path, tiny: ModuleType, tmp_path: Path) -> None:
+    root = make_project(tmp_path / "killed", LONG)
+    process = start(root)
+    wait_until(lambda: pretraining(root), process)
+    worker = pretraining(root)
+    assert worker is not None
+    os.kill(worker.status().pid, signal.SIGKILL)
+    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 1
+    assert "FAILED: killed by signal 9" in said
+    assert rows(root)["realm"]["status"] == "LOST"
+    code, _, said = sweep(root)  # without --retry-failed: the run itself did nothing wrong
+    assert code == 0, said
+    assert worker.status().attempt == 2
+    assert outcomes(root, tiny) == outcomes(uninterrupted, tiny)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_ctrl_c_stops_after_a_checkpoint(launcher: str, uninterrupted: Path, tiny: ModuleType, tmp_path: Path) -> None:
+    root = make_project(tmp_path / "interrupted", LONG)
+    process = start(root, "--launcher", launcher)
+    wait_until(lambda: pretraining(root), process)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 130
+    assert said.splitlines()[-1].startswith("stopped after checkpoints; `realm-lab sweep ")
+    [stopped] = [run for run in stages(root).values() if run.stage == "pretrain"]
+    assert stopped.status().state == "PREEMPTED"
+    assert 0 < stopped.status().step < 160
+    code, _, said = sweep(root, "--launcher", launcher)
+    assert code == 0, said
+    assert stopped.status().attempt == 2
+    assert outcomes(root, tiny) == outcomes(uninterrupted, tiny)
+
+
+@pytest.mark.slow
+def test_cancel_stops_a_sweep_elsewhere_and_it_can_go_on(
+    tmp_path: Path, uninterrupted: Path, tiny: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = make_project(tmp_path / "cancelled", LONG)
+    process = start(root)
+    wait_until(lambda: pretraining(root), process)
+    cancel = ["sweep", "mini", "--root", str(root), "--cancel"]
+    assert main(cancel) == 0
+    assert f"process {process.pid} has stopped" in capsys.readouterr().err.splitlines()
+    process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 143
+    assert "PREEMPTED" in {run.status().state for run in stages(root).values()}
+    assert main(cancel) == 0
+    assert capsys.readouterr().err == "nothing of study mini runs or waits\n"
+    assert sweep(root)[0] == 0
+    assert outcomes(root, tiny) == outcomes(uninterrupted, tiny)
+
+
+@pytest.mark.slow
+def test_a_worker_whose_sweep_is_killed_stops_by_itself(tmp_path: Path) -> None:
+    root = make_project(tmp_path / "orphan", LONG)
+    process = start(root)
+    wait_until(lambda: pretraining(root), process)
+    worker = pretraining(root)
+    assert worker is not None
+    process.kill()
+    process.communicate(timeout=LIMIT_SECONDS)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while worker.status().state == "RUNNING" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert worker.status().state == "PREEMPTED"
+    assert sweep(root)[0] == 0  # the dead sweep's lease is in nobody's way
+
+
+@pytest.mark.slow
+def test_two_sweeps_at_once_do_nothing_twice(done: Path, tiny: ModuleType, tmp_path: Path) -> None:
+    root = make_project(tmp_path / "twice", SHORT)
+    both = [start(root, "--follow"), start(root, "--follow")]
+    ends = [process.communicate(timeout=LIMIT_SECONDS) for process in both]
+    assert [process.returncode for process in both] == [0, 0], ends
+    assert attempts(root) == {1}
+    assert outcomes(root, tiny) == outcomes(done, tiny)
+
+
+@pytest.mark.slow
+def test_what_another_sweep_does_is_left_alone_and_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = make_project(tmp_path / "other", LONG)
+    process = start(root)
+    wait_until(lambda: pretraining(root), process)
+    worker = pretraining(root)
+    assert worker is not None
+    assert main(["sweep", "mini", "--root", str(root), "--launcher", "local"]) == 1
+    said = capsys.readouterr().err
+    left = f"left alone: realm seed 0: pretrain, finetune, evaluate: runs in process {worker.status().pid} on "
+    assert any(line.startswith(left) for line in said.splitlines()), said
+    process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 0
+    assert attempts(root) == {1}
+
+
+def test_a_failure_stops_what_needs_it_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_project(tmp_path / "broken", BROKEN)
+    monkeypatch.syspath_prepend(str(root))
+    assert inline(root) == 1
+    said = capsys.readouterr().err
+    failed = "2 cells seed 0: pretrain"
+    why = "parameter 'pretrain.masking': 'masking_of_mine:scheme' failed with RuntimeError (no mask today); correct it"
+    assert f"{failed}: FAILED: {why}\n" in said
+    assert f"broken_too seed 0: finetune, evaluate: not run: {failed} failed: {why}\n" in said
+    assert "study mini: 1 complete, 2 failed;" in said
+    table = rows(root)
+    assert {cell: row["status"] for cell, row in table.items()} == {
+        "warm_start": "COMPLETE",
+        "broken": "FAILED",
+        "broken_too": "FAILED",
+    }
+    assert table["broken"]["exact_match"] == table["broken"]["wall_seconds"] == ""
+    coverage = read_json(root / "reports" / "mini" / "summary.json")["coverage"]
+    assert coverage == {"runs": 3, "complete": 1, "failed": 2, "running": 0, "missing": 0}
+    [pretrain] = [run for run in stages(root).values() if run.stage == "pretrain"]
+    ended = pretrain.status().finished_at
+
+    assert inline(root) == 1  # nothing is tried again without being asked for
+    said = capsys.readouterr().err
+    assert "3 runs in 3 cells, 1 complete; nothing to do" in said
+    assert "2 runs failed and stay so: see `realm-lab status mini`, then --retry-failed" in said
+    assert pretrain.status().finished_at == ended
+
+    main(["status", "mini", "--root", str(root)])
+    shown = capsys.readouterr().out
+    assert "mini: 3 runs, 2 failed, 1 complete" in shown
+    assert why in " ".join(shown.split())
+
+    monkeypatch.setenv("MASKING", "mended")
+    assert main(["sweep", "mini", "--root", str(root), "--launcher", "inline", "--retry-failed"]) == 0
+    assert {row["status"] for row in rows(root).values()} == {"COMPLETE"}
+    assert attempts(root) == {1}  # what failed had failed before its first step
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["mni"], "study 'mni': no such file, and no {root}/experiments/mni.yaml; studies there: mini"),
+        (["mini", "--set", "pretrain.stpes=3"], "--set pretrain.stpes: unknown parameter"),
+        (["mini", "--launcher", "local"], "launcher.local.proceses: no such setting; choose processes"),
+        (["mini"], "unknown launcher 'cloud'; choose inline, local, slurm"),
+    ],
+)
+def test_bad_input_is_one_line_with_the_remedy(
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SHORT.replace("processes", "proceses") if "--launcher" in arguments else SHORT
+    text = text.replace("launcher: {", "launcher: {default: cloud, ") if "cloud" in message else text
+    root = make_project(tmp_path / "bad", text)
+    assert main(["sweep", *arguments, "--root", str(root)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message.format(root=root) in line
+    assert not (root / "runs").exists()
+
+
+def test_the_study_may_name_its_launcher(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_project(tmp_path / "named", SHORT.replace("launcher: {", "launcher: {default: slurm, "))
+    monkeypatch.setenv("PATH", "")
+    assert main(["sweep", "mini", "--root", str(root)]) == 2
+    assert "launcher 'slurm': no sbatch on this machine" in capsys.readouterr().err

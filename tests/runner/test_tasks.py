@@ -1,0 +1,170 @@
+"""Tasks: every stage that is left is in exactly one, what runs share is done once and before what needs it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from realm_lab.core.files import digest
+from realm_lab.params.parameters import Params
+from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.runner.tasks import Task, chains, tasks_of
+from realm_lab.systems.identity import Plan
+from tests import tiny
+from tests.runner.test_state import leave
+
+STUDY = """
+baseline: realm
+cells:
+  realm:
+  reset: {set: {finetune.initial_reader: warm_start}}
+  warm: {arm: warm_start}
+  token: {set: {pretrain.masking: random_token}}
+"""
+PREPARE_WARM = ("prepare", "warm_start")
+TUNE = ("finetune", "evaluate")
+
+
+def shapes(tasks: list[Task]) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
+    return [(task.seed, task.stages, task.cells) for task in tasks]
+
+
+def test_shared_beginnings_are_tasks_of_their_own(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
+    tasks = tasks_of(planned(STUDY), tmp_path)
+    everyone = ("realm", "reset", "warm", "token")
+    assert shapes(tasks) == [
+        (0, PREPARE_WARM, everyone),
+        (1, PREPARE_WARM, everyone),
+        (0, ("pretrain",), ("realm", "reset")),
+        (1, ("pretrain",), ("realm", "reset")),
+        (0, TUNE, ("warm",)),
+        (0, ("pretrain", *TUNE), ("token",)),
+        (1, TUNE, ("warm",)),
+        (1, ("pretrain", *TUNE), ("token",)),
+        (0, TUNE, ("realm",)),
+        (0, TUNE, ("reset",)),
+        (1, TUNE, ("realm",)),
+        (1, TUNE, ("reset",)),
+    ]
+    assert tasks[2].after == (tasks[0].name,)
+    assert tasks[8].after == tasks[9].after == (tasks[2].name,)
+    assert tasks[8].title == "realm seed 0: finetune, evaluate"
+
+
+def test_what_is_complete_is_left_out_and_names_stay(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
+    plan = planned(STUDY)
+    token = plan.of("token")[0]
+    name = next(task.name for task in tasks_of(plan, tmp_path) if task.cells == ("token",) and task.seed == 0)
+    for stage in ("prepare", "warm_start", "pretrain"):
+        leave(tmp_path, token, stage, "COMPLETE")
+    left = [task for task in tasks_of(plan, tmp_path) if task.seed == 0]
+    assert not any(task.after for task in left if task.cells in (("token",), ("warm",), ("realm", "reset")))
+    assert [(task.name, task.stages) for task in left if task.cells == ("token",)] == [(name, TUNE)]
+    for run in plan.runs:
+        for stage in run.plan.stages:
+            leave(tmp_path, run, stage, "COMPLETE")
+    assert tasks_of(plan, tmp_path) == []
+
+
+def test_a_failure_is_done_again_only_when_asked_for(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
+    plan = planned(STUDY)
+    leave(tmp_path, plan.of("realm")[0], "pretrain", "FAILED", error="out of memory")
+    assert not any(
+        {"realm", "reset"} & set(task.cells) and "pretrain" in task.stages
+        for task in tasks_of(plan, tmp_path)
+        if task.seed == 0
+    )
+    assert not any(task.seed == 0 and task.cells == ("reset",) for task in tasks_of(plan, tmp_path))
+    assert len(tasks_of(plan, tmp_path, retry_failed=True)) == 12
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "RUNNING"])
+def test_what_was_stopped_or_lost_is_done_again(planned: Callable[..., StudyPlan], tmp_path: Path, state: str) -> None:
+    plan = planned(STUDY)
+    leave(tmp_path, plan.of("realm")[0], "pretrain", state)
+    assert len(tasks_of(plan, tmp_path)) == 12
+
+
+def test_a_study_finds_what_another_has_done(write: Callable[..., Path], tmp_path: Path) -> None:
+    one = plan_study(write(STUDY, "one"), tmp_path, params_path=tiny.PARAMETERS)
+    for run in one.runs:
+        for stage in ("prepare", *run.plan.stages):
+            leave(tmp_path, run, stage, "COMPLETE")
+    two = plan_study(
+        write("baseline: r\ncells:\n  r:\n  k: {set: {pretrain.candidates: 5}}\n", "two"),
+        tmp_path,
+        params_path=tiny.PARAMETERS,
+    )
+    assert shapes(tasks_of(two, tmp_path)) == [(seed, ("pretrain", *TUNE), ("k",)) for seed in (0, 1)]
+
+
+def test_a_job_is_what_the_worker_reads(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
+    plan = planned(STUDY)
+    task = next(task for task in tasks_of(plan, tmp_path) if task.cells == ("token",))
+    job: dict[str, Any] = task.job(tmp_path)
+    assert Params(**job.pop("params")) == plan.of("token")[0].params
+    stages = ["pretrain", *TUNE]
+    assert job == {"stages": stages, "label": "realm", "seed": 0, "root": str(tmp_path), "for_study": True}
+    assert task.keys == {stage: plan.of("token")[0].plan.key(stage) for stage in stages}
+
+
+PARAMS = tiny.params()
+NAMES = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
+
+
+def made_run(choices: tuple[int, ...]) -> PlannedRun:
+    """A run whose stages are told apart by their beginnings, as keys are; choice 9 of pretrain: there is none."""
+    names = [name for name, choice in zip(NAMES, choices, strict=True) if choice != 9]
+    path = [str(choice) for choice in choices if choice != 9]
+    keys = {name: digest([name, *path[: place + 1]]) for place, name in enumerate(names)}
+    corpus = keys.pop("prepare")
+    label = "warm_start" if 9 in choices else "realm"
+    return PlannedRun("s", "-".join(path), choices[0], PARAMS, Plan(label, choices[0], corpus, keys), {})
+
+
+CHOICES = st.tuples(
+    st.integers(0, 1), st.integers(0, 1), st.sampled_from([0, 1, 9]), st.integers(0, 1), st.integers(0, 1)
+)
+
+
+@given(st.sets(CHOICES, max_size=12), st.data())
+def test_tasks_cover_what_is_left_exactly_once_in_an_order_that_works(
+    choices: set[tuple[int, ...]], data: st.DataObject
+) -> None:
+    runs = [made_run(choice) for choice in sorted(choices)]
+    everything = {(stage, run.plan.key(stage)): run for run in runs for stage in ("prepare", *run.plan.stages)}
+    complete = data.draw(st.sets(st.sampled_from(sorted(everything)))) if everything else set()
+    work = []
+    for run in runs:
+        left = ["prepare", *run.plan.stages]
+        while left and (left[0], run.plan.key(left[0])) in complete:
+            del left[0]
+        work.append((run, left))
+    wanted = {(stage, run.plan.key(stage)) for run, left in work for stage in left}
+
+    tasks = chains(work)
+
+    found = [node for task in tasks for node in task.keys.items()]
+    assert len(found) == len(set(found))
+    assert set(found) == wanted
+    where = {node: task.name for task in tasks for node in task.keys.items()}
+    order = [task.name for task in tasks]
+    assert len(set(order)) == len(order)
+    after: dict[str, set[str]] = {name: set() for name in order}
+    ends: dict[str, int] = dict.fromkeys(order, 0)
+    for run, left in work:
+        names = [where[stage, run.plan.key(stage)] for stage in left]
+        for one, two in itertools.pairwise(names):
+            assert order.index(one) <= order.index(two)
+            after[two] |= {one} - {two}
+        for name in names[-1:]:
+            ends[name] += 1
+    assert {task.name: set(task.after) for task in tasks} == after
+    followers = [name for needed in after.values() for name in needed]
+    assert all(followers.count(name) > 1 for name in set(followers) if not ends[name]), "two tasks that could be one"

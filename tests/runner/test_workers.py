@@ -1,0 +1,141 @@
+"""Worker processes: what they are given, how their end is told, and that none is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.core.launched import visible_gpus
+from realm_lab.runner import workers
+from realm_lab.runner.workers import Outcome, Workers
+from realm_lab.tracking.run_dir import StageRun
+
+JOB: dict[str, Any] = {"stages": ["warm_start"], "params": {"launch": {"threads": 0, "device": "cpu"}, "seeds": [0]}}
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a program in the place of the interpreter that runs the worker."""
+
+    def put(code: str) -> None:
+        script = tmp_path / "worker.py"
+        begin = f"#!{sys.executable}\nimport json, os, signal, sys, time\njob = sys.stdin.readline()\n"
+        script.write_text(f"{begin}{code}\n")
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setattr("realm_lab.runner.workers.sys.executable", str(script))
+
+    return put
+
+
+TELL = """
+names = ["RANK", "WORLD_SIZE", "MASTER_PORT", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"]
+told = {"job": json.loads(job), "group": os.getpgrp(), **{name: os.environ.get(name) for name in names}}
+print(json.dumps(told), file=sys.stderr)
+"""
+
+
+def test_a_job_comes_with_its_share_of_the_machine(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    program(TELL + 'assert "TORCHELASTIC_USE_AGENT_STORE" not in os.environ')
+    started = Workers.start(JOB, threads=3, gpus=["6"])
+    outcome = started.wait()
+    told = json.loads(outcome.text)
+    assert outcome.code == 0
+    assert told["job"] == {**JOB, "params": {**JOB["params"], "launch": {"threads": 3, "device": "cpu"}}}
+    assert (told["OMP_NUM_THREADS"], told["CUDA_VISIBLE_DEVICES"]) == ("3", "6")
+    assert told["group"] == started.pids[0] != os.getpgrp()  # Ctrl-C in our terminal does not reach it
+    assert JOB["params"]["launch"]["threads"] == 0
+    everything = json.loads(Workers.start(JOB, threads=1).wait().text)
+    assert everything["CUDA_VISIBLE_DEVICES"] == "4,5,6"
+
+
+def test_ranks_meet_at_one_port(program: Any, tmp_path: Path) -> None:
+    program(TELL)
+    log = tmp_path / "logs" / "task.txt"
+    assert Workers.start(JOB, ranks=3, threads=1, log=log).wait().code == 0
+    told = [json.loads(path.read_text()) for path in (log, log.with_stem("task-1"), log.with_stem("task-2"))]
+    assert [item["RANK"] for item in told] == ["0", "1", "2"]
+    assert {item["WORLD_SIZE"] for item in told} == {"3"}
+    assert len({item["MASTER_PORT"] for item in told}) == 1
+    assert int(told[0]["MASTER_PORT"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("print('early'); print('the reason', file=sys.stderr); sys.exit(2)", (2, "the reason", False)),
+        ("sys.exit(1)", (1, "failed without a message", False)),
+        ("os.kill(os.getpid(), signal.SIGKILL)", (-9, "killed by signal 9", False)),
+        ("os.kill(os.getpid(), signal.SIGTERM)", (-15, "killed by signal 15", True)),
+        ("sys.exit(128 + signal.SIGTERM)", (143, "failed without a message", True)),
+        ("sys.exit(128 + signal.SIGUSR1)", (138, "failed without a message", True)),
+        ("sys.exit(130)", (130, "failed without a message", True)),
+    ],
+)
+def test_how_it_ended(program: Any, code: str, expected: tuple[int, str, bool]) -> None:
+    program(code)
+    outcome = Workers.start(JOB, threads=1).wait()
+    assert (outcome.code, outcome.line, outcome.was_stopped) == expected
+
+
+def test_one_failed_rank_ends_the_others_and_is_the_one_to_blame(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0.2)
+    program(
+        "if os.environ['RANK'] == '1':\n    sys.exit('the second is broken')\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"  # it waits for the one that is gone
+    )
+    started = Workers.start(JOB, ranks=2, threads=1)
+    while not started.has_ended:
+        pass
+    assert started.reap() == Outcome(1, "the second is broken")
+    assert all(not Path(f"/proc/{pid}").exists() for pid in started.pids)
+
+
+def stage(folder: Path, **status: Any) -> StageRun:
+    run = StageRun(folder / "warm_start-0", "warm_start")
+    run.path.mkdir(parents=True)
+    (run.path / "status.json").write_text(json.dumps({"state": "RUNNING", "host": os.uname().nodename, **status}))
+    return run
+
+
+def test_what_a_stopped_first_rank_could_not_write_is_written_for_it(program: Any, tmp_path: Path) -> None:
+    program("sys.exit(2)")
+    started = Workers.start(JOB, threads=1)
+    started.wait()
+    mine = stage(tmp_path / "mine", pid=started.pids[0])
+    started.settle(mine, Outcome(2, "rank 1: out of memory"))
+    assert (mine.status().state, mine.status().error) == ("FAILED", "rank 1: out of memory")
+
+
+@pytest.mark.parametrize("code", [-9, 143, 0])
+def test_a_killed_or_stopped_one_may_go_on(program: Any, tmp_path: Path, code: int) -> None:
+    program("sys.exit(0)")
+    started = Workers.start(JOB, threads=1)
+    started.wait()
+    mine = stage(tmp_path, pid=started.pids[0])
+    started.settle(mine, Outcome(code, "text"))
+    assert mine.status().state == "RUNNING"
+
+
+def test_the_status_of_another_process_is_left_alone(program: Any, tmp_path: Path) -> None:
+    program("sys.exit(2)")
+    started = Workers.start(JOB, threads=1)
+    started.wait()
+    other = stage(tmp_path, pid=os.getpid())
+    started.settle(other, Outcome(2, "text"))
+    assert other.status().state == "RUNNING"
+
+
+def test_gpus_that_jobs_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, MIG-7")
+    assert visible_gpus("auto") == ["2", "MIG-7"]
+    assert visible_gpus("cpu") == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert visible_gpus("auto") == []

@@ -1,0 +1,329 @@
+"""Identity: what changes a key, what does not, and what two runs share."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.core.files import read_json
+from realm_lab.errors import UserError
+from realm_lab.params.load import flatten, load
+from realm_lab.params.parameters import Params
+from realm_lab.systems.identity import LABELS, corpus_folder, open_stage, plan_run, plan_runs, record_run
+
+TINY = Path(__file__).parents[1] / "tiny.yaml"
+ORDER = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
+# Where a change of a section's parameter is first felt.
+FIRST_FELT = {
+    "corpus": "prepare",
+    "tokenizer": "prepare",
+    "model": "warm_start",
+    "warm_start": "warm_start",
+    "pretrain": "pretrain",
+    "finetune": "finetune",
+    "evaluate": "evaluate",
+    "evaluate.interval_steps": "pretrain",  # what shapes the curves of pre-training
+    "evaluate.cloze_sentences": "pretrain",
+    "evaluate.questions": "pretrain",
+}
+IRRELEVANT = ("launch.", "seeds", "tagger.", "preset", "corpus.files.", "tokenizer.vocabulary_size")  # of a toy world
+OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
+    "corpus.source": None,  # with files: tests/corpus/test_prepare.py
+    "corpus.tagger": "rule",
+    "corpus.pretrain_corpus": "same",
+    "corpus.toy.entities": 44,
+    "corpus.toy.world_seed": 3,
+    "tokenizer.checkpoint": None,
+    "model.checkpoint": None,
+    "model.hidden_size": 32,
+    "model.heads": 4,
+    "model.activation": "gelu_new",
+    "model.pooling": "tanh",
+    "model.score_scale": "inverse_sqrt",
+    "model.precision": "bfloat16",
+    "warm_start.embedder.initial_encoder": "scratch",
+    "pretrain.masking": "random_token",
+    "pretrain.sentence_choice": "by_span",
+    "pretrain.over_retrieve": 9,
+    "pretrain.watch.stop": None,  # asks for a bound: a test of its own
+    "pretrain.initial_reader": "scratch",
+    "pretrain.initial_retriever": "encoder",
+    "finetune.softmax": "joint",
+    "finetune.early_loss_candidates": 30,
+    "finetune.initial_reader": "warm_start",
+    "finetune.initial_retriever": "warm_start",
+    "pretrain.null_document": "off",
+    "pretrain.exclude_trivial": "off",
+    "pretrain.marginal": "token",
+    "pretrain.search_query": "fresh",
+    "pretrain.search.backend": "sq8",
+    # Settings of a backend ask for it: tests/test_switches.py.
+    **dict.fromkeys([f"pretrain.search.{name}" for name in ("lists", "probes", "parts", "bits", "links")]),
+    **dict.fromkeys([f"pretrain.search.{name}" for name in ("neighbours", "overfetch", "rescore")]),
+    "pretrain.refresh.policy": "never",
+    "pretrain.refresh.schedule": None,  # asks for its policy, and swap for a builder process: tests/test_switches.py
+    "pretrain.refresh.swap": None,
+    "pretrain.refresh.scope": "round_robin",
+    "evaluate.questions": 11,
+}
+
+
+def other_value(name: str, value: Any) -> Any:
+    """A value that differs."""
+    if name in OTHERS:
+        return OTHERS[name]
+    if name.endswith(".decay_from"):
+        return "start"
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    assert isinstance(value, float), f"name another value of {name} in OTHERS"
+    return value / 2 if value else 0.5
+
+
+BASE = load(TINY)
+MATTERING = {
+    name: other_value(name, value)
+    for name, value in flatten(BASE).items()
+    if not name.startswith(IRRELEVANT) and other_value(name, value) is not None
+}
+
+
+def keys(params: Params, label: str = "realm", seed: int = 0) -> dict[str, str]:
+    plan = plan_run(params, label, seed)
+    return {"prepare": plan.corpus_key, **plan.stages}
+
+
+@pytest.mark.parametrize("name", MATTERING)
+def test_every_parameter_that_matters_changes_the_keys_from_its_stage_on(name: str) -> None:
+    before, after = keys(BASE), keys(load(TINY, {name: MATTERING[name]}))
+    first = ORDER.index(FIRST_FELT.get(name) or FIRST_FELT[name.split(".")[0]])
+    assert [stage for stage in ORDER if before[stage] == after[stage]] == list(ORDER[:first])
+
+
+def test_stopping_at_a_bound_is_in_the_key() -> None:
+    bound = {"pretrain.watch.min_entropy": 0.1}
+    assert keys(load(TINY, bound))["pretrain"] != keys(load(TINY, bound | {"pretrain.watch.stop": True}))["pretrain"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"launch.device": "auto", "launch.processes": 5, "launch.threads": 3, "launch.token_budget": 5},
+        {"launch.checkpoint_interval_seconds": 9, "launch.log_interval_steps": 7, "launch.tracking_uri": "x"},
+        {"launch.ranks": 2, "launch.micro_batch": 1, "launch.recompute": True, "launch.compile": True},
+        {"launch.builder": "process", "launch.builder_silence_seconds": 7},
+        {"launch.builder_backoff_seconds": 0.5, "launch.builder_failures": 0},
+        {"seeds": [0, 1, 2]},
+    ],
+)
+def test_how_work_is_launched_changes_no_key(change: dict[str, Any]) -> None:
+    assert keys(load(TINY, change)) == keys(BASE)
+
+
+def test_every_launch_parameter_was_tried() -> None:
+    tried = {"device", "processes", "threads", "token_budget", "checkpoint_interval_seconds", "log_interval_steps"}
+    assert set(type(BASE.launch).model_fields) == {
+        *tried,
+        "tracking_uri",
+        "ranks",
+        "micro_batch",
+        "recompute",
+        "compile",
+        "builder",
+        "builder_silence_seconds",
+        "builder_backoff_seconds",
+        "builder_failures",
+    }
+
+
+def test_a_default_that_is_spelled_out_is_the_same_run() -> None:
+    assert keys(load(TINY, {"pretrain.candidates": BASE.pretrain.candidates})) == keys(BASE)
+    assert keys(load(TINY, {"pretrain.mask_rate": 0.15})) == keys(BASE)
+
+
+def test_the_seed_is_in_every_key() -> None:
+    one, other = keys(BASE, seed=0), keys(BASE, seed=1)
+    assert all(one[stage] != other[stage] for stage in ORDER)
+    fixed = load(TINY, {"corpus.toy.world_seed": 0})  # one world for all seeds
+    one, other = keys(fixed, seed=0), keys(fixed, seed=1)
+    assert [stage for stage in ORDER if one[stage] == other[stage]] == ["prepare"]
+
+
+def test_the_engine_version_is_in_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = keys(BASE)
+    monkeypatch.setattr("realm_lab.systems.identity.ENGINE_VERSION", 10**6)
+    after = keys(BASE)
+    assert [stage for stage in ORDER if before[stage] == after[stage]] == ["prepare"]
+
+
+def test_the_baseline_shares_the_warm_start_and_skips_pretraining() -> None:
+    realm, baseline = keys(BASE, "realm"), keys(BASE, "warm_start")
+    assert set(realm) - set(baseline) == {"pretrain"}
+    assert realm["warm_start"] == baseline["warm_start"]
+    assert realm["prepare"] == baseline["prepare"]
+    assert realm["finetune"] != baseline["finetune"]
+    assert realm["evaluate"] != baseline["evaluate"]
+
+
+def test_the_baseline_is_not_trained_again_for_another_pretraining() -> None:
+    before = keys(BASE, "warm_start")
+    after = keys(load(TINY, {"pretrain.reader.learning_rate": 0.5, "pretrain.steps": 3}), "warm_start")
+    assert (after["warm_start"], after["finetune"]) == (before["warm_start"], before["finetune"])
+    measured = keys(load(TINY, {"pretrain.candidates": 7}), "warm_start")
+    assert measured["finetune"] == before["finetune"]
+    assert measured["evaluate"] != before["evaluate"]  # utility is measured with as many candidates
+
+
+def test_all_runs_of_the_default_pipeline() -> None:
+    plans = plan_runs(load(TINY, {"seeds": [4, 2]}))
+    assert [(plan.label, plan.seed) for plan in plans] == [
+        ("warm_start", 4),
+        ("warm_start", 2),
+        ("realm", 4),
+        ("realm", 2),
+    ]
+    assert len({plan.run_key for plan in plans}) == 4
+    assert all(plan.run_key == plan.stages["evaluate"] for plan in plans)
+    assert plans[2].before("pretrain") == "warm_start"
+    assert plans[0].before("finetune") == "warm_start"
+    assert plans[0].before("warm_start") is None
+
+
+def test_seeds_share_the_cell_and_labels_do_not(tmp_path: Path) -> None:
+    records = {
+        (label, seed): record_run(tmp_path, plan_run(BASE, label, seed), BASE) for label in LABELS for seed in (0, 1)
+    }
+    assert records["realm", 0].cell_key == records["realm", 1].cell_key
+    assert records["realm", 0].run_key != records["realm", 1].run_key
+    assert records["realm", 0].cell_key != records["warm_start", 0].cell_key
+    other = load(TINY, {"pretrain.steps": 3})
+    assert record_run(tmp_path, plan_run(other, "realm", 0), other).cell_key != records["realm", 0].cell_key
+
+
+def test_recording_twice_changes_nothing_and_launch_is_not_recorded(tmp_path: Path) -> None:
+    record = record_run(tmp_path, plan_run(BASE, "realm", 0), BASE)
+    path = tmp_path / record.name / "run.json"
+    before = (path.read_bytes(), path.stat().st_mtime_ns)
+    launched = load(TINY, {"launch.processes": 4, "seeds": [0, 9]})
+    assert record_run(tmp_path, plan_run(launched, "realm", 0), launched) == record
+    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+    assert not {"launch", "seeds"} & read_json(path)["params"].keys()
+
+
+@pytest.mark.parametrize("change", [{"corpus.files.max_articles": 7}, {"preset": "toy"}])
+def test_parameters_that_concern_nothing_do_not_forbid_the_run(tmp_path: Path, change: dict[str, Any]) -> None:
+    record_run(tmp_path, plan_run(BASE, "realm", 0), BASE)
+    other = BASE.model_copy(update={"preset": "toy"}) if "preset" in change else load(TINY, change)
+    assert keys(other) == keys(BASE)
+    record_run(tmp_path, plan_run(other, "realm", 0), other)
+
+
+def test_a_parameter_of_finetuning_needs_no_other_warm_start(tmp_path: Path) -> None:
+    from realm_lab.runner.worker import run_stage
+
+    run_stage("prepare", "realm", BASE, 0, tmp_path)
+    run_stage("warm_start", "realm", BASE, 0, tmp_path)
+    wider = load(TINY, {"finetune.span_hidden_size": BASE.finetune.span_hidden_size * 2, "finetune.steps": 1})
+    assert keys(wider, "warm_start")["warm_start"] == keys(BASE, "warm_start")["warm_start"]
+    run_stage("finetune", "warm_start", wider, 0, tmp_path)
+
+
+def test_a_stage_folder_tells_what_it_is(tmp_path: Path) -> None:
+    plan = plan_run(BASE, "realm", 0)
+    for stage, upstream in (("warm_start", {}), ("pretrain", {"warm_start"}), ("evaluate", {"finetune"})):
+        run = open_stage(tmp_path, plan, stage, BASE)
+        assert run.path == tmp_path / "stages" / f"{stage}-{plan.stages[stage][:12]}"
+        assert run.key == plan.stages[stage]
+        config = (run.path / "config.yaml").read_text()
+        for before in upstream:
+            assert f"{before}: {before}-{plan.stages[before][:12]}" in config
+    assert corpus_folder(tmp_path, plan) == tmp_path / "data" / "prepared" / plan.corpus_key[:12]
+
+
+def made_checkpoint(folder: Path) -> Path:
+    (folder / "document").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"one")
+    (folder / "document" / "model.safetensors").write_bytes(b"one")
+    return folder
+
+
+def test_the_content_of_a_checkpoint_is_in_the_keys(tmp_path: Path) -> None:
+    folder = made_checkpoint(tmp_path / "checkpoint")
+    params = load(TINY, {"model.checkpoint": str(folder)})
+    before = keys(params)
+    (folder / "model.safetensors").write_bytes(b"two")
+    after = keys(params)
+    assert [stage for stage in ORDER if before[stage] == after[stage]] == ["prepare"]
+    shutil.rmtree(folder)
+    with pytest.raises(UserError, match=r"config\.json: no such file"):
+        keys(params)
+
+
+FOLDERS = [
+    ("pretrain.initial_reader", "pretrain"),
+    ("pretrain.initial_retriever", "pretrain"),
+    ("finetune.initial_reader", "finetune"),
+    ("finetune.initial_retriever", "finetune"),
+]
+
+
+@pytest.mark.parametrize(("name", "first"), FOLDERS)
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "document/model.safetensors"])
+def test_the_content_of_what_a_stage_begins_with_is_in_its_key(
+    tmp_path: Path, name: str, first: str, file: str
+) -> None:
+    folder = made_checkpoint(tmp_path / "one")
+    params = load(TINY, {name: str(folder)})
+    before, cell = keys(params), record_run(tmp_path, plan_run(params, "realm", 0), params).cell_key
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "notes.txt").write_text("no model")
+    moved = load(TINY, {name: str(tmp_path / "elsewhere")})
+    assert keys(moved) == before  # wherever it lies
+    (folder / file).write_bytes(b"two")
+    after = keys(params)
+    unchanged = ORDER[: ORDER.index(first)]
+    assert [stage for stage in ORDER if before[stage] == after[stage]] == list(unchanged)
+    assert record_run(tmp_path, plan_run(params, "realm", 0), params).cell_key != cell
+    if first == "pretrain":  # nothing of the baseline
+        assert keys(params, "warm_start") == keys(BASE, "warm_start")
+
+
+@pytest.mark.parametrize(("name", "first"), FOLDERS)
+def test_a_beginning_that_is_no_name_and_no_folder_is_refused(tmp_path: Path, name: str, first: str) -> None:
+    choices = {
+        "pretrain.initial_reader": "warm_start, scratch",
+        "pretrain.initial_retriever": "warm_start, scratch, encoder",
+    }.get(name, "previous, warm_start, scratch")
+    with pytest.raises(UserError) as caught:
+        keys(load(TINY, {name: "warmstart"}))
+    remedy = f"choose {choices}, or give a local folder with config.json and safetensors"
+    assert str(caught.value) == f"parameter '{name}': no folder 'warmstart'; {remedy}"
+    for other in ("encoder", "previous"):
+        if other not in choices:
+            with pytest.raises(UserError, match=f"no folder '{other}'"):
+                keys(load(TINY, {name: other}))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"empty/config\.json: no such file"):
+        keys(load(TINY, {name: str(tmp_path / "empty")}))
+
+
+def test_the_source_of_a_masking_scheme_of_ones_own_is_in_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    source = tmp_path / "own_masks_of_runs.py"
+    source.write_text("def first(request, generator):\n    return [0]\n")
+    params = load(TINY, {"pretrain.masking": "own_masks_of_runs:first"})
+    before = keys(params)
+    assert keys(load(TINY, {"pretrain.masking": "own_masks_of_runs:second"}))["pretrain"] != before["pretrain"]
+    baseline = keys(params, "warm_start")
+    source.write_text("def first(request, generator):\n    return [1]\n")
+    after = keys(params)
+    assert [stage for stage in ORDER if before[stage] == after[stage]] == ["prepare", "warm_start"]
+    assert keys(params, "warm_start") == baseline

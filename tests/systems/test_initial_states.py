@@ -1,0 +1,253 @@
+"""What pre-training and fine-tuning begin with: the weights of what the parameters name, and nobody else's."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from realm_lab.errors import UserError
+from realm_lab.models.export import read_embedder, read_reader, write_embedder, write_reader
+from realm_lab.models.reader import Reader
+from realm_lab.systems.context import Context
+from realm_lab.systems.identity import plan_run
+from realm_lab.systems.initial import Initial, initial_state
+
+SPAN_HEAD = ("span_projection", "span_norm", "span_score")
+Make = Callable[..., Context]
+
+
+@pytest.fixture(scope="module")
+def line(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished realm run and a finished baseline."""
+    root: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("initial"))
+    for label in ("realm", "warm_start"):
+        for stage in ("warm_start", "pretrain", "finetune", "evaluate"):
+            if label == "realm" or stage != "pretrain":
+                tiny.run(stage, tiny.params(), root, label)
+    return root
+
+
+@pytest.fixture
+def context(tiny: ModuleType, line: Path) -> Make:
+    """A run with other parameters in the same project."""
+
+    def make(label: str = "realm", **changes: Any) -> Context:
+        params = tiny.params({name.replace("__", "."): value for name, value in changes.items()})
+        return Context(params, plan_run(params, label, 0), line)
+
+    return make
+
+
+def model(tiny: ModuleType, root: Path, stage: str, part: str, label: str = "realm") -> Path:
+    folder: Path = tiny.stage_run(stage, tiny.params(), root, label).path / "model" / part
+    return folder
+
+
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    """Without the span head, which only fine-tuning trains."""
+    return {name: value for name, value in module.state_dict().items() if not name.startswith(SPAN_HEAD)}
+
+
+def equal(one: nn.Module, other: nn.Module) -> bool:
+    ours, theirs = weights(one), weights(other)
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_each_name_gives_the_models_it_names(tiny: ModuleType, line: Path, context: Make) -> None:
+    readers = {
+        stage: read_reader(model(tiny, line, stage, "reader"), 16, False) for stage in ("warm_start", "pretrain")
+    }
+    retrievers = {stage: read_embedder(model(tiny, line, stage, "embedder"))[0] for stage in readers}
+    assert not equal(readers["warm_start"], readers["pretrain"])
+    for embedder in retrievers.values():
+        embedder.split_towers()  # as fine-tuning does
+    stages = {"previous": "pretrain", "warm_start": "warm_start"}
+    for reader, reader_stage in stages.items():
+        for retriever, retriever_stage in stages.items():
+            changes = {"finetune__initial_reader": reader, "finetune__initial_retriever": retriever}
+            state = initial_state(context(**changes), "finetune")
+            assert equal(state.reader, readers[reader_stage])
+            assert equal(state.embedder, retrievers[retriever_stage])
+    baseline = initial_state(context("warm_start"), "finetune")
+    assert equal(baseline.reader, readers["warm_start"])
+    assert equal(baseline.embedder, retrievers["warm_start"])
+    begun = initial_state(context(), "pretrain")
+    assert equal(begun.reader, readers["warm_start"])
+    assert equal(begun.embedder, read_embedder(model(tiny, line, "warm_start", "embedder"))[0])
+
+
+def test_a_folder_gives_its_models(tiny: ModuleType, line: Path, context: Make) -> None:
+    folders = [str(model(tiny, line, "finetune", part)) for part in ("reader", "embedder")]
+    for stage in ("pretrain", "finetune"):
+        changes = {f"{stage}__initial_reader": folders[0], f"{stage}__initial_retriever": folders[1]}
+        state = initial_state(context("warm_start" if stage == "finetune" else "realm", **changes), stage)
+        tuned = read_reader(Path(folders[0]), 16)
+        assert equal(state.reader, tuned)
+        assert equal(state.embedder, read_embedder(Path(folders[1]))[0])
+        for name in ("span_projection.weight", "span_score.weight"):  # it was trained: it is kept
+            assert torch.equal(state.reader.get_parameter(name), tuned.get_parameter(name))
+
+
+def test_a_null_document_keeps_its_shift(tiny: ModuleType, line: Path, context: Make, tmp_path: Path) -> None:
+    embedder, _ = read_embedder(model(tiny, line, "pretrain", "embedder"))
+    write_embedder(embedder, tmp_path / "shifted", 1.25)
+    assert initial_state(context(pretrain__initial_retriever=str(tmp_path / "shifted")), "pretrain").null_offset == 1.25
+    assert initial_state(context(pretrain__initial_retriever="scratch"), "pretrain").null_offset == 0
+    changed = {"pretrain.initial_retriever": str(tmp_path / "shifted"), "pretrain.steps": 0}
+    run = tiny.run("pretrain", tiny.params(changed), line)
+    assert read_embedder(run.path / "model" / "embedder")[1] == 1.25
+
+
+def test_scratch_is_drawn_and_no_checkpoint_is_read(tiny: ModuleType, line: Path, context: Make) -> None:
+    checkpoint = str(model(tiny, line, "pretrain", "reader"))
+    scratch = {"finetune__initial_reader": "scratch", "finetune__initial_retriever": "scratch"}
+    state = initial_state(context(**scratch), "finetune")
+    known = read_reader(Path(checkpoint), 16, False)
+    matrix = "encoder.word_embeddings.weight"
+    again = initial_state(context(model__checkpoint=checkpoint, **scratch), "finetune")
+    assert equal(state.reader, again.reader)  # the same draw, twice
+    assert equal(state.embedder, again.embedder)
+    for reader in (state.reader, again.reader):
+        assert not torch.isclose(reader.get_parameter(matrix), known.get_parameter(matrix)).any(1).all()
+    tower = state.embedder.query_encoder
+    assert not torch.equal(tower.word_embeddings.weight, state.reader.encoder.word_embeddings.weight)
+
+
+def test_the_readers_transformer_gives_the_towers(tiny: ModuleType, line: Path, context: Make) -> None:
+    for reader in ("warm_start", "scratch"):
+        changes = {"pretrain__initial_reader": reader, "pretrain__initial_retriever": "encoder"}
+        state = initial_state(context(**changes), "pretrain")
+        for tower in (state.embedder.query_encoder, state.embedder.document_encoder):
+            assert equal(tower, state.reader.encoder)
+        trained = read_embedder(model(tiny, line, "warm_start", "embedder"))[0]
+        assert not torch.equal(state.embedder.query_projection.weight, trained.query_projection.weight)
+        assert not torch.equal(
+            state.embedder.query_encoder.word_embeddings.weight, trained.query_encoder.word_embeddings.weight
+        )
+
+
+def test_a_readers_transformer_may_have_more_positions(
+    tiny: ModuleType, line: Path, context: Make, tmp_path: Path
+) -> None:
+    reader = read_reader(model(tiny, line, "pretrain", "reader"), 16, False)
+    longer = Reader(reader.encoder.shape._replace(positions=99), 16)
+    write_reader(longer, tmp_path / "longer", span_head=False)
+    changes = {"pretrain__initial_reader": str(tmp_path / "longer"), "pretrain__initial_retriever": "encoder"}
+    state = initial_state(context(**changes), "pretrain")
+    assert equal(state.embedder.query_encoder, longer.encoder)
+    assert equal(state.reader, longer)
+
+
+@pytest.mark.parametrize("label", ["realm", "warm_start"])
+def test_only_a_learned_null_document_has_a_vector(line: Path, context: Make, label: str) -> None:
+    changes = {"pretrain__null_document": "learned", "pretrain__initial_retriever": "warm_start"}
+    stage = "pretrain" if label == "realm" else "finetune"
+    learned = context(label, **changes)
+    vector = initial_state(learned, stage).embedder.null_vector
+    assert vector is not None
+    assert not vector.any()
+    assert initial_state(context(label), stage).embedder.null_vector is None
+    assert learned.plan.stages["warm_start"] == context(label).plan.stages["warm_start"]
+    assert learned.load_embedder("warm_start")[0].null_vector is None
+
+
+def test_the_warm_start_knows_of_no_learned_null_document(tiny: ModuleType, line: Path, tmp_path: Path) -> None:
+    root = tiny.prepare(tiny.params(), tmp_path)
+    run = tiny.run("warm_start", tiny.params({"pretrain.null_document": "learned"}), root)
+    assert tiny.files(run.path / "model") == tiny.files(model(tiny, line, "warm_start", "reader").parent)
+
+
+def test_every_reader_gets_the_same_span_head(context: Make) -> None:
+    heads = []
+    for name in ("previous", "warm_start", "scratch"):
+        reader = initial_state(context(finetune__initial_reader=name), "finetune").reader
+        heads.append({key: value for key, value in reader.state_dict().items() if key.startswith(SPAN_HEAD)})
+    for head in heads[1:]:
+        assert all(torch.equal(value, heads[0][name]) for name, value in head.items())
+
+
+@pytest.mark.parametrize(("reader", "retriever"), [("warm_start", "previous"), ("previous", "warm_start")])
+def test_the_ablation_of_encoder_and_retriever(
+    tiny: ModuleType, line: Path, context: Make, reader: str, retriever: str
+) -> None:
+    params = tiny.params({"finetune.initial_reader": reader, "finetune.initial_retriever": retriever})
+    tiny.run("finetune", params, line)
+    results = tiny.run("evaluate", params, line).results()
+    realm, baseline = (
+        tiny.stage_run("evaluate", tiny.params(), line, label).results() for label in ("realm", "warm_start")
+    )
+    named, other = (realm, baseline) if retriever == "previous" else (baseline, realm)
+    recalls = [name for name in realm if "recall_at" in name and not name.endswith("_finetuned")]
+    assert {name: results[name] for name in recalls} == {name: named[name] for name in recalls}
+    assert any(named[name] != other[name] for name in recalls)
+    assert results["retrieval_utility_start"] == realm["retrieval_utility_start"]  # where pre-training began
+    assert results["retrieval_utility_end"] not in (realm["retrieval_utility_end"], baseline["retrieval_utility_end"])
+    assert results["cloze_log_likelihood_end"] not in (realm["cloze_log_likelihood_end"], None)
+
+
+def test_no_step_of_finetuning_leaves_the_initial_state(tiny: ModuleType, line: Path, context: Make) -> None:
+    changes = {"finetune.initial_reader": "warm_start", "finetune.steps": 0}
+    run = tiny.run("finetune", tiny.params(changes), line)
+    assert equal(
+        read_reader(run.path / "model" / "reader", 16),
+        read_reader(model(tiny, line, "warm_start", "reader"), 16, False),
+    )
+    query, document = (
+        getattr(read_embedder(folder)[0], f"{tower}_encoder")
+        for folder, tower in (
+            (run.path / "model" / "embedder", "query"),
+            (model(tiny, line, "pretrain", "embedder"), "query"),
+        )
+    )
+    assert equal(query, document)
+
+
+def towers(state: Initial) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    found = ({}, {})  # type: tuple[dict[str, Tensor], dict[str, Tensor]]
+    for name, value in state.embedder.state_dict().items():
+        found[name.startswith("document")][name] = value
+    return found
+
+
+@pytest.mark.parametrize("trained", ["query", "document"])
+def test_one_tower_is_trained_without_the_other(tiny: ModuleType, line: Path, context: Make, trained: str) -> None:
+    frozen = {"query": "document", "document": "query"}[trained]
+    params = tiny.params({f"pretrain.train_{frozen}_tower": False, "pretrain.steps": 3})
+    begun, _ = read_embedder(model(tiny, line, "warm_start", "embedder"))
+    begun.split_towers()
+    ended, _ = read_embedder(tiny.run("pretrain", params, line).path / "model" / "embedder")
+    assert not ended.share_towers
+    same = {name for name, value in begun.state_dict().items() if torch.equal(value, ended.state_dict()[name])}
+    assert {name for name in begun.state_dict() if name.startswith(frozen)} <= same
+    assert f"{trained}_projection.weight" not in same
+
+
+def test_a_frozen_retriever_is_written_as_it_was_read(tiny: ModuleType, line: Path) -> None:
+    run = tiny.run("finetune", tiny.params({"finetune.train_query_tower": False, "finetune.steps": 3}), line)
+    assert tiny.files(run.path / "model" / "embedder") == tiny.files(model(tiny, line, "pretrain", "embedder"))
+    run = tiny.run("finetune", tiny.params({"finetune.train_reader": False, "finetune.steps": 3}), line)
+    ended = read_reader(run.path / "model" / "reader", 16)
+    assert equal(ended, read_reader(model(tiny, line, "pretrain", "reader"), 16, False))
+    moved = run.path / "model" / "embedder" / "model.safetensors"
+    assert moved.read_bytes() != (model(tiny, line, "pretrain", "embedder") / "model.safetensors").read_bytes()
+
+
+def test_a_folder_of_another_size_or_without_a_model_is_refused(
+    tiny: ModuleType, line: Path, context: Make, tmp_path: Path
+) -> None:
+    shutil.copytree(model(tiny, line, "warm_start", "reader"), tmp_path / "reader")
+    for name in ("model.safetensors", "config.json"):
+        shutil.move(tmp_path / "reader" / name, tmp_path / "away")
+        with pytest.raises(UserError, match=rf"'finetune\.initial_reader': .*/{name}: no such file; choose previous"):
+            context(finetune__initial_reader=str(tmp_path / "reader"))
+        shutil.move(tmp_path / "away", tmp_path / "reader" / name)
+    wider = tiny.params({"model.hidden_size": 24, "finetune.initial_reader": str(tmp_path / "reader")})
+    with pytest.raises(UserError, match="24"):
+        initial_state(Context(wider, plan_run(wider, "warm_start", 0), line), "finetune")
