@@ -27,7 +27,7 @@ SECTIONS = {
     "finetune": ("model", "finetune"),
     "evaluate": ("pretrain", "evaluate"),
 }
-NOT_OF_A_RUN = ("launch", "seeds", "tagger")  # how and how often it runs, and what makes another folder
+NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 CURVES = ("interval_steps", "cloze_sentences", "questions")  # of `evaluate`: what shapes the log of pre-training
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
