@@ -246,7 +246,7 @@ def checked_field(record: Any, key: str, kind: type, where: str, remedy: str) ->
     if not isinstance(record, dict):
         raise UserError(f"{where}: a {type(record).__name__} where an object should be; {remedy}")
     if key not in record:
-        found = ", ".join(list(record)[:6]) or "nothing"
+        found = ", ".join(name[:40] for name in list(record)[:6]) or "nothing"
         raise UserError(f"{where}: '{key}' is missing (found: {found}); {remedy}")
     value = record[key]
     if not isinstance(value, kind):
