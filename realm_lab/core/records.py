@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +12,6 @@ from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 
 Record = TypeVar("Record")
-SHORT = reprlib.Repr(maxstring=80, maxother=80, maxlong=40)  # how a value is shown in an error
 
 
 def validation_line(error: ValidationError, location: Sequence[str | int] | None = None) -> str:
@@ -27,7 +25,7 @@ def validation_line(error: ValidationError, location: Sequence[str | int] | None
     message = message[:1].lower() + message[1:]
     given = problem.get("input")
     is_shown = field and problem["type"] != "missing" and not isinstance(given, dict | BaseModel)
-    shown = f" (given: {SHORT.repr(given)})" if is_shown else ""
+    shown = f" (given: {cut(repr(given), 120)})" if is_shown else ""
     return (f"{cut(field)}: " if field else "") + message + shown
 
 
