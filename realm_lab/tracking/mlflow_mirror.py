@@ -21,12 +21,13 @@ from realm_lab.core.files import write_text
 from realm_lab.core.lease import exclusive
 from realm_lab.errors import UserError
 from realm_lab.tracking.mlflow_store import Store, StoreError
-from realm_lab.tracking.run_dir import Status, stage_of, stage_statuses, state_of
+from realm_lab.tracking.run_dir import stage_of
+from realm_lab.tracking.state import RunState, run_state
 from realm_lab.tracking.study_record import StudyRecord
 from realm_lab.tracking.tracking_store import default_uri, one_line
 from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, Member, read_groups, read_run, read_study
 
-Statuses = dict[str, dict[str, Status]]  # directory of a run -> stage -> status
+States = dict[str, RunState]  # by the run's directory
 FINAL = ("COMPLETE", "FAILED", "CANCELLED")
 
 
@@ -97,24 +98,24 @@ class Mirror:
     def update(self) -> MirrorSummary:
         """One pass over all records."""
         problems: list[str] = []
-        statuses: Statuses = {}
+        states: States = {}
         with exclusive(self._lock):
             groups = read_groups(self.runs, problems)
+            studies = len(groups.keys() - {UNPLANNED})
+            with _noted(problems):
+                groups = dict.fromkeys(self._store.experiments(), (None, [])) | groups  # also those that are gone
             for name, (study, members) in groups.items():
                 readable = []
                 for member in members:
                     with _noted(problems):
-                        statuses[member.record.name] = stage_statuses(self.runs, member.record)
+                        states[member.record.name] = run_state(self.runs, member.record)
                         readable.append(member)
                 with _noted(problems):
-                    self._show_group(name, study, readable, statuses, problems)
-            if not problems:
-                with _noted(problems):
-                    self._remove_studies(set(self._store.experiments()) - set(groups))
+                    self._show_group(name, study, readable, states, problems)
         self.summary = MirrorSummary(
             self._store.uri,
-            states=dict(Counter(str(state_of(found)) for found in statuses.values())),
-            studies=len(groups.keys() - {UNPLANNED}),
+            states=dict(Counter(str(state.state) for state in states.values())),
+            studies=studies,
             points=self._store.points,
             problems=tuple(dict.fromkeys(problems)),
             **{what: self._counts[what] for what in ("created", "updated", "recreated", "removed")},
@@ -122,10 +123,10 @@ class Mirror:
         return self.summary
 
     def _show_group(
-        self, name: str, study: StudyRecord | None, members: list[Member], statuses: Statuses, problems: list[str]
+        self, name: str, study: StudyRecord | None, members: list[Member], states: States, problems: list[str]
     ) -> None:
         """The study as a whole first, then its runs below it; what the study no longer has is deleted."""
-        mine = {member.record.name: statuses[member.record.name] for member in members}
+        mine = {member.record.name: states[member.record.name] for member in members}
         # Looked at before reading: what is written meanwhile is seen the next time.
         look = (study, [(member.cell, mine[member.record.name], self._look(member)) for member in members])
         if self._seen.get(name) == look:
@@ -150,13 +151,6 @@ class Mirror:
             for run in shown.values():
                 self._store.delete(run)
                 self._counts["removed"] += run.data.tags["realm.kind"] == "run"
-
-    def _remove_studies(self, names: set[str]) -> None:
-        """Studies that are gone: their runs are shown elsewhere now."""
-        for name in names:
-            for run in self._store.shown(self._store.experiments()[name]).values():
-                self._store.delete(run)
-            self._seen.pop(name, None)
 
     def _look(self, member: Member) -> object:
         """Cheap to compute; different whenever the points or files of a run may have changed."""

@@ -92,10 +92,10 @@ class Store:
             self._client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)
 
-    def experiments(self) -> dict[str, str]:
-        """Name -> id of this project's experiments that are not in the trash."""
+    def experiments(self) -> list[str]:
+        """The experiments of studies that are not in the trash."""
         found = self._client.search_experiments(filter_string=f"name LIKE '{PREFIX}%'")
-        return {experiment.name.removeprefix(PREFIX): str(experiment.experiment_id) for experiment in found}
+        return [experiment.name.removeprefix(PREFIX) for experiment in found]
 
     def shown(self, experiment: str) -> dict[str, Run]:
         """View's key -> the run that shows it, for all that this source has in an experiment."""

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,21 +15,14 @@ from typing import Any, NamedTuple
 from realm_lab.core.files import read_json
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError
+from realm_lab.metrics import HEADLINES, METRICS
 from realm_lab.params.load import flatten
-from realm_lab.tracking.run_dir import (
-    RunRecord,
-    StageRun,
-    Status,
-    read_run_record,
-    run_record_paths,
-    stage_of,
-    state_of,
-)
+from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record, run_record_paths, stage_of
+from realm_lab.tracking.state import STATES, RunState, StageState
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, read_study_record, study_folder, study_record_paths
 
 UNPLANNED = "unplanned"  # the experiment of runs that no study mentions
 STUDY_KEY = "study"  # of the view of a study as a whole; those of runs are digests
-METRICS = ("exact_match", "recall_at_1", "recall_at_5", "retrieval_utility_start", "retrieval_utility_end")
 REPORTED = ("report.md", "results.csv", "summary.json")
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 5000  # of MLflow 3 (mlflow/utils/validation.py)
 
@@ -96,88 +89,93 @@ def read_groups(runs: Path, problems: list[str]) -> dict[str, tuple[StudyRecord 
     return groups | {UNPLANNED: (None, left)} if left else groups
 
 
-def read_run(runs: Path, member: Member, statuses: Mapping[str, Status]) -> View:
-    """Everything that is shown of one run, whose stages have these statuses.
+def read_run(runs: Path, member: Member, state: RunState) -> View:
+    """Everything that is shown of one run, which is in this state.
 
     Raises:
         UserError: a file of the run is broken; the message names it.
     """
     record, study, cell = member
-    stages = {stage: run for stage in statuses if (run := stage_of(runs, record, stage))}
-    state = state_of(statuses)
-    started = [status.started_at for status in statuses.values() if status.started_at]
-    ended = [status.finished_at for status in statuses.values() if status.finished_at]
-    flags = [f"{stage}: {flag}" for stage, status in statuses.items() for flag in status.flags]
-    errors = [f"{stage}: {status.error}" for stage, status in statuses.items() if status.error]
+    stages = {stage: run for stage in state.stages if (run := stage_of(runs, record, stage))}
+    flags = [f"{stage}: {flag}" for stage, found in state.flags.items() for flag in found]
     environments = [read_json(path) for run in stages.values() if (path := run.path / "env.json").exists()]
     tags = {
         "realm.kind": "run",
         "realm.run_key": record.run_key,
         "realm.cell_key": record.cell_key,
-        "realm.cell": cell.name if cell else record.label,
+        "realm.cell": cell.name if cell else record.system,
         "realm.seed": str(record.seed),
-        "realm.system": record.label,
+        "realm.system": record.system,
         "realm.preset": record.preset,
         "realm.engine_version": str(record.engine_version),
         # Of the last stage that recorded one: the stages before it may be older and shared.
         "realm.git_commit": next((e["git_commit"] for e in reversed(environments) if e.get("git_commit")), ""),
-        "realm.attempt": str(max((status.attempt for status in statuses.values()), default=0)),
-        "realm.progress": _progress(statuses),
-        "realm.state": state,
+        "realm.attempt": str(max((stage.status.attempt for stage in state.stages.values()), default=0)),
+        "realm.progress": _progress(state),
+        "realm.state": state.state,
         "realm.flags": "; ".join(flags),
-        "realm.error": "; ".join(errors),
+        "realm.error": state.error or "",
         "slurm.job_id": ", ".join(dict.fromkeys(e["slurm_job_id"] for e in environments if e.get("slurm_job_id"))),
         "mlflow.source.name": "realm_lab",
     }
     if study and cell:
         tags |= {"realm.study": study.name, "realm.title": cell.title, "realm.changes": changes_of(cell, study)}
         tags["realm.baseline"] = show(cell.name == study.baseline)
-    warnings = ["**`" + " ".join(text.split()).replace("`", "'") + "`**" for text in flags + errors]
-    mark = "" if not flags else "COLLAPSED " if any(": collapsed" in flag for flag in flags) else "FLAGGED "
+    warnings = ["**`" + " ".join(text.split()).replace("`", "'") + "`**" for text in [*flags, state.error] if text]
+    mark = "COLLAPSED " if state.has_collapsed else "FLAGGED " if flags else ""
     files = {"run.json": runs / record.name / "run.json"}
     for stage, run in stages.items():
         names = ("config.yaml", "env.json", "results.json", "eval/predictions.jsonl")
         files |= {f"{stage}/{name}": run.path / name for name in names if (run.path / name).exists()}
     params = flatten({"inputs": record.inputs, **record.params})
+    started_ms, ended_ms = _times([state])
     return View(
         key=record.run_key,
         name=mark + (f"{cell.name}-s{record.seed}" if cell else record.name),
-        state=state,
-        started_ms=milliseconds(min(started)) if started else None,
-        ended_ms=milliseconds(max(ended)) if state in ("COMPLETE", "FAILED") and ended else None,
+        state=state.state,
+        started_ms=started_ms,
+        ended_ms=ended_ms if state.state in ("COMPLETE", "FAILED") else None,
         note="\n\n".join([*warnings, f"Record: `runs/{record.name}/run.json`"]),
         tags={name: cut(value, MAX_TAG) for name, value in tags.items() if value},
         params={metric_name(name): cut(show(value), MAX_PARAM) for name, value in params.items()},
-        points={stage: _points(run, statuses[stage]) for stage, run in stages.items()},
+        points={stage: _points(run, state.stages[stage]) for stage, run in stages.items()},
         files=files,
     )
 
 
-def _progress(statuses: Mapping[str, Status]) -> str:
+def _progress(state: RunState) -> str:
     """The stage that is not complete, for example: pretrain running 120/900 steps."""
-    for stage, status in statuses.items():
-        if status.state != "COMPLETE":
-            steps = f" {status.step}/{status.total_steps} steps" if status.total_steps else ""
-            return f"{stage} {status.state.lower()}{steps}"
-    return "complete"
+    if state.stage is None:
+        return "complete"
+    status = state.stages[state.stage].status
+    steps = f" {status.step}/{status.total_steps} steps" if status.total_steps else ""
+    return f"{state.stage} {state.state.lower()}{steps}"
 
 
-def settled_step(run: StageRun, status: Status) -> float:
+def _times(states: Iterable[RunState]) -> tuple[int | None, int | None]:
+    """When the first stage of these runs began, and when the last one ended, if any did."""
+    known = [stage.status for state in states for stage in state.stages.values()]
+    started = [status.started_at for status in known if status.started_at]
+    ended = [status.finished_at for status in known if status.finished_at]
+    return milliseconds(min(started)) if started else None, milliseconds(max(ended)) if ended else None
+
+
+def settled_step(run: StageRun, state: StageState) -> float:
     """The points of a stage up to this step stay; -1 if none of them does.
 
     A stage that goes on begins at its newest checkpoint and cuts off what was logged later. One that is complete, or
     failed by an error of its own, ends as it is (until it is run again on purpose).
     """
-    if status.state == "COMPLETE" or (status.state == "FAILED" and status.finished_at):
+    if state.state in ("COMPLETE", "FAILED"):
         return math.inf
     # A checkpoint is published by rename, after the points of its step were written.
     steps = [int(path.parent.name.partition("-")[2]) for path in run.path.glob("checkpoints/step-*/checkpoint.json")]
     return max(steps, default=-1)
 
 
-def _points(run: StageRun, status: Status) -> list[Point]:
+def _points(run: StageRun, state: StageState) -> list[Point]:
     """The settled points of a stage in order; those of a complete one end with its results and its time, at step 0."""
-    last = settled_step(run, status)  # before the lines are read: what is logged meanwhile is later
+    last = settled_step(run, state)  # before the lines are read: what is logged meanwhile is later
     points = []
     for row in itertools.takewhile(lambda row: row["step"] <= last, run.metrics.rows()):
         for name, value in row.items():
@@ -186,15 +184,15 @@ def _points(run: StageRun, status: Status) -> list[Point]:
             if name not in ("step", "time") and value is not None and math.isfinite(value):
                 full = f"{run.stage}/{metric_name(name)}"
                 points.append(Point(full, float(value), milliseconds(row["time"]), row["step"]))
-    if status.state == "COMPLETE" and status.finished_at:
-        time_ms = milliseconds(status.finished_at)
+    if state.state == "COMPLETE":
+        time_ms = milliseconds(state.status.finished_at or 0)
         curves = {point.name for point in points}
         for name, value in _scalars(run.results()):
             # A final score must not become one more point of the curve with its name.
             full = f"{run.stage}/{name}" if f"{run.stage}/{name}" not in curves else f"{run.stage}/final_{name}"
             # Step 0, at which MLflow draws bars to compare; at any other step, an empty plot with one dot.
             points.append(Point(full, value, time_ms, 0))
-        points.append(Point(f"time/{run.stage}_minutes", status.wall_seconds / 60, time_ms, 0))
+        points.append(Point(f"time/{run.stage}_minutes", state.status.wall_seconds / 60, time_ms, 0))
     return points
 
 
@@ -207,19 +205,17 @@ def _scalars(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield name, float(value)
 
 
-def read_study(runs: Path, study: StudyRecord, members: Mapping[str, Mapping[str, Status]]) -> View:
+def read_study(runs: Path, study: StudyRecord, states: Mapping[str, RunState]) -> View:
     """A study as a whole: its design, how far it is, the mean of each cell, and what was reported of it.
 
-    `members`: directory of each of its runs -> stage -> status.
+    `states`: directory of each of its runs -> its state.
     """
-    states = [state_of(statuses) for statuses in members.values()]
-    done = states.count("COMPLETE")
+    found = [state.state for state in states.values()]
+    done = found.count("COMPLETE")
     is_complete = done == len(study.runs) > 0
-    known = [status for statuses in members.values() for status in statuses.values()]
-    started = [status.started_at for status in known if status.started_at]
-    ended_ms = milliseconds(max(status.finished_at or 0 for status in known)) if is_complete else None
-    means = _means(runs, study, members)
-    under_way = next((state for state in ("RUNNING", "FAILED", "LOST", "PREEMPTED") if state in states), "PENDING")
+    started_ms, ended_ms = _times(states.values())
+    finals = _means(runs, study, states) if is_complete else {}
+    under_way = next((state for state in STATES[:-1] if state in found), "PENDING")
     tags = {
         "realm.kind": "study",
         "realm.study": study.name,
@@ -228,10 +224,11 @@ def read_study(runs: Path, study: StudyRecord, members: Mapping[str, Mapping[str
         "realm.seeds": ", ".join(map(str, study.seeds)),
         "realm.design": "; ".join(f"{cell.name}: {changes_of(cell, study)}" for cell in study.cells),
         "realm.progress": f"{done} of {len(study.runs)} runs complete",
-        "realm.state": "COMPLETE" if is_complete else under_way,
+        "realm.state": "COMPLETE"
+        if is_complete
+        else next((state for state in STATES[:-1] if state in found), "PENDING"),
         "mlflow.source.name": "realm_lab",
     }
-    finals = [(f"{cell}/{name}", value) for cell, row in means.items() for name, value in row.items()]
     reports = runs.parent / "reports"
     folder = reports / study.name if study.name != "default" or (reports / study.name).is_dir() else reports
     files = {name: folder / name for name in REPORTED if (folder / name).exists()}
@@ -240,32 +237,30 @@ def read_study(runs: Path, study: StudyRecord, members: Mapping[str, Mapping[str
         key=STUDY_KEY,
         name=study.name,
         state=tags["realm.state"],
-        started_ms=milliseconds(min(started)) if started else None,
-        ended_ms=ended_ms,
+        started_ms=started_ms,
+        ended_ms=ended_ms if is_complete else None,
         note=f"**{study.question}**\n\n{tags['realm.progress']}; baseline `{study.baseline}`",
         tags={name: cut(value, MAX_TAG) for name, value in tags.items()},
-        points={"study": [Point(metric_name(name), value, ended_ms, 0) for name, value in finals] if ended_ms else []},
+        points={"study": [Point(metric_name(name), value, ended_ms or 0, 0) for name, value in finals.items()]},
         files={"study.json": study_folder(runs, study.name) / "study.json", **files},
     )
 
 
-def _means(runs: Path, study: StudyRecord, members: Mapping[str, Mapping[str, Status]]) -> dict[str, dict[str, float]]:
-    """Cell -> metric -> mean over the seeds that are complete."""
-    rows: dict[str, list[dict[str, Any]]] = {cell.name: [] for cell in study.cells}
+def _means(runs: Path, study: StudyRecord, states: Mapping[str, RunState]) -> dict[str, float]:
+    """cell/metric -> mean over the cell's seeds."""
+    values: dict[str, list[float]] = {}
     for run in study.runs:
-        if run.run in members and state_of(members[run.run]) == "COMPLETE":
-            stage = stage_of(runs, study.record(runs, run), "evaluate")
-            rows[run.cell].append(stage.results() if stage else {})
-    values = {
-        cell: {name: [row[name] for row in found if row.get(name) is not None] for name in METRICS}
-        for cell, found in rows.items()
-    }
-    return {cell: {name: statistics.fmean(v) for name, v in named.items() if v} for cell, named in values.items()}
+        stage = stage_of(runs, study.record(runs, run), "evaluate")
+        results = stage.results() if stage else {}
+        for name in HEADLINES:
+            if isinstance(value := results.get(METRICS[name].key), int | float):
+                values.setdefault(f"{run.cell}/{name}", []).append(value)
+    return {name: statistics.fmean(found) for name, found in values.items()}
 
 
 def changes_of(cell: StudyCell, study: StudyRecord) -> str:
     """What a cell changes in the baseline: "pretrain.masking = random_token, pretrain.steps = 100"."""
-    system = {"system": cell.arm} if cell.arm != study.cell(study.baseline).arm else {}
+    system = {"system": cell.system} if cell.system != study.cell(study.baseline).system else {}
     return ", ".join(f"{name} = {show(value)}" for name, value in (system | cell.changes).items()) or "nothing"
 
 

@@ -227,6 +227,7 @@ def test_a_note_typed_in_the_place_of_ours_is_kept_below_it(runs: Path) -> None:
     [
         # Stopped or lost: it goes on when it is submitted again, so its end is not known.
         ({"state": "PREEMPTED", "finished_at": BEGAN_AT + 70}, "KILLED", None, 100),
+        ({"state": "RUNNING"}, "FAILED", None, 100),
         # By an error of its own: all of it is shown.
         ({"state": "FAILED", "finished_at": BEGAN_AT + 80, "error": "out of memory"}, "FAILED", BEGAN_AT + 80, 150),
     ],
@@ -236,14 +237,19 @@ def test_how_a_run_ended_is_exact_and_may_be_resumed(
 ) -> None:
     _, stage = made_runs.begin_pretrain(runs, 150, checkpoint_step=100)
     made_runs.set_status(stage, **status)
+    if status["state"] == "RUNNING":
+        made_runs.heard_of(stage, 200.0)
     mirror(runs)
     run = only_run(runs)
     assert (run["status"], run["times"][1]) == (mlflow_status, ended and ended * 1000)
     assert max(step for step, _, _ in run["points"]["pretrain/loss"]) == last
-    assert run["tags"].get("realm.error") == ("pretrain: out of memory" if mlflow_status == "FAILED" else None)
+    error = {"FAILED": "pretrain: out of memory", "RUNNING": "pretrain: process 4711 on node7 is gone or silent"}
+    assert run["tags"].get("realm.error") == error.get(status["state"])
+    assert run["tags"]["realm.state"] == {"RUNNING": "LOST"}.get(status["state"], status["state"])
     before = shown.run_ids(runs)
     stage.metrics.truncate_after(100)
     made_runs.set_status(stage, attempt=2)
+    made_runs.heard_of(stage)
     mirror(runs)
     assert only_run(runs)["status"] == "RUNNING"
     assert (shown.run_ids(runs) == before) == (last == 100)  # what was shown of the failed attempt cannot be taken back
@@ -265,7 +271,7 @@ def test_names_and_values_that_mlflow_does_not_take(runs: Path) -> None:
 
 
 def test_broken_files_are_named_and_the_others_are_shown(runs: Path) -> None:
-    record, other = made_runs.make_runs(runs, labels=("realm",))
+    record, other = made_runs.make_runs(runs, systems=("realm",))
     mirror(runs)
     (runs / record.name / "run.json").write_text('{"label": "realm"}')
     summary = mirror(runs)
@@ -294,7 +300,7 @@ def test_a_study_is_an_experiment_with_its_design_and_means_above_its_runs(runs:
     design = "realm: nothing; warm_start: system = warm_start; random_mask: pretrain.masking = random_token"
     assert set(study["tags"]["realm.design"].split("; ")) == set(design.split("; "))
     assert set(study["files"]) == {"study.json", "figures/utility.png"}
-    stages = [stage_of(runs, record, "evaluate") for record in records if record.label == "random_mask"]
+    stages = [stage_of(runs, record, "evaluate") for record in records if record.system == "random_mask"]
     mean = sum(stage.results()["exact_match"] for stage in stages if stage) / 2
     [(_, _, value)] = study["points"]["random_mask/exact_match"]
     assert value == pytest.approx(mean)
@@ -317,7 +323,7 @@ def test_a_run_of_two_studies_is_below_both_and_counts_once(runs: Path) -> None:
 
 
 def test_what_a_study_no_longer_has_is_shown_as_unplanned(runs: Path) -> None:
-    first, second = made_runs.make_runs(runs, labels=("realm",))
+    first, second = made_runs.make_runs(runs, systems=("realm",))
     view = Mirror(runs)  # one that follows
     view.update()
     design = read_study_record(runs.joinpath(*STUDY))
@@ -351,8 +357,8 @@ def test_a_study_whose_runs_are_not_all_recorded_waits_for_them(runs: Path) -> N
 
 def test_two_folders_of_runs_share_a_store_without_touching_each_other(runs: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere" / "runs"
-    made_runs.make_runs(runs, labels=("realm",), seeds=(0,))
-    made_runs.make_runs(other, labels=("realm",), seeds=(1,))
+    made_runs.make_runs(runs, systems=("realm",), seeds=(0,))
+    made_runs.make_runs(other, systems=("realm",), seeds=(1,))
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     mirror(runs, uri)
     for folder in (other, runs, other):

@@ -76,7 +76,7 @@ def test_no_point_is_lost_while_four_jobs_write_and_a_mirror_follows(runs: Path)
 def test_mirrors_at_once_make_the_database_and_one_run_each(tmp_path: Path) -> None:
     """The first use of a new database by several processes, which MLflow alone does not survive."""
     runs = tmp_path / "runs"
-    made_runs.make_runs(runs, labels=("realm",))
+    made_runs.make_runs(runs, systems=("realm",))
     command = [sys.executable, "-c", MIRROR, str(runs), f"sqlite:///{tmp_path / 'mlflow.db'}"]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert sorted(process.communicate()[0].strip() for process in started) == ["0", "0", "2"]
