@@ -20,6 +20,7 @@ from realm_lab.params.sections import (
     NonNegative,
     Optimiser,
     Positive,
+    Processes,
     Refresh,
     Search,
     Section,
@@ -407,9 +408,9 @@ class Launch(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` is a GPU where there is one."""
-    processes: NonNegative = 0
+    processes: Processes = 0
     """Runs side by side; 0: one a core, or one on a GPU."""
-    threads: NonNegative = 0
+    threads: Processes = 0
     """Cores of a run; 0: an equal share. Set 1 on a machine that does other work."""
     builder: Literal["inline", "process"] = "inline"
     """Who embeds the passages of a refresh during pre-training: the trainer itself, or a process beside it, with the

@@ -17,6 +17,8 @@ NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
+BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
+Processes = Annotated[int, Field(ge=0, le=4096)]
 Candidates = Annotated[int, Field(ge=1, le=1000)]
 
 NO_UTILITY_BOUND = -100.0  # nats a token that no reader loses
@@ -252,9 +254,9 @@ class Optimiser(Section):
     """Decoupled; not on biases and LayerNorm (BERT)."""
     clip_norm: Annotated[float, Field(gt=0.0)] = 1.0
     """Bound of the global gradient norm (BERT)."""
-    beta1: Fraction = 0.9
+    beta1: BelowOne = 0.9
     """BERT's."""
-    beta2: Fraction = 0.999
+    beta2: BelowOne = 0.999
     """BERT's."""
     bias_correction: bool = False
     """Adam's correction of both moments, felt in the first steps: BERT's optimiser has none."""

@@ -224,9 +224,7 @@ def read_study(runs: Path, study: StudyRecord, states: Mapping[str, RunState]) -
         "realm.seeds": ", ".join(map(str, study.seeds)),
         "realm.design": "; ".join(f"{cell.name}: {changes_of(cell, study)}" for cell in study.cells),
         "realm.progress": f"{done} of {len(study.runs)} runs complete",
-        "realm.state": "COMPLETE"
-        if is_complete
-        else next((state for state in STATES[:-1] if state in found), "PENDING"),
+        "realm.state": "COMPLETE" if is_complete else under_way,
         "mlflow.source.name": "realm_lab",
     }
     reports = runs.parent / "reports"
