@@ -1,7 +1,7 @@
 """YAML files that people write: read within bounds, with the line of every key; anything wrong is one line.
 
-Parameters and studies are short lists of names and values. What YAML has beyond that (anchors and aliases, with which a
-few lines hold millions of values, and tags) is refused.
+Parameters and studies are short lists of names and values. What YAML has beyond that is refused: tags, and aliases of
+aliases, with which a few lines hold millions of values.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from realm_lab.errors import UserError
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 30
+MAX_ALIASES = 100
 
 
 def read_yaml(path: Path) -> Any:
@@ -52,16 +53,7 @@ def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
         UserError: not YAML, or YAML beyond names and values; it names `source` and the line.
     """
     try:
-        depth = 0
-        for event in YAML(typ="rt").parse(text):
-            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-            line = f"{source}, line {event.start_mark.line + 1}" if "\n" in text else source
-            if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
-                raise UserError(f"{line}: anchors (&) and aliases (*) are not read; write the value out")
-            if getattr(event, "tag", None):
-                raise UserError(f"{line}: tags (!) are not read; write the plain value")
-            if depth > MAX_DEPTH:
-                raise UserError(f"{line}: nested more than {MAX_DEPTH} deep; write it flatter")
+        _check_bounds(text, source)
         return YAML(typ=kind).load(text)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -79,6 +71,26 @@ def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
         TypeError,
     ) as error:  # an impossible date, a number of thousands of digits
         raise UserError(f"{source}: a value cannot be read ({cut(str(error), 200)}); put text in quotes") from None
+
+
+def _check_bounds(text: str, source: str) -> None:
+    """Depth, tags, and aliases: one inside of what has an anchor itself could multiply without end."""
+    anchored: list[bool] = []  # of the collections that are open, the outermost first
+    aliases = 0
+    for event in YAML(typ="rt").parse(text):
+        line = f"{source}, line {event.start_mark.line + 1}" if "\n" in text else source
+        if isinstance(event, CollectionEndEvent):
+            anchored.pop()
+        elif isinstance(event, CollectionStartEvent):
+            anchored.append(event.anchor is not None)
+        elif isinstance(event, AliasEvent):
+            aliases += 1
+            if any(anchored) or aliases > MAX_ALIASES:
+                raise UserError(f"{line}: aliases (*) in what has an anchor (&), or too many; write the values out")
+        if getattr(event, "tag", None):
+            raise UserError(f"{line}: tags (!) are not read; write the plain value")
+        if len(anchored) > MAX_DEPTH:
+            raise UserError(f"{line}: nested more than {MAX_DEPTH} deep; write it flatter")
 
 
 def line_of(document: Any, location: Sequence[str]) -> int | None:

@@ -265,12 +265,14 @@ def test_what_is_merely_without_effect_is_allowed(tmp_path: Path, change: dict[s
 
 
 BOMB = "preset: &a0 [x, x]\n" + "".join(f"k{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+ITSELF = "pretrain: &a\n  search: *a\n"
 UNREADABLE = [
     ("preset: toy\npretrain:\n  steps: [1\nmodel: 2\n", "params.yaml, line 4: not valid YAML"),
     ("preset: toy\npretrain:\n\tsteps: 1\n", "params.yaml, line 3: not valid YAML"),
     ("preset: toy\nseeds: [0]\npreset: smoke\n", "params.yaml, line 3: not valid YAML"),
     ("- toy\n", "params.yaml: expected 'key: value' lines"),
-    (BOMB, "params.yaml, line 1: anchors (&) and aliases (*) are not read"),
+    (BOMB, "params.yaml, line 2: aliases (*) in what has an anchor (&), or too many"),
+    (ITSELF, "params.yaml, line 2: aliases (*) in what has an anchor (&), or too many"),
     (f"seeds: {'[' * 400}{']' * 400}\n", "params.yaml, line 1: nested more than 30 deep"),
     (f"pretrain:\n  steps: {'9' * 5000}\n", "params.yaml: a value cannot be read (Exceeds the limit"),
     ("pretrain:\n  masking: 2001-99-99\n", "params.yaml: a value cannot be read (month must be in 1..12)"),
@@ -384,7 +386,7 @@ def test_an_override_is_read_as_yaml(text: str, key: str, value: object) -> None
     assert type(parse_override(text)[1]) is type(value)
 
 
-@pytest.mark.parametrize("text", ["pretrain.steps", "", "=3", " =3", "a=[1", "a=b: c: d", "a=&x 1", f"a={'9' * 5000}"])
+@pytest.mark.parametrize("text", ["pretrain.steps", "", "=3", " =3", "a=[1", "a=b: c: d", "a=*x", f"a={'9' * 5000}"])
 def test_an_override_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--set") as caught:
         parse_override(text)
