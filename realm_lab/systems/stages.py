@@ -120,7 +120,7 @@ def _builder(context: Context, run: StageRun) -> ProcessBuilder:
     plan = context.plan
     job = {
         "params": context.params.model_dump(mode="json"),
-        "label": plan.label,
+        "system": plan.system,
         "seed": plan.seed,
         "root": str(context.root),
     }
