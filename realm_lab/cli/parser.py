@@ -125,7 +125,7 @@ def build_parser() -> argparse.ArgumentParser:
         verb.add_argument("-k", type=_positive, default=5, metavar="N", help="passages to show (default: 5)")
         verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
-    _add_index(add("index", _run_index, "build, list, verify, roll back and search the index of the knowledge corpus"))
+    _add_index(add("index", _run_index, "embed the knowledge corpus into the store; search, list, verify and prune it"))
 
     add_studies(add)
     _add_planner(add)
@@ -155,26 +155,15 @@ def _add_index(index: argparse.ArgumentParser) -> None:
             )
         return verb
 
-    build = add("build", "embed the knowledge corpus with a finished stage's embedder; resumes where it stopped", True)
-    build.add_argument(
-        "--shard", type=_part, default=(0, 1), metavar="I/N", help="write part I of N, from 0: for job arrays"
-    )
-    build.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32", help="on disk")
-    build.add_argument(
-        "--backend",
-        choices=["exact", "faiss_flat", "ivf_flat", "ivf_pq", "hnsw", "sq8"],
-        default="exact",
-        help="also build an approximate search index by FAISS, measured against exact search (default: exact, none)",
-    )
-    add("list", "show the generations: step, size, which is current, who uses it")
-    verify = add("verify", "read every byte of a generation, or of all, and compare it with its manifest")
-    verify.add_argument("name", nargs="?", metavar="NAME", help="as in index list (default: all)")
-    add("rollback", "search an earlier generation from now on").add_argument("name", metavar="NAME")
+    add("build", "embed the knowledge corpus with a finished stage's embedder, unless that is done; resumes", True)
+    add("list", "show what is embedded: corpus, embedder, size")
+    verify = add("verify", "read every byte of the embeddings and compare it with their manifest")
+    verify.add_argument("keys", nargs="*", metavar="KEY", help="as in index list (default: all)")
+    prune = add("prune", "delete embeddings; they are built again when they are needed")
+    prune.add_argument("--keep", nargs="*", default=[], metavar="KEY", help="as in index list (default: none)")
     search = add("search", "show the passages nearest to a question or a masked sentence", True)
     search.add_argument("text", help='for example "Who wrote Hamlet?"')
     search.add_argument("--count", type=_positive, default=5, metavar="N", help="passages to show (default: 5)")
-    search.add_argument("--approximate", action="store_true", help="search the generation's approximate index")
-    search.add_argument("--generation", metavar="NAME", help="as in index list (default: the current one)")
 
 
 def _add_planner(add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -222,13 +211,6 @@ def _positive(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
     return value
-
-
-def _part(text: str) -> tuple[int, int]:
-    number, slash, size = text.partition("/")
-    if not (slash and number.isdecimal() and size.isdecimal() and int(number) < int(size)):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a part such as 0/4, counted from 0")
-    return int(number), int(size)
 
 
 def _params(options: argparse.Namespace) -> Params:
@@ -337,18 +319,19 @@ def _run_index(options: argparse.Namespace) -> None:
     params = _params(options)
     from realm_lab.systems import index
 
-    seed = params.seeds[0] if options.seed is None else options.seed
-    context = index.open_context(params, options.root, seed, options.system)
-    if options.index_verb == "build":
-        index.build(context, options.stage, options.dtype, options.shard, options.backend)
-    elif options.index_verb == "list":
-        index.show(context)
+    if options.index_verb == "list":
+        index.show(options.root)
     elif options.index_verb == "verify":
-        index.verify(context, options.name)
-    elif options.index_verb == "rollback":
-        index.rollback(context, options.name)
+        index.verify(options.root, options.keys)
+    elif options.index_verb == "prune":
+        index.prune(options.root, options.keep)
     else:
-        index.search(context, options.stage, options.text, options.count, options.generation, options.approximate)
+        seed = params.seeds[0] if options.seed is None else options.seed
+        context = index.open_context(params, options.root, seed, options.system)
+        if options.index_verb == "build":
+            index.build(context, options.stage)
+        else:
+            index.search(context, options.stage, options.text, options.count)
 
 
 def _run_plan(options: argparse.Namespace) -> None:

@@ -475,12 +475,6 @@ class Params(Section):
             )
         if self.launch.micro_batch > self.pretrain.batch_size:
             raise ValueError("launch.micro_batch is larger than pretrain.batch_size; lower it, or set it to 0")
-        parts = self.pretrain.search.parts
-        if parts and self.model.projection_size % parts:
-            raise ValueError(
-                f"pretrain.search.parts: {parts} parts do not divide the {self.model.projection_size} numbers of "
-                "model.projection_size; choose a divisor, or 0"
-            )
         refresh, builder = self.pretrain.refresh, self.launch.builder
         if refresh.swap == "ready" and builder != "process":
             raise ValueError(

@@ -111,55 +111,48 @@ class Watch(Section):
         return self
 
 
+FAISS_OPTIONS = {
+    "exact": (),
+    "faiss_flat": ("overfetch",),
+    "ivf_flat": ("nlist", "nprobe", "overfetch"),
+    "ivf_pq": ("nlist", "nprobe", "M", "nbits", "overfetch"),
+    "hnsw": ("M", "efConstruction", "efSearch", "overfetch"),
+    "sq8": ("overfetch",),
+}
+
+
 class Search(Section):
     """How pre-training finds passages in the MIPS index. Fine-tuning, evaluation and the measures of staleness always
-    search exactly. The settings below count for the backends they name; 0 takes what suits the number of passages."""
+    search exactly."""
 
     backend: Literal["exact", "faiss_flat", "ivf_flat", "ivf_pq", "hnsw", "sq8"] = "exact"
     """Every passage (exact; FAISS Flat), or approximate search (Guu, section 3.3, names no method) by FAISS: inverted
     lists, these with product quantisation, a graph, or 8-bit numbers. It is built anew whenever a vector of the index
     has changed, and its recall@8 beside exact search is logged as search_recall_at_8: on 256 passages, moved by half
-    the spread of all of them."""
-    lists: NonNegative = 0
-    """Of ivf_flat and ivf_pq: inverted lists (clusters of passages); 0: 4 sqrt(passages), at least 39 passages each."""
-    probes: NonNegative = 0
-    """Of ivf_flat and ivf_pq: lists that a query looks into; 0: a sixteenth of them, 8 at least."""
-    parts: NonNegative = 0
-    """Of ivf_pq: parts that a vector is cut into, each with a code; 0: the most that divide it, up to a quarter of
-    model.projection_size."""
-    bits: Annotated[int, Field(ge=0, le=16)] = 0
-    """Of ivf_pq: bits of a part's code; 0: 8, fewer for few passages."""
-    links: NonNegative = 0
-    """Of hnsw: links of a passage to its neighbours; 0: 32."""
-    neighbours: NonNegative = 0
-    """Of hnsw: neighbours that are weighed for a query; 0: 128."""
-    overfetch: NonNegative = 0
-    """Of all but exact: passages taken from FAISS for each that is wanted; 0: 2, sq8 4, ivf_pq 16."""
-    rescore: bool = True
-    """Of all but exact: choose among what FAISS found by the true inner products; else by FAISS's own numbers."""
+    the spread of all of them. What it finds is scored by the true inner products."""
+    options: str = ""
+    """FAISS's options as NAME=NUMBER,...: nlist and nprobe of ivf_flat and ivf_pq, M and nbits of ivf_pq, M,
+    efConstruction and efSearch of hnsw; and overfetch, the passages taken from FAISS for each that is wanted. What is
+    not named suits the number of passages: nlist 4 sqrt(passages), nprobe a sixteenth of it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Search:
-        owners = {
-            "lists": ("ivf_flat", "ivf_pq"),
-            "probes": ("ivf_flat", "ivf_pq"),
-            "parts": ("ivf_pq",),
-            "bits": ("ivf_pq",),
-            "links": ("hnsw",),
-            "neighbours": ("hnsw",),
-        }
-        for name, backends in owners.items():
-            if getattr(self, name) and self.backend not in backends:
-                raise ValueError(
-                    f"{name} is a setting of {' and '.join(backends)}, not of backend: {self.backend}; set it to 0"
-                )
-        if self.backend == "exact" and self.overfetch:
-            raise ValueError("overfetch takes more from FAISS, which backend: exact does not ask; set it to 0")
-        if self.backend == "exact" and not self.rescore:
-            raise ValueError("rescore: false keeps the scores of FAISS, which backend: exact does not ask; set true")
-        if self.lists and self.probes > self.lists:
-            raise ValueError(f"probes {self.probes} is more than lists {self.lists}; lower it")
+        self.faiss_options()
         return self
+
+    def faiss_options(self) -> dict[str, int]:
+        """The options by name."""
+        known = FAISS_OPTIONS[self.backend]
+        options: dict[str, int] = {}
+        for part in self.options.replace(" ", "").split(",") if self.options.strip() else ():
+            name, _, number = part.partition("=")
+            if name not in known:
+                choice = f"choose {', '.join(known)}" if known else "leave options empty"
+                raise ValueError(f"options: backend: {self.backend} has no option {name!r}; {choice}")
+            if not number.isdecimal() or int(number) < 1 or name in options:
+                raise ValueError(f"options: {part!r} is not NAME=NUMBER with a number from 1, each name once")
+            options[name] = int(number)
+        return options
 
 
 class Refresh(Section):

@@ -145,16 +145,11 @@ REFRESHES: list[Any] = [
 ]
 # Of the search of the index.
 SEARCHES: list[Any] = [
-    ({"lists": 3}, "lists is a setting of ivf_flat and ivf_pq, not of backend: exact", "set it to 0"),
-    ({"backend": "hnsw", "probes": 3}, "probes is a setting of ivf_flat and ivf_pq, not of backend: hnsw", "to 0"),
-    ({"backend": "ivf_flat", "parts": 2}, "parts is a setting of ivf_pq, not", "set it to 0"),
-    ({"backend": "sq8", "bits": 2}, "bits is a setting of ivf_pq, not", "set it to 0"),
-    ({"backend": "faiss_flat", "links": 2}, "links is a setting of hnsw, not", "set it to 0"),
-    ({"backend": "ivf_pq", "neighbours": 2}, "neighbours is a setting of hnsw, not", "set it to 0"),
-    ({"overfetch": 2}, "overfetch takes more from FAISS", "set it to 0"),
-    ({"rescore": False}, "rescore: false keeps the scores of FAISS", "set true"),
-    ({"backend": "ivf_pq", "lists": 4, "probes": 5}, "probes 5 is more than lists 4", "lower it"),
-    ({"backend": "ivf_pq", "parts": 7}, "pretrain.search.parts: 7 parts do not divide the 64 numbers", "divisor, or 0"),
+    ({"options": "nlist=3"}, "options: backend: exact has no option 'nlist'", "leave options empty"),
+    ({"backend": "hnsw", "options": "nprobe=3"}, "hnsw has no option 'nprobe'", "choose M, efConstruction, efSearch"),
+    ({"backend": "ivf_flat", "options": "nlist=0"}, "'nlist=0' is not NAME=NUMBER", "from 1"),
+    ({"backend": "sq8", "options": "overfetch"}, "'overfetch' is not NAME=NUMBER", "from 1"),
+    ({"backend": "ivf_pq", "options": "M=2, M=4"}, "'M=4' is not NAME=NUMBER", "each name once"),
 ]
 # Parameters that contradict each other, laid over the toy preset: what the message names, and its remedy.
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
