@@ -89,9 +89,6 @@ def build_parser() -> argparse.ArgumentParser:
             verb.set_defaults(run=_run_evaluate)
             add_evaluation(verb)
 
-    summary = "train a tagger of salient spans from CoNLL files (tagger.train) and measure it beside the rule tagger"
-    _add_parameters(add("train-tagger", _run_train_tagger, summary))
-
     report = add(
         "report", _run_report, "write the reports of the runs that are here, and the page of all, reports/index.html"
     )
@@ -234,16 +231,11 @@ def _run_prepare(options: argparse.Namespace) -> int | None:
         _run_stage(options)
         return None
     from realm_lab.corpus.readers import count_input
-    from realm_lab.corpus.text_files import DEFAULT_LIMITS, Limits
 
-    limits = DEFAULT_LIMITS
-    if options.params or options.preset or options.overrides:  # else the start need not wait for them
-        files = _params(options).corpus.files
-        limits = Limits(files.max_line_mb, files.max_expansion)
     counted, code = [], 0
     for name in options.count:
         try:
-            counted.append(count_input(name, limits))
+            counted.append(count_input(name))
         except UserError as error:
             code = _fail(options, EXIT_USER_ERROR, f"error: {_one_line(error)}")
             continue
@@ -257,13 +249,6 @@ def _run_prepare(options: argparse.Namespace) -> int | None:
 def _run_evaluate(options: argparse.Namespace) -> None:
     if not evaluate_other(options, _params):
         _run_stage(options)
-
-
-def _run_train_tagger(options: argparse.Namespace) -> None:
-    params = _params(options)
-    from realm_lab.systems.train_tagger import train_tagger
-
-    train_tagger(params, options.root)
 
 
 def _run_report(options: argparse.Namespace) -> None:

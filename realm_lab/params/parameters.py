@@ -3,7 +3,7 @@
 Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
 fine-tuning), "code" is the code released with REALM, for what the papers leave open. Where paper and code differ, both
 are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file and
-parameter_sections.py, which holds the sections Search, Refresh, Watch, Optimiser and TaggerTraining.
+sections.py, which holds the sections Search, Refresh, Watch and Optimiser.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from realm_lab.params.sections import (
     Refresh,
     Search,
     Section,
-    TaggerTraining,
     Watch,
     neutral,
 )
@@ -73,18 +72,13 @@ class Files(Section):
     """`orqa`: the questions of questions_train whose text has hash 0 modulo 10 are the development questions and not
     trained on (code: create_data_splits, for all three data sets)."""
     tagger_model: str | None = None
-    """Of `tagger: model`: a Hugging Face token-classification folder, such as `realm-lab train-tagger` makes."""
+    """Of `tagger: model`: a Hugging Face token-classification folder; docs/data.md says how to make one."""
     max_articles: Positive | None = None
     """Read only so many articles; empty: all."""
     max_train_questions: Positive | None = None
     """Keep only so many training questions; empty: all."""
     max_test_questions: Positive | None = None
     """Keep only so many test questions; empty: all."""
-    max_line_mb: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Refuse a longer line, member of a JSON array or field of a table, in megabytes."""
-    max_expansion: Annotated[int, Field(ge=1)] = 200
-    """Refuse a file that decompresses to more than so many times its size (text: under 30)."""
-
     drop_pages: list[Literal["list", "index", "outline", "disambiguation"]] = [
         "list",
         "index",
@@ -93,8 +87,6 @@ class Files(Section):
     ]
     """Kinds of pages to leave out, by their titles: "List of ...", "Index of ...", "Outline of ...",
     "... (disambiguation)" (code, of ORQA)."""
-    drop_duplicate_passages: bool = True
-    """Of passages with the same title and text keep the first; questions of another are given that one as gold."""
 
     @model_validator(mode="after")
     def _one_dev_set(self) -> Files:
@@ -456,7 +448,6 @@ class Params(Section):
     pretrain: Pretrain = Pretrain()
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
-    tagger: TaggerTraining = TaggerTraining()
     launch: Launch = Launch()
 
     @model_validator(mode="after")

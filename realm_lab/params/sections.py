@@ -253,39 +253,3 @@ class Optimiser(Section):
     """BERT's."""
     bias_correction: bool = False
     """Adam's correction of both moments, felt in the first steps: BERT's optimiser has none."""
-
-
-class TaggerTraining(Section):
-    """`realm-lab train-tagger`: a tagger of salient spans (section 3.4: BERT, fine-tuned on CoNLL-2003). No run depends
-    on this section; a run names the finished folder in corpus.files.tagger_model."""
-
-    train: list[str] = []
-    """CoNLL files to train on."""
-    dev: list[str] = []
-    """CoNLL files measured while it trains; nothing is chosen by them."""
-    test: list[str] = []
-    """CoNLL files measured at the end, beside the rule tagger."""
-    held_out: Annotated[float, Field(ge=0.0, le=0.9)] = 0.0
-    """Share of the documents of each training file, its last ones, that go to the test (sentences where a file marks no
-    documents)."""
-    labels: Literal["conll", "keep"] = "conll"
-    """Labels as PER, LOC, ORG and MISC (CoNLL-2003), or as the files have them."""
-    checkpoint: str | None = None
-    """BERT-style folder to start from (Guu: BERT); empty: from scratch, with the sizes of `model`."""
-    output: str = "models/tagger"
-    """Folder to write, in the layout of Hugging Face's BertForTokenClassification."""
-    epochs: Positive = 4
-    """Times that the sentences are gone through (Devlin et al. 2019: 2 to 4)."""
-    steps: NonNegative = 0
-    """Optimiser steps; 0: as many as the epochs have."""
-    batch_size: Positive = 32
-    """Sentences a step (Devlin et al. 2019: 16 or 32)."""
-    max_length: Annotated[int, Field(ge=8, le=512)] = 128
-    """Wordpieces of a training example, specials included; longer sentences are cut into several."""
-    dropout: Dropout = 0.1
-    """Of hidden states and attention weights, while training (BERT)."""
-    evaluation_interval_steps: Positive = 100
-    """Steps between two measurements on dev."""
-    seed: NonNegative = 0
-    """Of the classifier's first weights, the order of the sentences and dropout."""
-    optimiser: Optimiser = Optimiser(learning_rate=5e-5, warmup_steps=50)
