@@ -13,16 +13,19 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from realm_lab.params.sections import (
+    OBSERVES,
     Candidates,
     Dropout,
     Fraction,
     NonNegative,
     Optimiser,
     Positive,
+    Processes,
     Refresh,
     Search,
     Section,
     Watch,
+    neutral,
 )
 
 
@@ -37,7 +40,7 @@ class ToyWorld(Section):
     """Throw-away articles from which the reader learns to copy in its warm start."""
     changed_fraction: Fraction = 0.5
     """Share of the facts that the second edition of the corpus changes (Guu, Table 4)."""
-    restate_facts: bool = False
+    restate_facts: Annotated[bool, neutral(False)] = False
     """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
     exists outside the passage that a query comes from."""
     world_seed: NonNegative | None = None
@@ -281,6 +284,10 @@ class Pretrain(Section):
     retriever: Optimiser = Optimiser()
     watch: Watch = Watch()
 
+    def observing(self) -> set[str]:
+        """The early warnings are part of the training where they stop it or decide when the retriever begins."""
+        return set() if self.hold_retriever_until_useful or self.watch.stop else {"watch"}
+
     @model_validator(mode="after")
     def _consistent(self) -> Pretrain:
         if self.null_document != "off" and self.candidates < 2:
@@ -384,7 +391,7 @@ class Evaluate(Section):
     """Held-out sentences for utility and likelihood."""
     questions: Positive | None = None
     """Questions to measure on; empty: all."""
-    explorer_examples: NonNegative = 12
+    explorer_examples: Annotated[NonNegative, OBSERVES] = 12
     """Worked examples in the report."""
 
 
@@ -393,9 +400,9 @@ class Launch(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` is a GPU where there is one."""
-    processes: NonNegative = 0
+    processes: Processes = 0
     """Runs side by side; 0: one a core, or one on a GPU."""
-    threads: NonNegative = 0
+    threads: Processes = 0
     """Cores of a run; 0: an equal share. Set 1 on a machine that does other work."""
     builder: Literal["inline", "process"] = "inline"
     """Who embeds the passages of a refresh during pre-training: the trainer itself, or a process beside it, with the
@@ -459,12 +466,6 @@ class Params(Section):
             )
         if self.launch.micro_batch > self.pretrain.batch_size:
             raise ValueError("launch.micro_batch is larger than pretrain.batch_size; lower it, or set it to 0")
-        parts = self.pretrain.search.parts
-        if parts and self.model.projection_size % parts:
-            raise ValueError(
-                f"pretrain.search.parts: {parts} parts do not divide the {self.model.projection_size} numbers of "
-                "model.projection_size; choose a divisor, or 0"
-            )
         refresh, builder = self.pretrain.refresh, self.launch.builder
         if refresh.swap == "ready" and builder != "process":
             raise ValueError(

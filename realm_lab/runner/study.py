@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from realm_lab.errors import UserError
-from realm_lab.params.load import PRESETS, line_of, parameter_names, read_yaml
+from realm_lab.params.load import PRESETS, parameter_names
+from realm_lab.params.yaml_file import line_of, read_yaml
 
 LAUNCHERS = ("inline", "local", "slurm")  # as launchers.py, which stands above this file
 # What a run is measured by, as the results of a study name it.
@@ -67,7 +68,7 @@ class CellEntry(Part):
 
     title: str = ""
     """What tables and figures call it; empty: what it changes, as `parameter = value`."""
-    arm: Literal["realm", "warm_start"] = "realm"
+    system: Literal["realm", "warm_start"] = "realm"
     """`warm_start` leaves REALM pre-training out."""
     set: dict[str, Any] = {}
     """Parameters that this cell changes: dotted names, or sections within sections."""

@@ -101,7 +101,7 @@ def serve(job: dict[str, Any]) -> None:
     """Do a job as the supervisor describes it."""
     params = Params(**job["params"])
     torch.set_num_threads(job["threads"])  # as the trainer's, so that the numbers are the same
-    context = Context(params, plan_run(params, job["label"], job["seed"]), Path(job["root"]))
+    context = Context(params, plan_run(params, job["system"], job["seed"]), Path(job["root"]))
     RequestedBuilds(context, Path(job["folder"])).serve()
 
 

@@ -21,7 +21,7 @@ from realm_lab.models.export import write_embedder, write_reader
 from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.backends import faiss_settings
+from realm_lab.retrieval.faiss_backends import faiss_settings
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.systems.context import Context
 from realm_lab.systems.initial import initial_state
@@ -120,7 +120,7 @@ def _builder(context: Context, run: StageRun) -> ProcessBuilder:
     plan = context.plan
     job = {
         "params": context.params.model_dump(mode="json"),
-        "label": plan.label,
+        "system": plan.system,
         "seed": plan.seed,
         "root": str(context.root),
     }

@@ -76,7 +76,7 @@ def request_name(step: int) -> str:
 class ProcessBuilder:
     """A builder (training/builders.py) that is another process. Of several ranks the first one supervises it.
 
-    `job` says to the process which run this is: params, label, seed, root.
+    `job` says to the process which run this is: params, system, seed, root.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Run folders: runs/<label>-s<seed>-<key>/run.json and the stages they share, runs/stages/<stage>-<key>/.
+"""Run folders: runs/<system>-s<seed>-<key>/run.json and the stages they share, runs/stages/<stage>-<key>/.
 
 These files are the truth about what ran; reports and MLflow only read them.
 """
@@ -15,14 +15,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import psutil
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from realm_lab.core.files import atomic_write, canonical_json, read_json, write_json
+from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.tracking.environment import describe
 from realm_lab.tracking.metric_log import MetricLog
@@ -31,7 +32,6 @@ from realm_lab.tracking.run_lease import is_silent
 State = Literal["PENDING", "RUNNING", "PREEMPTED", "COMPLETE", "FAILED"]
 KEY_LENGTH = 12
 HEARTBEAT_INTERVAL_SECONDS = 2.0
-Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class StageRun:
     def status(self) -> Status:
         """What status.json says; PENDING when there is none."""
         path = self.path / "status.json"
-        return _validated(STATUS, read_json(path), path) if path.exists() else Status()
+        return read_record(path, STATUS) if path.exists() else Status()
 
     def is_complete(self) -> bool:
         """True once `finish` has been reached."""
@@ -199,11 +199,11 @@ class StageRun:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """run.json: one arm with its parameters at one seed. `stages` maps stage -> folder relative to runs/, in order."""
+    """run.json: one system with its parameters at one seed. `stages`: stage -> folder relative to runs/, in order."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    label: str
+    system: str
     seed: int
     run_key: str
     cell_key: str
@@ -216,7 +216,7 @@ class RunRecord:
     @property
     def name(self) -> str:
         """The folder's name under runs/."""
-        return f"{self.label}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
+        return f"{self.system}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
 
 
 RUN_RECORD = TypeAdapter(RunRecord)
@@ -226,17 +226,17 @@ def write_run_record(runs: Path, record: RunRecord) -> Path:
     """Write runs/<name>/run.json and return its path; the same content again changes nothing.
 
     Raises:
-        UserError: a label that is no folder name, or other content under the same name.
+        UserError: a system that is no folder name, or other content under the same name.
     """
-    if not re.fullmatch(r"\w[\w.=,+-]*", record.label):
-        raise UserError(f"label '{record.label}': use letters, digits and . _ = , + - only (it names a folder)")
+    if not re.fullmatch(r"\w[\w.=,+-]*", record.system):
+        raise UserError(f"system '{record.system}': use letters, digits and . _ = , + - only (it names a folder)")
     path = Path(runs) / record.name / "run.json"
     plain = json.loads(canonical_json(asdict(record)))
     if path.exists():
         found = read_json(path)
         if found != plain:
             changed = sorted(key for key in {*found, *plain} if found.get(key) != plain.get(key))
-            raise UserError(f"{path}: another run has this name (different: {', '.join(changed)}); change the label")
+            raise UserError(f"{path}: another run has this name (different: {', '.join(changed)}); change the system")
     else:
         write_json(path, asdict(record))
     return path
@@ -244,7 +244,7 @@ def write_run_record(runs: Path, record: RunRecord) -> Path:
 
 def read_run_record(path: Path) -> RunRecord:
     """One run.json; a broken one is a UserError that names file and field."""
-    record = _validated(RUN_RECORD, read_json(path), path)
+    record = read_record(path, RUN_RECORD)
     if path.parent.name != record.name:
         raise UserError(f"{path}: the record is of {record.name}; rename the folder back, or delete the copy")
     return record
@@ -256,9 +256,9 @@ def run_record_paths(runs: Path) -> list[Path]:
 
 
 def read_run_records(runs: Path) -> list[RunRecord]:
-    """All records, sorted by label and seed; a broken run.json is a UserError that names the file."""
+    """All records, sorted by system and seed; a broken run.json is a UserError that names the file."""
     records = [read_run_record(path) for path in run_record_paths(runs)]
-    return sorted(records, key=lambda record: (record.label, record.seed, record.run_key))
+    return sorted(records, key=lambda record: (record.system, record.seed, record.run_key))
 
 
 def stage_of(runs: Path, record: RunRecord, stage: str) -> StageRun | None:
@@ -303,15 +303,6 @@ def stage_statuses(runs: Path, record: RunRecord) -> dict[str, Status]:
             status = replace(status, state="FAILED", error=f"lost (process {status.pid} on {status.host} is silent)")
         statuses[stage] = status
     return statuses
-
-
-def _validated(adapter: TypeAdapter[Record], value: Any, path: Path) -> Record:
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"]) or "the whole file"
-        raise UserError(f"{path}: {field}: {problem['msg']}; repair or delete the file") from None
 
 
 def _read_config(path: Path) -> dict[str, Any]:

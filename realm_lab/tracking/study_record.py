@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from realm_lab.core.files import read_json, write_json
+from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.tracking.run_dir import RunRecord, read_run_record
 
@@ -22,16 +23,16 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class StudyCell:
-    """One arm of a study. `changes`: what it changes in the baseline's parameters, dotted name -> value.
+    """One cell of a study. `changes`: what it changes in the baseline's parameters, dotted name -> value.
 
-    `arm` is realm, or warm_start where REALM pre-training is left out.
+    `system` is realm, or warm_start where REALM pre-training is left out.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
     title: str
-    arm: str
+    system: str
     changes: dict[str, Any]
     paper: str | None = None  # the entry of the registry of published numbers that this cell corresponds to
 
@@ -117,7 +118,7 @@ class StudyRecord:
         if self.tuning is None:
             return self
         tuned = [
-            StudyCell(cell.name, cell.title, self.cell(cell.of).arm, self.cell(cell.of).changes)
+            StudyCell(cell.name, cell.title, self.cell(cell.of).system, self.cell(cell.of).changes)
             for cell in self.tuning.cells
         ]
         return replace(self, cells=(*self.cells, *tuned), runs=(*self.runs, *self.tuning.runs), tuning=None)
@@ -167,13 +168,7 @@ def write_study_record(runs: Path, record: StudyRecord) -> Path:
 
 def read_study_record(path: Path) -> StudyRecord:
     """One study.json; a broken one is a UserError that names file and field."""
-    found = read_json(path)
-    try:
-        record = STUDY_RECORD.validate_python(found)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"]) or "the whole file"
-        raise UserError(f"{path}: {where}: {problem['msg']}; delete the file and plan the study again") from None
+    record = read_record(path, STUDY_RECORD, "delete the file and plan the study again")
     if path.parent.name != record.name:
         raise UserError(f"{path}: the record is of study {record.name}; rename the folder back, or delete the copy")
     return record
