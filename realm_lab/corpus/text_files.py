@@ -28,7 +28,7 @@ MAX_EXPANSION = 200  # times the compressed size; text of any language stays und
 MEGABYTE = 1 << 20
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
 _ZSTANDARD = ("compression.zstd", "backports.zstd")
-_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
+_BROKEN: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class Source(NamedTuple):
@@ -143,7 +143,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
         raise UserError(f"{path}: no such file; check the path in params.yaml") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; name the files in it") from None
-    except (*_BROKEN, *_zstandard_errors()) as error:
+    except _broken() as error:
         raise UserError(f"{path}: cut off or damaged ({error}); fetch it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}); check the file") from None
@@ -179,10 +179,9 @@ def _decompressed(file: IO[bytes], suffix: str, path: Path) -> Any:
     return _zstandard(path).open(file)
 
 
-def _zstandard_errors() -> tuple[type[Exception], ...]:
-    """What a damaged .zst raises, where the module that reads it has been imported."""
-    modules = [sys.modules[name] for name in _ZSTANDARD if sys.modules.get(name)]
-    return tuple(module.ZstdError for module in modules)
+def _broken() -> tuple[type[Exception], ...]:
+    """What damaged files raise; of .zst where the module that reads it has been imported."""
+    return _BROKEN + tuple(sys.modules[name].ZstdError for name in _ZSTANDARD if sys.modules.get(name))
 
 
 def _zstandard(path: Path) -> Any:
