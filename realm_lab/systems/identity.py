@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab import ENGINE_VERSION
+from realm_lab.core.extensions import own_source
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.errors import UserError
@@ -109,6 +110,12 @@ def _by_content(params: Params, label: str) -> dict[str, Any]:
     source = scheme_source(params.pretrain.masking) if label == "realm" else None
     if source is not None:
         values["pretrain"]["masking"] = {"name": params.pretrain.masking, "source": digest_file(source)}
+    policy = own_source("pretrain.refresh.policy", params.pretrain.refresh.policy) if label == "realm" else None
+    if policy is not None:
+        values["pretrain"]["refresh"]["policy"] = {
+            "name": params.pretrain.refresh.policy,
+            "source": digest_file(policy),
+        }
     return values
 
 

@@ -87,7 +87,7 @@ def test_a_generation_is_built_listed_and_searched(
     tokens = index._tokens(context.tokenizer, context.special.mask, "Who is [MASK] ?")
     assert (tokens == context.special.mask).sum() == 1
     query_BD = retriever.embed_queries([tokens])
-    rows_BK = retriever.find(query_BD, 3, null=False)
+    rows_BK = retriever.find(query_BD, 3)
     scores_BK = retriever.score(query_BD, rows_BK)
     assert [rank for rank, _ in ranked] == ["1", "2", "3"]
     np.testing.assert_allclose([float(score) for _, score in ranked], scores_BK[0].tolist(), atol=1e-3)
