@@ -20,10 +20,10 @@ PACKAGE = REPOSITORY / "realm_lab"
 
 # From the bottom: a room may import those before it.
 ROOMS = (
-    "errors core params tracking corpus masking models retrieval evaluation training reporting systems runner planner "
-    "cli __main__"
+    "errors core params metrics tracking corpus masking models retrieval evaluation training reporting systems runner "
+    "planner cli __main__"
 ).split()
-TORCH_FREE = ("errors", "params", "tracking", "corpus", "reporting", "cli")
+TORCH_FREE = ("errors", "params", "metrics", "tracking", "corpus", "reporting", "cli")
 ONLY_DOOR = {
     "mlflow": "realm_lab.tracking.mlflow_store",
     "matplotlib": "realm_lab.reporting.figures",
@@ -168,7 +168,11 @@ def loaded_after_importing(modules: list[str]) -> set[str]:
 
 
 def test_reports_and_tracking_start_without_torch() -> None:
-    modules = [*modules_of("errors", "params", "tracking", "reporting"), "realm_lab.systems.identity"]
+    modules = [
+        *modules_of("errors", "params", "tracking", "reporting"),
+        "realm_lab.systems.identity",
+        "realm_lab.systems.realm",
+    ]
     assert not {"torch", "faiss"} & loaded_after_importing(modules)
 
 

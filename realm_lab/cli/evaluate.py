@@ -60,7 +60,7 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     )
     edition.add_argument("--name", help="of this experiment: runs/RUN/editions/NAME (default: of the first file)")
     edition.add_argument("--seed", type=int, metavar="N", help="of the run to ask (default: the first of seeds)")
-    edition.add_argument("--label", default="realm", help="of the run to ask: realm or warm_start (default: realm)")
+    edition.add_argument("--system", default="realm", help="of the run to ask: realm or warm_start (default: realm)")
 
     evaluate.add_argument(
         "--questions",
@@ -97,7 +97,7 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
             clozes=dict(options.cloze),
             name=options.name,
         )
-        editions.evaluate_editions(params, options.root, seed, options.label, request, options.json)
+        editions.evaluate_editions(params, options.root, seed, options.system, request, options.json)
         return True
     for name in ("questions", "out", "corpus_old", "cloze", "name", "json"):
         if getattr(options, name):

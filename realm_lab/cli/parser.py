@@ -121,7 +121,7 @@ def build_parser() -> argparse.ArgumentParser:
     for verb in (ask, fill):
         _add_parameters(verb)
         verb.add_argument("--seed", type=int, metavar="N", help="of the run to ask (default: the first of seeds)")
-        verb.add_argument("--label", default="realm", help="of the run to ask: realm or warm_start (default: realm)")
+        verb.add_argument("--system", default="realm", help="of the run to ask: realm or warm_start (default: realm)")
         verb.add_argument("-k", type=_positive, default=5, metavar="N", help="passages to show (default: 5)")
         verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
@@ -146,7 +146,7 @@ def _add_index(index: argparse.ArgumentParser) -> None:
         verb.add_argument("--root", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="project folder")
         _add_parameters(verb)
         verb.add_argument("--seed", type=int, metavar="N", help="of the run whose index is meant (default: the first)")
-        verb.add_argument("--label", default="realm", help="of that run: realm or warm_start (default: realm)")
+        verb.add_argument("--system", default="realm", help="of that run: realm or warm_start (default: realm)")
         if stage:
             verb.add_argument(
                 "--stage",
@@ -322,7 +322,7 @@ def _run_ask(options: argparse.Namespace) -> None:
 
     seed = params.seeds[0] if options.seed is None else options.seed
     asked = {"k": options.k, "as_json": options.json, "retriever_name": options.retriever}
-    ask.ask(options.question, params, options.root, seed, options.label, **asked)
+    ask.ask(options.question, params, options.root, seed, options.system, **asked)
 
 
 def _run_fill(options: argparse.Namespace) -> None:
@@ -330,7 +330,7 @@ def _run_fill(options: argparse.Namespace) -> None:
     from realm_lab.systems import ask
 
     seed = params.seeds[0] if options.seed is None else options.seed
-    ask.fill(options.sentence, params, options.root, seed, options.label, k=options.k, as_json=options.json)
+    ask.fill(options.sentence, params, options.root, seed, options.system, k=options.k, as_json=options.json)
 
 
 def _run_index(options: argparse.Namespace) -> None:
@@ -338,7 +338,7 @@ def _run_index(options: argparse.Namespace) -> None:
     from realm_lab.systems import index
 
     seed = params.seeds[0] if options.seed is None else options.seed
-    context = index.open_context(params, options.root, seed, options.label)
+    context = index.open_context(params, options.root, seed, options.system)
     if options.index_verb == "build":
         index.build(context, options.stage, options.dtype, options.shard, options.backend)
     elif options.index_verb == "list":

@@ -76,7 +76,7 @@ def _seeds_differ(runs: list[Run]) -> bool:
     known = [frozenset(flat_parameters(run.record.params)) for run in runs]
     if len(set(known)) < 2:  # recorded by one version: the keys see more, such as the content of a checkpoint
         return True
-    parts = [(_parameters(run), run.record.label, run.record.engine_version) for run in runs]
+    parts = [(_parameters(run), run.record.system, run.record.engine_version) for run in runs]
     return any(part != parts[0] for part in parts)
 
 

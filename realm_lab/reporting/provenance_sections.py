@@ -19,7 +19,7 @@ HEADING_CHARACTERS = 300
 
 
 def coverage_section(collection: Collection, unfair: list[str]) -> Section:
-    """States, identity and wall-clock of every run, what the parameters change, and what is `unfair` between arms."""
+    """States, identity and wall-clock of every run, what the parameters change, what is `unfair` between systems."""
     blocks: list[Block] = []
     if not collection.runs:
         return Section("coverage", "Coverage and provenance", [Text("There is no run record.", missing=True)])
@@ -36,7 +36,7 @@ def coverage_section(collection: Collection, unfair: list[str]) -> Section:
 
 
 def mismatches(collection: Collection) -> list[str]:
-    """Differences that would make a comparison unfair: corpus or engine between arms, parameters between seeds."""
+    """Differences that would make a comparison unfair: corpus or engine between systems, parameters between seeds."""
     found = []
     engines = {run.record.engine_version for run in collection.runs}
     if len(engines) > 1:
@@ -44,7 +44,7 @@ def mismatches(collection: Collection) -> list[str]:
     for seed in collection.seeds:
         digests = {run.record.inputs.get("corpus") for run in collection.runs if run.record.seed == seed}
         if len(digests) > 1:
-            found.append(f"Seed {seed}: the arms were run on different corpora.")
+            found.append(f"Seed {seed}: the systems were run on different corpora.")
     for label in collection.labels:
         if len({run.record.cell_key for run in collection.of(label)}) > 1:
             found.append(f"{label}: the seeds differ in more than the seed (different cell keys).")

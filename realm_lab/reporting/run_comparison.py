@@ -142,8 +142,8 @@ class RunComparison:
     def changes(self) -> dict[str, list[Any]]:
         """Dotted parameter -> its value on each side, for those that differ; None where a side does not have it."""
         flats = [flat_parameters(part.collection.runs[0].record.params) for part in self.parts]
-        arms = [part.collection.runs[0].record.label for part in self.parts]
-        found: dict[str, list[Any]] = {"(arm)": list(arms)} if len(set(arms)) > 1 else {}
+        systems = [part.collection.runs[0].record.system for part in self.parts]
+        found: dict[str, list[Any]] = {"(system)": list(systems)} if len(set(systems)) > 1 else {}
         for key in sorted(set().union(*flats)):
             values = [flat.get(key) for flat in flats]
             if any(value != values[0] for value in values):

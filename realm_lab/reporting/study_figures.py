@@ -52,7 +52,7 @@ def utility_by_masking(study: StudyRecord, points: pd.DataFrame, seeds: str) -> 
     """The paper's Figure 4, for a study with a cell that changes the masking scheme; None for any other."""
     if not any("pretrain.masking" in cell.changes for cell in study.cells):
         return None
-    cells = [cell for cell in study.cells if cell.arm != "warm_start" and cell.changes.keys() <= MASKING]
+    cells = [cell for cell in study.cells if cell.system != "warm_start" and cell.changes.keys() <= MASKING]
     cells.sort(key=lambda cell: cell.name != study.baseline)
     return bands_figure(
         "utility_by_masking",

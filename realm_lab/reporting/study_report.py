@@ -77,7 +77,7 @@ def build(contents: StudyContents) -> Document:
 def _worked(contents: StudyContents, examples: list[dict[str, Any]]) -> list[Block]:
     """The paper's Table 3, of the baseline cell, beside a warm start."""
     study = contents.study
-    warm = next((cell.name for cell in study.cells if cell.arm == "warm_start" and not cell.changes), None)
+    warm = next((cell.name for cell in study.cells if cell.system == "warm_start" and not cell.changes), None)
     return table_3(examples, study.baseline, study.cell(study.baseline).title, warm)
 
 

@@ -185,7 +185,7 @@ def changes_table(study: StudyRecord) -> Block:
     rows = []
     for cell in study.cells:
         parts = [f"{key} = {value}" for key, value in cell.changes.items()]
-        if cell.arm != base.arm:
-            parts.append("no REALM pre-training" if cell.arm == "warm_start" else "with REALM pre-training")
+        if cell.system != base.system:
+            parts.append("no REALM pre-training" if cell.system == "warm_start" else "with REALM pre-training")
         rows.append({"cell": cell.name, "title": cell.title, "changes": "; ".join(parts) or "nothing: the baseline"})
     return Table("Against the baseline's parameters.", pd.DataFrame(rows))

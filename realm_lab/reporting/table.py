@@ -140,7 +140,7 @@ def collect_design(
             continue
         try:
             record = read_run_record(path)
-            found.append(_read_run(runs_folder, record, cells.get(name, record.label), problems))
+            found.append(_read_run(runs_folder, record, cells.get(name, record.system), problems))
         except (UserError, OSError) as error:
             problems.append(_relative(error, runs_folder))
     baseline = design.baseline if design else None

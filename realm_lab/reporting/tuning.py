@@ -71,9 +71,9 @@ def tune(
         points: their curves (`curves_table`).
         scores: for each question.
     """
-    grid = [_grid_row(cell, tuning, collection, points) for cell in study.cells if cell.arm != "warm_start"]
+    grid = [_grid_row(cell, tuning, collection, points) for cell in study.cells if cell.system != "warm_start"]
     chosen = {row.cell.name: tuning.values[row.chosen] for row in grid if row.chosen is not None}
-    names = {cell.name: cell.name for cell in study.cells if cell.arm == "warm_start"}
+    names = {cell.name: cell.name for cell in study.cells if cell.system == "warm_start"}
     names |= {cell: tuning.name_at(cell, value) for cell, value in chosen.items()}
     view = _view(study, tuning, names)
     if study.baseline not in names:
@@ -117,7 +117,7 @@ def tuned_blocks(tuned: Tuned, tables: list[Block]) -> list[Block]:
     """The grid, then `tables` of the comparison at the best values, then what changes."""
     tuning = tuned.tuning
     values = " and ".join(show(value) for value in tuning.values)
-    left = [cell.title for cell in tuned.study.cells if cell.arm == "warm_start"]
+    left = [cell.title for cell in tuned.study.cells if cell.system == "warm_start"]
     what = CURVES.get(tuning.by, tuning.by)
     text = (
         f"Every cell that pre-trains was run at {tuning.parameter} = {values} with {_seeds(tuning)}: the same budget "

@@ -32,7 +32,7 @@ def stage_run(task: Task, stage: str, root: Path) -> StageRun:
 
 def is_done(task: Task, root: Path) -> bool:
     """All stages are complete; the corpus is so where studies keep it."""
-    plan, states = Plan(task.label, task.seed, task.keys.get("prepare", ""), task.keys), StageStates(root)
+    plan, states = Plan(task.system, task.seed, task.keys.get("prepare", ""), task.keys), StageStates(root)
     return all(states.stage(plan, stage).state == "COMPLETE" for stage in task.stages)
 
 

@@ -16,7 +16,7 @@ Place = tuple[str | int, ...]
 
 
 class Cell(NamedTuple):
-    """One arm of a study: what every one of its runs has in common.
+    """One cell of a study: what every one of its runs has in common.
 
     `overrides` is what it sets over params.yaml, dotted name -> value, the study's own `set` included. `changes` is
     what differs from the baseline: here of the overrides, in a plan of the resolved parameters. A cell `from_axes` that
@@ -25,7 +25,7 @@ class Cell(NamedTuple):
 
     name: str
     title: str
-    arm: str
+    system: str
     overrides: dict[str, Any]
     changes: dict[str, Any]
     paper: str | None = None
@@ -120,9 +120,9 @@ def _baseline(
 def _named(study: Study, name: str, below: Mapping[str, Any], places: Mapping[str, Place]) -> Cell:
     entry = study.cells[name]
     own = overrides_of(study, entry.set, "cells", name, "set")
-    title = entry.title or changes_title(own) or ("warm start only" if entry.arm == "warm_start" else name)
+    title = entry.title or changes_title(own) or ("warm start only" if entry.system == "warm_start" else name)
     where: dict[str, Place] = dict(places) | {key: ("cells", name, "set", key) for key in own}
-    return Cell(name, title, entry.arm, {**below, **own}, {}, entry.paper, False, where)
+    return Cell(name, title, entry.system, {**below, **own}, {}, entry.paper, False, where)
 
 
 def _points(study: Study, axis: str) -> list[PointOf]:
@@ -199,7 +199,7 @@ def _combined(
     below = {key: value for key, value in base.overrides.items() if key not in dropped or key in common}
     below |= {key: common[key] for key in dropped if key in common}
     places = {key: place for key, place in base.places.items() if key not in dropped}
-    cell = Cell("", "", base.arm, below, {}, None, True, places)
+    cell = Cell("", "", base.system, below, {}, None, True, places)
     own: tuple[PointOf, ...] = ()
     for point in combination:
         if point is not None:

@@ -62,7 +62,7 @@ class InlineLauncher:
         pid = str(os.getpid())
         try:
             for stage in task.stages:
-                run_stage(stage, task.label, task.params, task.seed, self._root, for_study=True)
+                run_stage(stage, task.system, task.params, task.seed, self._root, for_study=True)
         except (KeyboardInterrupt, SystemExit):
             self._board.put(task.name, JobState("preempted", pid, "stopped by a signal"))
             raise

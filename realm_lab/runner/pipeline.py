@@ -58,9 +58,9 @@ def _run_as_rank(stage: str, params: Params, root: Path) -> None:
     if stage == "prepare":
         on_first_rank(lambda: _prepare_all(params, root))
     else:
-        planned = on_first_rank(lambda: [[job.label, job.seed] for job in _jobs(stage, params, root)])
-        for label, seed in planned:
-            run_stage(stage, label, params, seed, root)
+        planned = on_first_rank(lambda: [[job.system, job.seed] for job in _jobs(stage, params, root)])
+        for system, seed in planned:
+            run_stage(stage, system, params, seed, root)
         on_first_rank(lambda: _publish(stage, params, root))
     disconnect()
 
@@ -83,7 +83,7 @@ def _jobs(stage: str, params: Params, root: Path) -> list[Job]:
         if stage in plan.stages and plan.stages[stage] not in jobs:
             stage_run = open_stage(root / "runs", plan, stage, params)
             if not stage_run.is_complete():
-                jobs[plan.stages[stage]] = Job(stage, plan.label, plan.seed, stage_run)
+                jobs[plan.stages[stage]] = Job(stage, plan.system, plan.seed, stage_run)
     return list(jobs.values())
 
 
@@ -93,7 +93,7 @@ def _record(plans: list[Plan], params: Params, runs: Path) -> None:
         StudyCell("warm_start", "warm start only", "warm_start", {}),
         StudyCell("realm", "REALM", "realm", {}),
     )
-    members = [StudyRun(p.label, p.seed, p.run_key, record_run(runs, p, params).name) for p in plans]
+    members = [StudyRun(p.system, p.seed, p.run_key, record_run(runs, p, params).name) for p in plans]
     question = "What does REALM pre-training add to its own warm start?"
     study = StudyRecord("default", question, "warm_start", cells, tuple(params.seeds), tuple(members))
     write_study_record(runs, study)
@@ -106,7 +106,7 @@ def _prepare_all(params: Params, root: Path) -> None:
     for key, plan in plans.items():
         manifest = exported_corpus_folder(root, plan) / "manifest.json"
         if not manifest.exists() or read_json(manifest)["key"] != key:
-            jobs.append(Job("prepare", plan.label, plan.seed, open_stage(root / "runs", plan, "prepare", params)))
+            jobs.append(Job("prepare", plan.system, plan.seed, open_stage(root / "runs", plan, "prepare", params)))
     run_jobs(jobs, params, root)
     kept = {exported_corpus_folder(root, plan).name for plan in plans.values()}
     for other in (root / "data" / "prepared").glob("*"):
@@ -115,7 +115,7 @@ def _prepare_all(params: Params, root: Path) -> None:
 
 
 def _export(stage: str, plans: list[Plan], params: Params, root: Path) -> None:
-    """Copy what a finished stage made to its place for DVC and other tools, a folder `<label>-s<seed>` each."""
+    """Copy what a finished stage made to its place for DVC and other tools, a folder `<system>-s<seed>` each."""
     part, place = EXPORTS[stage]
     target = root / place
     wanted = set()
@@ -129,7 +129,7 @@ def _export(stage: str, plans: list[Plan], params: Params, root: Path) -> None:
         if not source.exists():
             raise UserError(f"{source}: the results of a finished stage are gone; delete {source.parent} and run again")
         shared = stage == "warm_start"
-        folder = target / (f"s{plan.seed}" if shared else f"{plan.label}-s{plan.seed}")
+        folder = target / (f"s{plan.seed}" if shared else f"{plan.system}-s{plan.seed}")
         wanted.add(folder.name)
         if (folder / "manifest.json").exists() and read_json(folder / "manifest.json")["key"] == key:
             continue

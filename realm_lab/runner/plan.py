@@ -61,7 +61,7 @@ class PlannedRun:
     @property
     def name(self) -> str:
         """Its folder under runs/."""
-        return f"{self.plan.label}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
+        return f"{self.plan.system}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
 
 
 @dataclass(frozen=True)
@@ -134,11 +134,11 @@ def plan_study(
     seen: dict[str, int] = {}
     for place, (cell, params) in enumerate(zip(cells, resolved, strict=True)):
         changes = {key: value for key, value in flat[place].items() if value != flat[0][key]}
-        if place and cell.from_axes and not changes and cell.arm == cells[0].arm:
+        if place and cell.from_axes and not changes and cell.system == cells[0].system:
             continue  # a point that the baseline has already
         kept.append(cell._replace(changes=changes, title=cell.title or changes_title(changes)))
         for seed in chosen:
-            plan = plan_run(params, cell.arm, seed)
+            plan = plan_run(params, cell.system, seed)
             other = seen.setdefault(plan.run_key, place)
             if other != place:
                 raise _overlap(study, cells[other], cell, flat[other], flat[place])
@@ -152,7 +152,7 @@ def plan_study(
     for cell, _, value in tuned:
         params = _resolve(study, cell, source)
         for seed in tuned_seeds:
-            plan = plan_run(params, cell.arm, seed)
+            plan = plan_run(params, cell.system, seed)
             if plan.run_key in keys:
                 message = f"cells '{keys[plan.run_key]}' and '{cell.name}' are the same run; leave {show(value)} out"
                 raise study.problem(f"tune.values: {message}", *cell.places[tune.parameter])
@@ -181,7 +181,9 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         name=plan.name,
         question=plan.study.question,
         baseline=plan.baseline.name,
-        cells=tuple(StudyCell(c.name, c.title, c.arm, json.loads(json.dumps(c.changes)), c.paper) for c in plan.cells),
+        cells=tuple(
+            StudyCell(c.name, c.title, c.system, json.loads(json.dumps(c.changes)), c.paper) for c in plan.cells
+        ),
         seeds=plan.seeds,
         runs=tuple(members),
         metrics=tuple(plan.study.metrics),

@@ -25,14 +25,14 @@ class Job(NamedTuple):
     """One stage of one run."""
 
     stage: str
-    label: str
+    system: str
     seed: int
     run: StageRun
 
     @property
     def title(self) -> str:
         """What people see."""
-        whose = "" if self.stage == "prepare" else f" {self.label}"
+        whose = "" if self.stage == "prepare" else f" {self.system}"
         return f"{self.stage.replace('_', '-')}{whose} seed {self.seed}"
 
 
@@ -88,7 +88,7 @@ def _width(params: Params, jobs: int, cores: int) -> int:
 
 def _start(job: Job, params: Params, root: Path, threads: int, progress: Progress) -> Running:
     values = params.model_dump(mode="json")
-    described = {"stages": [job.stage], "label": job.label, "seed": job.seed, "params": values, "root": str(root)}
+    described = {"stages": [job.stage], "system": job.system, "seed": job.seed, "params": values, "root": str(root)}
     ranks = params.launch.ranks if job.stage in SHARED_STAGES else 1
     workers = Workers.start(described, ranks=ranks, threads=threads)
     return Running(job, workers, progress.add_task(job.title, total=None, rate=""))

@@ -186,8 +186,8 @@ def _differs(plan: StudyPlan, cell: Cell, tuned: TunedCell | None) -> str:
     if cell.name == plan.baseline.name:
         return "(the baseline)"
     at = [] if tuned is None else [f"grid: {plan.tuned_parameter} = {show(tuned.value)}"]
-    arm = [] if cell.arm == plan.baseline.arm else [f"arm = {cell.arm}"]
-    return "\n".join([*at, *arm, *(f"{name} = {show(value)}" for name, value in cell.changes.items())])
+    system = [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]
+    return "\n".join([*at, *system, *(f"{name} = {show(value)}" for name, value in cell.changes.items())])
 
 
 def _summary(plan: StudyPlan, tasks: list[Task], times: Times) -> str:
@@ -218,7 +218,7 @@ def _grid(plan: StudyPlan) -> str:
     values = ", ".join(map(show, tune.values))
     seeds = ", ".join(map(str, plan.tuned_seeds)) or "none of the chosen ones"
     said = f"\ngrid: {tune.parameter} in {values}, seeds {seeds}; the best by {tune.by} on dev entities"
-    left = [cell.name for cell in plan.cells if cell.arm == "warm_start"]
+    left = [cell.name for cell in plan.cells if cell.system == "warm_start"]
     return f"{said}; not pre-trained, so the same at every value: {', '.join(left)}" if left else said
 
 

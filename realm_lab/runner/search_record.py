@@ -40,7 +40,7 @@ def tasks_of_trial(cell: str, params: Params, runs: Sequence[Plan], last_stage: 
         for stages in parts:
             keys = {stage: run.key(stage) for stage in stages}
             name = f"{stages[-1]}-{keys[stages[-1]][:KEY_LENGTH]}"
-            tasks.setdefault(name, Task(name, tuple(stages), run.label, run.seed, params, keys, before, (cell,)))
+            tasks.setdefault(name, Task(name, tuple(stages), run.system, run.seed, params, keys, before, (cell,)))
             before = (name,)
     return list(tasks.values())
 
@@ -76,7 +76,7 @@ def record_search(plan: SearchPlan, trials: Sequence[tuple[Trial, Params, list[P
 
 def folder_of(run: Plan) -> str:
     """Of a run, under runs/."""
-    return f"{run.label}-s{run.seed}-{run.run_key[:KEY_LENGTH]}"
+    return f"{run.system}-s{run.seed}-{run.run_key[:KEY_LENGTH]}"
 
 
 def _relative(path: Path, root: Path) -> str:

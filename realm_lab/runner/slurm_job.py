@@ -33,7 +33,7 @@ MOST_IDLE_RESTARTS = 5  # a job that was started so often and got no further thi
 def run_job(job: dict[str, Any]) -> None:
     """Do the stages of one task; every rank calls this. `job` is plain data:
 
-    what the worker is told (stages, label, seed, params, root), `keys` of those stages, `code` (the folder it must
+    what the worker is told (stages, system, seed, params, root), `keys` of those stages, `code` (the folder it must
     run), `requeue`, and `stop_after_seconds` (when to stop without having been told).
     """
     for number in STOP_SIGNALS:
@@ -67,12 +67,12 @@ def _work(job: Mapping[str, Any]) -> None:
     from realm_lab.systems.identity import corpus_folder, open_stage, plan_run
 
     assert_frozen(job["code"])
-    root, label, stages = Path(job["root"]), job["label"], job["stages"]
+    root, system, stages = Path(job["root"]), job["system"], job["stages"]
     params = Params(**job["params"])
-    plan = plan_run(params, label, job["seed"])
+    plan = plan_run(params, system, job["seed"])
     for stage in stages:
         if plan.key(stage) != job["keys"][stage]:
-            raise UserError(f"{stage} {label}: a file that its parameters name has changed since; sweep again")
+            raise UserError(f"{stage} {system}: a file that its parameters name has changed since; sweep again")
     if stages[0] != "prepare":
         if not (corpus_folder(root, plan) / "manifest.json").exists():
             raise UserError(f"{NOT_RUN}{stages[0]} needs the corpus, which is not prepared; sweep again")
@@ -83,7 +83,7 @@ def _work(job: Mapping[str, Any]) -> None:
                 raise UserError(f"{NOT_RUN}{stages[0]} needs {run.path.name}, which is {state}; sweep again")
     try:
         for stage in stages:
-            run_stage(stage, label, params, job["seed"], root, for_study=True)
+            run_stage(stage, system, params, job["seed"], root, for_study=True)
     finally:
         disconnect(failed=sys.exc_info()[0] is not None)
 

@@ -65,7 +65,7 @@ def members_of_record(root: Path, record: StudyRecord) -> list[Member]:
     for run in record.everything().runs:
         described = record.record(Path(root) / "runs", run)
         stages = {stage: folder.rpartition("-")[2] for stage, folder in record.cut(described.stages).items()}
-        plan = Plan(described.label, described.seed, described.inputs["corpus"], stages)
+        plan = Plan(described.system, described.seed, described.inputs["corpus"], stages)
         found.append(Member(run.cell, run.seed, run.run_key, run.run, plan, described.engine_version))
     return found
 

@@ -67,7 +67,7 @@ class CellEntry(Part):
 
     title: str = ""
     """What tables and figures call it; empty: what it changes, as `parameter = value`."""
-    arm: Literal["realm", "warm_start"] = "realm"
+    system: Literal["realm", "warm_start"] = "realm"
     """`warm_start` leaves REALM pre-training out."""
     set: dict[str, Any] = {}
     """Parameters that this cell changes: dotted names, or sections within sections."""

@@ -36,20 +36,20 @@ CURVES = (
 
 
 def write_metrics(root: Path, params: Params, plans: list[Plan]) -> None:
-    """The mean over the seeds of every measure, and each seed's own, per label."""
+    """The mean over the seeds of every measure, and each seed's own, per system."""
     runs = root / "runs"
-    by_label: dict[str, dict[str, dict[str, Any]]] = {}
+    by_system: dict[str, dict[str, dict[str, Any]]] = {}
     names = []
     for plan in plans:
         names.append(record_run(runs, plan, params).name)
         results = open_stage(runs, plan, "evaluate", params).results()
-        by_label.setdefault(plan.label, {})[str(plan.seed)] = results
+        by_system.setdefault(plan.system, {})[str(plan.seed)] = results
     summary: dict[str, Any] = {"preset": params.preset, "seeds": list(params.seeds), "runs": names}
-    for label, seeds in by_label.items():
+    for system, seeds in by_system.items():
         plain = {seed: {k: v for k, v in values.items() if k not in NESTED} for seed, values in seeds.items()}
-        summary[label] = _means(plain)
+        summary[system] = _means(plain)
     for name in NESTED:
-        found = {seed: values[name] for seed, values in by_label["realm"].items() if values.get(name)}
+        found = {seed: values[name] for seed, values in by_system["realm"].items() if values.get(name)}
         summary[name] = _means(found) if found else None
     write_json(root / "reports" / "metrics.json", summary)
 
@@ -65,7 +65,7 @@ def _means(seeds: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_curves(root: Path, params: Params, plans: list[Plan]) -> None:
-    """One CSV file a measure, columns label, seed, step, value."""
+    """One CSV file a measure, columns system, seed, step, value."""
     folder = root / "reports" / "curves"
     shutil.rmtree(folder, ignore_errors=True)
     for name in CURVES:
@@ -74,8 +74,8 @@ def write_curves(root: Path, params: Params, plans: list[Plan]) -> None:
             if "pretrain" in plan.stages:
                 path = open_stage(root / "runs", plan, "pretrain", params).path / "metrics.jsonl"
                 points = [row for row in read_metrics(path) if row.get(name) is not None]
-                rows += [(plan.label, plan.seed, row["step"], row[name]) for row in points]
+                rows += [(plan.system, plan.seed, row["step"], row[name]) for row in points]
         with atomic_write(folder / f"{name}.csv") as file:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(("label", "seed", "step", "value"))
+            writer.writerow(("system", "seed", "step", "value"))
             writer.writerows(rows)

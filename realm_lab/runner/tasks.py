@@ -21,7 +21,7 @@ class Task:
 
     name: str
     stages: tuple[str, ...]
-    label: str
+    system: str
     seed: int
     params: Params
     keys: dict[str, str]
@@ -38,7 +38,7 @@ class Task:
         """The line for `python -m realm_lab.runner.worker`."""
         return {
             "stages": list(self.stages),
-            "label": self.label,
+            "system": self.system,
             "seed": self.seed,
             "params": self.params.model_dump(mode="json"),
             "root": str(root),
@@ -93,7 +93,7 @@ def _task(chain: list[Node], runs: list[PlannedRun], over: Node | None) -> Task:
     return Task(
         name=_name(chain[-1]),
         stages=tuple(stage for stage, _ in chain),
-        label=run.plan.label,
+        system=run.plan.system,
         seed=run.seed,
         params=run.params,
         keys=dict(chain),

@@ -89,7 +89,7 @@ def tuned_cells(study: Study, tune: Tune, own: Any, cells: Sequence[Cell]) -> li
     found = []
     names = {cell.name for cell in cells}
     for cell in cells:
-        if cell.arm == "warm_start":
+        if cell.system == "warm_start":
             continue
         for number, value in enumerate(tune.values):
             if value == own:

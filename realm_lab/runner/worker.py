@@ -47,7 +47,7 @@ STAGES = {
 ALONE = ("prepare", "evaluate")  # of several ranks, the first does these while the others wait
 
 
-def run_stage(stage: str, label: str, params: Params, seed: int, root: Path, *, for_study: bool = False) -> None:
+def run_stage(stage: str, system: str, params: Params, seed: int, root: Path, *, for_study: bool = False) -> None:
     """Run one stage unless it is complete; a failure is written into its status before it is raised.
 
     Where this process is one of several ranks, all of them call this with the same arguments. A study keeps its corpora
@@ -55,7 +55,7 @@ def run_stage(stage: str, label: str, params: Params, seed: int, root: Path, *, 
     """
     limit_threads(params.launch.threads)
     connect(pick_device(params.launch.device))
-    plan = plan_run(params, label, seed)
+    plan = plan_run(params, system, seed)
     context = Context(params, plan, root)
     run = context.stage(stage)
     work = prepare_kept if stage == "prepare" and for_study else STAGES[stage]
@@ -106,7 +106,7 @@ def main() -> int:
     try:
         params, for_study = Params(**job["params"]), job.get("for_study", False)
         for stage in job["stages"]:
-            run_stage(stage, job["label"], params, job["seed"], Path(job["root"]), for_study=for_study)
+            run_stage(stage, job["system"], params, job["seed"], Path(job["root"]), for_study=for_study)
         disconnect()
     except UserError as error:
         print(error, file=sys.stderr)

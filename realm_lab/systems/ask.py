@@ -29,18 +29,18 @@ from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import NULL, Retriever
 from realm_lab.systems.bm25 import Bm25
 from realm_lab.systems.context import Context
-from realm_lab.systems.identity import LABELS, plan_run
+from realm_lab.systems.identity import plan_run
 from realm_lab.systems.initial import initial_state
+from realm_lab.systems.registry import system_of
 
 MASK = "[MASK]"
 MAX_MASKED_WORDPIECES = 6
 
 
-def open_run(params: Params, root: Path, seed: int, label: str) -> Context:
+def open_run(params: Params, root: Path, seed: int, system: str) -> Context:
     """The run to ask."""
-    if label not in LABELS:
-        raise UserError(f"--label {label}: choose {' or '.join(LABELS)}")
-    return Context(params, plan_run(params, label, seed), root)
+    system_of(system)
+    return Context(params, plan_run(params, system, seed), root)
 
 
 def ask(
@@ -48,7 +48,7 @@ def ask(
     params: Params,
     root: Path,
     seed: int,
-    label: str,
+    system: str,
     k: int = 5,
     as_json: bool = False,
     retriever_name: str = "run",
@@ -60,7 +60,7 @@ def ask(
     """
     if not question.strip():
         raise UserError("the question is empty")
-    context = open_run(params, root, seed, label)
+    context = open_run(params, root, seed, system)
     wide = params.model_copy(update={"finetune": params.finetune.model_copy(update={"candidates": k})})
     reader, embedder, _ = context.load_models("finetune")
     query = encode_batch_plain(context.tokenizer, [question])[0].ids[: params.corpus.sentence_length - 2]
@@ -110,7 +110,7 @@ def _answer_utilities(context: Context, query: np.ndarray, rows: list[int], answ
     return retrieval_utility(log_reader[None], log_reader[None, 0])[0, 1:].tolist()
 
 
-def fill(sentence: str, params: Params, root: Path, seed: int, label: str, k: int = 5, as_json: bool = False) -> None:
+def fill(sentence: str, params: Params, root: Path, seed: int, system: str, k: int = 5, as_json: bool = False) -> None:
     """Print the best filling of the blank: without retrieval, per passage, and marginal (the paper's Table 3).
 
     Several [MASK] side by side ask for just as many wordpieces. One [MASK] leaves the length open: lengths are weighed
@@ -119,7 +119,7 @@ def fill(sentence: str, params: Params, root: Path, seed: int, label: str, k: in
     blank = re.search(r"\[MASK\](?:\s*\[MASK\])*", sentence)
     if blank is None or MASK in sentence[blank.end() :]:
         raise UserError(f"write one blank into the sentence: {MASK}, or several {MASK} side by side")
-    context = open_run(params, root, seed, label)
+    context = open_run(params, root, seed, system)
     reader, embedder, null_offset = initial_state(context, "finetune")
     reader.eval()
     embedder.eval()

@@ -57,7 +57,7 @@ class Request(NamedTuple):
 
 
 def evaluate_editions(
-    params: Params, root: Path, seed: int, label: str, request: Request, as_json: bool = False
+    params: Params, root: Path, seed: int, system: str, request: Request, as_json: bool = False
 ) -> Path:
     """Ask the run with both editions; writes runs/RUN/editions/NAME/ and prints what came out. Returns the folder.
 
@@ -68,15 +68,15 @@ def evaluate_editions(
     """
     started = time.monotonic()
     limit_threads(params.launch.threads)
-    context = open_run(params, root, seed, label)
-    plan = plan_run(params, label, seed)
+    context = open_run(params, root, seed, system)
+    plan = plan_run(params, system, seed)
     record = record_run(root / "runs", plan, params)
     name = request.name or request.new[0].name.partition(".")[0]
     folder = root / "runs" / record.name / "editions" / name
     editions = open_editions(context, request, folder)
     results: dict[str, Any] = {
         "name": name,
-        "run": {"label": label, "seed": seed, "run_key": record.run_key, "engine_version": ENGINE_VERSION},
+        "run": {"system": system, "seed": seed, "run_key": record.run_key, "engine_version": ENGINE_VERSION},
         "settings": {
             "candidates": params.pretrain.candidates,
             "passages_read": params.finetune.candidates,

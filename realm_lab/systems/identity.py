@@ -7,7 +7,8 @@ Where a parameter names a folder or a source file, its content counts and not it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,11 @@ from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.errors import UserError
 from realm_lab.masking import scheme_source
 from realm_lab.params.parameters import Params
+from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
 
-LABELS = ("warm_start", "realm")  # the baseline arm first
-SECTIONS = {
-    "warm_start": ("model", "warm_start"),
-    "pretrain": ("model", "pretrain"),
-    "finetune": ("model", "finetune"),
-    "evaluate": ("pretrain", "evaluate"),
-}
+DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
 NOT_OF_A_RUN = ("launch", "seeds", "tagger")  # how and how often it runs, and what makes another folder
-CURVES = ("interval_steps", "cloze_sentences", "questions")  # of `evaluate`: what shapes the log of pre-training
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
     "pretrain": {
@@ -45,9 +40,9 @@ INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """One run: a label and a seed with the key of each of its stages, in order."""
+    """One run: a system and a seed with the key of each of its stages, in order."""
 
-    label: str
+    system: str
     seed: int
     corpus_key: str
     stages: dict[str, str]
@@ -70,47 +65,63 @@ class Plan:
         return names[place - 1] if place else None
 
 
-def plan_run(params: Params, label: str, seed: int) -> Plan:
+def plan_run(params: Params, system: str, seed: int) -> Plan:
     """The stages and keys of one run. `warm_start` is the baseline without REALM pre-training."""
     corpus_key = digest(corpus_inputs(params, seed))
-    return Plan(label, seed, corpus_key, _keys(params, label, seed, corpus_key))
+    return Plan(system, seed, corpus_key, _keys(params, system, seed, corpus_key))
 
 
 def plan_runs(params: Params) -> list[Plan]:
     """The runs of the default pipeline: every seed, with and without REALM pre-training."""
-    return [plan_run(params, label, seed) for label in LABELS for seed in params.seeds]
+    return [plan_run(params, system, seed) for system in DEFAULT_SYSTEMS for seed in params.seeds]
 
 
-def _keys(params: Params, label: str, seed: int | None, corpus_key: str) -> dict[str, str]:
-    values = _by_content(params, label)
-    names = [name for name in SECTIONS if label == "realm" or name != "pretrain"]
+def _keys(params: Params, system: str, seed: int | None, corpus_key: str) -> dict[str, str]:
+    values = _by_content(params, system)
     keys: dict[str, str] = {}
     above = corpus_key
-    for name in names:
-        matters: dict[str, Any] = {section: values[section] for section in SECTIONS[name]}
-        if name == "pretrain":
-            matters["evaluate"] = {part: values["evaluate"][part] for part in CURVES}
-        if name == "evaluate":  # of pre-training, how utility is measured; where it began is in the keys before
-            matters["pretrain"] = {k: v for k, v in values["pretrain"].items() if k not in INITIAL_STATES["pretrain"]}
-        described = {"stage": name, "engine": ENGINE_VERSION, "seed": seed, "before": above, "params": matters}
-        above = keys[name] = digest(described)
+    for stage in system_of(system).stages:
+        described = {
+            "stage": stage.name,
+            "engine": ENGINE_VERSION,
+            "seed": seed,
+            "before": above,
+            "params": selected(values, stage.depends_on),
+        } | ({"variant": stage.variant} if stage.variant else {})
+        above = keys[stage.name] = digest(described)
     return keys
 
 
-def _by_content(params: Params, label: str) -> dict[str, Any]:
+def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The parameters that dotted names choose from nested `values`; a name after a minus is left out again."""
+    chosen: dict[str, Any] = {}
+    for name in names:
+        *parents, last = name.removeprefix("-").split(".")
+        source, target = values, chosen
+        for parent in parents:
+            source, target = source[parent], target.setdefault(parent, {})
+        if name.startswith("-"):
+            target.pop(last, None)
+        else:
+            target[last] = json.loads(json.dumps(source[last]))
+    return chosen
+
+
+def _by_content(params: Params, system: str) -> dict[str, Any]:
     """The parameters, with the content of folders and source files that the run uses in the place of their names."""
     values = params.model_dump(mode="json")
     if params.model.checkpoint is not None:
         values["model"]["checkpoint"] = digest_checkpoint(Path(params.model.checkpoint), "model.checkpoint")
-    for stage in ("pretrain", "finetune") if label == "realm" else ("finetune",):
+    stages = [stage.name for stage in system_of(system).stages]
+    for stage in (name for name in INITIAL_STATES if name in stages):
         for name, known in INITIAL_STATES[stage].items():
             if values[stage][name] not in known:
                 folder = Path(values[stage][name])
                 values[stage][name] = digest_checkpoint(folder, f"{stage}.{name}", known)
-    source = scheme_source(params.pretrain.masking) if label == "realm" else None
+    source = scheme_source(params.pretrain.masking) if "pretrain" in stages else None
     if source is not None:
         values["pretrain"]["masking"] = {"name": params.pretrain.masking, "source": digest_file(source)}
-    policy = own_source("pretrain.refresh.policy", params.pretrain.refresh.policy) if label == "realm" else None
+    policy = own_source("pretrain.refresh.policy", params.pretrain.refresh.policy) if "pretrain" in stages else None
     if policy is not None:
         values["pretrain"]["refresh"]["policy"] = {
             "name": params.pretrain.refresh.policy,
@@ -163,25 +174,33 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     config: dict[str, Any] = {
         "seed": plan.seed,
         "engine_version": ENGINE_VERSION,
-        "params": {section: values[section] for section in ("corpus", "tokenizer", *SECTIONS.get(stage, ()))},
+        "params": {section: values[section] for section in ("corpus", "tokenizer", *_sections(plan.system, stage))},
         "upstream": upstream,
     }
     return StageRun.open(runs, stage, plan.key(stage), config)
 
 
+def _sections(system: str, stage: str) -> list[str]:
+    """The top sections that a stage depends on, in the order of its declaration; none for prepare."""
+    if stage == "prepare":
+        return []
+    names = [name.partition(".")[0] for name in system_of(system).stage(stage).depends_on if name[0] != "-"]
+    return list(dict.fromkeys(names))
+
+
 def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
     """Write run.json of a run."""
-    values, contents = params.model_dump(mode="json"), _by_content(params, plan.label)
+    values, contents = params.model_dump(mode="json"), _by_content(params, plan.system)
     for name in NOT_OF_A_RUN:
         del values[name]
     inputs = corpus_inputs(params, plan.seed)
     inputs.pop("seed", None)  # of a toy world; equal cells differ in their seed alone
     described = {name: part for name, part in contents.items() if name not in (*NOT_OF_A_RUN, "corpus", "tokenizer")}
     record = RunRecord(
-        label=plan.label,
+        system=plan.system,
         seed=plan.seed,
         run_key=plan.run_key,
-        cell_key=digest({"params": described, "inputs": inputs, "label": plan.label, "engine": ENGINE_VERSION}),
+        cell_key=digest({"params": described, "inputs": inputs, "system": plan.system, "engine": ENGINE_VERSION}),
         preset=params.preset,
         engine_version=ENGINE_VERSION,
         params=values,

@@ -35,19 +35,19 @@ from realm_lab.retrieval.generation import Generation, GenerationStore, build_ge
 from realm_lab.retrieval.search import SearchResult
 from realm_lab.retrieval.shards import Dtype
 from realm_lab.systems.context import Context
-from realm_lab.systems.identity import LABELS, plan_run
+from realm_lab.systems.identity import plan_run
+from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH
 
 MASK = "[MASK]"
 STAGES = ("warm_start", "pretrain", "finetune")
 
 
-def open_context(params: Params, root: Path, seed: int, label: str) -> Context:
+def open_context(params: Params, root: Path, seed: int, system: str) -> Context:
     """The run whose corpus and models are meant."""
-    if label not in LABELS:
-        raise UserError(f"--label {label}: choose {' or '.join(LABELS)}")
+    system_of(system)
     limit_threads(params.launch.threads)
-    return Context(params, plan_run(params, label, seed), root)
+    return Context(params, plan_run(params, system, seed), root)
 
 
 def open_store(context: Context) -> GenerationStore:
@@ -209,7 +209,7 @@ def _embedder(context: Context, stage: str | None) -> tuple[str, Embedder]:
     chosen = stage.replace("-", "_") if stage else context.trained()
     if chosen not in context.plan.stages or chosen not in STAGES:
         known = ", ".join(name for name in STAGES if name in context.plan.stages)
-        raise UserError(f"--stage {stage}: a {context.plan.label} run has {known}")
+        raise UserError(f"--stage {stage}: a {context.plan.system} run has {known}")
     embedder, _ = context.load_embedder(chosen)
     return chosen, embedder.to(context.device)
 

@@ -1,4 +1,4 @@
-"""Run folders: runs/<label>-s<seed>-<key>/run.json and the stages they share, runs/stages/<stage>-<key>/.
+"""Run folders: runs/<system>-s<seed>-<key>/run.json and the stages they share, runs/stages/<stage>-<key>/.
 
 These files are the truth about what ran; reports and MLflow only read them.
 """
@@ -199,11 +199,11 @@ class StageRun:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """run.json: one arm with its parameters at one seed. `stages` maps stage -> folder relative to runs/, in order."""
+    """run.json: one system with its parameters at one seed. `stages`: stage -> folder relative to runs/, in order."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    label: str
+    system: str
     seed: int
     run_key: str
     cell_key: str
@@ -216,7 +216,7 @@ class RunRecord:
     @property
     def name(self) -> str:
         """The folder's name under runs/."""
-        return f"{self.label}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
+        return f"{self.system}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
 
 
 RUN_RECORD = TypeAdapter(RunRecord)
@@ -226,17 +226,17 @@ def write_run_record(runs: Path, record: RunRecord) -> Path:
     """Write runs/<name>/run.json and return its path; the same content again changes nothing.
 
     Raises:
-        UserError: a label that is no folder name, or other content under the same name.
+        UserError: a system that is no folder name, or other content under the same name.
     """
-    if not re.fullmatch(r"\w[\w.=,+-]*", record.label):
-        raise UserError(f"label '{record.label}': use letters, digits and . _ = , + - only (it names a folder)")
+    if not re.fullmatch(r"\w[\w.=,+-]*", record.system):
+        raise UserError(f"system '{record.system}': use letters, digits and . _ = , + - only (it names a folder)")
     path = Path(runs) / record.name / "run.json"
     plain = json.loads(canonical_json(asdict(record)))
     if path.exists():
         found = read_json(path)
         if found != plain:
             changed = sorted(key for key in {*found, *plain} if found.get(key) != plain.get(key))
-            raise UserError(f"{path}: another run has this name (different: {', '.join(changed)}); change the label")
+            raise UserError(f"{path}: another run has this name (different: {', '.join(changed)}); change the system")
     else:
         write_json(path, asdict(record))
     return path
@@ -256,9 +256,9 @@ def run_record_paths(runs: Path) -> list[Path]:
 
 
 def read_run_records(runs: Path) -> list[RunRecord]:
-    """All records, sorted by label and seed; a broken run.json is a UserError that names the file."""
+    """All records, sorted by system and seed; a broken run.json is a UserError that names the file."""
     records = [read_run_record(path) for path in run_record_paths(runs)]
-    return sorted(records, key=lambda record: (record.label, record.seed, record.run_key))
+    return sorted(records, key=lambda record: (record.system, record.seed, record.run_key))
 
 
 def stage_of(runs: Path, record: RunRecord, stage: str) -> StageRun | None:

@@ -16,7 +16,7 @@ def display_name(record: RunRecord, place: Place, statuses: Mapping[str, Status]
     """Cell and seed; a flagged run says so before anything else, in every list of runs."""
     flags = [flag for status in statuses.values() for flag in status.flags]
     mark = "COLLAPSED " if any(flag.startswith("collapsed") for flag in flags) else "FLAGGED " if flags else ""
-    # Without a study, any number of runs may have the same label and seed.
+    # Without a study, any number of runs may have the same system and seed.
     name = f"{place.cell.name}-s{record.seed}" if place.cell else record.name
     return f"{mark}{name}"
 
@@ -37,10 +37,10 @@ def run_tags(
         "realm.kind": "run",
         "realm.run_key": record.run_key,
         "realm.cell_key": record.cell_key,
-        "realm.cell": place.cell.name if place.cell else record.label,
+        "realm.cell": place.cell.name if place.cell else record.system,
         "realm.seed": str(record.seed),
         "realm.study": place.study,
-        "realm.arm": record.label,
+        "realm.system": record.system,
         "realm.preset": record.preset,
         "realm.engine_version": str(record.engine_version),
         "realm.git_commit": source.get("git_commit") or "unknown",
@@ -97,7 +97,7 @@ def _note(
 
 def _place_in_words(record: RunRecord, place: Place) -> str:
     if place.cell is None or place.baseline is None:
-        return f"**{record.label}**, seed {record.seed}, of no study"
+        return f"**{record.system}**, seed {record.seed}, of no study"
     text = f"**{place.cell.name}** ({place.cell.title}), seed {record.seed} of study `{place.study}`"
     if place.cell == place.baseline:
         return f"{text}, the baseline"

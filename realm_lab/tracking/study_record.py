@@ -22,16 +22,16 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class StudyCell:
-    """One arm of a study. `changes`: what it changes in the baseline's parameters, dotted name -> value.
+    """One cell of a study. `changes`: what it changes in the baseline's parameters, dotted name -> value.
 
-    `arm` is realm, or warm_start where REALM pre-training is left out.
+    `system` is realm, or warm_start where REALM pre-training is left out.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
     title: str
-    arm: str
+    system: str
     changes: dict[str, Any]
     paper: str | None = None  # the entry of the registry of published numbers that this cell corresponds to
 
@@ -117,7 +117,7 @@ class StudyRecord:
         if self.tuning is None:
             return self
         tuned = [
-            StudyCell(cell.name, cell.title, self.cell(cell.of).arm, self.cell(cell.of).changes)
+            StudyCell(cell.name, cell.title, self.cell(cell.of).system, self.cell(cell.of).changes)
             for cell in self.tuning.cells
         ]
         return replace(self, cells=(*self.cells, *tuned), runs=(*self.runs, *self.tuning.runs), tuning=None)

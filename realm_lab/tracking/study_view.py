@@ -99,9 +99,9 @@ def _tuned(study: StudyRecord, cell: str) -> str:
 
 
 def _unplanned(records: list[RunRecord]) -> list[Member]:
-    labels, seeds = sorted({record.label for record in records}), sorted({record.seed for record in records})
+    labels, seeds = sorted({record.system for record in records}), sorted({record.seed for record in records})
     return [
-        Member(record, Place(UNPLANNED, None, None, run_color(labels.index(record.label), seeds.index(record.seed))))
+        Member(record, Place(UNPLANNED, None, None, run_color(labels.index(record.system), seeds.index(record.seed))))
         for record in records
     ]
 

@@ -87,8 +87,8 @@ def rows_digest(rows: list[Row]) -> str:
 
 
 def differences(cell: StudyCell, baseline: StudyCell) -> dict[str, Any]:
-    """What a cell changes in the baseline, dotted name -> value; `arm` where one of the two is not pre-trained."""
-    return {**({"arm": cell.arm} if cell.arm != baseline.arm else {}), **cell.changes}
+    """What a cell changes in the baseline, dotted name -> value; `system` where one of the two is not pre-trained."""
+    return {**({"system": cell.system} if cell.system != baseline.system else {}), **cell.changes}
 
 
 def in_words(changes: Mapping[str, Any]) -> str:

@@ -262,7 +262,7 @@ def test_a_question_goes_to_the_run_named(verb: str, project: Path, monkeypatch:
     monkeypatch.setattr("realm_lab.systems.ask", room, raising=False)
     root = ["--root", str(project), "--set", "seeds=[4, 5]"]
     assert cli.main([verb, "Who [MASK]?", *root]) == 0
-    assert cli.main([verb, "Who [MASK]?", *root, "--seed", "0", "--label", "warm_start", "-k", "2", "--json"]) == 0
+    assert cli.main([verb, "Who [MASK]?", *root, "--seed", "0", "--system", "warm_start", "-k", "2", "--json"]) == 0
     (first, first_options), (second, second_options) = answer.calls
     assert (first[0], first[1].seeds, *first[2:]) == ("Who [MASK]?", [4, 5], project, 4, "realm")
     own = {"retriever_name": "run"} if verb == "ask" else {}

@@ -43,10 +43,10 @@ def make_study(
             stages = [
                 s
                 for s in ("warm_start", "pretrain", "finetune", "evaluate")
-                if (s, cell.arm) != ("pretrain", "warm_start")
+                if (s, cell.system) != ("pretrain", "warm_start")
             ]
             record = RunRecord(
-                label=cell.arm,
+                system=cell.system,
                 seed=seed,
                 run_key=key,
                 cell_key=digest({"cell": cell.name}),

@@ -62,7 +62,7 @@ def make_runs(
             stages = {stage: f"stages/{stage}-{_key(label, stage, seed)[:12]}" for stage in _stages(label)}
             key = digest({"label": label, "seed": seed})
             record = RunRecord(
-                label=label,
+                system=label,
                 seed=seed,
                 run_key=key,
                 cell_key=digest({"label": label}),

@@ -161,14 +161,14 @@ def test_several_labels_have_colours_of_their_own_and_the_probe_one_axis(
 ) -> None:
     synthetic.make_runs(tmp_path, (0,))
     set_bounds(tmp_path, min_gold_utility=0.0)
-    record = next(record for record in read_run_records(tmp_path) if record.label == "realm")
+    record = next(record for record in read_run_records(tmp_path) if record.system == "realm")
     folder = tmp_path / record.stages["pretrain"]
     copy = folder.with_name("pretrain-aaaaaaaaaaaa")
     copy.mkdir()
     for path in folder.iterdir():
         (copy / path.name).write_bytes(path.read_bytes())
     stages = record.stages | {"pretrain": f"stages/{copy.name}"}
-    other = replace(record, label="other", run_key="f" * 64, stages=stages)
+    other = replace(record, system="other", run_key="f" * 64, stages=stages)
     write_run_record(tmp_path, other)
     [path] = study_record_paths(tmp_path)
     study = read_study_record(path)

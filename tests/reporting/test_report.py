@@ -312,7 +312,7 @@ def test_different_corpora_and_engines_are_pointed_out(tmp_path: Path) -> None:
     write_report(tmp_path / "runs", tmp_path / "reports")
     markdown = (tmp_path / "reports" / "report.md").read_text()
     assert "different engine versions (1, 2)" in markdown
-    assert "Seed 0: the arms were run on different corpora." in markdown
+    assert "Seed 0: the systems were run on different corpora." in markdown
 
 
 def test_parameters_set_by_hand_are_told_from_the_preset(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_other_engines_and_corpora_are_warned_of(root: Path, study: StudyRecord)
     warnings = compared(root, "table/realm-s0", "table/no_null-s0")["warnings"]
     assert warnings == [
         "The runs were made by different engine versions (1, 2).",
-        "Seed 0: the arms were run on different corpora.",
+        "Seed 0: the systems were run on different corpora.",
     ]
 
 
@@ -213,7 +213,7 @@ def test_the_terminal_and_the_page_say_the_same(root: Path, capsys: pytest.Captu
     for part in ("random_token", "salient_span", "exact match", "−0.7", "warm_start", "c" * 12):
         assert part in printed
         assert part in text.replace("\\_", "_")
-    assert "(arm)" in text
+    assert "(system)" in text
     before = {path: path.read_bytes() for path in page.parent.rglob("*") if path.is_file()}
     assert cli.main([*arguments, "--json", "--out", str(root / "reports" / "compare")]) == 0
     assert json.loads(capsys.readouterr().out)["page"] == str(page)

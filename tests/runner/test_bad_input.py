@@ -66,7 +66,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run_jobs(jobs: list[Job], params: Params, root: Path) -> None:
         for job in jobs:
-            run_stage(job.stage, job.label, params, job.seed, root)
+            run_stage(job.stage, job.system, params, job.seed, root)
 
     monkeypatch.setattr("realm_lab.runner.pipeline.run_jobs", run_jobs)
 

@@ -67,9 +67,9 @@ def test_exclusions_leave_combinations_out(cells: Callable[[str], list[Cell]]) -
 
 
 def test_cells_beside_axes_change_the_baseline(cells: Callable[[str], list[Cell]]) -> None:
-    more = "cells:\n  warm: {arm: warm_start}\n  token: {set: {pretrain.masking: random_token}}\n"
+    more = "cells:\n  warm: {system: warm_start}\n  token: {set: {pretrain.masking: random_token}}\n"
     found = {cell.name: cell for cell in cells(BASE + AXES + more)}
-    assert found["warm"].arm == "warm_start"
+    assert found["warm"].system == "warm_start"
     assert found["warm"].title == "warm start only"
     assert found["token"].overrides == {**found["baseline"].overrides, "pretrain.masking": "random_token"}
     assert found["token"].title == "masking = random_token"
@@ -123,7 +123,7 @@ def test_a_point_may_have_a_title(cells: Callable[[str], list[Cell]]) -> None:
             "baseline: {a: x, b: y}\naxes: {a: {x: {pretrain.steps: 5}}, b: {y: {pretrain.steps: 6}}}\n",
             "axes 'a' and 'b' both set 'pretrain.steps'",
         ),
-        (BASE + AXES + "cells: {never: {arm: warm_start}}\n", "two cells are named 'never'"),
+        (BASE + AXES + "cells: {never: {system: warm_start}}\n", "two cells are named 'never'"),
         ("baseline: a b\ncells: {a b: {}}\n", "cell 'a b': use letters, digits"),
         ("baseline: {a: x}\naxes: {a: {x: {}, y z: {pretrain.steps: 6}}}\n", "cannot name a cell"),
     ],

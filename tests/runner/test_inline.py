@@ -29,17 +29,17 @@ def params(tiny: ModuleType) -> Params:
 
 @pytest.fixture
 def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Fails], list[tuple[str, str]]]:
-    """Lets stages fail by label, and collects what was asked for."""
+    """Lets stages fail by system, and collects what was asked for."""
 
     def with_failures(fails: Fails) -> list[tuple[str, str]]:
         asked: list[tuple[str, str]] = []
 
-        def run_stage(stage: str, label: str, params: Params, seed: int, root: Path, *, for_study: bool) -> None:
+        def run_stage(stage: str, system: str, params: Params, seed: int, root: Path, *, for_study: bool) -> None:
             assert for_study
             assert root == tmp_path
-            asked.append((label, stage))
-            if label in fails:
-                raise fails[label]
+            asked.append((system, stage))
+            if system in fails:
+                raise fails[system]
 
         monkeypatch.setattr("realm_lab.runner.worker.run_stage", run_stage)
         return asked
@@ -77,7 +77,7 @@ def test_a_failure_is_one_line_and_the_rest_goes_on(tmp_path: Path, params: Para
     assert (states["c"].state, states["d"].state) == ("failed", "ended")
     assert str(states["c"].error).startswith("not run: b seed 0: pretrain, finetune failed: ZeroDivisionError")
     assert "Traceback" in log.read_text()
-    assert [label for label, _ in asked] == ["a", "b", "d", "d"]
+    assert [system for system, _ in asked] == ["a", "b", "d", "d"]
 
 
 def test_a_signal_leaves_the_rest_for_later(tmp_path: Path, params: Params, done: Any) -> None:

@@ -59,7 +59,7 @@ class Machine:
     started: list[FakeWorkers] = field(default_factory=list)
 
     def start(self, job: dict[str, Any], **given: Any) -> FakeWorkers:
-        workers = FakeWorkers(job["label"], given)
+        workers = FakeWorkers(job["system"], given)
         self.started.append(workers)
         return workers
 

@@ -20,7 +20,7 @@ CELLS = """
 baseline: realm
 cells:
   realm: {title: REALM, paper: table2.realm}
-  warm: {arm: warm_start}
+  warm: {system: warm_start}
   token: {set: {pretrain: {masking: random_token, refresh: {policy: never}}}}
 """
 OWN_FILES = ("real_text.yaml", "real_news.yaml")  # planned only where their texts and checkpoints are
@@ -112,7 +112,7 @@ def test_an_impossible_product_names_the_cell_and_the_remedy(planned: Callable[.
 
 
 def test_two_points_that_are_one_run_are_refused(planned: Callable[..., StudyPlan]) -> None:
-    text = "baseline: a\ncells: {a: {arm: warm_start}}\naxes: {pretrain.initial_reader: [scratch]}\n"
+    text = "baseline: a\ncells: {a: {system: warm_start}}\naxes: {pretrain.initial_reader: [scratch]}\n"
     with pytest.raises(UserError, match="line 5: cells 'a' and 'initial_reader=scratch' are the same run"):
         planned(text)
 

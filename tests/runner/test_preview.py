@@ -19,7 +19,7 @@ STUDY = """
 baseline: realm
 cells:
   realm:
-  warm: {arm: warm_start}
+  warm: {system: warm_start}
   long: {set: {pretrain.steps: 24}}
 launcher: {local: {processes: 2}}
 """
@@ -63,7 +63,7 @@ def test_json_has_exactly_the_fixed_keys(plan: StudyPlan, tmp_path: Path) -> Non
 def test_the_table_says_what_differs_and_what_is_there(plan: StudyPlan, tmp_path: Path) -> None:
     text = shown(plan, tmp_path)
     assert "pretrain.steps = 24" in text
-    assert "arm = warm_start" in text
+    assert "system = warm_start" in text
     assert "1 complete, 1 pending" in text
     assert "6 runs of 3 cells" in text
 

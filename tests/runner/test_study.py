@@ -29,8 +29,8 @@ REFUSALS = [
     (GOOD + "cell: {}\n", 7, "unknown key 'cell'; the nearest valid one is 'cells'"),
     (GOOD + "name: other\n", 7, "unknown key 'name'"),
     ("baseline: a\ncells:\n  a: {titel: A}\n", 5, "unknown key 'titel' of cells.a; the nearest valid one is 'title'"),
-    ("baseline: a\ncells:\n  a:\n    arm: ict\n", 6, "input should be 'realm' or 'warm_start' (given: 'ict')"),
-    ("baseline: a\ncells:\n  a:\n  a: {arm: warm_start}\n", 6, 'duplicate key "a"; keep one of the two'),
+    ("baseline: a\ncells:\n  a:\n    system: ict\n", 6, "input should be 'realm' or 'warm_start' (given: 'ict')"),
+    ("baseline: a\ncells:\n  a:\n  a: {system: warm_start}\n", 6, 'duplicate key "a"; keep one of the two'),
     (GOOD + "mode: grid\n", 7, "mode: input should be 'one_at_a_time' or 'product' (given: 'grid')"),
     (GOOD + "preset: toi\n", 7, "preset 'toi' is not one of toy, smoke, real, paper; did you mean 'toy'?"),
     (GOOD + "launcher: {slrum: {}}\n", 7, "unknown launcher 'slrum'; choose inline, local, slurm"),
@@ -76,8 +76,8 @@ REFUSALS = [
     # overlaps
     ("baseline: a\ncells:\n  a:\n  b:\n", 6, "cells 'a' and 'b' are the same run: they set the same parameters"),
     (
-        "baseline: a\ncells:\n  a: {arm: warm_start}\n"
-        "  b: {arm: warm_start, set: {pretrain.initial_reader: scratch}}\n",
+        "baseline: a\ncells:\n  a: {system: warm_start}\n"
+        "  b: {system: warm_start, set: {pretrain.initial_reader: scratch}}\n",
         6,
         "parameters that matter to no stage of the run (pretrain.initial_reader is warm_start and scratch)",
     ),

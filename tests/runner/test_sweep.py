@@ -32,7 +32,7 @@ baseline: realm
 set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 2, finetune.steps: 2}
 cells:
   realm: {title: REALM}
-  warm_start: {title: warm start only, arm: warm_start}
+  warm_start: {title: warm start only, system: warm_start}
   encoder_reset: {title: baseline encoder, set: {finetune.initial_reader: warm_start}}
 launcher: {local: {processes: 2}}
 """
@@ -53,7 +53,7 @@ seeds: [0]
 baseline: warm_start
 set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 2, finetune.steps: 2}
 cells:
-  warm_start: {arm: warm_start}
+  warm_start: {system: warm_start}
   broken: {set: {pretrain.masking: "masking_of_mine:scheme"}}
   broken_too: {set: {pretrain.masking: "masking_of_mine:scheme", finetune.initial_reader: warm_start}}
 """

@@ -24,7 +24,7 @@ baseline: realm
 cells:
   realm:
   reset: {set: {finetune.initial_reader: warm_start}}
-  warm: {arm: warm_start}
+  warm: {system: warm_start}
   token: {set: {pretrain.masking: random_token}}
 """
 PREPARE_WARM = ("prepare", "warm_start")
@@ -110,7 +110,7 @@ def test_a_job_is_what_the_worker_reads(planned: Callable[..., StudyPlan], tmp_p
     job: dict[str, Any] = task.job(tmp_path)
     assert Params(**job.pop("params")) == plan.of("token")[0].params
     stages = ["pretrain", *TUNE]
-    assert job == {"stages": stages, "label": "realm", "seed": 0, "root": str(tmp_path), "for_study": True}
+    assert job == {"stages": stages, "system": "realm", "seed": 0, "root": str(tmp_path), "for_study": True}
     assert task.keys == {stage: plan.of("token")[0].plan.key(stage) for stage in stages}
 
 

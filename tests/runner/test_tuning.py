@@ -23,7 +23,7 @@ CELLS = """
 baseline: realm
 cells:
   realm:
-  warm: {arm: warm_start}
+  warm: {system: warm_start}
   reset: {title: its reader is reset, set: {finetune.initial_reader: warm_start}}
   token: {set: {pretrain.masking: random_token}}
 """

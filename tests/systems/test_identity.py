@@ -12,7 +12,7 @@ from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import flatten, load
 from realm_lab.params.parameters import Params
-from realm_lab.systems.identity import LABELS, corpus_folder, open_stage, plan_run, plan_runs, record_run
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, open_stage, plan_run, plan_runs, record_run
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
 ORDER = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
@@ -173,7 +173,7 @@ def test_the_baseline_is_not_trained_again_for_another_pretraining() -> None:
 
 def test_all_runs_of_the_default_pipeline() -> None:
     plans = plan_runs(load(TINY, {"seeds": [4, 2]}))
-    assert [(plan.label, plan.seed) for plan in plans] == [
+    assert [(plan.system, plan.seed) for plan in plans] == [
         ("warm_start", 4),
         ("warm_start", 2),
         ("realm", 4),
@@ -188,7 +188,9 @@ def test_all_runs_of_the_default_pipeline() -> None:
 
 def test_seeds_share_the_cell_and_labels_do_not(tmp_path: Path) -> None:
     records = {
-        (label, seed): record_run(tmp_path, plan_run(BASE, label, seed), BASE) for label in LABELS for seed in (0, 1)
+        (label, seed): record_run(tmp_path, plan_run(BASE, label, seed), BASE)
+        for label in DEFAULT_SYSTEMS
+        for seed in (0, 1)
     }
     assert records["realm", 0].cell_key == records["realm", 1].cell_key
     assert records["realm", 0].run_key != records["realm", 1].run_key

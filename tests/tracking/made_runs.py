@@ -87,9 +87,9 @@ def add_to_study(runs: Path, record: RunRecord, cell: str | None = None, study: 
     """A run as one more of a study (new if need be) under the cell's name, its label by default. Baseline: realm."""
     path = study_folder(runs, study) / "study.json"
     before = read_study_record(path) if path.exists() else None
-    name = cell or record.label
-    changes = {"pretrain.masking": "random_token"} if record.label == "random_mask" else {}
-    arm = "warm_start" if record.label == "warm_start" else "realm"
+    name = cell or record.system
+    changes = {"pretrain.masking": "random_token"} if record.system == "random_mask" else {}
+    arm = "warm_start" if record.system == "warm_start" else "realm"
     cells = {"realm": StudyCell("realm", "REALM", "realm", {})}
     cells |= {known.name: known for known in (before.cells if before else ())}
     cells.setdefault(name, StudyCell(name, TITLES.get(name, name), arm, changes))
@@ -138,7 +138,7 @@ def make_run(runs: Path, label: str, seed: int, study: str | None = "default") -
             complete(run, 100, {"final_loss": 1.0}, start, 100.0)
     masking = "random_token" if label == "random_mask" else "salient_span"
     record = RunRecord(
-        label=label,
+        system=label,
         seed=seed,
         run_key=key_of("run", label, seed),
         cell_key=key_of("cell", label),
@@ -189,7 +189,7 @@ def begin_pretrain(runs: Path, last_step: int, checkpoint_step: int | None = Non
     checkpoint(stage, last_step if checkpoint_step is None else checkpoint_step)
     finished = make_run(runs.parent / "elsewhere" / "runs", "realm", 0)
     record = replace(
-        finished, label="live", run_key=key_of("live run"), stages={"pretrain": f"stages/{stage.path.name}"}
+        finished, system="live", run_key=key_of("live run"), stages={"pretrain": f"stages/{stage.path.name}"}
     )
     write_run_record(runs, record)
     add_to_study(runs, record)

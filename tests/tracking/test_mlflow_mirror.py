@@ -58,7 +58,7 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
     assert run["tags"]["realm.run_key"] == record.run_key
     assert run["tags"]["realm.cell_key"] == record.cell_key
     assert (run["tags"]["realm.baseline"], run["tags"]["realm.seed"]) == ("true", "0")
-    assert (run["tags"]["realm.cell"], run["tags"]["realm.arm"], run["tags"]["realm.attempt"]) == (
+    assert (run["tags"]["realm.cell"], run["tags"]["realm.system"], run["tags"]["realm.attempt"]) == (
         "realm",
         "realm",
         "1",
@@ -344,7 +344,7 @@ def test_a_run_that_has_not_begun_waits(runs: Path) -> None:
 
 def test_a_broken_record_is_named_and_the_others_are_shown(runs: Path) -> None:
     made_runs.make_run(runs, "realm", 0)
-    broken = write_run_record(runs, replace(made_runs.make_run(runs, "warm_start", 1), label="broken"))
+    broken = write_run_record(runs, replace(made_runs.make_run(runs, "warm_start", 1), system="broken"))
     broken.write_text("{")
     _, stage = made_runs.begin_pretrain(runs, 50)
     stage.metrics.path.write_text('{"step": 1, "time": 1.0}\nnonsense\n{"step": 2, "time": 2.0}\n')

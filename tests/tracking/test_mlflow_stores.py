@@ -224,5 +224,5 @@ def test_a_database_that_does_not_answer_is_a_user_error_without_its_password(
 
 def test_the_records_of_the_tests_are_those_of_the_library(runs: Path) -> None:
     made_runs.make_runs(runs, seeds=(0,))
-    assert [record.label for record in read_run_records(runs)] == ["random_mask", "realm", "warm_start"]
+    assert [record.system for record in read_run_records(runs)] == ["random_mask", "realm", "warm_start"]
     assert json.loads((runs / "studies" / "default" / "study.json").read_text())["baseline"] == "realm"

@@ -39,7 +39,7 @@ def test_a_study_is_an_experiment_with_its_design_above_its_runs(runs: Path) -> 
     assert study["params"]["question"] == "Which spans should be masked?"
     assert (study["params"]["baseline"], study["params"]["seeds"]) == ("realm", "0, 1")
     assert "random_mask: pretrain.masking = random_token" in study["tags"]["realm.design"]
-    assert "warm_start: arm = warm_start" in study["tags"]["realm.design"]
+    assert "warm_start: system = warm_start" in study["tags"]["realm.design"]
     assert set(study["files"]) == {
         "study.json",
         "table_of_cells.json",
@@ -59,7 +59,7 @@ def test_a_study_is_an_experiment_with_its_design_above_its_runs(runs: Path) -> 
 
 def test_the_tables_are_those_of_the_results(runs: Path) -> None:
     records = made_runs.make_runs(runs, labels=("realm", "random_mask"), seeds=(0, 1, 2))
-    stages = {(record.label, record.seed): stage_of(runs, record, "evaluate") for record in records}
+    stages = {(record.system, record.seed): stage_of(runs, record, "evaluate") for record in records}
     scores = {place: stage.results()["exact_match"] for place, stage in stages.items() if stage}
     mirror(runs)
     by_run = table_of(runs, "table_of_runs.json")

@@ -40,7 +40,7 @@ def stage(runs: Path) -> StageRun:
 
 def record_of(*stages: StageRun, **changes: Any) -> RunRecord:
     record = RunRecord(
-        label="realm",
+        system="realm",
         seed=0,
         run_key="cd" * 32,
         cell_key="ef" * 32,
@@ -178,19 +178,19 @@ def test_a_record_is_written_once_and_read_back(runs: Path, stage: StageRun) -> 
         write_run_record(runs, replace(record, preset="real"))
 
 
-@pytest.mark.parametrize("label", ["", "a/b", "../up", ".hidden", "two words"])
-def test_a_label_that_names_no_folder_is_refused(runs: Path, label: str) -> None:
-    with pytest.raises(UserError, match="label"):
-        write_run_record(runs, record_of(label=label))
+@pytest.mark.parametrize("system", ["", "a/b", "../up", ".hidden", "two words"])
+def test_a_label_that_names_no_folder_is_refused(runs: Path, system: str) -> None:
+    with pytest.raises(UserError, match="system"):
+        write_run_record(runs, record_of(system=system))
 
 
 def test_records_are_sorted_by_label_and_seed(runs: Path) -> None:
     for label, seed in [("realm", 10), ("realm", 2), ("null_off", 0)]:
-        write_run_record(runs, record_of(label=label, seed=seed))
-    assert [(r.label, r.seed) for r in read_run_records(runs)] == [("null_off", 0), ("realm", 2), ("realm", 10)]
+        write_run_record(runs, record_of(system=label, seed=seed))
+    assert [(r.system, r.seed) for r in read_run_records(runs)] == [("null_off", 0), ("realm", 2), ("realm", 10)]
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"label": "realm"}', ""])
+@pytest.mark.parametrize("text", ["{", "[]", '{"system": "realm"}', ""])
 def test_a_broken_record_is_named(runs: Path, text: str) -> None:
     path = write_run_record(runs, record_of())
     path.write_text(text)

@@ -267,7 +267,7 @@ def test_a_finished_stage_is_not_done_again(line: Line) -> None:
 def start_worker(params: Params, root: Path) -> subprocess.Popen[str]:
     job = {
         "stages": ["pretrain"],
-        "label": "realm",
+        "system": "realm",
         "seed": 0,
         "root": str(root),
         "params": params.model_dump(mode="json"),

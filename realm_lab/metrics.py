@@ -1,0 +1,126 @@
+"""The registry of metrics: what is measured, how it is shown, and by which of them something may be chosen.
+
+Studies, reports, MLflow, `compare`, search and tuning read this registry, and nothing else lists metrics. Adding one
+takes an entry here and the computation that writes it under the same name, either into the results of a system's
+evaluate stage (`source="results"`) or into the metrics of its pre-training (`source="curve"`). A metric of your own,
+which no entry names, is still collected and shown, under its own name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Source = Literal["results", "curve", "run"]
+Split = Literal["test", "dev", "train", ""]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    `source` says where its value is: in the results of the evaluate stage, in the curves of pre-training (logged over
+    steps), or computed from the run itself (age of the index, time). `split` is the data that it is measured on: only a
+    metric of split "dev" may choose a learning rate or pay a search. `better` is the direction that is an improvement,
+    "" where neither is. `headline` metrics are shown first everywhere.
+    """
+
+    name: str
+    title: str
+    source: Source = "results"
+    split: Split = "test"
+    unit: str = ""
+    digits: int = 3
+    better: Literal["up", "down", ""] = "up"
+    headline: bool = False
+    result: str = ""  # the name in the results, where it differs
+
+    @property
+    def key(self) -> str:
+        """The name under which its value is stored."""
+        return self.result or self.name
+
+
+_ENTRIES = (
+    Metric("exact_match", "exact match", headline=True),
+    Metric("recall_at_1", "recall@1, zero-shot", headline=True),
+    Metric("recall_at_5", "recall@5, zero-shot", headline=True),
+    Metric(
+        "retrieval_utility", "retrieval utility", unit="nats", digits=2, headline=True, result="retrieval_utility_end"
+    ),
+    Metric("index_staleness_steps", "mean age of the index", "run", "", "steps", 1, "", headline=True),
+    Metric("wall_seconds", "wall-clock time", "run", "", "s", 0, "down", headline=True),
+    Metric("device_hours", "device hours", "run", "", "h", 3, "down"),
+    Metric("exact_match_dev", "exact match, development questions", split="dev"),
+    Metric("exact_match_span", "exact match of the span (released code)"),
+    Metric("f1", "F1"),
+    Metric("recall_at_20", "recall@20, zero-shot"),
+    Metric("recall_at_1_finetuned", "recall@1, fine-tuned"),
+    Metric("recall_at_5_finetuned", "recall@5, fine-tuned"),
+    Metric("recall_at_20_finetuned", "recall@20, fine-tuned"),
+    Metric("gold_recall_at_1", "recall@1 of the gold passage"),
+    Metric("gold_recall_at_5", "recall@5 of the gold passage"),
+    Metric("gold_recall_at_20", "recall@20 of the gold passage"),
+    Metric("retrieval_utility_start", "retrieval utility before pre-training", unit="nats", digits=2),
+    Metric("retrieval_utility_end", "retrieval utility after pre-training", unit="nats", digits=2),
+    Metric("retrieval_utility_top1_start", "utility of the top passage before pre-training", unit="nats", digits=2),
+    Metric("retrieval_utility_top1_end", "utility of the top passage after pre-training", unit="nats", digits=2),
+    Metric("retrieval_utility_best_start", "utility of the best candidate before pre-training", unit="nats", digits=2),
+    Metric("retrieval_utility_best_end", "utility of the best candidate after pre-training", unit="nats", digits=2),
+    Metric("cloze_log_likelihood_start", "log-likelihood of masked spans before pre-training", unit="nats", digits=2),
+    Metric("cloze_log_likelihood_end", "log-likelihood of masked spans after pre-training", unit="nats", digits=2),
+    Metric("cloze_exact_match_start", "cloze exact match before pre-training"),
+    Metric("cloze_exact_match_end", "cloze exact match after pre-training"),
+)
+
+_CURVES = (
+    Metric("retrieval_utility", "retrieval utility", "curve", "dev", "nats", 2, headline=True),
+    Metric("retrieval_utility_top1", "utility of the top passage", "curve", "dev", "nats", 2),
+    Metric("retrieval_utility_best", "utility of the best candidate", "curve", "dev", "nats", 2),
+    Metric("recall_at_1", "zero-shot recall@1", "curve", "dev"),
+    Metric("recall_at_5", "zero-shot recall@5", "curve", "dev", headline=True),
+    Metric("recall_at_20", "zero-shot recall@20", "curve", "dev"),
+    Metric("cloze_log_likelihood", "log-likelihood of masked spans", "curve", "dev", "nats", 2),
+    Metric("cloze_exact_match", "cloze exact match", "curve", "dev"),
+    Metric("candidate_entropy", "entropy of p(z|x)", "curve", "train", "nats", 2, ""),
+    Metric("null_probability", "p(null document)", "curve", "train", "", 3, ""),
+    Metric("score_spread", "spread of the top scores", "curve", "train", "", 2, ""),
+    Metric("gold_among_candidates", "gold passage among the candidates", "curve", "train"),
+    Metric("index_staleness_steps", "age of the index", "curve", "", "steps", 1, ""),
+    Metric("index_overlap", "overlap of stale and fresh top k", "curve", "dev", "", 3, ""),
+    Metric("index_overlap_sampled", "overlap of stale and fresh top k, sampled", "curve", "train", "", 3, ""),
+    Metric("prior_shift", "shift of p(z|x) by staleness", "curve", "dev", "", 3, "down"),
+    Metric("prior_shift_sampled", "shift of p(z|x) by staleness, sampled", "curve", "train", "", 3, "down"),
+    Metric("marginal_log_likelihood", "marginal log-likelihood", "curve", "train", "nats", 2, headline=True),
+)
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ENTRIES}
+"""Metrics of a run, one number each, by name; `results.csv` has a column for each that a study knows."""
+
+CURVES: dict[str, Metric] = {metric.name: metric for metric in _CURVES}
+"""Metrics of pre-training over steps, by name."""
+
+HEADLINES: tuple[str, ...] = tuple(name for name, metric in METRICS.items() if metric.headline)
+
+
+def metric(name: str) -> Metric:
+    """The metric of that name; one that is not registered is shown under its own name, with no direction."""
+    return METRICS.get(name) or Metric(name, name.replace("_", " "), better="")
+
+
+def curve(name: str) -> Metric:
+    """The curve of that name, as `metric`."""
+    return CURVES.get(name) or Metric(name, name.replace("_", " "), "curve", "", better="")
+
+
+def register_metric(entry: Metric) -> Metric:
+    """Add a metric or a curve of your own; a name is registered once.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    registry = CURVES if entry.source == "curve" else METRICS
+    if entry.name in registry:
+        raise ValueError(f"metric '{entry.name}' is registered already; choose another name")
+    registry[entry.name] = entry
+    return entry

@@ -1,0 +1,15 @@
+"""REALM without its pre-training: the reader and the retriever of the warm start, fine-tuned alike."""
+
+from __future__ import annotations
+
+from realm_lab.systems.realm import EVALUATE, FINETUNE, WARM_START
+from realm_lab.systems.registry import System, register_system
+
+
+@register_system
+class WarmStart(System):
+    """The paper's baseline: masked language modelling and the Inverse Cloze Task only (section 3.4)."""
+
+    name = "warm_start"
+    title = "warm start only"
+    stages = (WARM_START, FINETUNE, EVALUATE)
