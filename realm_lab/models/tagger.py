@@ -33,7 +33,8 @@ from realm_lab.corpus.records import Span
 from realm_lab.corpus.salient_spans import merge_spans
 from realm_lab.corpus.vocabulary import encode_batch_plain, load_tokenizer, save_tokenizer, special_ids
 from realm_lab.errors import UserError
-from realm_lab.models.bert_folder import (
+from realm_lab.models.encoder import Encoder, EncoderShape, initialise
+from realm_lab.models.folders import (
     bert_config,
     from_bert,
     read_checkpoint,
@@ -42,7 +43,6 @@ from realm_lab.models.bert_folder import (
     to_bert,
     write_tensors,
 )
-from realm_lab.models.encoder import Encoder, EncoderShape, initialise
 from realm_lab.models.inputs import length_groups
 
 OVERLAP = 64  # wordpieces that neighbouring windows share

@@ -25,8 +25,8 @@ from realm_lab.corpus.agreement import compare_with_rules, spans_in_text
 from realm_lab.corpus.conll import ConllFile, TaggedSentence, one_label_set, read_conll, split_documents
 from realm_lab.corpus.vocabulary import load_tokenizer, tokenizer_digest, train_wordpiece
 from realm_lab.errors import UserError
-from realm_lab.models.bert_folder import config_shape, read_config
 from realm_lab.models.encoder import EncoderShape
+from realm_lab.models.folders import config_shape, read_config
 from realm_lab.models.tagger import ModelTagger, new_classifier, read_tagger, write_classifier
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import TaggerTraining
