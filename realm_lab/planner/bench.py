@@ -26,7 +26,7 @@ from realm_lab.planner.sample import Sample, write_sample
 from realm_lab.planner.workload import Workload, without_checkpoint, workload
 from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.retriever import Inputs, Retriever
 from realm_lab.training.pretrain import PretrainTask
 
 REPEATS = 3  # the median counts
@@ -125,17 +125,8 @@ def line_through(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
 
 def _retriever(params: Params, sample: Sample, device: torch.device, kind: type[Retriever] = Retriever) -> Retriever:
     embedder = new_embedder(without_checkpoint(params), sample.vocabulary_size, 0, None).to(device)
-    return kind(
-        embedder,
-        sample.passages,
-        sample.special,
-        corpus_digest="bench",
-        query_length=params.corpus.sentence_length,
-        passage_length=params.corpus.passage_length,
-        token_budget=params.launch.token_budget,
-        precision=params.model.precision,
-        search_query=params.pretrain.search_query,
-    )
+    stale = params.pretrain.search_query == "stale"
+    return kind(embedder, sample.passages, Inputs.of(params, sample.special), "bench", stale_queries=stale)
 
 
 def _embedding(params: Params, sample: Sample, device: torch.device, target_seconds: float) -> tuple[int, float]:
@@ -183,14 +174,12 @@ def _steps(
 def _task(params: Params, sample: Sample, batch: int, device: torch.device) -> PretrainTask:
     """Pre-training without refreshing and early warnings."""
     chosen = without_checkpoint(params)
-    refresh = chosen.pretrain.refresh.model_copy(update={"policy": "never", "delay_steps": 0, "hold_generations": 0})
+    refresh = chosen.pretrain.refresh.model_copy(update={"policy": "never", "delay_steps": 0})
     changes = {
         "batch_size": batch,
         "steps": STEPS,
         "refresh": refresh,
         "calibrate_null": False,
-        "hold_retriever_steps": 0,
-        "hold_retriever_until_useful": False,
     }
     chosen = chosen.model_copy(update={"pretrain": chosen.pretrain.model_copy(update=changes)})
     reader = new_reader(chosen, sample.vocabulary_size, 0).to(device)
