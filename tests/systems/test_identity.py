@@ -108,8 +108,6 @@ def test_every_parameter_that_matters_changes_the_keys_from_its_stage_on(name: s
         {"launch.device": "auto", "launch.processes": 5, "launch.threads": 3, "launch.token_budget": 5},
         {"launch.checkpoint_interval_seconds": 9, "launch.log_interval_steps": 7, "launch.tracking_uri": "x"},
         {"launch.ranks": 2, "launch.micro_batch": 1, "launch.recompute": True, "launch.compile": True},
-        {"launch.builder": "process", "launch.builder_silence_seconds": 7},
-        {"launch.builder_backoff_seconds": 0.5, "launch.builder_failures": 0},
         {"seeds": [0, 1, 2]},
     ],
 )
@@ -127,9 +125,6 @@ def test_every_launch_parameter_was_tried() -> None:
         "recompute",
         "compile",
         "builder",
-        "builder_silence_seconds",
-        "builder_backoff_seconds",
-        "builder_failures",
     }
 
 
