@@ -40,10 +40,7 @@ DRIFTING = RESTLESS | {
     "pretrain.refresh.interval_steps": 3,
     "pretrain.refresh.drift_overlap": 0.01,
 }
-LISTS = {"pretrain.search.backend": "ivf_flat", "pretrain.search.lists": 16, "pretrain.search.probes": 1}
-CODES = {"pretrain.search.backend": "ivf_pq", "pretrain.search.rescore": False, "pretrain.search.bits": 4}
-CODES |= {"pretrain.search.overfetch": 1}
-GRAPH = {"pretrain.search.backend": "hnsw", "pretrain.search.links": 2, "pretrain.search.neighbours": 1}
+LISTS = {"pretrain.search.backend": "ivf_flat", "pretrain.search.options": "nlist=16,nprobe=1"}
 SAME = {"corpus.pretrain_corpus": "same"}  # queries have an origin
 SOON = {"pretrain.watch.patience_steps": 1, "pretrain.watch.interval_steps": 2}
 
@@ -116,15 +113,8 @@ SWITCHES: dict[str, Switch] = {
     "pretrain.initial_retriever": Switch("scratch"),
     "pretrain.steps": Switch(5),
     "pretrain.batch_size": Switch(3),
-    "pretrain.search.backend": Switch("ivf_pq", base={"pretrain.search.rescore": True}),
-    "pretrain.search.lists": Switch(64, base=LISTS),
-    "pretrain.search.probes": Switch(2, base=LISTS),
-    "pretrain.search.parts": Switch(2, base=CODES),
-    "pretrain.search.bits": Switch(2, base=CODES),
-    "pretrain.search.links": Switch(3, base=GRAPH),
-    "pretrain.search.neighbours": Switch(300, base=GRAPH | {"pretrain.search.overfetch": 1}),
-    "pretrain.search.overfetch": Switch(4, base=CODES | {"pretrain.search.rescore": True}),
-    "pretrain.search.rescore": Switch(True, base=CODES | {"pretrain.search.overfetch": 8}),
+    "pretrain.search.backend": Switch("ivf_flat", base=LISTS | {"pretrain.search.backend": "ivf_pq"}),
+    "pretrain.search.options": Switch("nlist=16,nprobe=2", base=LISTS),
     "pretrain.refresh.policy": Switch("never", base=RESTLESS),
     "pretrain.refresh.interval_steps": Switch(2, base=RESTLESS),
     "pretrain.refresh.schedule": Switch(

@@ -3,7 +3,7 @@
 Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
 fine-tuning), "code" is the code released with REALM, for what the papers leave open. Where paper and code differ, both
 are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file and
-parameter_sections.py, which holds the sections Search, Refresh, Watch, Optimiser and TaggerTraining.
+sections.py, which holds the sections Search, Refresh, Watch and Optimiser.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from realm_lab.params.sections import (
+    OBSERVES,
     Candidates,
     Dropout,
     Fraction,
     NonNegative,
     Optimiser,
     Positive,
+    Processes,
     Refresh,
     Search,
     Section,
-    TaggerTraining,
     Watch,
+    neutral,
 )
 
 
@@ -38,7 +40,7 @@ class ToyWorld(Section):
     """Throw-away articles from which the reader learns to copy in its warm start."""
     changed_fraction: Fraction = 0.5
     """Share of the facts that the second edition of the corpus changes (Guu, Table 4)."""
-    restate_facts: bool = False
+    restate_facts: Annotated[bool, neutral(False)] = False
     """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
     exists outside the passage that a query comes from."""
     world_seed: NonNegative | None = None
@@ -70,18 +72,13 @@ class Files(Section):
     """`orqa`: the questions of questions_train whose text has hash 0 modulo 10 are the development questions and not
     trained on (code: create_data_splits, for all three data sets)."""
     tagger_model: str | None = None
-    """Of `tagger: model`: a Hugging Face token-classification folder, such as `realm-lab train-tagger` makes."""
+    """Of `tagger: model`: a Hugging Face token-classification folder; docs/data.md says how to make one."""
     max_articles: Positive | None = None
     """Read only so many articles; empty: all."""
     max_train_questions: Positive | None = None
     """Keep only so many training questions; empty: all."""
     max_test_questions: Positive | None = None
     """Keep only so many test questions; empty: all."""
-    max_line_mb: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Refuse a longer line, member of a JSON array or field of a table, in megabytes."""
-    max_expansion: Annotated[int, Field(ge=1)] = 200
-    """Refuse a file that decompresses to more than so many times its size (text: under 30)."""
-
     drop_pages: list[Literal["list", "index", "outline", "disambiguation"]] = [
         "list",
         "index",
@@ -90,8 +87,6 @@ class Files(Section):
     ]
     """Kinds of pages to leave out, by their titles: "List of ...", "Index of ...", "Outline of ...",
     "... (disambiguation)" (code, of ORQA)."""
-    drop_duplicate_passages: bool = True
-    """Of passages with the same title and text keep the first; questions of another are given that one as gold."""
 
     @model_validator(mode="after")
     def _one_dev_set(self) -> Files:
@@ -277,7 +272,7 @@ class Pretrain(Section):
     refresh: Refresh = Refresh()
     reader: Optimiser = Optimiser()
     retriever: Optimiser = Optimiser()
-    watch: Watch = Watch()
+    watch: Annotated[Watch, OBSERVES] = Watch()
 
     @model_validator(mode="after")
     def _consistent(self) -> Pretrain:
@@ -361,7 +356,7 @@ class Evaluate(Section):
     """Held-out sentences for utility and likelihood."""
     questions: Positive | None = None
     """Questions to measure on; empty: all."""
-    explorer_examples: NonNegative = 12
+    explorer_examples: Annotated[NonNegative, OBSERVES] = 12
     """Worked examples in the report."""
 
 
@@ -370,9 +365,9 @@ class Launch(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` is a GPU where there is one."""
-    processes: NonNegative = 0
+    processes: Processes = 0
     """Runs side by side; 0: one a core, or one on a GPU."""
-    threads: NonNegative = 0
+    threads: Processes = 0
     """Cores of a run; 0: an equal share. Set 1 on a machine that does other work."""
     builder: Literal["inline", "process"] = "inline"
     """Who embeds the passages of a refresh during pre-training: the trainer itself, or a process beside it, with the
@@ -409,7 +404,6 @@ class Params(Section):
     pretrain: Pretrain = Pretrain()
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
-    tagger: TaggerTraining = TaggerTraining()
     launch: Launch = Launch()
 
     @model_validator(mode="after")
@@ -428,10 +422,4 @@ class Params(Section):
             )
         if self.launch.micro_batch > self.pretrain.batch_size:
             raise ValueError("launch.micro_batch is larger than pretrain.batch_size; lower it, or set it to 0")
-        parts = self.pretrain.search.parts
-        if parts and self.model.projection_size % parts:
-            raise ValueError(
-                f"pretrain.search.parts: {parts} parts do not divide the {self.model.projection_size} numbers of "
-                "model.projection_size; choose a divisor, or 0"
-            )
         return self

@@ -6,21 +6,43 @@ The rest, and what the sources named here are, is in parameters.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
+BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
+Processes = Annotated[int, Field(ge=0, le=4096)]
 Candidates = Annotated[int, Field(ge=1, le=1000)]
+
+_NEVER = object()  # equal to no value: of a parameter without a neutral one
+
+# Marks a parameter that changes what is logged or shown and nothing that is computed: it is not part of a run's key.
+OBSERVES = Field(json_schema_extra={"observes": True})
+
+
+def neutral(value: Any) -> Any:
+    """Marks a parameter that was added later: at `value` everything is as it was before the parameter existed.
+
+    `restate_facts: Annotated[bool, neutral(False)] = False`. Runs made before keep their keys, because a parameter at
+    its neutral value is left out of them. The neutral value is the old behaviour, whatever the default becomes.
+    """
+    return Field(json_schema_extra={"neutral": value})
 
 
 class Section(BaseModel):
     """A group of parameters: frozen, and a name it does not know is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, use_attribute_docstrings=True)
+
+    def observing(self) -> set[str]:
+        """Names of the parameters that only observe, given the values of the others."""
+        return {name for name, field in type(self).model_fields.items() if "observes" in _marks(field)}
 
     @field_validator("*", mode="before")
     @classmethod
@@ -33,6 +55,31 @@ class Section(BaseModel):
         return value
 
 
+def identity_values(params: Section, sections: Sequence[str] | None = None) -> dict[str, Any]:
+    """The values that tell two runs apart, as plain JSON types: `sections` of `params` (None: all of them).
+
+    Left out are parameters at their neutral value, parameters that only observe, and sections of nothing else. So a new
+    parameter that is marked `neutral(OLD BEHAVIOUR)` re-keys no finished run.
+    """
+    observing = params.observing()
+    values: dict[str, Any] = {}
+    plain = params.model_dump(mode="json")
+    for name, field in type(params).model_fields.items():
+        if name in observing or (sections is not None and name not in sections):
+            continue
+        value = getattr(params, name)
+        if isinstance(value, Section):
+            if inside := identity_values(value):
+                values[name] = inside
+        elif _marks(field).get("neutral", _NEVER) != value:
+            values[name] = plain[name]
+    return values
+
+
+def _marks(field: FieldInfo) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+
+
 class Watch(Section):
     """Probes and early warnings of a collapse during pre-training: p(z|x) flat, all on the null document, or a reader
     that gains nothing from the gold passage (tracking/bounds.py)."""
@@ -43,55 +90,48 @@ class Watch(Section):
     """Steps a quantity must stay out of its bounds before the run is flagged."""
 
 
+FAISS_OPTIONS = {
+    "exact": (),
+    "faiss_flat": ("overfetch",),
+    "ivf_flat": ("nlist", "nprobe", "overfetch"),
+    "ivf_pq": ("nlist", "nprobe", "M", "nbits", "overfetch"),
+    "hnsw": ("M", "efConstruction", "efSearch", "overfetch"),
+    "sq8": ("overfetch",),
+}
+
+
 class Search(Section):
     """How pre-training finds passages in the MIPS index. Fine-tuning, evaluation and the measures of staleness always
-    search exactly. The settings below count for the backends they name; 0 takes what suits the number of passages."""
+    search exactly."""
 
     backend: Literal["exact", "faiss_flat", "ivf_flat", "ivf_pq", "hnsw", "sq8"] = "exact"
     """Every passage (exact; FAISS Flat), or approximate search (Guu, section 3.3, names no method) by FAISS: inverted
     lists, these with product quantisation, a graph, or 8-bit numbers. It is built anew whenever a vector of the index
     has changed, and its recall@8 beside exact search is logged as search_recall_at_8: on 256 passages, moved by half
-    the spread of all of them."""
-    lists: NonNegative = 0
-    """Of ivf_flat and ivf_pq: inverted lists (clusters of passages); 0: 4 sqrt(passages), at least 39 passages each."""
-    probes: NonNegative = 0
-    """Of ivf_flat and ivf_pq: lists that a query looks into; 0: a sixteenth of them, 8 at least."""
-    parts: NonNegative = 0
-    """Of ivf_pq: parts that a vector is cut into, each with a code; 0: the most that divide it, up to a quarter of
-    model.projection_size."""
-    bits: Annotated[int, Field(ge=0, le=16)] = 0
-    """Of ivf_pq: bits of a part's code; 0: 8, fewer for few passages."""
-    links: NonNegative = 0
-    """Of hnsw: links of a passage to its neighbours; 0: 32."""
-    neighbours: NonNegative = 0
-    """Of hnsw: neighbours that are weighed for a query; 0: 128."""
-    overfetch: NonNegative = 0
-    """Of all but exact: passages taken from FAISS for each that is wanted; 0: 2, sq8 4, ivf_pq 16."""
-    rescore: bool = True
-    """Of all but exact: choose among what FAISS found by the true inner products; else by FAISS's own numbers."""
+    the spread of all of them. What it finds is scored by the true inner products."""
+    options: str = ""
+    """FAISS's options as NAME=NUMBER,...: nlist and nprobe of ivf_flat and ivf_pq, M and nbits of ivf_pq, M,
+    efConstruction and efSearch of hnsw; and overfetch, the passages taken from FAISS for each that is wanted. What is
+    not named suits the number of passages: nlist 4 sqrt(passages), nprobe a sixteenth of it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Search:
-        owners = {
-            "lists": ("ivf_flat", "ivf_pq"),
-            "probes": ("ivf_flat", "ivf_pq"),
-            "parts": ("ivf_pq",),
-            "bits": ("ivf_pq",),
-            "links": ("hnsw",),
-            "neighbours": ("hnsw",),
-        }
-        for name, backends in owners.items():
-            if getattr(self, name) and self.backend not in backends:
-                raise ValueError(
-                    f"{name} is a setting of {' and '.join(backends)}, not of backend: {self.backend}; set it to 0"
-                )
-        if self.backend == "exact" and self.overfetch:
-            raise ValueError("overfetch takes more from FAISS, which backend: exact does not ask; set it to 0")
-        if self.backend == "exact" and not self.rescore:
-            raise ValueError("rescore: false keeps the scores of FAISS, which backend: exact does not ask; set true")
-        if self.lists and self.probes > self.lists:
-            raise ValueError(f"probes {self.probes} is more than lists {self.lists}; lower it")
+        self.faiss_options()
         return self
+
+    def faiss_options(self) -> dict[str, int]:
+        """The options by name."""
+        known = FAISS_OPTIONS[self.backend]
+        options: dict[str, int] = {}
+        for part in self.options.replace(" ", "").split(",") if self.options.strip() else ():
+            name, _, number = part.partition("=")
+            if name not in known:
+                choice = f"choose {', '.join(known)}" if known else "leave options empty"
+                raise ValueError(f"options: backend: {self.backend} has no option {name!r}; {choice}")
+            if not number.isdecimal() or int(number) < 1 or name in options:
+                raise ValueError(f"options: {part!r} is not NAME=NUMBER with a number from 1, each name once")
+            options[name] = int(number)
+        return options
 
 
 class Refresh(Section):
@@ -141,39 +181,3 @@ class Optimiser(Section):
     """`bert`: the decay counts from step 0, so that the learning rate drops when the warm-up ends, Adam's beta2 is
     0.999, and its moments are not corrected for their bias (BERT, code). `short`, for runs of some hundred steps: decay
     from the end of the warm-up, beta2 0.98, moments corrected."""
-
-
-class TaggerTraining(Section):
-    """`realm-lab train-tagger`: a tagger of salient spans (section 3.4: BERT, fine-tuned on CoNLL-2003). No run depends
-    on this section; a run names the finished folder in corpus.files.tagger_model."""
-
-    train: list[str] = []
-    """CoNLL files to train on."""
-    dev: list[str] = []
-    """CoNLL files measured while it trains; nothing is chosen by them."""
-    test: list[str] = []
-    """CoNLL files measured at the end, beside the rule tagger."""
-    held_out: Annotated[float, Field(ge=0.0, le=0.9)] = 0.0
-    """Share of the documents of each training file, its last ones, that go to the test (sentences where a file marks no
-    documents)."""
-    labels: Literal["conll", "keep"] = "conll"
-    """Labels as PER, LOC, ORG and MISC (CoNLL-2003), or as the files have them."""
-    checkpoint: str | None = None
-    """BERT-style folder to start from (Guu: BERT); empty: from scratch, with the sizes of `model`."""
-    output: str = "models/tagger"
-    """Folder to write, in the layout of Hugging Face's BertForTokenClassification."""
-    epochs: Positive = 4
-    """Times that the sentences are gone through (Devlin et al. 2019: 2 to 4)."""
-    steps: NonNegative = 0
-    """Optimiser steps; 0: as many as the epochs have."""
-    batch_size: Positive = 32
-    """Sentences a step (Devlin et al. 2019: 16 or 32)."""
-    max_length: Annotated[int, Field(ge=8, le=512)] = 128
-    """Wordpieces of a training example, specials included; longer sentences are cut into several."""
-    dropout: Dropout = 0.1
-    """Of hidden states and attention weights, while training (BERT)."""
-    evaluation_interval_steps: Positive = 100
-    """Steps between two measurements on dev."""
-    seed: NonNegative = 0
-    """Of the classifier's first weights, the order of the sentences and dropout."""
-    optimiser: Optimiser = Optimiser(learning_rate=5e-5, warmup_steps=50)

@@ -19,9 +19,8 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join
 from realm_lab.models.realm import retrieval_score
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.backends import measured_faiss
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.faiss_backends import FaissSearch, FaissSettings
+from realm_lab.retrieval.faiss_backends import FaissSearch, FaissSettings, measured_faiss
 from realm_lab.retrieval.index import IndexGeneration, check_index, embed_passages, embed_rows
 from realm_lab.retrieval.search import Exclusion, SearchBackend
 

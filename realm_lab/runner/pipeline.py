@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from realm_lab.core.files import atomic_directory, read_json
+from realm_lab.core.files import atomic_directory, is_ours, read_json, remove_directory
 from realm_lab.core.launched import launched
 from realm_lab.errors import UserError
 from realm_lab.masking import masking_scheme
@@ -110,8 +110,8 @@ def _prepare_all(params: Params, root: Path) -> None:
     run_jobs(jobs, params, root)
     kept = {exported_corpus_folder(root, plan).name for plan in plans.values()}
     for other in (root / "data" / "prepared").glob("*"):
-        if other.name not in kept:
-            shutil.rmtree(other)
+        if other.name not in kept and is_ours(other):
+            remove_directory(other)
 
 
 def _export(stage: str, plans: list[Plan], params: Params, root: Path) -> None:
@@ -136,5 +136,5 @@ def _export(stage: str, plans: list[Plan], params: Params, root: Path) -> None:
         with atomic_directory(folder) as scratch:
             shutil.copytree(source, scratch, dirs_exist_ok=True)
     for other in target.glob("*"):
-        if other.name not in wanted:
-            shutil.rmtree(other)
+        if other.name not in wanted and is_ours(other):
+            remove_directory(other)

@@ -24,7 +24,7 @@ from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
-NOT_OF_A_RUN = ("launch", "seeds", "tagger")  # how and how often it runs, and what makes another folder
+NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
     "pretrain": {

@@ -19,7 +19,7 @@ from realm_lab.models.folders import from_bert, read_checkpoint, write_embedder,
 from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.backends import faiss_settings
+from realm_lab.retrieval.faiss_backends import faiss_settings
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import corpus_folder

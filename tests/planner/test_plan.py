@@ -166,4 +166,4 @@ def test_a_damaged_file_and_an_old_torch(project: Path, calibrate: Calibrate, ca
     path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
     assert "format 9, this engine reads 1; run `realm-lab bench`" in refused(project, capsys, "--passages", "1000")
     path.write_text('{"format": 1}')
-    assert "bench.json: device: Field required; run `realm-lab bench`" in refused(project, capsys, "--passages", "1000")
+    assert "bench.json: device: field required; run `realm-lab bench`" in refused(project, capsys, "--passages", "1000")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from realm_lab.retrieval.faiss_backends import FaissSettings, build_faiss
+from realm_lab.retrieval.faiss_backends import FaissSearch, FaissSettings
 from realm_lab.retrieval.retriever import ABSENT
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def test_an_approximate_backend_is_of_the_index_in_use_and_can_be_passed_by(
 ) -> None:
     questions = system.corpus.questions("dev")
     queries = [questions.tokens[number] for number in range(0, 40, 5)]
-    settings = FaissSettings(lists=40, probes=1)
+    settings = FaissSettings({"nlist": 40, "nprobe": 1})
     retriever = system.retriever(copy.deepcopy(system.embedder), backend="ivf_flat", settings=settings)
     exact = system.retriever(retriever.embedder)
     recalls = []
@@ -36,7 +36,7 @@ def test_an_approximate_backend_is_of_the_index_in_use_and_can_be_passed_by(
         exact.refresh(step)
         assert retriever.index is not None
         query_BD = retriever.search_queries(queries)
-        own = build_faiss("ivf_flat", retriever.index.embeddings_ND, settings)  # of this generation
+        own = FaissSearch("ivf_flat", retriever.index.embeddings_ND, settings)  # of this generation
         found_BK = retriever.find(query_BD, 7)
         own_BK = own.search(query_BD, 7).rows_BK.numpy()
         np.testing.assert_array_equal(found_BK, np.where(own_BK < 0, ABSENT, own_BK))

@@ -29,7 +29,7 @@ FIRST_FELT = {
     "evaluate.cloze_sentences": "pretrain",
     "evaluate.questions": "pretrain",
 }
-IRRELEVANT = ("launch.", "seeds", "tagger.", "preset", "corpus.files.", "tokenizer.vocabulary_size")  # of a toy world
+IRRELEVANT = ("launch.", "seeds", "preset", "corpus.files.", "tokenizer.vocabulary_size")  # of a toy world
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
     "corpus.source": None,  # with files: tests/corpus/test_prepare.py
     "corpus.tagger": "rule",
@@ -59,9 +59,7 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.marginal": "token",
     "pretrain.search_query": "fresh",
     "pretrain.search.backend": "sq8",
-    # Settings of a backend ask for it: tests/test_switches.py.
-    **dict.fromkeys([f"pretrain.search.{name}" for name in ("lists", "probes", "parts", "bits", "links")]),
-    **dict.fromkeys([f"pretrain.search.{name}" for name in ("neighbours", "overfetch", "rescore")]),
+    "pretrain.search.options": None,  # asks for a backend: tests/test_switches.py
     "pretrain.refresh.policy": "never",
     "pretrain.refresh.schedule": [[0, 7]],
     "evaluate.questions": 11,

@@ -170,8 +170,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "approximate search": {
         "pretrain.search.backend": "ivf_pq",
-        "pretrain.search.bits": 3,
-        "pretrain.search.rescore": False,
+        "pretrain.search.options": "nbits=3",
         "pretrain.refresh.interval_steps": 3,
         "pretrain.search_query": "fresh",
     },

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from realm_lab.errors import UserError
-from realm_lab.retrieval import exact, search
-from realm_lab.retrieval.backends import NAMES, make_backend
-from realm_lab.retrieval.exact import ExactSearch
+from realm_lab.retrieval import exact, reduced, search
+from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
+from realm_lab.retrieval.exact import ExactSearch, PlainReading, Reading
 from realm_lab.retrieval.search import Best, Exclusion, Forbidden, true_scores
 
 # Shapes: N passages, B queries, K results, n rows of a chunk, M pairs, D embedding size
@@ -110,11 +112,12 @@ CASES = [
 
 
 @pytest.fixture(params=[(1, 16), (5, 128), (1 << 10, 4)], ids=str)
-def chunk_and_block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Read about so many rows at once; returns the size of a block."""
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read about so many rows at once, in blocks of so many."""
     rows, block = request.param
-    monkeypatch.setattr(exact, "CHUNK_SCORES", {"cpu": rows * QUERIES, "cuda": rows * QUERIES})
-    return int(block)
+    monkeypatch.setattr(exact, "CHUNK_SCORES", {"cpu": rows * QUERIES})
+    monkeypatch.setattr(exact, "SMALL_BLOCK_ROWS", block)
+    monkeypatch.setattr(reduced, "GROUP_ROWS", 100)
 
 
 def assert_same(found: search.SearchResult, expected: tuple[np.ndarray, np.ndarray]) -> None:
@@ -122,56 +125,94 @@ def assert_same(found: search.SearchResult, expected: tuple[np.ndarray, np.ndarr
     np.testing.assert_array_equal(found.scores_BK.numpy(), expected[1])
 
 
+@pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_the_result_is_that_of_scoring_every_row(
-    case: Callable[[], tuple[Tensor, Tensor]], half: bool, chunk_and_block: int
-) -> None:
+def test_the_result_is_that_of_scoring_every_row(case: Callable[[], tuple[Tensor, Tensor]], half: bool) -> None:
     embeddings_ND, query_BD = case()
-    backend = ExactSearch(embeddings_ND, half=half, block_rows=chunk_and_block)
+    backend = ExactSearch(embeddings_ND, half=half)
     for count in (1, 8, 33):
         assert_same(backend.search(query_BD, count), enumerated(embeddings_ND, query_BD, count))
 
 
-@pytest.mark.parametrize("few", [1, 3])
+@pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_few_queries_are_searched_in_bytes_with_the_same_result(
-    case: Callable[[], tuple[Tensor, Tensor]], few: int, monkeypatch: pytest.MonkeyPatch
+    case: Callable[[], tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embeddings_ND, query_BD = (functional.pad(part, (0, -part.shape[1] % 32)) for part in case())
-    read: list[int] = []
-    original = exact._byte_product
+    read = watch_kinds(monkeypatch)
+    backend = ExactSearch(embeddings_ND, half=True)
+    for few, count in ((1, 8), (3, 1), (3, 33)):
+        assert_same(backend.search(query_BD[-few:], count), enumerated(embeddings_ND, query_BD[-few:], count))
+    assert (torch.int8 in read) == reduced.multiplies_bytes(torch.device("cpu"))
+    read.clear()
+    backend.search(query_BD, 8)
+    assert torch.int8 not in read  # these are too many
 
-    def watched(rows_nD: Tensor, unit_n: Tensor, read_DB: Tensor, score_nB: Tensor) -> None:
-        read.append(len(rows_nD))
-        original(rows_nD, unit_n, read_DB, score_nB)
 
-    monkeypatch.setattr(exact, "_byte_product", watched)
-    for rows, block in ((50, 16), (1 << 10, 4)):
-        monkeypatch.setattr(exact, "CHUNK_SCORES", {"cpu": rows * few})
-        backend = ExactSearch(embeddings_ND, half=True, block_rows=block)
-        for count in (1, 8, 33):
-            read.clear()
-            found = backend.search(query_BD[-few:], count)
-            assert_same(found, enumerated(embeddings_ND, query_BD[-few:], count))
-            assert sum(read) == (len(embeddings_ND) if exact._multiplies_bytes(torch.device("cpu")) else 0)
-        read.clear()
-        backend.search(query_BD, 8)
-        assert read == []  # these are too many
+def watch_kinds(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """What is read from now on: a kind for each chunk."""
+    read: list[torch.dtype] = []
+    plain, other = PlainReading.scores, reduced.ReducedReading.scores
+
+    def watched_plain(self: PlainReading, *chunk: Any) -> search.Approximate:
+        read.append(torch.float32)
+        return plain(self, *chunk)
+
+    def watched(self: reduced.ReducedReading, *chunk: Any) -> search.Approximate:
+        read.append(self._copy.rows_ND.dtype)
+        return other(self, *chunk)
+
+    monkeypatch.setattr(PlainReading, "scores", watched_plain)
+    monkeypatch.setattr(reduced.ReducedReading, "scores", watched)
+    return read
 
 
 def test_bytes_are_not_read_where_their_product_is_missing_or_would_read_beyond_a_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exact, "_byte_product", lambda *parts: pytest.fail("bytes were read"))
-    for size in (1, 24, 33):  # the library's product of bytes takes whole vector registers
+    read = watch_kinds(monkeypatch)
+    for size in (1, 24, 33, 64):  # the library's product of bytes takes whole vector registers
+        if size == 64:
+            monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
         embeddings_ND, query_BD = normal(100, size), normal(1, size, seed=1)
         found = ExactSearch(embeddings_ND, half=True).search(query_BD, 8)
         assert_same(found, enumerated(embeddings_ND, query_BD, 8))
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    embeddings_ND, query_BD = normal(100, 64), normal(1, 64, seed=1)
-    found = ExactSearch(embeddings_ND, half=True).search(query_BD, 8)
-    assert_same(found, enumerated(embeddings_ND, query_BD, 8))
+    assert torch.int8 not in read
+
+
+def test_copies_are_made_of_large_matrices_where_that_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "SMALL_INDEX", ROWS)
+    for fast in (True, False):
+        monkeypatch.setattr(reduced, "is_fast", lambda device, fast=fast: fast)
+        assert (ExactSearch(normal(ROWS, SIZE))._copies is not None) == fast
+    assert ExactSearch(normal(ROWS - 1, SIZE))._copies is None
+    monkeypatch.undo()
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    assert not reduced.is_fast(torch.device("cpu"))
+    monkeypatch.delattr(torch, "_weight_int8pack_mm", raising=False)
+    assert not reduced.multiplies_bytes(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_embeddings_on_the_disk_are_searched_in_place_in_pieces(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddings_ND, query_BD = ordinary()
+    identity = Identity("c", "t", 9, "float32", dtype, *embeddings_ND.shape)
+    stored = EmbeddingStore(tmp_path).build(identity, lambda rows_R: embeddings_ND[torch.from_numpy(rows_R)])
+    monkeypatch.setattr(exact, "CHUNK_ROWS", {"cpu": 64})
+    read: list[int] = []
+    original = type(stored)._read
+    monkeypatch.setattr(type(stored), "_read", lambda *piece: read.append(piece[2] - piece[1]) or original(*piece))
+    wanted = enumerated(stored.as_tensor(), query_BD, 8)
+    assert_same(ExactSearch(stored).search(query_BD, 8), wanted)
+    assert read == [64] * 10 + [60]
+    assert stored.for_search() is not stored
+    monkeypatch.setattr("realm_lab.retrieval.embeddings.IN_MEMORY_BYTES", 0)
+    assert stored.for_search() is stored
 
 
 @pytest.mark.parametrize("queries", [1, 5, 63, 64])
@@ -179,20 +220,13 @@ def test_the_peak_of_a_block_is_its_largest_score(queries: int) -> None:
     for block in (1, 2, 3, 7, 16):
         score_gSB = normal(5, block, queries)
         score_gSB[2] = -torch.inf
-        assert exact._peaks(score_gSB).tolist() == score_gSB.numpy().max(axis=1).tolist()
+        assert exact.peaks(score_gSB).tolist() == score_gSB.numpy().max(axis=1).tolist()
 
 
-def test_a_small_over_fetch_reads_again_in_float32_and_stays_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_of_near_ties_is_read_again_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings_ND, query_BD = near_ties()
-    backend = ExactSearch(embeddings_ND, half=True, block_rows=16)
-    read: list[torch.dtype] = []
-    original = exact._product
-
-    def watched(rows_nD: Tensor, read_DB: Tensor, score_nB: Tensor) -> None:
-        read.append(read_DB.dtype)
-        original(rows_nD, read_DB, score_nB)
-
-    monkeypatch.setattr(exact, "_product", watched)
+    backend = ExactSearch(embeddings_ND, half=True)
+    read = watch_kinds(monkeypatch)
     expected = enumerated(embeddings_ND, query_BD, 5)
     assert_same(backend.search(query_BD, 5), expected)
     assert read == [torch.bfloat16]
@@ -234,22 +268,12 @@ def rounded_score(seed: int) -> tuple[Tensor, Tensor]:
     return torch.cat([sign_ND, -sign_ND]), sign_ND[:1] + torch.arange(-64, 64) / 128
 
 
-def errors_and_bounds(backend: ExactSearch, query_BD: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Of each scan, for blocks of one row: by how much its scores are wrong, and by how much they may be."""
-    found = []
-    true_NB = backend.embeddings_ND[:].double() @ query_BD.double().T
-    in_bytes = [backend._prepare(torch.int8)] if backend._reads_bytes else []
-    for scan in [*backend._scans, *in_bytes]:
-        queries = backend._read(scan, query_BD, len(true_NB))
-        if scan.unit_N is None:
-            exact._product(scan.rows_ND[:], queries.read_DB, queries.score_nB)
-        else:
-            exact._byte_product(scan.rows_ND[:], scan.unit_N, queries.read_DB, queries.score_nB)
-        coarse_NB = queries.score_nB.double()
-        stored_NB = coarse_NB.abs() * exact.STORED_ERROR[queries.score_nB.dtype]
-        bound_NB = (scan.error_G2 @ queries.error_2B + queries.error_B + stored_NB) * queries.scale_B
-        found.append(((coarse_NB * queries.scale_B + queries.shift_B - true_NB).abs(), bound_NB))
-    return found
+def error_and_bound(reading: Reading, embeddings_ND: Tensor, query_BD: Tensor) -> tuple[Tensor, Tensor]:
+    """By how much approximate scores are wrong, and by how much they may be."""
+    found = reading.scores(0, embeddings_ND)
+    coarse_NB, true_NB = found.score_nB.double(), embeddings_ND.double() @ query_BD.double().T
+    wrong_NB = (coarse_NB + found.shift_B - true_NB).abs()
+    return wrong_NB, found.error_B + coarse_NB.abs() * found.relative
 
 
 def rounded_bytes(seed: int) -> tuple[Tensor, Tensor]:
@@ -264,25 +288,26 @@ def rounded_bytes(seed: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_bound_holds_where_rounding_is_worst(case: Callable[[int], tuple[Tensor, Tensor]], seed: int) -> None:
     embeddings_ND, query_BD = case(seed)
-    both = errors_and_bounds(ExactSearch(embeddings_ND, half=True, block_rows=1), query_BD)
-    for wrong_NB, bound_NB in both:
-        assert (wrong_NB <= bound_NB).all()
-    assert float(both[0][0].max()) > 0.05 * float(both[0][1].max())  # it was near
-    assert float(both[1][1].max()) < 0.05 * float(both[0][1].max())  # float32 is tighter by far
+    copy = reduced.ReducedCopy(embeddings_ND, torch.bfloat16)
+    half, plain = reduced.ReducedReading(copy, query_BD), PlainReading(query_BD)
+    wrong_NB, bound_NB = error_and_bound(half, embeddings_ND, query_BD)
+    assert (wrong_NB <= bound_NB).all()
+    assert float(wrong_NB.max()) > 0.05 * float(bound_NB.max())  # it was near
+    wrong_NB, tighter_NB = error_and_bound(plain, embeddings_ND, query_BD)
+    assert (wrong_NB <= tighter_NB).all()
+    assert float(tighter_NB.max()) < 0.05 * float(bound_NB.max())  # float32 is tighter by far
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_bound_of_bytes_holds_where_rounding_is_worst(seed: int) -> None:
     embeddings_ND, query_BD = rounded_bytes(seed)
-    backend = ExactSearch(embeddings_ND, half=True, block_rows=1)
-    if not backend._reads_bytes:
+    if not reduced.multiplies_bytes(embeddings_ND.device):
         pytest.skip("this processor has no product of bytes")
-    wrong_NB, bound_NB = errors_and_bounds(backend, query_BD)[-1]
+    copy = reduced.ReducedCopy(embeddings_ND, torch.int8)
+    wrong_NB, bound_NB = error_and_bound(reduced.ReducedReading(copy, query_BD), embeddings_ND, query_BD)
     assert (wrong_NB <= bound_NB).all()
     assert float(wrong_NB.max()) > 0.2 * float(bound_NB.max())  # it was near
-    unit_N = backend._prepare(torch.int8).unit_N
-    assert unit_N is not None
-    assert (unit_N.double() * exact.BYTE * backend._scans[0].scale >= embeddings_ND.abs().amax(1) - 1e-9).all()
+    assert (copy.unit_N.double() * reduced.BYTE >= embeddings_ND.abs().amax(1) - 1e-9).all()
 
 
 @pytest.mark.parametrize("queries", [4, 6], ids=["bytes", "bfloat16"])
@@ -303,23 +328,20 @@ def test_most_rows_are_never_scored(queries: int) -> None:
 
 def test_no_more_scores_are_held_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "CHUNK_SCORES", {"cpu": 64 * QUERIES})
-    held: list[tuple[int, ...]] = []
-    original = exact._product
-
-    def watched(rows_nD: Tensor, read_DB: Tensor, score_nB: Tensor) -> None:
-        held.append((len(rows_nD), read_DB.shape[1]))
-        assert score_nB.shape == held[-1]
-        original(rows_nD, read_DB, score_nB)
-
-    monkeypatch.setattr(exact, "_product", watched)
-    embeddings_ND, query_BD = ordinary()
-    backend = ExactSearch(embeddings_ND, half=True, block_rows=16)
-    backend.search(query_BD, 3)
-    assert held == [(64, QUERIES)] * 10 + [(60, QUERIES)]
-    held.clear()
     monkeypatch.setattr(exact, "MOST_QUERIES", 4)
-    assert torch.equal(backend.search(query_BD, 3).rows_BK, torch.from_numpy(enumerated(embeddings_ND, query_BD, 3)[0]))
-    assert {columns for _, columns in held} == {4, 2}
+    held: list[tuple[int, ...]] = []
+    original = exact.multiply
+
+    def watched(rows_nD: Tensor, query_DB: Tensor, score_nB: Tensor | None) -> Tensor:
+        found_nB = original(rows_nD, query_DB, score_nB)
+        held.append(tuple(found_nB.shape))
+        return found_nB
+
+    monkeypatch.setattr(exact, "multiply", watched)
+    embeddings_ND, query_BD = ordinary()
+    found = ExactSearch(embeddings_ND, half=False).search(query_BD, 3)
+    assert_same(found, enumerated(embeddings_ND, query_BD, 3))
+    assert held == [(96, 4)] * 7 + [(28, 4)] + [(192, 2)] * 3 + [(124, 2)]
 
 
 def test_a_query_finds_the_same_alone_and_in_any_company() -> None:
@@ -337,14 +359,15 @@ def test_a_query_finds_the_same_alone_and_in_any_company() -> None:
 @pytest.mark.parametrize("by_group", [False, True], ids=["passage", "article"])
 @pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
 @pytest.mark.parametrize("count", [1, 8, 40])
-def test_what_is_forbidden_is_never_returned(half: bool, by_group: bool, count: int, chunk_and_block: int) -> None:
+@pytest.mark.usefixtures("pieces")
+def test_what_is_forbidden_is_never_returned(half: bool, by_group: bool, count: int) -> None:
     embeddings_ND, query_BD = normal(37, SIZE), normal(QUERIES, SIZE, seed=1)
     groups = np.random.default_rng(0).permutation(np.arange(37) // 9)  # articles need not lie together
     best = enumerated(embeddings_ND, query_BD, 1)[0][:, 0]
     forbidden = np.where(np.arange(QUERIES) == 3, -1, groups[best] if by_group else best)
     exclude = Exclusion(torch.from_numpy(forbidden), torch.from_numpy(groups) if by_group else None)
     allowed_BN = (groups if by_group else np.arange(37))[None] != forbidden[:, None]
-    backend = ExactSearch(embeddings_ND, half=half, block_rows=chunk_and_block)
+    backend = ExactSearch(embeddings_ND, half=half)
     for _ in range(2):  # what is remembered of the articles is right the second time
         assert_same(backend.search(query_BD, count, exclude), enumerated(embeddings_ND, query_BD, count, allowed_BN))
     found = backend.search(query_BD, count, exclude)
@@ -434,7 +457,9 @@ def test_what_is_not_finite_or_does_not_fit_is_refused() -> None:
             backend.search(query_BD, 3)
         embeddings_ND[650, 0] = number
         with pytest.raises(UserError, match=r"index holds numbers that are not finite.*build it again"):
-            ExactSearch(embeddings_ND)
+            ExactSearch(embeddings_ND, half=True)
+        with pytest.raises(UserError, match=r"index holds numbers that are not finite.*build it again"):
+            ExactSearch(embeddings_ND, half=False).search(normal(1, SIZE), 3)
         embeddings_ND[650, 0] = 0
     with pytest.raises(UserError, match=r"shape \[2, 3\], the index holds vectors of 24"):
         backend.search(torch.zeros(2, 3), 3)
@@ -442,32 +467,19 @@ def test_what_is_not_finite_or_does_not_fit_is_refused() -> None:
         backend.search(torch.zeros(2, SIZE), -1)
     with pytest.raises(UserError, match="do not fit float32"):
         ExactSearch(embeddings_ND * 1e30).search(normal(2, SIZE) * 1e10, 3)
-
-
-def reduced_product(rows_nD: Tensor, read_DB: Tensor, score_nB: Tensor) -> None:
-    score_nB.copy_(rows_nD.bfloat16() @ read_DB.bfloat16())
+    with pytest.raises(UserError, match="do not fit float32"):
+        ExactSearch(embeddings_ND * 1e30, half=True).search(normal(2, SIZE) * 1e10, 3)
 
 
 def test_reduced_float32_products_are_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user may let torch take float32 products in bfloat16."""
     embeddings_ND, query_BD = rounded_query(0)
-    monkeypatch.setattr(exact, "_product", reduced_product)
-    backend = ExactSearch(embeddings_ND, half=False, block_rows=1)
-    wrong_NB, bound_NB = errors_and_bounds(backend, query_BD)[0]
+    monkeypatch.setattr(exact, "multiply", lambda rows, query, room: (rows.bfloat16() @ query.bfloat16()).float())
+    wrong_NB, bound_NB = error_and_bound(PlainReading(query_BD), embeddings_ND, query_BD)
     assert (wrong_NB > bound_NB).any()
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
-    wrong_NB, bound_NB = errors_and_bounds(backend, query_BD)[0]
+    wrong_NB, bound_NB = error_and_bound(PlainReading(query_BD), embeddings_ND, query_BD)
     assert (wrong_NB <= bound_NB).all()
-
-
-def test_backends_by_name() -> None:
-    embeddings_ND, query_BD = ordinary()
-    backend = make_backend("exact", embeddings_ND)
-    assert backend.name == "exact"
-    assert_same(backend.search(query_BD, 8), enumerated(embeddings_ND, query_BD, 8))
-    assert NAMES == ("exact", "faiss_flat", "ivf_flat", "ivf_pq", "hnsw", "sq8")
-    with pytest.raises(UserError, match="'annoy' is not one of exact, faiss_flat, ivf_flat, ivf_pq, hnsw, sq8"):
-        make_backend("annoy", embeddings_ND)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
