@@ -40,6 +40,7 @@ DRIFTING = RESTLESS | {
     "pretrain.refresh.interval_steps": 3,
     "pretrain.refresh.drift_overlap": 0.01,
 }
+FLAT = {"pretrain.search.backend": "faiss_flat", "pretrain.search.options": "overfetch=1"}
 LISTS = {"pretrain.search.backend": "ivf_flat", "pretrain.search.options": "nlist=16,nprobe=1"}
 SAME = {"corpus.pretrain_corpus": "same"}  # queries have an origin
 SOON = {"pretrain.watch.patience_steps": 1, "pretrain.watch.interval_steps": 2}
@@ -113,7 +114,7 @@ SWITCHES: dict[str, Switch] = {
     "pretrain.initial_retriever": Switch("scratch"),
     "pretrain.steps": Switch(5),
     "pretrain.batch_size": Switch(3),
-    "pretrain.search.backend": Switch("ivf_flat", base=LISTS | {"pretrain.search.backend": "ivf_pq"}),
+    "pretrain.search.backend": Switch("ivf_pq", base=FLAT),
     "pretrain.search.options": Switch("nlist=16,nprobe=2", base=LISTS),
     "pretrain.refresh.policy": Switch("never", base=RESTLESS),
     "pretrain.refresh.interval_steps": Switch(2, base=RESTLESS),

@@ -16,7 +16,7 @@ Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
-BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
+
 Processes = Annotated[int, Field(ge=0, le=4096)]
 Candidates = Annotated[int, Field(ge=1, le=1000)]
 
@@ -40,10 +40,6 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, use_attribute_docstrings=True)
 
-    def observing(self) -> set[str]:
-        """Names of the parameters that only observe, given the values of the others."""
-        return {name for name, field in type(self).model_fields.items() if "observes" in _marks(field)}
-
     @field_validator("*", mode="before")
     @classmethod
     def _no_accident(cls, value: Any, info: ValidationInfo) -> Any:
@@ -61,11 +57,10 @@ def identity_values(params: Section, sections: Sequence[str] | None = None) -> d
     Left out are parameters at their neutral value, parameters that only observe, and sections of nothing else. So a new
     parameter that is marked `neutral(OLD BEHAVIOUR)` re-keys no finished run.
     """
-    observing = params.observing()
     values: dict[str, Any] = {}
     plain = params.model_dump(mode="json")
     for name, field in type(params).model_fields.items():
-        if name in observing or (sections is not None and name not in sections):
+        if "observes" in _marks(field) or (sections is not None and name not in sections):
             continue
         value = getattr(params, name)
         if isinstance(value, Section):

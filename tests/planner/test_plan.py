@@ -123,7 +123,7 @@ def test_the_tables_say_what_is_measured_and_what_is_assumed(
         (["--trainers", "0"], "--trainers 0: give 1 or more"),
         (["--passages", "-3"], "--passages -3: give 1 or more"),
         (["--price", "-1"], "--price -1: give 0 or more"),
-        (["--dtype", "int4"], "--dtype int4: choose float32, float16, bfloat16"),
+        (["--dtype", "int4"], "--dtype int4: choose float32, float16"),
         (["--device", "H10O"], "--device H10O: not in the table; the nearest is 'H100'"),
         (["--device", "T4", "--set", "model.precision=bfloat16"], "--device T4: it multiplies no bfloat16 matrices"),
         (["--device", "T4", "--efficiency", "1.5"], "--efficiency 1.5: give a share of the peak above 0, at most 1"),
