@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from realm_lab.params.sections import (
+    OBSERVES,
     Candidates,
     Dropout,
     Fraction,
@@ -24,6 +25,7 @@ from realm_lab.params.sections import (
     Section,
     TaggerTraining,
     Watch,
+    neutral,
 )
 
 
@@ -38,7 +40,7 @@ class ToyWorld(Section):
     """Throw-away articles from which the reader learns to copy in its warm start."""
     changed_fraction: Fraction = 0.5
     """Share of the facts that the second edition of the corpus changes (Guu, Table 4)."""
-    restate_facts: bool = False
+    restate_facts: Annotated[bool, neutral(False)] = False
     """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
     exists outside the passage that a query comes from."""
     world_seed: NonNegative | None = None
@@ -289,6 +291,10 @@ class Pretrain(Section):
     retriever: Optimiser = Optimiser()
     watch: Watch = Watch()
 
+    def observing(self) -> set[str]:
+        """The early warnings are part of the training where they stop it or decide when the retriever begins."""
+        return set() if self.hold_retriever_until_useful or self.watch.stop else {"watch"}
+
     @model_validator(mode="after")
     def _consistent(self) -> Pretrain:
         if self.null_document != "off" and self.candidates < 2:
@@ -392,7 +398,7 @@ class Evaluate(Section):
     """Held-out sentences for utility and likelihood."""
     questions: Positive | None = None
     """Questions to measure on; empty: all."""
-    explorer_examples: NonNegative = 12
+    explorer_examples: Annotated[NonNegative, OBSERVES] = 12
     """Worked examples in the report."""
 
 

@@ -6,9 +6,11 @@ The rest, and what the sources named here are, is in parameters.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -19,11 +21,29 @@ Candidates = Annotated[int, Field(ge=1, le=1000)]
 
 NO_UTILITY_BOUND = -100.0  # nats a token that no reader loses
 
+_NEVER = object()  # equal to no value: of a parameter without a neutral one
+
+# Marks a parameter that changes what is logged or shown and nothing that is computed: it is not part of a run's key.
+OBSERVES = Field(json_schema_extra={"observes": True})
+
+
+def neutral(value: Any) -> Any:
+    """Marks a parameter that was added later: at `value` everything is as it was before the parameter existed.
+
+    `restate_facts: Annotated[bool, neutral(False)] = False`. Runs made before keep their keys, because a parameter at
+    its neutral value is left out of them. The neutral value is the old behaviour, whatever the default becomes.
+    """
+    return Field(json_schema_extra={"neutral": value})
+
 
 class Section(BaseModel):
     """A group of parameters: frozen, and a name it does not know is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, use_attribute_docstrings=True)
+
+    def observing(self) -> set[str]:
+        """Names of the parameters that only observe, given the values of the others."""
+        return {name for name, field in type(self).model_fields.items() if "observes" in _marks(field)}
 
     @field_validator("*", mode="before")
     @classmethod
@@ -34,6 +54,31 @@ class Section(BaseModel):
         if isinstance(value, float) and math.isinf(value):
             raise ValueError("input should be a finite number")
         return value
+
+
+def identity_values(params: Section, sections: Sequence[str] | None = None) -> dict[str, Any]:
+    """The values that tell two runs apart, as plain JSON types: `sections` of `params` (None: all of them).
+
+    Left out are parameters at their neutral value, parameters that only observe, and sections of nothing else. So a new
+    parameter that is marked `neutral(OLD BEHAVIOUR)` re-keys no finished run.
+    """
+    observing = params.observing()
+    values: dict[str, Any] = {}
+    plain = params.model_dump(mode="json")
+    for name, field in type(params).model_fields.items():
+        if name in observing or (sections is not None and name not in sections):
+            continue
+        value = getattr(params, name)
+        if isinstance(value, Section):
+            if inside := identity_values(value):
+                values[name] = inside
+        elif _marks(field).get("neutral", _NEVER) != value:
+            values[name] = plain[name]
+    return values
+
+
+def _marks(field: FieldInfo) -> dict[str, Any]:
+    return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 
 class Watch(Section):

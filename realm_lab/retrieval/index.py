@@ -21,6 +21,12 @@ EMBED_CHUNK_ROWS = 8192
 ALL = Ranks(0, 1)  # no ranks to share with
 
 
+class Embedded:
+    """Counts the passages of whole corpora that this process has embedded; tests look at it."""
+
+    passages = 0
+
+
 class IndexGeneration(NamedTuple):
     """One build of the index. `step` is the number of training steps behind its weights."""
 
@@ -38,10 +44,12 @@ def embed_passages(
     passage_length: int,
     token_budget: int,
     precision: str,
+    shared: bool = True,
 ) -> Tensor:
     """Embed_doc of chosen passages with the document tower, without dropout, in groups of similar length, [U, D].
 
-    The ranks share the groups out between them; the vectors have the same bits on each, and however many there are.
+    Where it is `shared`, the ranks share the groups out between them; the vectors have the same bits on each, and
+    however many there are. Else this process embeds all, whatever the others do.
     """
     device = next(embedder.parameters()).device
     training = embedder.training
@@ -51,10 +59,19 @@ def embed_passages(
         chunk = slice(start, start + EMBED_CHUNK_ROWS)
         with shared_casts(device):
             part_UD = embed_rows(
-                embedder, passages, rows_U[chunk], special, passage_length, token_budget, precision, ranks()
+                embedder,
+                passages,
+                rows_U[chunk],
+                special,
+                passage_length,
+                token_budget,
+                precision,
+                ranks() if shared else ALL,
             )
-        sum_over_ranks_([part_UD])  # zeros but for each rank's own: nothing is rounded
+        if shared:
+            sum_over_ranks_([part_UD])  # zeros but for each rank's own: nothing is rounded
         vectors_UD[chunk] = part_UD
+        Embedded.passages += len(part_UD)
     embedder.train(training)
     return vectors_UD
 
