@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from realm_lab import __version__
+from realm_lab.cli.ask import add_asking
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
 from realm_lab.cli.studies import add_studies
 from realm_lab.errors import UserError
@@ -111,20 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     mirror.add_argument("--follow", action="store_true", help="keep mirroring while runs are being made")
 
-    ask = add("ask", _run_ask, "answer a question with the passages it was found in")
-    ask.add_argument("question", help='for example "Who wrote Hamlet?"')
-    ask.add_argument(
-        "--retriever", choices=["run", "bm25"], default="run", help="who finds the passages (default: the run's own)"
-    )
-    fill = add("fill", _run_fill, "fill the [MASK] of a sentence with the passages that helped")
-    fill.add_argument("sentence", help='for example "Hamlet was written by [MASK]."')
-    for verb in (ask, fill):
-        _add_parameters(verb)
-        verb.add_argument("--seed", type=int, metavar="N", help="of the run to ask (default: the first of seeds)")
-        verb.add_argument("--system", default="realm", help="of the run to ask: realm or warm_start (default: realm)")
-        verb.add_argument("-k", type=_positive, default=5, metavar="N", help="passages to show (default: 5)")
-        verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
-
+    add_asking(add, _add_parameters, _params)
     _add_index(add("index", _run_index, "build, list, verify, roll back and search the index of the knowledge corpus"))
 
     add_studies(add)
@@ -314,23 +302,6 @@ def _run_mirror(options: argparse.Namespace) -> int:
     summary = mirror(options.runs or options.root / "runs", uri, options.follow)
     print(summary)
     return 1 if summary.problems else 0
-
-
-def _run_ask(options: argparse.Namespace) -> None:
-    params = _params(options)
-    from realm_lab.systems import ask
-
-    seed = params.seeds[0] if options.seed is None else options.seed
-    asked = {"k": options.k, "as_json": options.json, "retriever_name": options.retriever}
-    ask.ask(options.question, params, options.root, seed, options.system, **asked)
-
-
-def _run_fill(options: argparse.Namespace) -> None:
-    params = _params(options)
-    from realm_lab.systems import ask
-
-    seed = params.seeds[0] if options.seed is None else options.seed
-    ask.fill(options.sentence, params, options.root, seed, options.system, k=options.k, as_json=options.json)
 
 
 def _run_index(options: argparse.Namespace) -> None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,57 +14,11 @@ from torch import Tensor
 from realm_lab.core.process import autocast
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
+from realm_lab.evaluation.answers import Answer, Candidate
 from realm_lab.models.inputs import join
 from realm_lab.models.reader import Reader
 from realm_lab.models.spans import passage_log_probs, span_log_probs, span_logit_sums
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import Retriever
-
-QUESTIONS_AT_ONCE = 32
-
-
-class Candidate(NamedTuple):
-    """One passage and its best span."""
-
-    row: int
-    log_prior: float  # log p(z|x): the retriever's, or z's share of the joint softmax
-    log_span: float  # log p(s|z,x) of the best span
-    span: tuple[int, int]  # characters of the body
-    text: str
-    wordpieces: tuple[int, ...]
-
-
-class Answer(NamedTuple):
-    """An answer with every passage that was read, best (z, s) pair first known by `best`."""
-
-    text: str
-    best: int
-    candidates: list[Candidate]
-
-
-@torch.no_grad()
-def answer_questions(
-    params: Params,
-    retriever: Retriever,
-    reader: Reader,
-    tokenizer: Tokenizer,
-    special: SpecialIds,
-    queries: Sequence[np.ndarray],
-) -> list[Answer]:
-    """Read the top passages of each question; the answer is the span of largest p(z, s|x) = p(z|x) p(s|z,x).
-
-    p(z|x) is as in fine-tuning (models/spans.py), so that with `finetune.softmax: joint` this is the largest
-    h(s, z) + f(x, z).
-    """
-    retriever.embedder.eval()
-    answers = []
-    for start in range(0, len(queries), QUESTIONS_AT_ONCE):
-        part = queries[start : start + QUESTIONS_AT_ONCE]
-        query_BD = retriever.embed_queries(part)
-        rows_BK = retriever.find(query_BD, params.finetune.candidates, null=False)
-        score_BK = retriever.indexed_score(query_BD, rows_BK)
-        answers += read_answers(params, retriever.passages, reader, tokenizer, special, part, rows_BK, score_BK)
-    return answers
 
 
 @torch.no_grad()
@@ -79,13 +32,17 @@ def read_answers(
     rows_BK: np.ndarray,
     score_BK: Tensor,
 ) -> list[Answer]:
-    """Answers from passages that any retriever found: rows (negative beyond the corpus) and scores, best first."""
+    """Read the passages of each question; the answer is the span of largest p(z, s|x) = p(z|x) p(s|z,x).
+
+    The passages are those of any retriever: rows (negative beyond the corpus) and scores, best first. p(z|x) is as in
+    fine-tuning (models/spans.py), so that with `finetune.softmax: joint` this is the largest h(s, z) + f(x, z).
+    """
     reader.eval()
     answers = []
     for number, query in enumerate(queries):
         rows = [int(row) for row in rows_BK[number] if row >= 0]
         log_spans, places, span_logit_sum_K = _best_spans(params, reader, special, query, rows, passages)
-        score_1K = score_BK[number : number + 1, : len(rows)]  # what a small corpus leaves empty stands last
+        score_1K = score_BK[number : number + 1, : len(rows)]  # what a small corpus leaves empty comes last
         log_prior = passage_log_probs(score_1K, span_logit_sum_K[None], params.finetune.softmax)[0].tolist()
         candidates = _cut_out(rows, log_prior, log_spans, places, passages, tokenizer)
         joint = [candidate.log_prior + candidate.log_span for candidate in candidates]
