@@ -23,7 +23,7 @@ from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
 from realm_lab.retrieval.faiss_backends import FaissSettings
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.systems.identity import Plan, corpus_folder, open_stage
-from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun
 
 if TYPE_CHECKING:
     from realm_lab.systems.bm25 import Bm25
@@ -98,11 +98,12 @@ class Context:
 
     def model_folder(self, stage: str) -> Path:
         """Where a finished stage left its models: its run folder, or the copy that DVC keeps in models/."""
-        folder = self.stage(stage).path / "model"
+        key = self.plan.key(stage)
+        folder = self.runs / "stages" / f"{stage}-{key[:KEY_LENGTH]}" / "model"
         if (folder / "manifest.json").exists():
             return folder
         for manifest in sorted((self.root / "models" / stage).glob("*/manifest.json")):
-            if read_json(manifest).get("key") == self.plan.stages[stage]:
+            if read_json(manifest).get("key") == key:
                 return manifest.parent
         verb = stage.replace("_", "-")
         raise UserError(f"{folder}: the {stage} stage has not finished for these parameters; run `realm-lab {verb}`")
