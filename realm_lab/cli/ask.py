@@ -6,56 +6,41 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from realm_lab.cli.flags import add_run, params_of, positive
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from realm_lab.params.parameters import Params
     from realm_lab.systems.ask import ReadPassage
     from realm_lab.systems.context import Context
 
-Load = Callable[[argparse.Namespace], "Params"]
 
-
-def add_asking(add: Callable[..., argparse.ArgumentParser], add_parameters: Callable[..., Any], load: Load) -> None:
+def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
     """Add the verbs to the command line."""
-
-    def verb(name: str, run: Callable[[argparse.Namespace, Load], None], summary: str) -> argparse.ArgumentParser:
-        parser = add(name, lambda options: run(options, load), summary)
-        add_parameters(parser)
-        parser.add_argument("--seed", type=int, metavar="N", help="of the run to ask (default: the first of seeds)")
-        parser.add_argument("--system", default="realm", help="of the run to ask (default: realm)")
-        parser.add_argument("-k", type=_positive, default=5, metavar="N", help="passages to show (default: 5)")
-        parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-        return parser
-
-    ask = verb("ask", _run_ask, "answer a question with the passages it was found in")
+    ask = add("ask", _run_ask, "answer a question, with the passages that the answer comes from")
     ask.add_argument("question", help='for example "Who wrote Hamlet?"')
-    ask.add_argument(
-        "--retriever", choices=["run", "bm25"], default="run", help="who finds the passages (default: the run's own)"
-    )
-    fill = verb("fill", _run_fill, "fill the [MASK] of a sentence with the passages that helped")
+    text = "who finds the passages (default: the run's own retriever)"
+    ask.add_argument("--retriever", choices=["run", "bm25"], default="run", help=text)
+    fill = add("fill", _run_fill, "fill in the [MASK] of a sentence, with the passages that helped")
     fill.add_argument("sentence", help='for example "Hamlet was written by [MASK]."')
+    for verb in (ask, fill):
+        add_run(verb)
+        verb.add_argument("-k", type=positive, default=5, metavar="N", help="passages to show (default: 5)")
+        verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
-    return value
-
-
-def _context(options: argparse.Namespace, load: Load) -> Context:
-    params = load(options)
+def _context(options: argparse.Namespace) -> Context:
+    params = params_of(options)
     from realm_lab.systems.ask import open_run
 
     seed = params.seeds[0] if options.seed is None else options.seed
     return open_run(params, options.root, seed, options.system)
 
 
-def _run_ask(options: argparse.Namespace, load: Load) -> None:
-    context = _context(options, load)
+def _run_ask(options: argparse.Namespace) -> None:
+    context = _context(options)
     from realm_lab.systems.ask import ask
 
     reply = ask(context, options.question, options.k, options.retriever)
@@ -71,8 +56,8 @@ def _run_ask(options: argparse.Namespace, load: Load) -> None:
         _print_table(_table(reply.candidates, "p(span|z,x)", reply.best))
 
 
-def _run_fill(options: argparse.Namespace, load: Load) -> None:
-    context = _context(options, load)
+def _run_fill(options: argparse.Namespace) -> None:
+    context = _context(options)
     from realm_lab.systems.ask import fill
 
     found = fill(context, options.sentence, options.k)

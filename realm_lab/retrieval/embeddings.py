@@ -14,11 +14,9 @@ its rows are on the disk and its digest is in its lock file.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -44,6 +42,7 @@ KEY_LENGTH = 12
 DIGEST_LENGTH = 64
 SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple: the vectors are then those of embed_passages to the bit
 DTYPES = {"float32": torch.float32, "float16": torch.float16}
+IN_MEMORY_BYTES = 1 << 30  # up to which a search on the CPU takes the whole matrix (and copies of it) into memory
 REMEDY = "delete the folder, it is built again when it is needed"
 
 
@@ -66,17 +65,23 @@ class Identity:
         """SHA-256 of everything above."""
         return digest(asdict(self))
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a stored row."""
+        return self.dimension * DTYPES[self.dtype].itemsize
+
 
 class Embeddings:
-    """A published matrix [N, D]. A slice of rows is read from the file, so that a search that goes through the
-    matrix piece by piece needs only the memory of a piece; chosen rows come through the memory map."""
+    """A published matrix [N, D], float32 when it is read. A slice of rows is read from the file, so that a search
+    that goes through the matrix piece by piece needs only the memory of a piece; chosen rows come through the memory
+    map."""
 
     device = torch.device("cpu")
+    dtype = torch.float32
 
     def __init__(self, folder: Path, identity: Identity):
         self.folder, self.identity, self.key = folder, identity, identity.key
         self.shape = torch.Size((identity.rows, identity.dimension))
-        self.dtype = DTYPES[identity.dtype]
         self._path = folder / "embeddings.bin"
 
     @cached_property
@@ -88,29 +93,39 @@ class Embeddings:
     def matrix(self) -> Tensor:
         """The memory map, [N, D] of the stored type; writing to it changes no file."""
         rows, size = self.shape
-        return torch.from_file(str(self._path), shared=False, size=rows * size, dtype=self.dtype).view(rows, size)
+        stored = DTYPES[self.identity.dtype]
+        return torch.from_file(str(self._path), shared=False, size=rows * size, dtype=stored).view(rows, size)
 
     def as_tensor(self, device: torch.device | str = "cpu") -> Tensor:
         """float32 [N, D] on a device: on the CPU the memory map itself, if that is how it is stored."""
         return self.matrix.to(device, torch.float32)
+
+    def for_search(self, device: torch.device | str = "cpu") -> Tensor | Embeddings:
+        """What a search on a device takes: a tensor, or, of a large matrix on the CPU, itself, to be read in place."""
+        in_place = torch.device(device).type == "cpu" and self.matrix.nbytes > IN_MEMORY_BYTES
+        return self if in_place else self.as_tensor(device)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: slice | Tensor) -> Tensor:
         if isinstance(rows, Tensor):
-            return self.matrix[rows.cpu()].to(rows.device)
+            return self.matrix[rows.cpu()].to(rows.device, torch.float32)
         first, end, step = rows.indices(len(self))
-        if step != 1:
-            return self.matrix[rows]
-        rows_RD = torch.empty(max(0, end - first), self.shape[1], dtype=self.dtype)
-        _read(self._path, rows_RD, first)
-        return rows_RD
+        assert step == 1, "slices are read in one piece"
+        return self._read(first, end).float()
+
+    def _read(self, first: int, end: int) -> Tensor:
+        """Rows as they are stored."""
+        size, stored = self.shape[1], self.identity.dtype
+        values = np.fromfile(self._path, stored, max(0, end - first) * size, offset=first * self.identity.row_bytes)
+        return torch.from_numpy(values).view(-1, size)
 
     def problems(self) -> list[str]:
         """What is wrong with its bytes, all of them read; empty if nothing."""
         shards, rows = self.manifest["shards"], self.manifest["shard_rows"]
-        found = [_digest(self[number * rows : (number + 1) * rows]) for number in range(len(shards))]
+        ends = [min((number + 1) * rows, len(self)) for number in range(len(shards))]
+        found = [_digest(self._read(number * rows, end)) for number, end in enumerate(ends)]
         wrong = [number for number, (is_, was) in enumerate(zip(found, shards, strict=True)) if is_ != was]
         return [f"{self._path}: shard {number} is not as it was written; {REMEDY}" for number in wrong]
 
@@ -197,10 +212,9 @@ class EmbeddingStore:
         folder = self._folder(identity)
         if not (folder / "identity.json").exists():
             write_json(folder / "identity.json", asdict(identity))
-        _check_identity(folder, identity)
+        self._check(folder, identity)
         firsts = range(0, identity.rows, shard_rows)
         locks = [folder / f"shard-{number:05d}.lock" for number in range(len(firsts))]
-        _check_room(folder, identity)
         for wait in (False, True):  # first what nobody works on; then wait for what others work on
             for first, path in zip(firsts, locks, strict=True):
                 with claimed(path, wait) as lock:
@@ -239,9 +253,15 @@ class EmbeddingStore:
     def _folder(self, identity: Identity) -> Path:
         return self.folder / identity.key[:KEY_LENGTH]
 
+    def _check(self, folder: Path, identity: Identity) -> None:
+        found = asdict(read_identity(folder))
+        for name, asked in asdict(identity).items():
+            if found[name] != asked:
+                raise UserError(f"{folder}: embeddings of {name} {found[name]}, not {asked}; {REMEDY}")
+
     def _open(self, folder: Path, identity: Identity) -> Embeddings:
-        _check_identity(folder, identity)
-        path, size = folder / "embeddings.bin", identity.rows * _row_bytes(identity)
+        self._check(folder, identity)
+        path, size = folder / "embeddings.bin", identity.rows * identity.row_bytes
         found = path.stat().st_size if path.exists() else 0
         if found != size:
             raise UserError(f"{path}: {found} bytes, {size} were written; {REMEDY}")
@@ -281,27 +301,15 @@ def _fingerprints(passages: Passages) -> np.ndarray:
 
 
 def read_identity(folder: Path) -> Identity:
-    """What a folder of the store holds.
-
-    Raises:
-        UserError: it is of another version, or not of a store.
-    """
+    """What a folder of the store holds; anything else is a UserError."""
     path = folder / "identity.json"
-    found = read_json(path)
     try:
-        identity = Identity(**found)
+        identity = Identity(**read_json(path))
     except TypeError:
         identity = None
     if identity is None or identity.format != FORMAT:
         raise UserError(f"{path}: not embeddings of format {FORMAT}; {REMEDY}")
     return identity
-
-
-def _check_identity(folder: Path, wanted: Identity) -> None:
-    found, asked = asdict(read_identity(folder)), asdict(wanted)
-    for name, value in asked.items():
-        if found[name] != value:
-            raise UserError(f"{folder}: embeddings of {name} {found[name]}, not {value}; {REMEDY}")
 
 
 def _checked(rows_RD: Tensor, identity: Identity, first: int) -> Tensor:
@@ -335,56 +343,31 @@ def claimed(path: Path, wait: bool) -> Iterator[IO[str] | None]:
 
 
 def _is_being_built(folder: Path) -> bool:
-    for path in folder.glob("shard-*.lock"):
+    def is_held(path: Path) -> bool:
         with claimed(path, wait=False) as lock:
-            if lock is None:
-                return True
-    return False
+            return lock is None
 
-
-def _row_bytes(identity: Identity) -> int:
-    return identity.dimension * DTYPES[identity.dtype].itemsize
-
-
-def _bytes(rows_RD: Tensor) -> memoryview:
-    assert sys.byteorder == "little", "the store is little-endian"
-    return memoryview(rows_RD.view(torch.uint8).numpy().reshape(-1))
+    return any(is_held(path) for path in folder.glob("shard-*.lock"))
 
 
 def _digest(rows_RD: Tensor) -> str:
     return hashlib.sha256(_bytes(rows_RD)).hexdigest()
 
 
-def _read(path: Path, rows_RD: Tensor, first: int) -> None:
-    with open(path, "rb", buffering=0) as file:
-        file.seek(first * rows_RD.shape[1] * rows_RD.element_size())
-        rest = _bytes(rows_RD)
-        while rest:
-            count = file.readinto(rest)
-            if not count:
-                raise UserError(f"{path}: it ends too early; {REMEDY}")
-            rest = rest[count:]
+def _bytes(rows_RD: Tensor) -> memoryview:
+    assert sys.byteorder == "little", "the store is little-endian"
+    return rows_RD.view(torch.uint8).numpy().data
 
 
 def _write(path: Path, rows_RD: Tensor, first: int) -> None:
-    """Write rows in their place, on the disk when this returns."""
+    """Write rows in their place; they are on the disk when this returns."""
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            file.seek(first * rows_RD.shape[1] * rows_RD.element_size())
-            rest = _bytes(rows_RD)
-            while rest:
-                rest = rest[file.write(rest) :]
+        path.touch()
+        with open(path, "r+b") as file:
+            file.seek(first * rows_RD[0].nbytes)
+            file.write(_bytes(rows_RD))
+            file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise UserError(f"{path}: the disk is full; make room and run again, which goes on from here") from None
-
-
-def _check_room(folder: Path, identity: Identity) -> None:
-    path = folder / "embeddings.bin"
-    needed = identity.rows * _row_bytes(identity) - (path.stat().st_blocks * 512 if path.exists() else 0)
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise UserError(f"{folder}: the disk is too full: {needed} bytes are needed, {free} are free; make room")
+        remedy = "make room or make it writable, and run again, which goes on from here"
+        raise UserError(f"{path}: {error.strerror}; {remedy}") from None

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from realm_lab.errors import UserError
-from realm_lab.params.load import PRESETS, line_of, parameter_names, read_yaml
+from realm_lab.params.load import PRESETS, parameter_names
+from realm_lab.params.yaml_file import line_of, read_yaml
 
 LAUNCHERS = ("inline", "local", "slurm")  # as launchers.py, which stands above this file
 # What a run is measured by, as the results of a study name it.

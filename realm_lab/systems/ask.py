@@ -146,19 +146,23 @@ def _fill_length(
     """The best filling of `length` wordpieces, by a beam over the marginal of left-to-right choices."""
     import torch
 
-    from realm_lab.evaluation.filling import best_filling, word_log_probs
-    from realm_lab.models.realm import candidate_log_probs, retrieval_utility
+    from realm_lab.evaluation.filling import best_filling
+    from realm_lab.models.candidate_reader import CandidateReader
+    from realm_lab.models.realm import retrieval_utility
+    from realm_lab.retrieval.candidates import CandidatePolicy
     from realm_lab.retrieval.retriever import NULL
 
     context, retriever, reader = system.context, system.retriever, system.models.reader.eval()
     tokens = np.array([*before, *[context.special.mask] * length, *after], np.int64)
     at = len(before) + np.arange(length)
     with torch.no_grad():
-        query_BD = retriever.embed_queries([tokens])
-        rows_BK = retriever.find(query_BD, k + 1, null=True)
-        rows = [int(row) for row in rows_BK[0] if row >= NULL]
-        log_prior_K = candidate_log_probs(retriever.score(query_BD, np.array([rows])))[0]
-        log_words_KMV = word_log_probs(context.params, reader, context.passages, context.special, tokens, at, rows)
+        # As in pre-training, with k passages; the null document is read to compare with, also where it is no candidate.
+        policy = CandidatePolicy.of(context.params.pretrain).reading(k)
+        found = policy.retrieve(retriever, [tokens], compare_null=True)
+        rows = [int(row) for row in found.rows_BK[0] if row >= NULL]
+        log_prior_K = found.log_prior_BK[0, : len(rows)]
+        candidate_reader = CandidateReader(context.params, reader, context.passages, context.special)
+        log_words_KMV = candidate_reader.word_log_probs(tokens, at, rows)
         words, log_reader_K = best_filling(log_prior_K, log_words_KMV)
         utility_K = retrieval_utility(log_reader_K[None], log_reader_K[None, 0])[0]
     marginal = float((log_prior_K + log_reader_K).logsumexp(0))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class FixedPassages:
 
         return torch.tensor([[self._numbers[query.tobytes()]] for query in queries], device=self._device)
 
-    def find(self, number_B1: Tensor, count: int, **_: Any) -> np.ndarray:
+    def find(self, number_B1: Tensor, count: int) -> np.ndarray:
         """Rows of the best `count` passages, [B, count]."""
         return self._rows[number_B1[:, 0].cpu().numpy(), :count]
 

@@ -16,12 +16,12 @@ from realm_lab.corpus.store import Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain, load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.export import read_embedder, read_reader
+from realm_lab.models.folders import read_embedder, read_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
 from realm_lab.retrieval.faiss_backends import FaissSettings
-from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.retriever import Inputs, Retriever
 from realm_lab.systems.identity import Plan, corpus_folder, open_stage
 from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun
 
@@ -176,7 +176,7 @@ class Context:
         """A retriever that searches the embeddings of the store exactly."""
         passages = knowledge.passages if knowledge else None
         retriever = self.retriever(embedder, null_offset=null_offset, passages=passages)
-        vectors_ND = self.embeddings(embedder, knowledge, reuse_from).as_tensor(self.device)
+        vectors_ND = self.embeddings(embedder, knowledge, reuse_from).for_search(self.device)
         retriever.adopt(retriever.generation(vectors_ND, 0), None)
         return retriever
 
@@ -186,22 +186,18 @@ class Context:
         *,
         null_offset: float = 0.0,
         passages: Passages | None = None,
-        search: str = "fresh",
+        stale_queries: bool = False,
         backend: str = "exact",
         settings: FaissSettings | None = None,
     ) -> Retriever:
-        """A retriever over the knowledge corpus (or another corpus), its index not yet built; see Retriever."""
-        corpus = self.params.corpus
+        """A retriever over the knowledge corpus (or another one), its index not yet built; see Retriever."""
+        inputs = Inputs.of(self.params, self.special)
         retriever = Retriever(
             embedder,
             passages or self.passages,
-            self.special,
-            corpus_digest=self.corpus.manifest.digest,
-            query_length=corpus.sentence_length,
-            passage_length=corpus.passage_length,
-            token_budget=self.params.launch.token_budget,
-            precision=self.params.model.precision,
-            search_query=search,
+            inputs,
+            self.corpus.manifest.digest,
+            stale_queries=stale_queries,
             backend=backend,
             settings=settings,
         )

@@ -18,7 +18,7 @@ from realm_lab.evaluation.examples import question_examples
 from realm_lab.evaluation.open_qa import Scores, mean_scores, score_texts
 from realm_lab.evaluation.overlap import Overlap, TrainingText, split_by_overlap
 from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, Ranks, rank_answers, recall_metrics
-from realm_lab.evaluation.utility import spread
+from realm_lab.evaluation.utility import evenly_spaced
 from realm_lab.systems.context import Context
 from realm_lab.systems.registry import System, Unsupported, system_of
 from realm_lab.tracking.run_dir import StageRun
@@ -32,7 +32,7 @@ class AskedQuestions:
 
     def __init__(self, context: Context, split: str):
         stored = context.corpus.questions(split)
-        numbers = spread(len(stored), context.params.evaluate.questions or len(stored)).tolist()
+        numbers = evenly_spaced(len(stored), context.params.evaluate.questions or len(stored)).tolist()
         self.ids = [stored.ids[number] for number in numbers]
         self.texts = [stored.texts[number] for number in numbers]
         self.answers = [stored.answers[number] for number in numbers]

@@ -25,7 +25,7 @@ from realm_lab.systems.registry import Stage, system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
-NOT_OF_A_RUN = ("launch", "seeds", "tagger")  # how and how often it runs, and what makes another folder
+NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 # Settings of `launch` that change results by rounding only; recorded with each stage, and a confound where they differ.
 ROUNDING = ("device", "ranks", "threads", "token_budget", "micro_batch", "compile")
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
@@ -137,6 +137,12 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
     source = scheme_source(params.pretrain.masking) if "pretrain" in stages else None
     if source is not None:
         values["pretrain"]["masking"] = {"name": params.pretrain.masking, "source": digest_file(source)}
+    policy = own_source("pretrain.refresh.policy", params.pretrain.refresh.policy) if "pretrain" in stages else None
+    if policy is not None:
+        values["pretrain"]["refresh"]["policy"] = {
+            "name": params.pretrain.refresh.policy,
+            "source": digest_file(policy),
+        }
     return values
 
 
@@ -204,7 +210,8 @@ def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
     inputs = corpus_inputs(params, plan.seed)
     inputs.pop("seed", None)  # of a toy world; equal cells differ in their seed alone
     identity = _identity(params, plan.system)
-    described = {name: part for name, part in identity.items() if name not in (*NOT_OF_A_RUN, "corpus", "tokenizer")}
+    apart = (*NOT_OF_A_RUN, "preset", "corpus", "tokenizer")  # the corpus is told by its inputs
+    described = {name: part for name, part in identity.items() if name not in apart}
     cell = {"params": described, "inputs": inputs, "system": _system_identity(plan.system), "engine": ENGINE_VERSION}
     record = RunRecord(
         system=system_of(plan.system).name,

@@ -83,7 +83,8 @@ class SpanReader(System):
         fine-tuning: the question followed by as many [MASK] as the answer has wordpieces."""
         import torch
 
-        from realm_lab.evaluation.filling import word_log_probs
+        from realm_lab.evaluation.filling import filling_log_probs
+        from realm_lab.models.candidate_reader import CandidateReader
         from realm_lab.models.realm import retrieval_utility
         from realm_lab.retrieval.retriever import NULL
 
@@ -93,9 +94,9 @@ class SpanReader(System):
         tokens = np.concatenate([query, np.full(len(targets), context.special.mask)])
         rows = [NULL, *(candidate.row for candidate in answer.candidates)]
         at = len(query) + np.arange(len(targets))
-        log_words_KMV = word_log_probs(context.params, reader, self.passages, context.special, tokens, at, rows)
-        targets_KM1 = torch.from_numpy(targets).to(context.device).expand(len(rows), -1)[:, :, None]
-        log_reader_K = log_words_KMV.gather(-1, targets_KM1)[:, :, 0].sum(1)
+        candidate_reader = CandidateReader(context.params, reader, self.passages, context.special)
+        log_words_KMV = candidate_reader.word_log_probs(tokens, at, rows)
+        log_reader_K = filling_log_probs(log_words_KMV, torch.from_numpy(targets))
         return list(retrieval_utility(log_reader_K[None], log_reader_K[None, 0])[0, 1:].tolist())
 
 
@@ -120,7 +121,7 @@ class DenseRetriever(SpanReader):
             with torch.no_grad():
                 tokens = self.context.question_tokens(questions[start : start + QUESTIONS_AT_ONCE])
                 query_BD = self.retriever.embed_queries(tokens)
-                rows.append(self.retriever.find(query_BD, k, null=False))
+                rows.append(self.retriever.find(query_BD, k))
                 scores.append(self.retriever.indexed_score(query_BD, rows[-1]).cpu().numpy())
         return Retrieved(np.concatenate(rows), np.concatenate(scores))
 

@@ -25,7 +25,7 @@ def ask(system: TinySystem, queries: list[np.ndarray], **finetune: int | str) ->
     retriever.embedder.eval()
     with torch.no_grad():
         query_BD = retriever.embed_queries(queries)
-        rows_BK = retriever.find(query_BD, params.finetune.candidates, null=False)
+        rows_BK = retriever.find(query_BD, params.finetune.candidates)
         score_BK = retriever.indexed_score(query_BD, rows_BK)
     models = (system.reader, system.tokenizer, system.special)
     return read_answers(params, system.passages, *models, queries, rows_BK, score_BK)

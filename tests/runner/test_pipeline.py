@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.files import read_json, read_json_lines
+from realm_lab.core.files import MARK, read_json, read_json_lines
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
@@ -321,9 +321,11 @@ def test_other_corpora_are_removed_and_a_lost_one_is_made_again(
     [folder] = (project / "data" / "prepared").iterdir()
     whole = tiny.files(folder)
     shutil.rmtree(folder)
-    (project / "data" / "prepared" / "of-other-parameters").mkdir()
+    for name in ("of-other-parameters", "mine"):
+        (project / "data" / "prepared" / name).mkdir()
+    (project / "data" / "prepared" / "of-other-parameters" / MARK).touch()
     stages.run("prepare", params, project)
-    assert [path.name for path in (project / "data" / "prepared").iterdir()] == [folder.name]
+    assert sorted(path.name for path in (project / "data" / "prepared").iterdir()) == sorted([folder.name, "mine"])
     assert tiny.files(folder) == whole
 
 

@@ -27,7 +27,7 @@ FIRST_FELT = {
     "finetune": "finetune",
     "evaluate": "evaluate",
 }
-IRRELEVANT = ("launch.", "seeds", "tagger.", "preset", "corpus.files.", "tokenizer.vocabulary_size")  # of a toy world
+IRRELEVANT = ("launch.", "seeds", "preset", "corpus.files.", "tokenizer.vocabulary_size")  # of a toy world
 OBSERVING = ("pretrain.watch.", "evaluate.interval_steps", "evaluate.explorer_examples")
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
     "corpus.source": None,  # with files: tests/corpus/test_prepare.py
@@ -47,7 +47,6 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.masking": "random_token",
     "pretrain.sentence_choice": "by_span",
     "pretrain.over_retrieve": 9,
-    "pretrain.watch.stop": None,  # asks for a bound: a test of its own
     "pretrain.initial_reader": "scratch",
     "pretrain.initial_retriever": "encoder",
     "finetune.softmax": "joint",
@@ -59,13 +58,9 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.marginal": "token",
     "pretrain.search_query": "fresh",
     "pretrain.search.backend": "sq8",
-    # Settings of a backend ask for it: tests/test_switches.py.
-    **dict.fromkeys([f"pretrain.search.{name}" for name in ("lists", "probes", "parts", "bits", "links")]),
-    **dict.fromkeys([f"pretrain.search.{name}" for name in ("neighbours", "overfetch", "rescore")]),
+    "pretrain.search.options": None,  # asks for its backend: tests/test_switches.py
     "pretrain.refresh.policy": "never",
-    "pretrain.refresh.schedule": None,  # asks for its policy, and swap for a builder process: tests/test_switches.py
-    "pretrain.refresh.swap": None,
-    "pretrain.refresh.scope": "round_robin",
+    "pretrain.refresh.schedule": [[0, 7]],
     "evaluate.questions": 11,
 }
 
@@ -74,8 +69,8 @@ def other_value(name: str, value: Any) -> Any:
     """A value that differs."""
     if name in OTHERS:
         return OTHERS[name]
-    if name.endswith(".decay_from"):
-        return "start"
+    if name.endswith(".recipe"):
+        return "bert"
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -145,40 +140,13 @@ def test_launch_settings_that_move_rounding_are_recorded_with_a_stage(tmp_path: 
     }
 
 
-def test_stopping_at_a_bound_is_in_the_key() -> None:
-    bound = {"pretrain.watch.min_entropy": 0.1}
-    assert keys(load(TINY, bound))["pretrain"] != keys(load(TINY, bound | {"pretrain.watch.stop": True}))["pretrain"]
+LAUNCH: dict[str, Any] = {"device": "auto", "builder": "process", "tracking_uri": "x"}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"launch.device": "auto", "launch.processes": 5, "launch.threads": 3, "launch.token_budget": 5},
-        {"launch.checkpoint_interval_seconds": 9, "launch.log_interval_steps": 7, "launch.tracking_uri": "x"},
-        {"launch.ranks": 2, "launch.micro_batch": 1, "launch.recompute": True, "launch.compile": True},
-        {"launch.builder": "process", "launch.builder_silence_seconds": 7},
-        {"launch.builder_backoff_seconds": 0.5, "launch.builder_failures": 0},
-        {"seeds": [0, 1, 2]},
-    ],
-)
-def test_how_work_is_launched_changes_no_key(change: dict[str, Any]) -> None:
-    assert keys(load(TINY, change)) == keys(BASE)
-
-
-def test_every_launch_parameter_was_tried() -> None:
-    tried = {"device", "processes", "threads", "token_budget", "checkpoint_interval_seconds", "log_interval_steps"}
-    assert set(type(BASE.launch).model_fields) == {
-        *tried,
-        "tracking_uri",
-        "ranks",
-        "micro_batch",
-        "recompute",
-        "compile",
-        "builder",
-        "builder_silence_seconds",
-        "builder_backoff_seconds",
-        "builder_failures",
-    }
+@pytest.mark.parametrize("name", type(BASE.launch).model_fields)
+def test_how_work_is_launched_changes_no_key(name: str) -> None:
+    value = LAUNCH.get(name) or other_value(name, getattr(BASE.launch, name))
+    assert keys(load(TINY, {f"launch.{name}": value, "seeds": [0, 1, 2]})) == keys(BASE)
 
 
 def test_a_default_that_is_spelled_out_is_the_same_run() -> None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from realm_lab.corpus.readers.parquet import is_parquet, parquet_rows
 from realm_lab.corpus.readers.registry import DocumentReader, QuestionReader, register_reader
 from realm_lab.corpus.records import Document, Question
-from realm_lab.corpus.text_files import MEGABYTE, Source, plain_name, read_head
+from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, Source, plain_name, read_head
 from realm_lab.errors import UserError
 
 LINE_SUFFIXES = (".jsonl", ".jsonlines", ".ndjson")
@@ -204,10 +204,10 @@ def _members(source: Source) -> Iterator[tuple[int, Any]]:
                 at = error.pos if isinstance(error, json.JSONDecodeError) else place
                 reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
                 at_end = at + 16 >= len(text) or reason.startswith("Unterminated")
-                if len(text) - place > source.limits.max_line_mb * MEGABYTE:
+                if len(text) - place > MAX_LINE_MB * MEGABYTE:
                     raise UserError(
                         f"{source.path}, line {line + text.count(chr(10), counted, place)}: a record longer than "
-                        f"{source.limits.max_line_mb} MB; raise corpus.files.max_line_mb"
+                        f"{MAX_LINE_MB} MB; cut it into several records"
                     ) from None
                 if at_end and more(len(text) - place):
                     continue

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from realm_lab.corpus.readers.data_sets import files_of
 from realm_lab.corpus.readers.registry import Reader, find_reader, keep_documents, keep_questions
-from realm_lab.corpus.text_files import DEFAULT_LIMITS, Limits, Source
+from realm_lab.corpus.text_files import Source
 
 Item = TypeVar("Item")
 
@@ -32,7 +32,7 @@ class FileCounts(NamedTuple):
             yield f"  {problem}"
 
 
-def count_input(name: str, limits: Limits = DEFAULT_LIMITS) -> FileCounts:
+def count_input(name: str) -> FileCounts:
     """Read all of a file, folder or data set and count.
 
     Raises:
@@ -40,7 +40,7 @@ def count_input(name: str, limits: Limits = DEFAULT_LIMITS) -> FileCounts:
     """
     files = files_of(name)
     readers = [find_reader(path) for path in files]
-    sources = [Source(path, limits) for path in files]
+    sources = [Source(path) for path in files]
     counts: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     problems: list[str] = []

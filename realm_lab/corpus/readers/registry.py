@@ -14,7 +14,7 @@ from realm_lab.corpus.answers import normalise_answer
 from realm_lab.corpus.readers.data_sets import files_of
 from realm_lab.corpus.readers.parquet import is_parquet, parquet_head
 from realm_lab.corpus.records import Document, Question
-from realm_lab.corpus.text_files import DEFAULT_LIMITS, Limits, Source, read_head
+from realm_lab.corpus.text_files import Source, read_head
 from realm_lab.errors import UserError
 
 DROPPED_EMPTY_TEXT = "document: empty text"
@@ -68,7 +68,6 @@ def find_reader(path: Path | str) -> Reader:
 def read_documents(
     name: Path | str,
     dropped: Counter[str] | None = None,
-    limits: Limits = DEFAULT_LIMITS,
     unique: bool = True,
 ) -> Iterator[Document]:
     """The documents of a file, a folder or a data set of the Hugging Face Hub (hf://owner/name), in its order.
@@ -80,14 +79,13 @@ def read_documents(
         UserError: a file is missing, empty, cut off, wrongly encoded, of the wrong shape or beyond the limits.
     """
     dropped = Counter() if dropped is None else dropped
-    streams = (documents_in(Source(path, limits), dropped) for path in files_of(name))
+    streams = (documents_in(Source(path), dropped) for path in files_of(name))
     return keep_documents(chain.from_iterable(streams), dropped, unique)
 
 
 def read_questions(
     name: Path | str,
     dropped: Counter[str] | None = None,
-    limits: Limits = DEFAULT_LIMITS,
     problems: list[str] | None = None,
 ) -> Iterator[Question]:
     """The questions of a file, a folder or a Hub data set, each with at least one answer that is worth scoring.
@@ -100,7 +98,7 @@ def read_questions(
         UserError: a file is missing, empty, cut off, wrongly encoded, of the wrong shape or beyond the limits.
     """
     dropped = Counter() if dropped is None else dropped
-    streams = (questions_in(Source(path, limits), dropped) for path in files_of(name))
+    streams = (questions_in(Source(path), dropped) for path in files_of(name))
     return keep_questions(chain.from_iterable(streams), dropped, [] if problems is None else problems)
 
 
