@@ -22,6 +22,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from realm_lab.models.marginal import read_candidates
 
 from benchmarks.machine import description, peaks, report, summary
 from benchmarks.peer import Peer
@@ -33,7 +34,6 @@ from realm_lab.core.seeding import numpy_generator
 from realm_lab.errors import UserError
 from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.inputs import join
-from realm_lab.models.marginal import read_candidates
 from realm_lab.params.parameters import Params
 from realm_lab.training import objective
 from realm_lab.training.pretrain import PretrainTask

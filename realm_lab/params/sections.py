@@ -15,13 +15,10 @@ from pydantic.fields import FieldInfo
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Rate = Annotated[float, Field(ge=0.0, le=1.0)]
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
-BelowOne = Annotated[float, Field(ge=0.0, lt=1.0)]
+
 Processes = Annotated[int, Field(ge=0, le=4096)]
 Candidates = Annotated[int, Field(ge=1, le=1000)]
-
-NO_UTILITY_BOUND = -100.0  # nats a token that no reader loses
 
 _NEVER = object()  # equal to no value: of a parameter without a neutral one
 
@@ -43,10 +40,6 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=False, use_attribute_docstrings=True)
 
-    def observing(self) -> set[str]:
-        """Names of the parameters that only observe, given the values of the others."""
-        return {name for name, field in type(self).model_fields.items() if "observes" in _marks(field)}
-
     @field_validator("*", mode="before")
     @classmethod
     def _no_accident(cls, value: Any, info: ValidationInfo) -> Any:
@@ -64,11 +57,10 @@ def identity_values(params: Section, sections: Sequence[str] | None = None) -> d
     Left out are parameters at their neutral value, parameters that only observe, and sections of nothing else. So a new
     parameter that is marked `neutral(OLD BEHAVIOUR)` re-keys no finished run.
     """
-    observing = params.observing()
     values: dict[str, Any] = {}
     plain = params.model_dump(mode="json")
     for name, field in type(params).model_fields.items():
-        if name in observing or (sections is not None and name not in sections):
+        if "observes" in _marks(field) or (sections is not None and name not in sections):
             continue
         value = getattr(params, name)
         if isinstance(value, Section):
@@ -84,31 +76,13 @@ def _marks(field: FieldInfo) -> dict[str, Any]:
 
 
 class Watch(Section):
-    """Early warnings of a collapse during pre-training; a run is flagged after `patience_steps` out of bounds."""
+    """Probes and early warnings of a collapse during pre-training: p(z|x) flat, all on the null document, or a reader
+    that gains nothing from the gold passage (tracking/bounds.py)."""
 
     interval_steps: Positive = 100
-    """Steps between two looks with the probe set."""
-    sentences: NonNegative = 32
-    """Held-out sentences of the probe set; 0: no reader probe."""
+    """Steps between two looks with the probes."""
     patience_steps: Positive = 500
-    """Steps a quantity must stay out of its bounds."""
-    min_entropy: Annotated[float, Field(ge=0.0)] = 0.0
-    """Nats; below it p(z|x) has become one-hot. 0: no bound."""
-    max_entropy_fraction: Fraction = 0.999
-    """Share of log(candidates); above it p(z|x) no longer depends on z. 1: no bound."""
-    max_null_probability: Fraction = 0.99
-    """Above it the retriever has given up on passages. 1: no bound."""
-    min_gold_utility: float = 0.0
-    """Nats a token; below it the reader no longer gains from the passage that helps most. -100: no bound."""
-    stop: bool = False
-    """Whether a flagged run stops, or goes on with its flag."""
-
-    @model_validator(mode="after")
-    def _bounded(self) -> Watch:
-        bounds = (self.min_entropy > 0, self.max_entropy_fraction < 1, self.max_null_probability < 1)
-        if self.stop and not any((*bounds, self.min_gold_utility > NO_UTILITY_BOUND)):
-            raise ValueError("stop: true asks for a bound and none is set; set one, or stop to false")
-        return self
+    """Steps a quantity must stay out of its bounds before the run is flagged."""
 
 
 FAISS_OPTIONS = {
@@ -156,100 +130,49 @@ class Search(Section):
 
 
 class Refresh(Section):
-    """When the MIPS index is embedded anew while the weights move, how much of it, and how old it is kept."""
+    """When the MIPS index is embedded anew while the weights move, and how late it comes into use."""
 
-    policy: Literal["interval", "schedule", "drift", "staggered", "never"] = "interval"
-    """A refresh every `interval_steps` (Guu, section 4.5); by `schedule`; when a check finds that the index has drifted
-    (`drift_overlap`); a few passages at every step (`budget_fraction`); or never."""
+    policy: str = "interval"
+    """`interval`: every `interval_steps` (Guu, section 4.5); `schedule`; `drift`: when the index finds too little of
+    the fresh top k; `budget`: whenever refreshing has cost less than its share; `never`; or `package.module:Class` of
+    your own."""
     interval_steps: Positive = 500
-    """Steps between two refreshes of policy interval (Guu, section 4.5: about 500)."""
+    """Steps between two refreshes (Guu, section 4.5: about 500); of policy drift, between two checks."""
     schedule: list[Annotated[list[NonNegative], Field(min_length=2, max_length=2)]] = []
     """Of policy schedule: pairs [from_step, interval_steps], each valid until the next; the first from step 0. A
     refresh is made at each from_step above 0, then in its interval; the interval 0 makes none."""
-    delay_steps: NonNegative = 0
-    """An index of the weights after step s is searched from step s + delay_steps on; 0: the trainer waits for it (Guu
-    builds it beside the trainer and names no number)."""
-    hold_generations: NonNegative = 0
-    """Search the index that is so many refreshes older than the newest one."""
-    swap: Literal["fixed", "ready"] = "fixed"
-    """Search a new index at its predetermined step, the trainer waiting if it is late, or as soon as it is there, which
-    depends on the machine (Guu, code); `ready` needs launch.builder: process, and takes one index after the other."""
-    scope: Literal["all", "round_robin", "retrieved"] = "all"
-    """A refresh embeds every passage (Guu, code), or a share of them: in turn, or those that were retrieved most often
-    since they were last embedded. With stale search, queries are embedded as of the newest refresh."""
-    scope_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
-    """The share of the passages that a partial refresh embeds."""
     drift_overlap: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
-    """Policy drift refreshes when the index finds a smaller share of the fresh top k of some fixed queries. That share
-    is estimated, from above, on a sample of the passages and those that the index finds."""
-    drift_interval_steps: Positive = 50
-    """Steps between two checks of policy drift."""
-    budget_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
-    """Policy staggered spends so much of a step's floating-point operations on embedding; when all passages are
-    embedded with the same weights they are searched, and it begins anew."""
+    """Of policy drift: refresh when the index finds a smaller share of the fresh top k of some fixed queries. That
+    share is estimated, from above, on a sample of the passages and those that the index finds."""
+    budget_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    """Of policy budget: the share of all floating-point operations so far that refreshing may have taken."""
+    delay_steps: NonNegative = 0
+    """An index of the weights after step s is searched from step s + delay_steps on, never sooner or later; 0: the
+    trainer waits for it (Guu builds it beside the trainer and names no number)."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> Refresh:
-        self._check_schedule()
-        timed = self.policy in ("interval", "schedule")
-        if self.delay_steps and self.policy in ("never", "staggered"):
-            raise ValueError(f"delay_steps has no meaning for policy: {self.policy}; set it to 0")
-        if self.hold_generations and not timed:
-            raise ValueError(
-                f"hold_generations counts the refreshes of interval or schedule, not of policy: {self.policy}; "
-                "set it to 0"
-            )
-        if self.scope != "all":
-            if self.policy in ("never", "staggered"):
-                raise ValueError(f"scope: {self.scope} shares out refreshes, policy: {self.policy} has none; set all")
-            if self.delay_steps or self.hold_generations:
-                raise ValueError(
-                    f"scope: {self.scope} puts its passages into the index at once; set delay_steps and "
-                    "hold_generations to 0"
-                )
-        if self.swap == "ready":
-            if self.scope != "all" or self.policy in ("never", "staggered"):
-                raise ValueError(
-                    "swap: ready needs whole generations of a builder: policy interval, schedule or drift with scope: "
-                    "all; set swap to fixed"
-                )
-            if self.delay_steps or self.hold_generations:
-                raise ValueError(
-                    "swap: ready takes an index when it is there; set delay_steps and hold_generations to 0"
-                )
-        return self
-
-    def _check_schedule(self) -> None:
-        if self.policy != "schedule":
-            if self.schedule:
-                raise ValueError(f"schedule is for policy: schedule, not {self.policy}; change one of them")
-            return
+    def _check_schedule(self) -> Refresh:
         steps = [from_step for from_step, _ in self.schedule]
-        if not steps or steps[0] != 0:
+        if steps and steps[0] != 0:
             raise ValueError("schedule must begin at step 0; write it as [[0, 100], [1000, 500]]")
         if steps != sorted(set(steps)):
             raise ValueError(f"schedule has the steps {steps}, which do not ascend; put its pairs in order")
+        if self.policy == "schedule" and not steps:
+            raise ValueError("schedule is empty, which policy: schedule needs; write it as [[0, 100], [1000, 500]]")
+        return self
 
 
 class Optimiser(Section):
-    """AdamW with linear warm-up and linear decay (Guu, section 4.3: BERT's default optimiser)."""
+    """AdamW with linear warm-up and linear decay (Guu, section 4.3: BERT's default optimiser): weight decay 0.01, not
+    on biases and LayerNorm; the global gradient norm is clipped at 1."""
 
-    learning_rate: Rate = 3e-5
-    """Peak rate (Guu, section 4.3)."""
+    learning_rate: Annotated[float, Field(ge=0.0, le=1.0)] = 3e-5
+    """Peak learning rate (Guu, section 4.3)."""
     warmup_steps: NonNegative = 10_000
     """Steps to reach the peak (code: a tenth of the steps, at least 100, at most 10,000)."""
     final_fraction: Fraction = 0.0
     """Share of the peak that is left at the last step (BERT: 0)."""
-    decay_from: Literal["start", "warmup"] = "start"
-    """Where the linear decay counts from: step 0 (BERT, code: the rate drops when the warm-up ends), or the end of
-    the warm-up."""
-    weight_decay: Fraction = 0.01
-    """Decoupled; not on biases and LayerNorm (BERT)."""
-    clip_norm: Annotated[float, Field(gt=0.0)] = 1.0
-    """Bound of the global gradient norm (BERT)."""
-    beta1: BelowOne = 0.9
-    """BERT's."""
-    beta2: BelowOne = 0.999
-    """BERT's."""
-    bias_correction: bool = False
-    """Adam's correction of both moments, felt in the first steps: BERT's optimiser has none."""
+    recipe: Literal["bert", "short"] = "bert"
+    """`bert`: the decay counts from step 0, so that the learning rate drops when the warm-up ends, Adam's beta2 is
+    0.999, and its moments are not corrected for their bias (BERT, code). `short`, for runs of some hundred steps: decay
+    from the end of the warm-up, beta2 0.98, moments corrected."""

@@ -29,7 +29,7 @@ from realm_lab.planner.machine import device_name, memory_bytes, seconds_of
 from realm_lab.planner.workload import Workload, read_text, without_checkpoint, workload
 from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.training.work import encoder_operations
+from realm_lab.training.flops import encoder_operations
 
 FORMAT = 2
 REMEDY = "run `realm-lab bench`"

@@ -21,7 +21,7 @@ from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.systems.identity import Plan as RunPlan
 from realm_lab.systems.identity import corpus_folder
-from realm_lab.training.work import encoder_operations
+from realm_lab.training.flops import encoder_operations
 
 SAMPLE_ROWS = 2048  # of the prepared corpus, over which lengths are averaged
 SPECIALS = 3  # [CLS] x [SEP] z [SEP]

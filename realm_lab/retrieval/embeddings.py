@@ -65,6 +65,11 @@ class Identity:
         """SHA-256 of everything above."""
         return digest(asdict(self))
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a stored row."""
+        return self.dimension * DTYPES[self.dtype].itemsize
+
 
 class Embeddings:
     """A published matrix [N, D], float32 when it is read. A slice of rows is read from the file, so that a search
@@ -107,14 +112,13 @@ class Embeddings:
         if isinstance(rows, Tensor):
             return self.matrix[rows.cpu()].to(rows.device, torch.float32)
         first, end, step = rows.indices(len(self))
-        if step != 1:
-            return self.matrix[rows].float()
+        assert step == 1, "slices are read in one piece"
         return self._read(first, end).float()
 
     def _read(self, first: int, end: int) -> Tensor:
         """Rows as they are stored."""
         size, stored = self.shape[1], self.identity.dtype
-        values = np.fromfile(self._path, stored, max(0, end - first) * size, offset=first * _row_bytes(self.identity))
+        values = np.fromfile(self._path, stored, max(0, end - first) * size, offset=first * self.identity.row_bytes)
         return torch.from_numpy(values).view(-1, size)
 
     def problems(self) -> list[str]:
@@ -208,7 +212,7 @@ class EmbeddingStore:
         folder = self._folder(identity)
         if not (folder / "identity.json").exists():
             write_json(folder / "identity.json", asdict(identity))
-        _check_identity(folder, identity)
+        self._check(folder, identity)
         firsts = range(0, identity.rows, shard_rows)
         locks = [folder / f"shard-{number:05d}.lock" for number in range(len(firsts))]
         for wait in (False, True):  # first what nobody works on; then wait for what others work on
@@ -249,9 +253,15 @@ class EmbeddingStore:
     def _folder(self, identity: Identity) -> Path:
         return self.folder / identity.key[:KEY_LENGTH]
 
+    def _check(self, folder: Path, identity: Identity) -> None:
+        found = asdict(read_identity(folder))
+        for name, asked in asdict(identity).items():
+            if found[name] != asked:
+                raise UserError(f"{folder}: embeddings of {name} {found[name]}, not {asked}; {REMEDY}")
+
     def _open(self, folder: Path, identity: Identity) -> Embeddings:
-        _check_identity(folder, identity)
-        path, size = folder / "embeddings.bin", identity.rows * _row_bytes(identity)
+        self._check(folder, identity)
+        path, size = folder / "embeddings.bin", identity.rows * identity.row_bytes
         found = path.stat().st_size if path.exists() else 0
         if found != size:
             raise UserError(f"{path}: {found} bytes, {size} were written; {REMEDY}")
@@ -291,27 +301,15 @@ def _fingerprints(passages: Passages) -> np.ndarray:
 
 
 def read_identity(folder: Path) -> Identity:
-    """What a folder of the store holds.
-
-    Raises:
-        UserError: it is of another version, or not of a store.
-    """
+    """What a folder of the store holds; anything else is a UserError."""
     path = folder / "identity.json"
-    found = read_json(path)
     try:
-        identity = Identity(**found)
+        identity = Identity(**read_json(path))
     except TypeError:
         identity = None
     if identity is None or identity.format != FORMAT:
         raise UserError(f"{path}: not embeddings of format {FORMAT}; {REMEDY}")
     return identity
-
-
-def _check_identity(folder: Path, wanted: Identity) -> None:
-    found, asked = asdict(read_identity(folder)), asdict(wanted)
-    for name, value in asked.items():
-        if found[name] != value:
-            raise UserError(f"{folder}: embeddings of {name} {found[name]}, not {value}; {REMEDY}")
 
 
 def _checked(rows_RD: Tensor, identity: Identity, first: int) -> Tensor:
@@ -345,15 +343,11 @@ def claimed(path: Path, wait: bool) -> Iterator[IO[str] | None]:
 
 
 def _is_being_built(folder: Path) -> bool:
-    for path in folder.glob("shard-*.lock"):
+    def is_held(path: Path) -> bool:
         with claimed(path, wait=False) as lock:
-            if lock is None:
-                return True
-    return False
+            return lock is None
 
-
-def _row_bytes(identity: Identity) -> int:
-    return identity.dimension * DTYPES[identity.dtype].itemsize
+    return any(is_held(path) for path in folder.glob("shard-*.lock"))
 
 
 def _digest(rows_RD: Tensor) -> str:
@@ -370,7 +364,7 @@ def _write(path: Path, rows_RD: Tensor, first: int) -> None:
     try:
         path.touch()
         with open(path, "r+b") as file:
-            file.seek(first * rows_RD.shape[1] * rows_RD.element_size())
+            file.seek(first * rows_RD[0].nbytes)
             file.write(_bytes(rows_RD))
             file.flush()
             os.fsync(file.fileno())

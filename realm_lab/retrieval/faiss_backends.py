@@ -45,11 +45,10 @@ SAMPLE_QUERIES, SAMPLE_NOISE, RECALL_COUNT = 256, 0.5, 8
 
 
 class FaissSettings(NamedTuple):
-    """How an index is built and searched. One thread makes the same index and the same results on every machine."""
+    """How an index is built and searched."""
 
     options: Mapping[str, int] = {}  # FAISS's names, see params.sections.Search; what is missing suits the passages
     seed: int = 0  # of the training sample and of FAISS's k-means
-    threads: int = 1
 
 
 def faiss_settings(search: Search, seed: int) -> FaissSettings:
@@ -94,8 +93,7 @@ class FaissSearch:
         described = FACTORY[kind].format(**self.options)
         try:
             self.index = faiss.index_factory(size, described, faiss.METRIC_INNER_PRODUCT)
-            # HNSW links passages in the order in which its threads reach them: one thread, or no two builds are alike.
-            with _threads(faiss, 1 if kind == "hnsw" else self._settings.threads):
+            with one_thread(faiss):
                 self._fill()
         except RuntimeError as error:
             reason = " ".join(str(error).split())
@@ -148,7 +146,7 @@ class FaissSearch:
         wider = {}
         if self.name == "hnsw":
             wider["params"] = faiss.SearchParametersHNSW(efSearch=max(self.options["efSearch"], fetch))
-        with _threads(faiss, self._settings.threads):
+        with one_thread(faiss):
             _, row_BF = self.index.search(_floats(query_BD), fetch, **wider)
         return torch.from_numpy(row_BF).to(query_BD.device)
 
@@ -195,10 +193,10 @@ def _faiss() -> Any:
 
 
 @contextmanager
-def _threads(faiss: Any, count: int) -> Iterator[None]:
-    """FAISS's threads, which it may share with torch, inside the block; 0: as many as torch has."""
+def one_thread(faiss: Any) -> Iterator[None]:
+    """One thread for FAISS, which it may share with torch, inside the block: no two builds and searches differ."""
     before = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(count or torch.get_num_threads())
+    faiss.omp_set_num_threads(1)
     try:
         yield
     finally:

@@ -58,16 +58,8 @@ def embed_passages(
     for start in range(0, len(rows_U), EMBED_CHUNK_ROWS):
         chunk = slice(start, start + EMBED_CHUNK_ROWS)
         with shared_casts(device):
-            part_UD = embed_rows(
-                embedder,
-                passages,
-                rows_U[chunk],
-                special,
-                passage_length,
-                token_budget,
-                precision,
-                ranks() if shared else ALL,
-            )
+            settings = (special, passage_length, token_budget, precision)
+            part_UD = embed_rows(embedder, passages, rows_U[chunk], *settings, ranks() if shared else ALL)
         if shared:
             sum_over_ranks_([part_UD])  # zeros but for each rank's own: nothing is rounded
         vectors_UD[chunk] = part_UD

@@ -10,6 +10,7 @@ from realm_lab.core.launched import launched
 from realm_lab.errors import UserError
 from realm_lab.masking import masking_scheme
 from realm_lab.params.parameters import Params
+from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.pool import Job, run_jobs
 from realm_lab.runner.summary import write_curves, write_metrics
 from realm_lab.systems.identity import Plan, exported_corpus_folder, open_stage, plan_runs, record_run
@@ -35,7 +36,8 @@ def run(stage: str, params: Params, root: Path) -> None:
         UserError: something in the input or in a run failed; finished runs are kept and not done again.
     """
     root = Path(root)
-    masking_scheme(params.pretrain.masking)  # an unknown name is refused before any work
+    masking_scheme(params.pretrain.masking)  # unknown names are refused before any work
+    refresh_policy(params.pretrain.refresh)
     if launched().size > 1:
         _run_as_rank(stage, params, root)
         return

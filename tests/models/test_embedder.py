@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from realm_lab.models.bert_folder import bert_config, to_bert
 from realm_lab.models.embedder import PROJECTION_STD, Embedder, EmbedderShape, projection_std
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
+from realm_lab.models.folders import bert_config, to_bert
 from realm_lab.models.inputs import Batch, join
 from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, score_gradient
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from realm_lab.errors import UserError
-from realm_lab.models.bert_folder import bert_config, from_bert, read_checkpoint, to_bert
 from realm_lab.models.encoder import Block, Encoder, EncoderShape, initialise, sinusoids
+from realm_lab.models.folders import bert_config, from_bert, read_checkpoint, to_bert
 
 SHAPE = EncoderShape(vocabulary_size=60, hidden_size=24, layers=3, heads=4, intermediate_size=40, positions=20)
 LENGTHS = (20, 3, 11, 1)

@@ -10,10 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from realm_lab.errors import UserError
-from realm_lab.models.bert_folder import to_bert
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import EncoderShape
-from realm_lab.models.export import read_embedder, read_reader, write_embedder, write_reader
+from realm_lab.models.folders import read_embedder, read_reader, to_bert, write_embedder, write_reader
 from realm_lab.models.initial import new_embedder
 from realm_lab.models.reader import Reader
 from tests.models.same_bits import assert_same_bits

@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from realm_lab.errors import UserError
-from realm_lab.models.bert_folder import POOLER, bert_config, to_bert, write_tensors
 from realm_lab.models.embedder import Embedder, EmbedderShape
-from realm_lab.models.export import write_embedder, write_reader
+from realm_lab.models.folders import POOLER, bert_config, to_bert, write_embedder, write_reader, write_tensors
 from realm_lab.models.initial import (
     MIN_POSITIONS,
     embedder_shape,
@@ -28,7 +27,7 @@ from realm_lab.models.initial import (
     read_initial_reader,
     tower_names,
 )
-from realm_lab.models.released import write_released_embedder, write_released_reader
+from tests.models.released_writers import write_released_embedder, write_released_reader
 from tests.models.same_bits import assert_same_bits
 from tests.tiny_system import TinySystem
 

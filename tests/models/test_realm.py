@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.models.inputs import pad_positions
-from realm_lab.models.marginal import read_candidates
+from realm_lab.masking import MaskedSentence
+from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.realm import (
     candidate_log_probs,
     candidate_posterior,
@@ -21,6 +21,7 @@ from realm_lab.models.realm import (
     retrieval_utility,
     score_gradient,
 )
+from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import NULL
 
 if TYPE_CHECKING:
@@ -200,22 +201,11 @@ def test_the_engine_gives_eq_1_over_every_passage(system: TinySystem, reference:
     query = np.array(sentences.tokens[row], np.int64)
     query[positions] = system.special.mask
     with torch.no_grad():
-        query_1D = retriever.embed_queries([query])
-        rows_1K = retriever.find(query_1D, total + 1, null=True)
-        (at_1M, is_masked_1M), (targets_1M, _) = pad_positions([positions]), pad_positions([targets])
-        token_1KM = read_candidates(
-            system.reader,
-            [query],
-            at_1M,
-            targets_1M,
-            rows_1K,
-            system.passages,
-            system.special,
-            max_length=58,
-            token_budget=4096,
-            precision="float32",
-        )
-        found = log_likelihood(retriever.score(query_1D, rows_1K), reader_log_probs(token_1KM, is_masked_1M))
+        candidates = CandidatePolicy(total + 1).retrieve(retriever, [query])
+        rows_1K = candidates.rows_BK
+        reader = CandidateReader(system.params, system.reader, system.passages, system.special)
+        reading = reader.read([MaskedSentence(query, positions, targets)], rows_1K)
+        found = log_likelihood(candidates.score_BK, reading.log_probs_BK)
 
     assert sorted(rows_1K[0].tolist()) == [NULL, *range(total)]
     vector_D = reference.query(query)

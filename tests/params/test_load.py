@@ -105,8 +105,8 @@ def test_an_ill_typed_value_names_its_key_line_and_what_was_given(tmp_path: Path
         ("pretrain:\n  candidates: 0\n", ["line 2", "'pretrain.candidates'", "greater than or equal to 1"]),
         ("pretrain:\n  mask_rate: 1.01\n", ["line 2", "'pretrain.mask_rate'", "less than or equal to 1"]),
         ("pretrain:\n  mask_rate: .nan\n", ["line 2", "'pretrain.mask_rate'", "nan"]),
-        ("pretrain:\n  reader:\n    clip_norm: 0\n", ["line 3", "'pretrain.reader.clip_norm'", "greater than 0"]),
-        ("pretrain:\n  reader:\n    clip_norm: .inf\n", ["line 3", "'pretrain.reader.clip_norm'"]),
+        ("warm_start:\n  embedder:\n    query_scale: 0\n", ["line 3", "'warm_start.embedder.query_scale'", "than 0"]),
+        ("warm_start:\n  embedder:\n    query_scale: .inf\n", ["line 3", "'warm_start.embedder.query_scale'"]),
         ("model:\n  dropout: 1.0\n", ["line 2", "'model.dropout'", "less than 1"]),
         ("pretrain:\n  reader:\n    beta1: 1\n", ["line 3", "'pretrain.reader.beta1'", "less than 1"]),
         ("launch:\n  threads: 12345678901234567890\n", ["line 2", "'launch.threads'", "less than or equal to 4096"]),
@@ -122,26 +122,11 @@ def test_a_value_out_of_range_names_its_key_line_and_bound(tmp_path: Path, text:
 FILES: dict[str, Any] = {"corpus.source": "files", "corpus.tagger": "rule", "corpus.pretrain_corpus": "same"}
 FROZEN: dict[str, Any] = {"pretrain.train_query_tower": False, "pretrain.train_document_tower": False}
 NO_NULL: dict[str, Any] = {"pretrain.null_document": "off"}
-UNBOUNDED: dict[str, Any] = {
-    "pretrain.watch.max_entropy_fraction": 1.0,
-    "pretrain.watch.max_null_probability": 1.0,
-    "pretrain.watch.min_gold_utility": -100.0,
-}
 # Of the refreshes of the index.
 REFRESHES: list[Any] = [
-    ({"schedule": [[0, 5]]}, "schedule is for policy: schedule, not interval", "change one of them"),
-    ({"policy": "schedule"}, "schedule must begin at step 0", "write it as [[0, 100]"),
+    ({"policy": "schedule"}, "schedule is empty, which policy: schedule needs", "write it as [[0, 100]"),
     ({"policy": "schedule", "schedule": [[5, 5]]}, "schedule must begin", "[1000, 500]]"),
     ({"policy": "schedule", "schedule": [[0, 5], [9, 1], [9, 2]]}, "schedule has the steps [0, 9, 9]", "in order"),
-    ({"policy": "never", "delay_steps": 3}, "delay_steps has no meaning for policy: never", "set it to 0"),
-    ({"policy": "staggered", "delay_steps": 3}, "delay_steps has no meaning for policy: staggered", "set it to 0"),
-    ({"policy": "drift", "hold_generations": 1}, "hold_generations counts the refreshes", "set it to 0"),
-    ({"policy": "never", "scope": "retrieved"}, "scope: retrieved shares out refreshes", "set all"),
-    ({"scope": "round_robin", "delay_steps": 3}, "scope: round_robin puts", "hold_generations to 0"),
-    ({"scope": "retrieved", "hold_generations": 3}, "scope: retrieved puts", "hold_generations to 0"),
-    ({"swap": "ready", "scope": "retrieved"}, "swap: ready needs whole generations", "set swap to fixed"),
-    ({"swap": "ready", "policy": "never"}, "swap: ready needs whole generations", "set swap to fixed"),
-    ({"swap": "ready", "delay_steps": 3}, "swap: ready takes an index when it is there", "hold_generations to 0"),
 ]
 # Of the search of the index.
 SEARCHES: list[Any] = [
@@ -174,28 +159,12 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (FROZEN | {"pretrain.train_reader": False}, "nothing is trained", "or steps to 0"),
     (FROZEN | {"pretrain.null_document": "learned"}, "null_document: learned", "needs a tower that trains"),
     (NO_NULL | {"pretrain.calibrate_null": True}, "calibrate_null", "set null_document to encoded or learned"),
-    (FROZEN | {"pretrain.hold_retriever_until_useful": True}, "until_useful needs train_reader and a tower", "to true"),
-    (
-        {"pretrain.hold_retriever_until_useful": True, "pretrain.watch.sentences": 0},
-        "hold_retriever_until_useful asks the probe set",
-        "set watch.sentences above 0",
-    ),
-    (
-        NO_NULL | {"pretrain.hold_retriever_until_useful": True, "pretrain.diagnostic_null": False},
-        "hold_retriever_until_useful needs utility",
-        "set diagnostic_null to true",
-    ),
-    ({"pretrain.hold_retriever_steps": 5, "pretrain.train_reader": False}, "trains the reader alone", "steps to 0"),
-    ({"pretrain.hold_retriever_steps": 800}, "leaves the retriever none of 800 steps", "lower it, or set both towers"),
     ({"pretrain.masking": "random_span", "pretrain.salient_spans": 2}, "salient_spans", "set it to 1"),
     ({"pretrain.masking": "random_token", "pretrain.mask_rate": 0.0}, "mask_rate 0 would mask one", "raise it"),
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "choose salient or by_span"),
     *[({f"pretrain.search.{key}": value for key, value in change.items()}, *said) for change, *said in SEARCHES],
     *[({f"pretrain.refresh.{key}": value for key, value in change.items()}, *said) for change, *said in REFRESHES],
-    ({"pretrain.refresh.swap": "ready"}, "launch.builder: inline is never late", "swap to fixed"),
-    ({"launch.builder": "process", "pretrain.refresh.policy": "staggered"}, "whole generations", "set it to inline"),
     ({"pretrain.over_retrieve": 10}, "over_retrieve 10 is fewer than the 11 passages read", "raise it"),
-    (UNBOUNDED | {"pretrain.watch.stop": True}, "'pretrain.watch': stop: true asks for a bound", "stop to false"),
     ({"finetune.train_reader": False, "finetune.train_query_tower": False}, "'finetune': nothing is trained", "to 0"),
     ({"finetune.early_loss_candidates": 4}, "early_loss_candidates 4 is fewer than candidates 5", "or set it to 0"),
     ({"seeds": [1, 0, 1]}, "seeds: a seed is named twice", "name each once"),
@@ -246,13 +215,12 @@ def test_a_contradiction_names_the_line_of_the_parameter(tmp_path: Path, text: s
     "change",
     [
         FROZEN | {"pretrain.search_query": "fresh", "pretrain.refresh.interval_steps": 500},  # the same either way
-        FROZEN | {"pretrain.hold_retriever_steps": 900},
-        NO_NULL | {"pretrain.candidates": 1, "pretrain.diagnostic_null": False},
+        NO_NULL | {"pretrain.candidates": 1},
+        {"pretrain.refresh.schedule": [[0, 5]], "pretrain.refresh.delay_steps": 3},  # of another policy
         {"pretrain.masking": "package.module:function", "pretrain.sentence_choice": "any", "pretrain.salient_spans": 2},
         {"pretrain.train_reader": False, "finetune.train_reader": False},
         {"finetune.train_query_tower": False, "finetune.early_loss_candidates": 5000},
         {"pretrain.steps": 5},  # shorter than its warm-up: a trial
-        UNBOUNDED | {"pretrain.watch.stop": True, "pretrain.watch.min_entropy": 0.1},
     ],
 )
 def test_what_is_merely_without_effect_is_allowed(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -336,7 +304,7 @@ def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(t
     assert params.pretrain.batch_size == 3
     assert params.pretrain.reader.learning_rate == 1e-4  # as the YAML of today reads it; older readers see a word
     assert params.pretrain.reader.warmup_steps == 0
-    assert params.pretrain.reader.beta2 == toy.pretrain.reader.beta2 == 0.98  # a section is merged, not replaced
+    assert params.pretrain.reader.recipe == toy.pretrain.reader.recipe == "short"  # a section is merged, not replaced
     assert load(path, {"pretrain.steps": 8}).pretrain.steps == 8
     smoke = load(path, {"preset": "smoke"})
     assert (smoke.preset, smoke.model.hidden_size, smoke.pretrain.steps) == ("smoke", 32, 7)

@@ -48,7 +48,6 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.masking": "random_token",
     "pretrain.sentence_choice": "by_span",
     "pretrain.over_retrieve": 9,
-    "pretrain.watch.stop": None,  # asks for a bound: a test of its own
     "pretrain.initial_reader": "scratch",
     "pretrain.initial_retriever": "encoder",
     "finetune.softmax": "joint",
@@ -64,9 +63,7 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     **dict.fromkeys([f"pretrain.search.{name}" for name in ("lists", "probes", "parts", "bits", "links")]),
     **dict.fromkeys([f"pretrain.search.{name}" for name in ("neighbours", "overfetch", "rescore")]),
     "pretrain.refresh.policy": "never",
-    "pretrain.refresh.schedule": None,  # asks for its policy, and swap for a builder process: tests/test_switches.py
-    "pretrain.refresh.swap": None,
-    "pretrain.refresh.scope": "round_robin",
+    "pretrain.refresh.schedule": [[0, 7]],
     "evaluate.questions": 11,
 }
 
@@ -75,8 +72,8 @@ def other_value(name: str, value: Any) -> Any:
     """A value that differs."""
     if name in OTHERS:
         return OTHERS[name]
-    if name.endswith(".decay_from"):
-        return "start"
+    if name.endswith(".recipe"):
+        return "bert"
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -103,11 +100,6 @@ def test_every_parameter_that_matters_changes_the_keys_from_its_stage_on(name: s
     before, after = keys(BASE), keys(load(TINY, {name: MATTERING[name]}))
     first = ORDER.index(FIRST_FELT.get(name) or FIRST_FELT[name.split(".")[0]])
     assert [stage for stage in ORDER if before[stage] == after[stage]] == list(ORDER[:first])
-
-
-def test_stopping_at_a_bound_is_in_the_key() -> None:
-    bound = {"pretrain.watch.min_entropy": 0.1}
-    assert keys(load(TINY, bound))["pretrain"] != keys(load(TINY, bound | {"pretrain.watch.stop": True}))["pretrain"]
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_a_corpus_is_embedded_once_listed_and_searched(
     retriever.refresh(12)
     pieces = [context.tokenizer.encode(part, add_special_tokens=False).ids for part in ("Who is ", " ?")]
     query_BD = retriever.embed_queries([np.array([*pieces[0], context.special.mask, *pieces[1]])])
-    rows_BK = retriever.find(query_BD, 3, null=False)
+    rows_BK = retriever.find(query_BD, 3)
     scores_BK = retriever.score(query_BD, rows_BK)
     assert [rank for rank, _ in ranked] == ["1", "2", "3"]
     np.testing.assert_allclose([float(score) for _, score in ranked], scores_BK[0].tolist(), atol=1e-3)

@@ -39,7 +39,7 @@ def make_task(system: TinySystem, dropout: float = 0.0, launch: dict[str, Any] |
         "launch": system.params.launch.model_copy(update=launch or {}),
     }
     params = system.params.model_copy(update=updated)
-    retriever = system.retriever(embedder=copy.deepcopy(system.embedder))
+    retriever = system.retriever(copy.deepcopy(system.embedder))
     retriever.refresh(0)
     reader = copy.deepcopy(system.reader)
     for module in (*reader.modules(), *retriever.embedder.modules()):

@@ -16,9 +16,7 @@ from safetensors.torch import load_file
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.training import objective as objective_module
-from realm_lab.training.objective import RealmObjective
-from realm_lab.training.watch import candidate_health
+from realm_lab.training.pretrain import PretrainTask
 from tests.tiny import by_name
 
 TRAINED = ("warm_start", "pretrain", "finetune")
@@ -199,16 +197,12 @@ def test_no_steps_change_nothing(tiny: ModuleType, line: Path, warm: Path) -> No
     assert list(found["recall_at_5"]) == [0]
 
 
-def test_without_the_null_document_nothing_is_said_of_it(tiny: ModuleType, line: Path) -> None:
-    _, found = pretrained(tiny, line, null_document="off", calibrate_null=False, diagnostic_null=False)
+def test_without_the_null_document_it_is_read_for_comparison_only(tiny: ModuleType, line: Path) -> None:
+    _, found = pretrained(tiny, line, null_document="off", calibrate_null=False)
     assert "null_probability" not in found
-    assert "retrieval_utility_train" not in found
+    assert len(found["retrieval_utility_train"]) == 12
     assert all(value == 0 for value in found["cloze_null_probability"].values())
-    assert len(found["retrieval_utility"]) == 4  # still measured
-    _, diagnosed = pretrained(tiny, line, null_document="off", calibrate_null=False)
-    assert "null_probability" not in diagnosed
-    assert len(diagnosed["retrieval_utility_train"]) == 12
-    assert diagnosed["loss"] == found["loss"]  # it is read beside the candidates, and no one learns from it
+    assert len(found["retrieval_utility"]) == 4
 
 
 @pytest.mark.parametrize(("stage", "too_many"), [("pretrain", 321), ("finetune", 321)])
@@ -226,24 +220,18 @@ def test_the_trivial_candidate_is_never_retrieved(
 ) -> None:
     """With X = Z, retrieving everything finds all 320 passages but the sentence's own, or none of its article."""
     seen: list[tuple[int, int]] = []
-    sentences: list[tuple[RealmObjective, Any]] = []
-    called = RealmObjective.__call__
+    called = PretrainTask._objective
 
-    def noted(self: RealmObjective, rows: Any, *others: Any, **named: Any) -> Any:
-        sentences.append((self, rows))
-        return called(self, rows, *others, **named)
+    def noted(self: PretrainTask, rows: Any, *others: Any, **named: Any) -> Any:
+        found = called(self, rows, *others, **named)
+        articles = self.retriever.passages.articles
+        for candidates, sentence in zip(found.candidates_BK, rows, strict=True):
+            origin = int(self._sentences.origins[sentence])
+            own = [row for row in candidates if row >= 0 and articles[row] == articles[origin]]
+            seen.append((int(origin in candidates), len(own)))
+        return found
 
-    def watched(rows_BK: Any, *others: Any) -> Any:
-        objective, sentence_rows = sentences[-1]
-        for rows, sentence in zip(rows_BK, sentence_rows, strict=True):
-            origin = int(objective._sentences.origins[sentence])
-            articles = objective._retriever.passages.articles
-            own = [row for row in rows if row >= 0 and articles[row] == articles[origin]]
-            seen.append((int(origin in rows), len(own)))
-        return candidate_health(rows_BK, *others)
-
-    monkeypatch.setattr(RealmObjective, "__call__", noted)
-    monkeypatch.setattr(objective_module, "candidate_health", watched)
+    monkeypatch.setattr(PretrainTask, "_objective", noted)
     expected = {"off": (321, 1, 8), "passage": (320, 0, 7), "article": (320, 0, 0)}  # with the null document
     base = {"corpus.pretrain_corpus": "same", "pretrain.steps": 1, "pretrain.batch_size": 2}
     for exclude, (candidates, *pair) in expected.items():

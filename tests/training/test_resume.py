@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from realm_lab.models.bert_folder import write_tensors
+from realm_lab.models.folders import write_tensors
 from realm_lab.params.parameters import Params
 from realm_lab.systems import stages as train_module
 from realm_lab.training.finetune import FinetuneTask
@@ -28,7 +28,7 @@ from realm_lab.training.warm_start import WarmStartTask
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TASKS: dict[str, type] = {"warm_start": WarmStartTask, "pretrain": PretrainTask, "finetune": FinetuneTask}
-RANDOM = {"model.dropout": 0.1, "pretrain.calibrate_null": True}
+RANDOM = {"launch.checkpoint_interval_seconds": 2, "model.dropout": 0.1, "pretrain.calibrate_null": True}
 # The loop's clock ticks once a step and the interval is 2 s, so that steps 3, 6, 9 ... are saved.
 SAVE_EVERY = 3
 LONG_ENOUGH_SECONDS = 120.0

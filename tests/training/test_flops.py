@@ -13,7 +13,7 @@ from realm_lab.masking import mask
 from realm_lab.models.encoder import Encoder, EncoderShape
 from realm_lab.models.inputs import Batch
 from realm_lab.retrieval.retriever import ABSENT, NULL
-from realm_lab.training.work import PretrainingWork, encoder_operations
+from realm_lab.training.flops import PretrainingFlops, encoder_operations
 
 
 @pytest.mark.parametrize("length", [3, 17, 40])
@@ -27,9 +27,16 @@ def test_an_encoder_costs_what_torch_counts(length: int) -> None:
     assert counter.get_total_flops() == encoder_operations(shape, np.array([length, length])).sum()
 
 
-def test_a_step_is_the_sum_of_what_is_read_and_retrieved(system: Any) -> None:
+@pytest.mark.parametrize(
+    ("reads", "retrieves", "stale"), [(True, True, True), (False, True, False), (True, False, True)]
+)
+def test_a_step_is_the_sum_of_what_is_read_and_retrieved(
+    system: Any, reads: bool, retrieves: bool, stale: bool
+) -> None:
     passages, reader, embedder = system.passages, system.reader.encoder.shape, system.embedder.query_encoder.shape
-    work = PretrainingWork(passages, reader, embedder, passage_length=40, sentence_length=26)
+    trained = {"train_reader": reads, "train_query_tower": retrieves, "train_document_tower": retrieves}
+    pretrain = system.params.pretrain.model_copy(update=trained | {"search_query": "stale" if stale else "fresh"})
+    flops = PretrainingFlops(system.params.model_copy(update={"pretrain": pretrain}), passages, reader, embedder)
     masked = [mask(np.arange(10), np.array([2, 3]), 4), mask(np.arange(6), np.array([1]), 4)]
     candidates_BK = np.array([[NULL, 5, 7], [NULL, 7, ABSENT]])
 
@@ -40,13 +47,11 @@ def test_a_step_is_the_sum_of_what_is_read_and_retrieved(system: Any) -> None:
     read = 0.0
     for sentence, rows in zip(masked, candidates_BK.tolist(), strict=True):
         for row in rows:
-            read += one(reader, min(66, len(sentence.tokens) + body[row] + 3))
+            read += one(reader, min(58, len(sentence.tokens) + body[row] + 3))
             read += len(sentence.positions) * 2 * reader.hidden_size * (reader.hidden_size + reader.vocabulary_size)
-    documents = [min(40, len(passages.titles[row]) + body[row] + 3) for row in (5, 7)] + [3]
+    documents = [min(32, len(passages.titles[row]) + body[row] + 3) for row in (5, 7)] + [3]
     asked = one(embedder, 12) + one(embedder, 8)
     retrieved = asked + sum(one(embedder, length) for length in documents)
-    assert work.passage_N[[5, 7]].tolist() == [one(embedder, length) for length in documents[:2]]
-    for reads, retrieves, stale in ((True, True, True), (False, True, False), (True, False, True)):
-        found = work.step(masked, candidates_BK, trains_reader=reads, trains_retriever=retrieves, stale_search=stale)
-        expected = read * (3 if reads else 1) + retrieved * (3 if retrieves else 1) + (asked if stale else 0)
-        assert found == pytest.approx(expected, rel=1e-12)
+    assert flops.passage_N[[5, 7]].tolist() == [one(embedder, length) for length in documents[:2]]
+    expected = read * (3 if reads else 1) + retrieved * (3 if retrieves else 1) + (asked if stale else 0)
+    assert flops.step(masked, candidates_BK) == pytest.approx(expected, rel=1e-12)

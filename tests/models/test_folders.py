@@ -16,7 +16,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from realm_lab.errors import UserError
-from realm_lab.models.bert_folder import (
+from realm_lab.models.encoder import Encoder, EncoderShape
+from realm_lab.models.folders import (
     bert_config,
     from_bert,
     read_checkpoint,
@@ -26,7 +27,6 @@ from realm_lab.models.bert_folder import (
     to_bert,
     write_tensors,
 )
-from realm_lab.models.encoder import Encoder, EncoderShape
 
 SHAPE = EncoderShape(vocabulary_size=60, hidden_size=24, layers=3, heads=4, intermediate_size=40, positions=20)
 

@@ -16,7 +16,8 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
 from realm_lab.masking import MASKING_SCHEMES, MaskRequest, register_masking
 from realm_lab.models.inputs import join
-from realm_lab.training.queries import QueryStream
+from realm_lab.params.parameters import Pretrain
+from realm_lab.training.pretrain import QueryStream
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 MASK = SPECIAL.mask
@@ -42,15 +43,9 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Sentences:
 
 
 def stream(sentences: Sentences, **changes: Any) -> QueryStream:
-    chosen: dict[str, Any] = {
-        "masking": "salient_span",
-        "mask_rate": 0.15,
-        "salient_spans": 1,
-        "sentence_choice": "salient",
-        "mask_id": MASK,
-        "seed": 3,
-    }
-    return QueryStream(sentences, **(chosen | changes))
+    seed = changes.pop("seed", 3)
+    # Not validated: a scheme and a choice that do not fit are wanted here.
+    return QueryStream(Pretrain().model_copy(update=changes), sentences, MASK, seed)
 
 
 def epochs(queries: QueryStream, count: int) -> list[list[int]]:

@@ -15,6 +15,7 @@ import numpy as np
 from realm_lab.corpus.store import Passages
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.encoder import EncoderShape
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import ABSENT
 
 SPECIALS = 3  # [CLS] x [SEP] z [SEP]
@@ -29,45 +30,37 @@ def encoder_operations(shape: EncoderShape, lengths: np.ndarray) -> np.ndarray:
     return np.asarray(shape.layers * (projections + attention + feed_forward))
 
 
-class PretrainingWork:
-    """What a step costs, and what embedding a passage costs."""
+class PretrainingFlops:
+    """What a step costs, and what embedding a passage costs (`passage_N`)."""
 
-    def __init__(
-        self,
-        passages: Passages,
-        reader: EncoderShape,
-        embedder: EncoderShape,
-        *,
-        passage_length: int,
-        sentence_length: int,
-    ):
-        self._reader, self._embedder, self._sentence_length = reader, embedder, sentence_length
-        self._joined_length = sentence_length + passage_length
+    def __init__(self, params: Params, passages: Passages, reader: EncoderShape, embedder: EncoderShape):
+        self._settings, self._sentence_length = params.pretrain, params.corpus.sentence_length
+        self._joined_length = params.corpus.sentence_length + params.corpus.passage_length
+        self._reader, self._embedder = reader, embedder
         self._body_N = np.asarray(passages.bodies.lengths, np.int64)
-        titled = np.asarray(passages.titles.lengths, np.int64) + self._body_N + SPECIALS
-        self.passage_N = encoder_operations(embedder, np.minimum(passage_length, titled))
+        titled_N = np.asarray(passages.titles.lengths, np.int64) + self._body_N + SPECIALS
+        self.passage_N = encoder_operations(self._embedder, np.minimum(params.corpus.passage_length, titled_N))
 
-    def step(
-        self,
-        masked: Sequence[MaskedSentence],
-        candidates_BK: np.ndarray,
-        *,
-        trains_reader: bool,
-        trains_retriever: bool,
-        stale_search: bool,
-    ) -> float:
+    def step(self, masked: Sequence[MaskedSentence], candidates_BK: np.ndarray) -> float:
         """All operations of a training step over all ranks; a null document is read as an empty passage."""
+        settings, shape = self._settings, self._reader
         queries_B = np.array([len(sentence.tokens) for sentence in masked])
         masks_B = np.array([len(sentence.positions) for sentence in masked])
+
+        # The reader: every pair through the encoder, every masked word under every candidate through the head.
         bodies_BK = np.where(candidates_BK >= 0, self._body_N[candidates_BK.clip(min=0)], 0)
         pairs_BK = np.minimum(self._joined_length, queries_B[:, None] + bodies_BK + SPECIALS)
-        shape = self._reader
         head = 2.0 * shape.hidden_size * (shape.hidden_size + shape.vocabulary_size)
         read = encoder_operations(shape, pairs_BK).sum() + masks_B.sum() * candidates_BK.shape[1] * head
+
+        # The retriever: every query, and every distinct document of the batch once.
         asked = encoder_operations(self._embedder, np.minimum(self._sentence_length, queries_B + 2)).sum()
         distinct_U = np.unique(candidates_BK[candidates_BK != ABSENT])
         passages = self.passage_N[distinct_U[distinct_U >= 0]].sum()
         null = encoder_operations(self._embedder, np.array(SPECIALS)).sum() if (distinct_U < 0).any() else 0.0
         retrieve = asked + passages + null
-        once = asked if stale_search else 0.0
-        return float(read * (3 if trains_reader else 1) + retrieve * (3 if trains_retriever else 1) + once)
+
+        trains_retriever = settings.train_query_tower or settings.train_document_tower
+        stale_search = asked if settings.search_query == "stale" else 0.0
+        both = read * (3 if settings.train_reader else 1) + retrieve * (3 if trains_retriever else 1)
+        return float(both + stale_search)

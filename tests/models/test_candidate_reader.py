@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.models.inputs import Batch, join, pad_positions
-from realm_lab.models.marginal import read_candidates
+from realm_lab.masking import MaskedSentence
+from realm_lab.models.candidate_reader import CandidateReader
+from realm_lab.models.inputs import Batch, join
 from realm_lab.models.reader import Reader
 
 if TYPE_CHECKING:
@@ -35,22 +36,17 @@ def targets() -> list[np.ndarray]:
     return [np.array([50, 60, 70]), np.array([80]), np.array([90, 100])]
 
 
-def read(system: TinySystem, token_budget: int = 4096, max_length: int = 64, recompute: bool = False) -> Tensor:
-    at_BM, _ = pad_positions(POSITIONS)
-    targets_BM, _ = pad_positions(targets())
-    return read_candidates(
-        system.reader,
-        queries(system),
-        at_BM,
-        targets_BM,
-        ROWS_BK,
-        system.passages,
-        system.special,
-        max_length=max_length,
-        token_budget=token_budget,
-        precision="float32",
-        recompute=recompute,
-    )
+def sentences(system: TinySystem) -> list[MaskedSentence]:
+    return [MaskedSentence(*parts) for parts in zip(queries(system), POSITIONS, targets(), strict=True)]
+
+
+def read(system: TinySystem, token_budget: int = 4096, passage_length: int = 38, recompute: bool = False) -> Tensor:
+    params = system.params
+    corpus = params.corpus.model_copy(update={"passage_length": passage_length})
+    launch = params.launch.model_copy(update={"token_budget": token_budget, "recompute": recompute})
+    params = params.model_copy(update={"corpus": corpus, "launch": launch})
+    reader = CandidateReader(params, system.reader, system.passages, system.special)
+    return reader.read(sentences(system), ROWS_BK).token_log_probs_BKM
 
 
 @torch.no_grad()
@@ -64,6 +60,7 @@ def test_candidates_are_read_as_one_by_one(system: TinySystem, reference: Refere
             words_MV = reference.masked_words(query, body, POSITIONS[b])
             for m, target in enumerate(targets()[b].tolist()):
                 assert token_BKM[b, k, m].item() == pytest.approx(words_MV[m, target].item(), abs=2e-5), (b, k, m)
+            assert not token_BKM[b, k, len(targets()[b]) :].any()  # nothing is masked there
 
 
 @torch.no_grad()
@@ -154,11 +151,29 @@ def test_recomputing_holds_no_activations(system: TinySystem, monkeypatch: pytes
 
 @torch.no_grad()
 def test_a_passage_too_long_for_the_reader_is_cut(system: TinySystem) -> None:
-    max_length = 24
-    token_BKM = read(system, max_length=max_length)
+    max_length = 28
+    token_BKM = read(system, passage_length=max_length - system.params.corpus.sentence_length)
     query, body = queries(system)[0], system.passages.bodies[12]
     batch = join([query], [body], system.special, max_length)
     assert batch.tokens_BL.shape[1] == max_length
     hidden_1MD = system.reader.masked_hidden(batch, torch.from_numpy(POSITIONS[0])[None] + 1)
     expected_1M = system.reader.target_log_probs(hidden_1MD, torch.from_numpy(targets()[0])[None])
     torch.testing.assert_close(token_BKM[0, 1], expected_1M[0], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_every_masked_word_must_be_restored(system: TinySystem, reference: Reference) -> None:
+    # Targets that the reader does guess, or all but the last of which it guesses.
+    query = np.array(system.corpus.sentences("cloze_dev").tokens[0], np.int64)
+    positions = np.array([2, 5, 6])
+    query[positions] = system.special.mask
+    guessed = reference.masked_words(query, system.passages.bodies[12], positions).argmax(1).numpy()
+    wrong = np.array([*guessed[:2], (guessed[2] + 1) % 600])
+    one = MaskedSentence(query, positions[:1], guessed[:1])
+    masked = [MaskedSentence(query, positions, guessed), MaskedSentence(query, positions, wrong), one]
+    reader = CandidateReader(system.params, system.reader, system.passages, system.special)
+    assert reader.restores(masked, np.array([12, 12, 12])).tolist() == [True, False, True]
+    words_KMV = reader.word_log_probs(query, positions, [12, -1])
+    assert words_KMV[0].argmax(-1).tolist() == guessed.tolist()
+    nothing = reference.masked_words(query, np.empty(0, np.int64), positions)
+    torch.testing.assert_close(words_KMV[1].double(), nothing, atol=1e-4, rtol=0)
