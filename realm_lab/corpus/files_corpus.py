@@ -12,7 +12,7 @@ from typing import Literal
 from tokenizers import Tokenizer
 
 from realm_lab.corpus.cutting import Article, CutSettings
-from realm_lab.corpus.readers import DROPPED_DUPLICATE_DOCUMENT, read_documents, read_questions
+from realm_lab.corpus.readers import read_documents, read_questions
 from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.salient_spans import find_tagger
 from realm_lab.corpus.splits import is_orqa_dev
@@ -23,9 +23,6 @@ Split = Literal["train", "dev", "test"]
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 MOST_CHARACTERS = 8_000_000  # of an article: what has one name throughout is not held in memory as a whole
-DROPPED_NOT_IN_CORPUS = "question: its document is not in the corpus"
-DROPPED_BEYOND_LIMIT = "document: beyond corpus.files.max_articles"
-DROPPED_SAMPLED = "question: not in the sample"
 
 
 class FilesCorpus:
@@ -85,7 +82,7 @@ class FilesCorpus:
                 articles.add(document.article)
                 yield document
             else:
-                dropped[DROPPED_BEYOND_LIMIT] += 1
+                dropped["document: beyond corpus.files.max_articles"] += 1
 
     def articles(self) -> Iterator[Article]:
         """The documents, those of one article together where they are neighbours."""
@@ -135,7 +132,7 @@ class FilesCorpus:
                 if question.document is None or question.document in known:
                     yield question
                 elif own:
-                    dropped[DROPPED_NOT_IN_CORPUS] += 1
+                    dropped["question: its document is not in the corpus"] += 1
                 else:
                     yield question._replace(document=None)
 
@@ -144,7 +141,7 @@ def evenly_spaced(questions: list[Question], maximum: int | None, dropped: Count
     """At most `maximum` of the questions, evenly spaced over the list, in its order; the rest is counted."""
     if maximum is None or len(questions) <= maximum:
         return questions
-    dropped[DROPPED_SAMPLED] += len(questions) - maximum
+    dropped["question: not in the sample"] += len(questions) - maximum
     return [questions[number * len(questions) // maximum] for number in range(maximum)]
 
 
@@ -167,7 +164,7 @@ def unique(documents: Iterable[Document], seen: set[int], dropped: Counter[str])
     for document in documents:
         found = text_hash(document.id)
         if found in seen:
-            dropped[DROPPED_DUPLICATE_DOCUMENT] += 1
+            dropped["document: duplicate id"] += 1
         else:
             seen.add(found)
             yield document

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from tokenizers import Tokenizer
 
-from realm_lab.corpus import files_corpus, readers
+from realm_lab.corpus import files_corpus
 from realm_lab.corpus.chunking import TOO_LONG
 from realm_lab.corpus.cutting import Cutter
 from realm_lab.corpus.files_corpus import FilesCorpus, Split
@@ -134,9 +134,9 @@ def test_reading_again_gives_the_same_and_counts_nothing_twice(
     lines.write_text('{"id": "Train_0#0", "text": "Same id."}\n{"text": " "}\n')
     corpus = corpus_of(tokenizer, knowledge=[train, str(lines)])
     first = list(corpus.documents())
-    assert corpus.dropped == {readers.DROPPED_DUPLICATE_DOCUMENT: 1, readers.DROPPED_EMPTY_TEXT: 1}
+    assert corpus.dropped == {"document: duplicate id": 1, "document: empty text": 1}
     assert list(corpus.documents()) == first
-    assert corpus.dropped == {readers.DROPPED_DUPLICATE_DOCUMENT: 1, readers.DROPPED_EMPTY_TEXT: 1}
+    assert corpus.dropped == {"document: duplicate id": 1, "document: empty text": 1}
 
 
 TITLES = (
@@ -185,9 +185,9 @@ def test_questions_of_articles_left_out_are_left_out_before_sampling(
     assert asked(corpus, "dev") == []
     assert asked(corpus, "train") == train_questions
     assert corpus.dropped == {
-        files_corpus.DROPPED_NOT_IN_CORPUS: 12,
-        files_corpus.DROPPED_SAMPLED: 4 + 5,
-        files_corpus.DROPPED_BEYOND_LIMIT: 6,
+        "question: its document is not in the corpus": 12,
+        "question: not in the sample": 4 + 5,
+        "document: beyond corpus.files.max_articles": 6,
     }
 
 

@@ -1,4 +1,4 @@
-"""Records of questions: NQ-Open, WebQuestions, CuratedTREC, TimeQA, NQ with gold passages, QED.
+"""Records of questions: NQ-Open, WebQuestions, CuratedTREC, TimeQA, NQ with gold passages, QED, cloze items.
 
 CuratedTREC's answers are regular expressions. As JSON lines (DrQA's form) it looks like any other set: it is told by
 "trec" in the file's name, or by "answer_kind": "regex" in a record.
@@ -62,10 +62,17 @@ def _qed_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
     document = passage_id(record.field("title_text", str).strip(), record.field("paragraph_text", str))
     answers = []
     for choice in record.field("original_nq_answers", list):
-        spans = Record(record.where, record.number, {"answer": choice}, record.file, record.remedy).within("answer")
+        spans = record._replace(fields={"answer": choice}).within("answer")
         answers.append(" ".join(span.field("string", str) for span in spans))
     question = record.field("question_text", str)
     yield Question(record.identity("example_id"), question, tuple(answers), document)
+
+
+def _cloze(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+    """The sentence with its [MASK] as the question; it was made from the document `source_id`."""
+    yield Question(
+        record.identity(), record.field("cloze", str), record.texts("answer"), record.field("source_id", str)
+    )
 
 
 def register() -> None:
@@ -101,3 +108,4 @@ def register() -> None:
         documents=_qed_document,
         questions=_qed_question,
     )
+    register_shape("cloze", {"cloze", "answer"}, "{id, cloze, answer, source_id}", questions=_cloze)
