@@ -70,12 +70,10 @@ PARAGRAPHS = [
     Document("Oslo#0", "Oslo", "Three.", "Oslo"), Document(f"{RUS}#2", "Kievan Rus'", "Four.", RUS),
 ]  # fmt: skip
 EXTRACTED = {"id": "12", "url": "u", "title": "R &amp; D", "revid": "7", "text": "R &amp; D\n\nIt is &lt;white&gt;."}
-DOCS = b"""<doc id="12" url="u" title="The "Salt" &amp; Co">\nThe "Salt" &amp; Co\n\nSalt is &lt;white&gt;.\nMore.\n\n</doc>
+DOCS = b"""<doc id="12" url="u" title="The "S" &amp; Co">\nThe "S" &amp; Co\n\nSalt is &lt;white&gt;.\nMore.\n\n</doc>
 <doc id="13" revid="7" url="u" title="">\n\nNo title\n</doc>\n<doc id="14" url="u" title="Oslo">\nOslo is.\n</doc>"""
-NEWS = {"id": "n1", "date": "2025-01-02", "category": "c", "title": "T", "text": "Oslo won.", "links": [[0, 4, "O"]]}
-WIKITEXT = (
-    b" \n = Oslo = \n \n Oslo is a <unk> . \n \n = = Past = = \n \n Old . \n = Bergen = \n Rain . \n x = y\n"
-)
+NEWS = {"id": "n1", "date": "2025-01-02", "title": "T", "text": "Oslo won.", "links": [[0, 4, "O"]]}
+WIKITEXT = b" \n = Oslo = \n \n Oslo is a <unk> . \n \n = = Past = = \n \n Old . \n = Bergen = \n Rain . \n x = y\n"
 SWAPPED = {
     "title": "Old_Oslo", "paragraph": 3, "old_context": "Ann won.", "new_context": "Bob won.",
     "swapped": [{"id": "s1", "question": "Who?", "type": "PERSON", "old_answer": "Ann", "new_answer": "Bob"}],
@@ -101,7 +99,7 @@ TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
     "wikiextractor_long": ("wiki_00", lines(EXTRACTED | {"title": "", "text": LONG}), "wikiextractor",
         [Document("12", "", LONG, "12")]),
     "wikiextractor_doc": ("wiki_03.bz2", bz2.compress(DOCS), "wikiextractor_doc", [
-        Document("12", 'The "Salt" & Co', "Salt is <white>.\nMore.", 'The "Salt" & Co'),
+        Document("12", 'The "S" & Co', "Salt is <white>.\nMore.", 'The "S" & Co'),
         Document("13", "", "No title", "13"), Document("14", "Oslo", "Oslo is.", "Oslo")]),
     "hub_wikipedia": ("train-00000-of-00001.parquet",
         parquet(id=["12"], url=["u"], title=["R&amp;D"], text=["A &amp;."]),
