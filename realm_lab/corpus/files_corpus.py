@@ -46,12 +46,6 @@ class FilesCorpus:
         self._counts: dict[str, Counter[str]] = {}
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer that passages are measured with."""
-        assert self._tokenizer is not None, "give FilesCorpus a tokenizer"
-        return self._tokenizer
-
-    @property
     def dropped(self) -> Counter[str]:
         """What was left out or cut so far, by reason. Reading something again does not count it twice."""
         return sum(self._counts.values(), Counter())
@@ -97,9 +91,10 @@ class FilesCorpus:
 
     def cut_settings(self) -> CutSettings:
         """How the documents are cut, for a Cutter."""
-        corpus = self._corpus
-        tokenizer = self.tokenizer.to_str()
-        return CutSettings(tokenizer, corpus.passage_length, corpus.sentence_length, find_tagger(corpus.tagger))
+        corpus, tokenizer = self._corpus, self._tokenizer
+        assert tokenizer is not None, "give FilesCorpus a tokenizer"
+        lengths = corpus.passage_length, corpus.sentence_length
+        return CutSettings(tokenizer.to_str(), *lengths, find_tagger(corpus.tagger))
 
     def asked_documents(self) -> frozenset[str]:
         """The documents that questions of any split come from, in the corpus or not."""
