@@ -111,7 +111,7 @@ def register_shape(
 def record_reader(
     make: Callable[[Record, Counter[str]], Iterable[Item]], remedy: str
 ) -> Callable[[Source, Counter[str]], Iterator[Item]]:
-    """A reader of files of records."""
+    """A reader of files of records, each of which `make` turns into documents or questions."""
 
     def read(source: Source, dropped: Counter[str]) -> Iterator[Item]:
         for record in records(source, remedy):

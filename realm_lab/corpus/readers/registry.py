@@ -79,20 +79,18 @@ def read_questions(
 
 def documents_in(source: Source, dropped: Counter[str]) -> Iterator[Document]:
     """Every document of one file, as its format reads it."""
-    reader = find_reader(source.path)
-    if reader.read_documents is None:
-        raise UserError(f"{source.path}: format '{reader.name}' holds no documents; name a file of texts")
-    return reader.read_documents(source, dropped)
+    name, _, read, *_ = find_reader(source.path)
+    if read is None:
+        raise UserError(f"{source.path}: format '{name}' holds no documents; name a file of texts")
+    return read(source, dropped)
 
 
 def questions_in(source: Source, dropped: Counter[str]) -> Iterator[Question]:
     """Every question of one file, as its format reads it."""
-    reader = find_reader(source.path)
-    if reader.read_questions is None:
-        raise UserError(
-            f"{source.path}: format '{reader.name}' holds no questions; name a file of questions and answers"
-        )
-    return reader.read_questions(source, dropped)
+    name, _, _, read, _ = find_reader(source.path)
+    if read is None:
+        raise UserError(f"{source.path}: format '{name}' holds no questions; name a file of questions and answers")
+    return read(source, dropped)
 
 
 def keep_documents(documents: Iterable[Document], dropped: Counter[str], unique: bool = True) -> Iterator[Document]:
