@@ -92,14 +92,10 @@ def build_parser() -> argparse.ArgumentParser:
     summary = "train a tagger of salient spans from CoNLL files (tagger.train) and measure it beside the rule tagger"
     _add_parameters(add("train-tagger", _run_train_tagger, summary))
 
-    report = add(
-        "report", _run_report, "write the reports of the runs that are here, and the page of all, reports/index.html"
-    )
-    report.add_argument(
-        "study", nargs="?", help="write reports/STUDY alone, and the page (default: every study and the default run)"
-    )
-    _add_runs(report)
-    report.add_argument("--reports", type=Path, metavar="DIR", help="where to write (default: ROOT/reports)")
+    report = add("report", _run_report, "write the reports of the runs that are here, and reports/index.html of all")
+    report.add_argument("study", nargs="?", help="only reports/STUDY, and the page of all (default: every study)")
+    report.add_argument("--html", action="store_true", help="also reports/STUDY/report.html, one self-contained page")
+    report.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
 
     mirror = add("mirror", _run_mirror, "show the runs in MLflow; may be repeated at any time")
     _add_runs(mirror)
@@ -285,21 +281,9 @@ def _run_train_tagger(options: argparse.Namespace) -> None:
 
 
 def _run_report(options: argparse.Namespace) -> None:
-    if options.study is not None and options.study != "default":
-        from realm_lab.runner.collect import collect
+    from realm_lab.reporting.report import report  # pandas and matplotlib take a second to import
 
-        if options.runs or options.reports:
-            raise UserError("report STUDY: --runs and --reports are of the default report; give --root")
-        print(collect(options.root, Path(options.study).stem) / "report.md")
-        return
-    if options.runs or options.reports:
-        from realm_lab.reporting.report import write_report
-
-        print(write_report(options.runs or options.root / "runs", options.reports or options.root / "reports"))
-        return
-    from realm_lab.runner.all_reports import report_all
-
-    print(report_all(options.root))
+    print(report(options.root, options.study, force=options.force, html=options.html))
 
 
 def _run_mirror(options: argparse.Namespace) -> int:

@@ -29,6 +29,7 @@ def add_studies(add: Add) -> None:
     sweep.add_argument("--json", action="store_true", help="print JSON: a list of runs")
     sweep.add_argument("--follow", action="store_true", help="wait for others too, and show the runs in MLflow")
     sweep.add_argument("--retry-failed", action="store_true", help="also what has failed by an error of its own")
+    sweep.add_argument("--force", action="store_true", help="replace a report that counts more complete runs than here")
     sweep.add_argument("--cancel", action="store_true", help="stop what this study runs or has in a queue")
 
     search = add("search", _run_search, "look for better parameters: trials, the hopeless given up; may be repeated")
@@ -80,6 +81,7 @@ def _run_sweep(options: argparse.Namespace) -> int:
         follow=options.follow,
         retry_failed=options.retry_failed,
         cancel=options.cancel,
+        force=options.force,
     )
     return sweep(request)
 
@@ -119,6 +121,6 @@ def _run_status(options: argparse.Namespace) -> None:
 
 
 def _run_compare(options: argparse.Namespace) -> None:
-    from realm_lab.reporting.run_comparison_page import compare_runs
+    from realm_lab.reporting.compare import compare_runs
 
     compare_runs(options.root, options.runs, options.out, is_json=options.json)
