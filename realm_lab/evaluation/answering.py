@@ -62,7 +62,7 @@ def answer_questions(
     for start in range(0, len(queries), QUESTIONS_AT_ONCE):
         part = queries[start : start + QUESTIONS_AT_ONCE]
         query_BD = retriever.embed_queries(part)
-        rows_BK = retriever.find(query_BD, params.finetune.candidates, null=False)
+        rows_BK = retriever.find(query_BD, params.finetune.candidates)
         score_BK = retriever.indexed_score(query_BD, rows_BK)
         answers += read_answers(params, retriever.passages, reader, tokenizer, special, part, rows_BK, score_BK)
     return answers

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from realm_lab.corpus.store import Passages, Questions
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.evaluation.answering import Answer
-from realm_lab.evaluation.utility import ClozeResult, spread
+from realm_lab.evaluation.utility import ClozeResult, evenly_spaced
 from realm_lab.models.realm import marginal_log_likelihood
 from realm_lab.models.spans import find_answer
 from realm_lab.retrieval.retriever import NULL
@@ -22,7 +22,7 @@ def cloze_examples(
     """Masked sentences with every candidate's p(z|x), log p(y|z,x) and utility."""
     marginal_B = marginal_log_likelihood(result.log_prior_BK, result.log_reader_BK)
     examples = []
-    for number in spread(len(result.masked), count) if count else []:
+    for number in evenly_spaced(len(result.masked), count) if count else []:
         masked = result.masked[int(number)]
         candidates = [
             {
@@ -59,7 +59,7 @@ def question_examples(
 ) -> list[dict[str, Any]]:
     """Questions with the span that each passage offers."""
     examples = []
-    for place in spread(len(chosen), count) if count else []:
+    for place in evenly_spaced(len(chosen), count) if count else []:
         number, answer = int(chosen[place]), answers[int(place)]
         gold = set(np.asarray(questions.gold[number]).tolist())
         joint = [candidate.log_prior + candidate.log_span for candidate in answer.candidates]

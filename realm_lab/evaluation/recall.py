@@ -49,7 +49,7 @@ def zero_shot_rows(retriever: Retriever, questions: Questions, chosen: np.ndarra
     parts = []
     for start in range(0, len(chosen), QUESTIONS_AT_ONCE):
         tokens = [questions.tokens[int(number)] for number in chosen[start : start + QUESTIONS_AT_ONCE]]
-        parts.append(retriever.find(retriever.search_queries(tokens), depth, null=False))
+        parts.append(retriever.find(retriever.search_queries(tokens), depth))
     return np.concatenate(parts)
 
 

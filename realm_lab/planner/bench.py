@@ -24,10 +24,9 @@ from realm_lab.planner.calibration import FORMAT, Calibration, model_identity
 from realm_lab.planner.machine import device_name, matrix_peak, memory_bytes, read_rate, seconds_of
 from realm_lab.planner.sample import Sample, write_sample
 from realm_lab.planner.workload import Workload, without_checkpoint, workload
+from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.generation import GenerationStore
-from realm_lab.retrieval.retriever import Retriever
-from realm_lab.retrieval.shards import Dtype
+from realm_lab.retrieval.retriever import Inputs, Retriever
 from realm_lab.training.pretrain import PretrainTask
 
 REPEATS = 3  # the median counts
@@ -126,17 +125,8 @@ def line_through(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
 
 def _retriever(params: Params, sample: Sample, device: torch.device, kind: type[Retriever] = Retriever) -> Retriever:
     embedder = new_embedder(without_checkpoint(params), sample.vocabulary_size, 0, None).to(device)
-    return kind(
-        embedder,
-        sample.passages,
-        sample.special,
-        corpus_digest="bench",
-        query_length=params.corpus.sentence_length,
-        passage_length=params.corpus.passage_length,
-        token_budget=params.launch.token_budget,
-        precision=params.model.precision,
-        search_query=params.pretrain.search_query,
-    )
+    stale = params.pretrain.search_query == "stale"
+    return kind(embedder, sample.passages, Inputs.of(params, sample.special), "bench", stale_queries=stale)
 
 
 def _embedding(params: Params, sample: Sample, device: torch.device, target_seconds: float) -> tuple[int, float]:
@@ -184,14 +174,12 @@ def _steps(
 def _task(params: Params, sample: Sample, batch: int, device: torch.device) -> PretrainTask:
     """Pre-training without refreshing and early warnings."""
     chosen = without_checkpoint(params)
-    refresh = chosen.pretrain.refresh.model_copy(update={"policy": "never", "delay_steps": 0, "hold_generations": 0})
+    refresh = chosen.pretrain.refresh.model_copy(update={"policy": "never", "delay_steps": 0})
     changes = {
         "batch_size": batch,
         "steps": STEPS,
         "refresh": refresh,
         "calibrate_null": False,
-        "hold_retriever_steps": 0,
-        "hold_retriever_until_useful": False,
     }
     chosen = chosen.model_copy(update={"pretrain": chosen.pretrain.model_copy(update=changes)})
     reader = new_reader(chosen, sample.vocabulary_size, 0).to(device)
@@ -223,18 +211,14 @@ def _search(params: Params, work: Workload, device: torch.device, effort: Effort
     return _Search(sizes, seconds, prepared)
 
 
-def _store(dimension: int, folder: Path, dtype: Dtype = "float32") -> float:
-    """Bytes a second of writing a generation: shard, digest, verification, publication."""
-    generator = torch.Generator().manual_seed(0)
-    rows_RD = torch.randn(STORE_ROWS, dimension, generator=generator)
-    store = GenerationStore(folder, "bench")
+def _store(dimension: int, folder: Path) -> float:
+    """Bytes a second of writing embeddings: shards, digests, publication."""
+    rows_ND = torch.randn(STORE_ROWS, dimension, generator=torch.Generator().manual_seed(0))
+    store = EmbeddingStore(folder)
 
-    def build(step: int) -> None:
-        with store.lease():
-            building = store.begin(step, "0" * 64, STORE_ROWS, dimension, dtype)
-            for shard in building.missing():
-                building.write(shard.number, rows_RD[shard.first : shard.first + shard.rows])
-            building.publish()
+    def build(number: int) -> None:
+        identity = Identity(str(number), "bench", 0, "float32", "float32", *rows_ND.shape)
+        store.build(identity, lambda rows_R: rows_ND[torch.from_numpy(rows_R)])
 
-    seconds = statistics.median(seconds_of(partial(build, step)) for step in range(REPEATS))
-    return STORE_ROWS * dimension * rows_RD.element_size() / seconds
+    seconds = statistics.median(seconds_of(partial(build, number)) for number in range(REPEATS))
+    return rows_ND.nbytes / seconds

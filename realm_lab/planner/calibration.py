@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from realm_lab.core.files import read_json, write_json
+from realm_lab.core.records import validated
 from realm_lab.errors import UserError
 from realm_lab.models.initial import embedder_shape, encoder_shape
 from realm_lab.params.parameters import Params
@@ -97,12 +98,7 @@ def read_calibration(path: Path) -> Calibration:
     version = values.get("format") if isinstance(values, dict) else None
     if version != FORMAT:
         raise UserError(f"{path}: format {version}, this engine reads {FORMAT}; {REMEDY}")
-    try:
-        return CALIBRATION.validate_python(values)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"])
-        raise UserError(f"{path}: {field}: {problem['msg']}; {REMEDY}") from None
+    return validated(CALIBRATION, values, path, REMEDY)
 
 
 def check_model(path: Path, calibration: Calibration, model: dict[str, Any]) -> None:

@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from realm_lab.params.parameters import Params
 from realm_lab.planner.workload import Workload
+from realm_lab.retrieval.embeddings import DTYPES, SHARD_ROWS
 from realm_lab.retrieval.exact import BLOCK_ROWS, CHUNK_ROWS, CHUNK_SCORES, SMALL_INDEX
-from realm_lab.retrieval.generation import SHARD_ROWS
-from realm_lab.retrieval.shards import DTYPES, Dtype
 
 FLOAT, HALF = 4, 2
 MOMENTS = 2  # of AdamW
@@ -56,7 +55,7 @@ def memory(
     *,
     on_processor: bool,
     asynchronous: bool,
-    dtype: Dtype,
+    dtype: str,
 ) -> Memory:
     """Memory of each role, with an index of so many passages and `sentences` of a step on each trainer device."""
     counted, settings, launch = work.parameters, params.pretrain, params.launch

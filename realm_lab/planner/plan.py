@@ -36,8 +36,7 @@ from realm_lab.planner.reckoning import (
 )
 from realm_lab.planner.sample import Sample, write_sample
 from realm_lab.planner.workload import Workload, workload
-from realm_lab.retrieval.generation import SHARD_ROWS
-from realm_lab.retrieval.shards import DTYPES, Dtype
+from realm_lab.retrieval.embeddings import DTYPES, SHARD_ROWS
 
 SAMPLE_ROWS = 2048
 
@@ -51,7 +50,7 @@ class Request(NamedTuple):
     builders: int = 1
     price: float | None = None  # of a device hour
     efficiency: float | None = None
-    dtype: Dtype = "float32"  # of the index on disk
+    dtype: str = "float32"  # of the index on disk
     calibration: Path | None = None
 
 

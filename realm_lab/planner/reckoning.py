@@ -10,7 +10,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.planner.calibration import Calibration
 from realm_lab.planner.devices import Device
 from realm_lab.planner.workload import Workload
-from realm_lab.retrieval.generation import SHARD_ROWS
+from realm_lab.retrieval.embeddings import SHARD_ROWS
 
 ASSUMED_EFFICIENCY = 0.35  # of a table's peak, by encoders of BERT-base's size; narrow ones reach less
 STORE_RATE = 5e8  # bytes a second, where no disk was measured

@@ -25,7 +25,7 @@ from realm_lab.corpus.store import (
 from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.corpus.vocabulary import SPECIAL_TOKENS, SpecialIds
 from realm_lab.errors import UserError
-from realm_lab.models.bert_folder import read_config
+from realm_lab.models.folders import read_config
 from realm_lab.params.parameters import Params
 from realm_lab.systems.identity import Plan, corpus_folder
 

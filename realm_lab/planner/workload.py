@@ -18,8 +18,8 @@ from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.planner.sample import Sample
 from realm_lab.retrieval.retriever import NULL
-from realm_lab.training.queries import QueryStream
-from realm_lab.training.work import PretrainingWork
+from realm_lab.training.flops import PretrainingFlops
+from realm_lab.training.pretrain import QueryStream
 
 SENTENCES = 64  # over which the operations of a step are averaged
 
@@ -55,26 +55,11 @@ def workload(params: Params, sample: Sample) -> Workload:
     """Count everything for the parameters' model on text like the sample's."""
     params = without_checkpoint(params)
     shape = encoder_shape(params, sample.vocabulary_size)
-    corpus, settings = params.corpus, params.pretrain
-    work = PretrainingWork(
-        sample.passages,
-        shape,
-        shape,
-        passage_length=corpus.passage_length,
-        sentence_length=corpus.sentence_length,
-    )
+    corpus = params.corpus
+    flops = PretrainingFlops(params, sample.passages, shape, shape)
     masked = masked_sentences(params, sample, SENTENCES)
     candidates_BK = distinct_candidates(params, len(masked), len(sample.passages))
-    operations = [
-        work.step(
-            [sentence],
-            candidates_BK[number : number + 1],
-            trains_reader=settings.train_reader,
-            trains_retriever=settings.train_query_tower or settings.train_document_tower,
-            stale_search=settings.search_query == "stale",
-        )
-        for number, sentence in enumerate(masked)
-    ]
+    operations = [flops.step([sentence], candidates_BK[number : number + 1]) for number, sentence in enumerate(masked)]
     body_N, title_N = sample.passages.bodies.lengths, sample.passages.titles.lengths
     queries = np.array([len(sentence.tokens) for sentence in masked])
     bodies_BK = np.where(candidates_BK >= 0, body_N[candidates_BK.clip(min=0)], 0)
@@ -83,7 +68,7 @@ def workload(params: Params, sample: Sample) -> Workload:
         shape,
         params.model.projection_size,
         count_parameters(params, shape),
-        float(work.passage_N.mean()),
+        float(flops.passage_N.mean()),
         float(np.mean(operations)),
         float(np.minimum(corpus.passage_length, title_N + body_N + 3).mean()),
         float(joined_BK.mean()),
@@ -113,16 +98,7 @@ def count_parameters(params: Params, shape: EncoderShape) -> Parameters:
 
 def masked_sentences(params: Params, sample: Sample, count: int) -> list[MaskedSentence]:
     """The first sentences of the stream that pre-training would read."""
-    settings = params.pretrain
-    stream = QueryStream(
-        sample.sentences,
-        masking=settings.masking,
-        mask_rate=settings.mask_rate,
-        salient_spans=settings.salient_spans,
-        sentence_choice=settings.sentence_choice,
-        mask_id=sample.special.mask,
-        seed=0,
-    )
+    stream = QueryStream(params.pretrain, sample.sentences, sample.special.mask, 0)
     generator = numpy_generator(0, "planner-masks")
     return [stream.masked(int(row), generator) for row in stream.rows(0, count)]
 

@@ -9,7 +9,7 @@ from realm_lab.reporting.figures import Figure, Panel, curves_figure, shares_fig
 from realm_lab.reporting.frames import StudyFrames, column, summarise
 from realm_lab.reporting.study_figures import panel_of
 from realm_lab.reporting.tables import reference_values
-from realm_lab.tracking.bounds import bounds_set
+from realm_lab.tracking.bounds import BOUNDS
 
 PROBES = {
     "probe_gold_utility": "gold passage",
@@ -41,9 +41,9 @@ def early_warnings(study: StudyFrames) -> Figure | None:
     """Early warnings of a collapse, on training batches and (probe of the reader) on held-out sentences; dotted lines
     are the bounds at which a run is flagged.
     """
-    lines = _bounds(study)
+    lines = {bound.metric: [(bound.limit, f"flag {bound.crossed}")] for bound in BOUNDS}
     panels = [
-        panel_of("candidate_entropy", low=0.0, lines=[*lines.get("candidate_entropy", ()), *_uniform(study)]),
+        panel_of("candidate_entropy", low=0.0, lines=_uniform(study)),
         panel_of("null_probability", lines=lines.get("null_probability", ())),
         panel_of("gold_among_candidates"),
         *(
@@ -92,16 +92,6 @@ def corpus_update(study: StudyFrames) -> Figure | None:
 
 def _pretrain(study: StudyFrames) -> list[dict[str, Any]]:
     return [run.record.params.get("pretrain", {}) for run in study.own_runs if "pretrain" in run.stages]
-
-
-def _bounds(study: StudyFrames) -> dict[str, list[tuple[float, str]]]:
-    """metric -> (height, name) of the bounds that are set alike in all runs."""
-    found: dict[str, list[tuple[float, str]]] = {}
-    watches = [params.get("watch") for params in _pretrain(study)]
-    if watches and isinstance(watches[0], dict) and all(watch == watches[0] for watch in watches):
-        for bound, value in bounds_set(watches[0]):
-            found.setdefault(bound.metric, []).append((value, f"flag {bound.crossed(value)}"))
-    return found
 
 
 def _uniform(study: StudyFrames) -> list[tuple[float, str]]:

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from realm_lab.core.files import read_json_lines
+from realm_lab.core.records import validated
 from realm_lab.errors import UserError
 from realm_lab.tracking.study_record import study_folder
 
@@ -114,9 +115,4 @@ def recorded_jobs(root: Path, study_name: str) -> list[SubmittedJob]:
     path = jobs_path(root, study_name)
     if not path.exists():
         return []
-    try:
-        return [SUBMITTED.validate_python(line) for line in read_json_lines(path)]
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"]) or "a line"
-        raise UserError(f"{path}: {where}: {problem['msg']}; repair or delete the file") from None
+    return [validated(SUBMITTED, line, path) for line in read_json_lines(path)]

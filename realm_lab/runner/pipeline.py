@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from realm_lab.core.files import atomic_directory, read_json
+from realm_lab.core.files import atomic_directory, is_ours, read_json, remove_directory
 from realm_lab.core.launched import launched
 from realm_lab.errors import UserError
 from realm_lab.masking import masking_scheme
 from realm_lab.params.parameters import Params
+from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.pool import Job, run_jobs
 from realm_lab.systems.identity import Plan, exported_corpus_folder, open_stage, plan_runs, record_run
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
@@ -47,7 +48,8 @@ def run(stage: str, params: Params, root: Path) -> None:
         UserError: something in the input or in a run failed; finished runs are kept and not done again.
     """
     root = Path(root)
-    masking_scheme(params.pretrain.masking)  # an unknown name is refused before any work
+    masking_scheme(params.pretrain.masking)  # unknown names are refused before any work
+    refresh_policy(params.pretrain.refresh)
     if launched().size > 1:
         _run_as_rank(stage, params, root)
         return
@@ -122,8 +124,8 @@ def _prepare_all(params: Params, root: Path) -> None:
     run_jobs(jobs, params, root)
     kept = {exported_corpus_folder(root, plan).name for plan in plans.values()}
     for other in (root / "data" / "prepared").glob("*"):
-        if other.name not in kept:
-            shutil.rmtree(other)
+        if other.name not in kept and is_ours(other):
+            remove_directory(other)
 
 
 def _export(stage: str, plans: list[Plan], params: Params, root: Path) -> None:
@@ -148,5 +150,5 @@ def _export(stage: str, plans: list[Plan], params: Params, root: Path) -> None:
         with atomic_directory(folder) as scratch:
             shutil.copytree(source, scratch, dirs_exist_ok=True)
     for other in target.glob("*"):
-        if other.name not in wanted:
-            shutil.rmtree(other)
+        if other.name not in wanted and is_ours(other):
+            remove_directory(other)

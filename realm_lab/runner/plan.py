@@ -234,7 +234,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     try:
         return Params(**lay_over(source.values, cell.overrides))
     except ValidationError as error:
-        problem = error.errors()[0]
+        problem, unexplained = error.errors()[0], explain(error, source.path, source.document)
     location = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
     words = [word.strip(":,;'()").split(".")[-1] for word in message.split()]
@@ -243,7 +243,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     own.sort(key=lambda name: [*words, name.rsplit(".", 1)[-1]].index(name.rsplit(".", 1)[-1]))  # as the message does
     shared = [name for name in cell.overrides if name == location or location.startswith(f"{name}.")]
     if not own and not shared and problem["type"] != "value_error":  # of params.yaml itself
-        raise UserError(explain(problem, source.path, source.document))
+        raise UserError(unexplained)
     place = cell.places[own[0]] if own else ("set", shared[0]) if shared else ("cells", cell.name)
     value = problem.get("input")
     given = f" (given: {show(value)})" if isinstance(value, str | int | float | list) else ""

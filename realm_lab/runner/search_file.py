@@ -13,8 +13,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
-from realm_lab.params.load import Source, flatten, lay_over, read_source, read_yaml, show
+from realm_lab.params.load import Source, flatten, lay_over, read_source, show
 from realm_lab.params.parameters import Params
+from realm_lab.params.yaml_file import read_yaml
 from realm_lab.runner.study import Part, StudyFile, check_keys, explain_problem, nearest, overrides_of, plain
 from realm_lab.systems.identity import Plan, plan_run
 

@@ -7,10 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
-from pydantic import ValidationError
-
-from realm_lab.core.files import read_json
-from realm_lab.errors import UserError
+from realm_lab.core.records import read_record
 from realm_lab.systems.identity import Plan, kept_corpus_folder
 from realm_lab.tracking.run_dir import KEY_LENGTH, STATUS, Status
 from realm_lab.tracking.run_lease import writer_of
@@ -120,11 +117,4 @@ def _is_gone(folder: Path, status: Status) -> bool:
 
 
 def _status(path: Path) -> Status:
-    if not path.exists():
-        return Status()
-    try:
-        return STATUS.validate_python(read_json(path))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"]) or "the whole file"
-        raise UserError(f"{path}: {field}: {problem['msg']}; repair or delete the file") from None
+    return read_record(path, STATUS) if path.exists() else Status()

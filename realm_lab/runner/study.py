@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
-from realm_lab.params.load import PRESETS, line_of, parameter_names, read_yaml
+from realm_lab.params.load import PRESETS, parameter_names
+from realm_lab.params.yaml_file import line_of, read_yaml
 
 LAUNCHERS = ("inline", "local", "slurm")  # as launchers.py, which stands above this file
 Seeds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]

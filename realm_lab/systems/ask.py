@@ -20,10 +20,12 @@ from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import encode_batch_plain
 from realm_lab.errors import UserError
 from realm_lab.evaluation.answering import answer_questions, read_answers
-from realm_lab.evaluation.filling import best_filling, word_log_probs
+from realm_lab.evaluation.filling import best_filling, filling_log_probs
+from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.reader import Reader
-from realm_lab.models.realm import candidate_log_probs, retrieval_utility
+from realm_lab.models.realm import retrieval_utility
 from realm_lab.params.parameters import Params
+from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import NULL, Retriever
 from realm_lab.systems.bm25 import Bm25
 from realm_lab.systems.context import Context
@@ -102,7 +104,9 @@ def _answer_utilities(context: Context, query: np.ndarray, rows: list[int], answ
     reader = initial_state(context, "finetune").reader.eval()
     targets = np.array(answer.candidates[answer.best].wordpieces, np.int64)
     tokens = np.concatenate([query, np.full(len(targets), context.special.mask)])
-    log_reader = _read(context, reader, tokens, len(query) + np.arange(len(targets)), targets, [NULL, *rows])
+    candidate_reader = CandidateReader(context.params, reader, context.passages, context.special)
+    log_words_KMV = candidate_reader.word_log_probs(tokens, len(query) + np.arange(len(targets)), [NULL, *rows])
+    log_reader = filling_log_probs(log_words_KMV, torch.from_numpy(targets))
     return retrieval_utility(log_reader[None], log_reader[None, 0])[0, 1:].tolist()
 
 
@@ -157,11 +161,13 @@ def _fill_length(
     mask = context.special.mask
     tokens = np.array([*before, *[mask] * length, *after], np.int64)
     at = len(before) + np.arange(length)
-    query_BD = retriever.embed_queries([tokens])
-    rows_BK = retriever.find(query_BD, k + 1, null=True)
-    rows = [int(row) for row in rows_BK[0] if row >= NULL]
-    log_prior = candidate_log_probs(retriever.score(query_BD, np.array([rows])))[0]
-    log_words_KMV = _words(context, reader, tokens, at, rows)
+    # As in pre-training, with k passages; the null document is read to compare with, whether it is a candidate or not.
+    policy = CandidatePolicy.of(context.params.pretrain).reading(k)
+    found = policy.retrieve(retriever, [tokens], compare_null=True)
+    rows = [int(row) for row in found.rows_BK[0] if row >= NULL]
+    log_prior = found.log_prior_BK[0, : len(rows)]
+    candidate_reader = CandidateReader(context.params, reader, context.passages, context.special)
+    log_words_KMV = candidate_reader.word_log_probs(tokens, at, rows)
     words, log_reader = best_filling(log_prior, log_words_KMV)
     utility = retrieval_utility(log_reader[None], log_reader[None, 0])[0]
     marginal = float((log_prior + log_reader).logsumexp(0))
@@ -187,20 +193,6 @@ def _fill_length(
         "without": float(log_reader[0].exp()),
         "candidates": candidates,
     }
-
-
-def _words(context: Context, reader: Reader, tokens: np.ndarray, at: np.ndarray, rows: list[int]) -> torch.Tensor:
-    """log p(w|z,x) at each masked position, [K, M, V]."""
-    return word_log_probs(context.params, reader, context.passages, context.special, tokens, at, rows)
-
-
-def _read(
-    context: Context, reader: Reader, tokens: np.ndarray, at: np.ndarray, targets: np.ndarray, rows: list[int]
-) -> torch.Tensor:
-    """log p(y|z,x) of given words, [K]."""
-    log_words_KMV = _words(context, reader, tokens, at, rows)
-    targets_KM1 = torch.from_numpy(targets).to(context.device).expand(len(rows), -1)[:, :, None]
-    return log_words_KMV.gather(-1, targets_KM1)[:, :, 0].sum(1)
 
 
 def _table(rows: list[dict[str, Any]], reader_column: str, best: int | None) -> Table:

@@ -13,11 +13,11 @@ from realm_lab.corpus.store import Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.export import read_embedder, read_reader
+from realm_lab.models.folders import read_embedder, read_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.faiss_backends import FaissSettings
-from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.retriever import Inputs, Retriever
 from realm_lab.systems.identity import Plan, corpus_folder, open_stage
 from realm_lab.tracking.run_dir import StageRun
 
@@ -107,22 +107,18 @@ class Context:
         *,
         null_offset: float = 0.0,
         passages: Passages | None = None,
-        search: str = "fresh",
+        stale_queries: bool = False,
         backend: str = "exact",
         settings: FaissSettings | None = None,
     ) -> Retriever:
         """A retriever over the knowledge corpus (or another edition), its index not yet built; see Retriever."""
-        corpus = self.params.corpus
+        inputs = Inputs.of(self.params, self.special)
         retriever = Retriever(
             embedder,
             passages or self.passages,
-            self.special,
-            corpus_digest=self.corpus.manifest.digest,
-            query_length=corpus.sentence_length,
-            passage_length=corpus.passage_length,
-            token_budget=self.params.launch.token_budget,
-            precision=self.params.model.precision,
-            search_query=search,
+            inputs,
+            self.corpus.manifest.digest,
+            stale_queries=stale_queries,
             backend=backend,
             settings=settings,
         )

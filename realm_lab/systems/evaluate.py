@@ -20,7 +20,7 @@ from realm_lab.evaluation.examples import cloze_examples, question_examples
 from realm_lab.evaluation.open_qa import exact_match, f1
 from realm_lab.evaluation.overlap import Overlap, TrainingText, split_by_overlap
 from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, Ranks, rank_answers, recall_metrics, zero_shot_rows
-from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, run_cloze, spread
+from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, evenly_spaced, run_cloze
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.reader import Reader
 from realm_lab.retrieval.retriever import Retriever
@@ -51,7 +51,7 @@ def evaluate(context: Context, run: StageRun) -> None:
     questions = context.corpus.questions("test")
     if not len(questions):
         raise UserError("no test questions in the prepared corpus; name them in corpus.files.questions_test")
-    chosen = spread(len(questions), params.evaluate.questions or len(questions))
+    chosen = evenly_spaced(len(questions), params.evaluate.questions or len(questions))
     bodies = NormalisedBodies(context.passages)
     patterns = Patterns()
     folder = run.path / "eval"
@@ -123,7 +123,7 @@ def _on_dev(context: Context, retriever: Retriever, reader: Reader, patterns: Pa
     questions = context.corpus.questions("dev")
     if not len(questions):
         return {}
-    chosen = spread(len(questions), context.params.evaluate.questions or len(questions))
+    chosen = evenly_spaced(len(questions), context.params.evaluate.questions or len(questions))
     queries = [questions.tokens[int(number)] for number in chosen]
     answers = answer_questions(context.params, retriever, reader, context.tokenizer, context.special, queries)
     scores = [_score(context, questions, int(n), answer, patterns) for n, answer in zip(chosen, answers, strict=True)]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab import ENGINE_VERSION
+from realm_lab.core.extensions import own_source
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.errors import UserError
@@ -23,7 +24,7 @@ from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
-NOT_OF_A_RUN = ("launch", "seeds", "tagger")  # how and how often it runs, and what makes another folder
+NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
     "pretrain": {
@@ -120,6 +121,12 @@ def _by_content(params: Params, system: str) -> dict[str, Any]:
     source = scheme_source(params.pretrain.masking) if "pretrain" in stages else None
     if source is not None:
         values["pretrain"]["masking"] = {"name": params.pretrain.masking, "source": digest_file(source)}
+    policy = own_source("pretrain.refresh.policy", params.pretrain.refresh.policy) if "pretrain" in stages else None
+    if policy is not None:
+        values["pretrain"]["refresh"]["policy"] = {
+            "name": params.pretrain.refresh.policy,
+            "source": digest_file(policy),
+        }
     return values
 
 

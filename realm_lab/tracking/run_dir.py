@@ -15,14 +15,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import psutil
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from realm_lab.core.files import atomic_write, canonical_json, read_json, write_json
+from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.tracking.environment import describe
 from realm_lab.tracking.metric_log import MetricLog
@@ -31,7 +32,6 @@ from realm_lab.tracking.run_lease import is_silent
 State = Literal["PENDING", "RUNNING", "PREEMPTED", "COMPLETE", "FAILED"]
 KEY_LENGTH = 12
 HEARTBEAT_INTERVAL_SECONDS = 2.0
-Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class StageRun:
     def status(self) -> Status:
         """What status.json says; PENDING when there is none."""
         path = self.path / "status.json"
-        return _validated(STATUS, read_json(path), path) if path.exists() else Status()
+        return read_record(path, STATUS) if path.exists() else Status()
 
     def is_complete(self) -> bool:
         """True once `finish` has been reached."""
@@ -244,7 +244,7 @@ def write_run_record(runs: Path, record: RunRecord) -> Path:
 
 def read_run_record(path: Path) -> RunRecord:
     """One run.json; a broken one is a UserError that names file and field."""
-    record = _validated(RUN_RECORD, read_json(path), path)
+    record = read_record(path, RUN_RECORD)
     if path.parent.name != record.name:
         raise UserError(f"{path}: the record is of {record.name}; rename the folder back, or delete the copy")
     return record
@@ -303,15 +303,6 @@ def stage_statuses(runs: Path, record: RunRecord) -> dict[str, Status]:
             status = replace(status, state="FAILED", error=f"lost (process {status.pid} on {status.host} is silent)")
         statuses[stage] = status
     return statuses
-
-
-def _validated(adapter: TypeAdapter[Record], value: Any, path: Path) -> Record:
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"]) or "the whole file"
-        raise UserError(f"{path}: {field}: {problem['msg']}; repair or delete the file") from None
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def test_the_tables_say_what_is_measured_and_what_is_assumed(
         (["--trainers", "0"], "--trainers 0: give 1 or more"),
         (["--passages", "-3"], "--passages -3: give 1 or more"),
         (["--price", "-1"], "--price -1: give 0 or more"),
-        (["--dtype", "int4"], "--dtype int4: choose float32, float16, bfloat16"),
+        (["--dtype", "int4"], "--dtype int4: choose float32, float16"),
         (["--device", "H10O"], "--device H10O: not in the table; the nearest is 'H100'"),
         (["--device", "T4", "--set", "model.precision=bfloat16"], "--device T4: it multiplies no bfloat16 matrices"),
         (["--device", "T4", "--efficiency", "1.5"], "--efficiency 1.5: give a share of the peak above 0, at most 1"),
@@ -166,4 +166,4 @@ def test_a_damaged_file_and_an_old_torch(project: Path, calibrate: Calibrate, ca
     path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
     assert "format 9, this engine reads 1; run `realm-lab bench`" in refused(project, capsys, "--passages", "1000")
     path.write_text('{"format": 1}')
-    assert "bench.json: device: Field required; run `realm-lab bench`" in refused(project, capsys, "--passages", "1000")
+    assert "bench.json: device: field required; run `realm-lab bench`" in refused(project, capsys, "--passages", "1000")

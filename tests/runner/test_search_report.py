@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+from realm_lab.runner.search_report import write_search_report
 
 from realm_lab.cli import main
 from realm_lab.core.files import read_json
 from realm_lab.runner.search import SearchOwner, _write_results
-from realm_lab.runner.search_report import write_search_report
 from realm_lab.tracking.metric_log import read_metrics
-from realm_lab.tracking.study_view import read_groups
+from realm_lab.tracking.views import read_groups
 from tests.runner.made_search import PARAMETERS, SPACE, FakeLauncher, owner_of, search, write_search
 
 REAL = """
@@ -122,5 +122,5 @@ def test_a_search_of_real_runs_goes_on_where_it_was(tmp_path: Path, capsys: pyte
     assert [run["retrieval_utility"] for run in shown] == pytest.approx(
         [float(row["retrieval_utility"]) for row in table(tmp_path)]
     )
-    [group] = read_groups(tmp_path / "runs", [])
-    assert {tuple(member.record.stages) for member in group.members} == {("warm_start", "pretrain")}
+    [(_, members)] = read_groups(tmp_path / "runs", []).values()
+    assert {tuple(member.record.stages) for member in members} == {("warm_start", "pretrain")}

@@ -29,7 +29,7 @@ FIRST_FELT = {
     "evaluate.cloze_sentences": "pretrain",
     "evaluate.questions": "pretrain",
 }
-IRRELEVANT = ("launch.", "seeds", "tagger.", "preset", "corpus.files.", "tokenizer.vocabulary_size")  # of a toy world
+IRRELEVANT = ("launch.", "seeds", "preset", "corpus.files.", "tokenizer.vocabulary_size")  # of a toy world
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
     "corpus.source": None,  # with files: tests/corpus/test_prepare.py
     "corpus.tagger": "rule",
@@ -48,7 +48,6 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.masking": "random_token",
     "pretrain.sentence_choice": "by_span",
     "pretrain.over_retrieve": 9,
-    "pretrain.watch.stop": None,  # asks for a bound: a test of its own
     "pretrain.initial_reader": "scratch",
     "pretrain.initial_retriever": "encoder",
     "finetune.softmax": "joint",
@@ -60,13 +59,9 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.marginal": "token",
     "pretrain.search_query": "fresh",
     "pretrain.search.backend": "sq8",
-    # Settings of a backend ask for it: tests/test_switches.py.
-    **dict.fromkeys([f"pretrain.search.{name}" for name in ("lists", "probes", "parts", "bits", "links")]),
-    **dict.fromkeys([f"pretrain.search.{name}" for name in ("neighbours", "overfetch", "rescore")]),
+    "pretrain.search.options": None,  # asks for a backend: tests/test_switches.py
     "pretrain.refresh.policy": "never",
-    "pretrain.refresh.schedule": None,  # asks for its policy, and swap for a builder process: tests/test_switches.py
-    "pretrain.refresh.swap": None,
-    "pretrain.refresh.scope": "round_robin",
+    "pretrain.refresh.schedule": [[0, 7]],
     "evaluate.questions": 11,
 }
 
@@ -75,8 +70,8 @@ def other_value(name: str, value: Any) -> Any:
     """A value that differs."""
     if name in OTHERS:
         return OTHERS[name]
-    if name.endswith(".decay_from"):
-        return "start"
+    if name.endswith(".recipe"):
+        return "bert"
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
@@ -105,19 +100,12 @@ def test_every_parameter_that_matters_changes_the_keys_from_its_stage_on(name: s
     assert [stage for stage in ORDER if before[stage] == after[stage]] == list(ORDER[:first])
 
 
-def test_stopping_at_a_bound_is_in_the_key() -> None:
-    bound = {"pretrain.watch.min_entropy": 0.1}
-    assert keys(load(TINY, bound))["pretrain"] != keys(load(TINY, bound | {"pretrain.watch.stop": True}))["pretrain"]
-
-
 @pytest.mark.parametrize(
     "change",
     [
         {"launch.device": "auto", "launch.processes": 5, "launch.threads": 3, "launch.token_budget": 5},
         {"launch.checkpoint_interval_seconds": 9, "launch.log_interval_steps": 7, "launch.tracking_uri": "x"},
         {"launch.ranks": 2, "launch.micro_batch": 1, "launch.recompute": True, "launch.compile": True},
-        {"launch.builder": "process", "launch.builder_silence_seconds": 7},
-        {"launch.builder_backoff_seconds": 0.5, "launch.builder_failures": 0},
         {"seeds": [0, 1, 2]},
     ],
 )
@@ -135,9 +123,6 @@ def test_every_launch_parameter_was_tried() -> None:
         "recompute",
         "compile",
         "builder",
-        "builder_silence_seconds",
-        "builder_backoff_seconds",
-        "builder_failures",
     }
 
 
