@@ -77,11 +77,11 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
         problems = []
         for run in side.runs:
             try:
-                record = read_run_record(runs / run / "run.json")
+                found = read_run_record(runs / run / "run.json")
             except (UserError, OSError) as error:
                 problems.append(str(error))
                 continue
-            members.append(StudyRun(title, record.seed, record.run_key, run))
+            members.append(StudyRun(title, found.seed, found.run_key, run))
         if not any(member.cell == title for member in members):
             raise UserError(f"'{side.name}': nothing to compare ({'; '.join(problems) or 'no runs'}); run it first")
         cells.append(StudyCell(title, title, "", {}))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from realm_lab.metrics import metric
 from realm_lab.reporting.comparison import points_of
-from realm_lab.reporting.figures import Figure, Panel, canvas, cell_style, curves_figure, legend
+from realm_lab.reporting.figures import Panel, canvas, cell_style, curves_figure, legend
 from realm_lab.reporting.frames import StudyFrames
 
 MEASURES = ("exact_match", "recall_at_5", "retrieval_utility")
 
 
-def quality_over_drift(study: StudyFrames) -> Figure | None:
+def quality_over_drift(study: StudyFrames) -> Any:
     """Quality against what staleness does: drift is the share of a fresh index's top k that the searched index misses,
     mean over the evaluations of pre-training (1 − index_overlap). Small marks are runs, large ones the means of cells;
     in a study with two axes the cells that differ in freshness alone are joined.
@@ -53,7 +55,7 @@ def quality_over_drift(study: StudyFrames) -> Figure | None:
     return figure
 
 
-def overlap_over_steps(study: StudyFrames) -> Figure | None:
+def overlap_over_steps(study: StudyFrames) -> Any:
     """Over pre-training: the age of the vectors that training searches, and the share of the fresh top k that it still
     finds (exact at the evaluations, and estimated from a sample between them).
     """

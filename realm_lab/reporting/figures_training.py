@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from realm_lab.reporting.figures import Figure, Panel, curves_figure, shares_figure
+from realm_lab.reporting.figures import Panel, curves_figure, shares_figure
 from realm_lab.reporting.frames import StudyFrames, column, summarise
 from realm_lab.reporting.study_figures import panel_of
 from realm_lab.reporting.tables import reference_values
@@ -18,7 +18,7 @@ PROBES = {
 }
 
 
-def retrieval_utility(study: StudyFrames) -> Figure | None:
+def retrieval_utility(study: StudyFrames) -> Any:
     """Retrieval utility RU(z|x) = log p(y|z,x) − log p(y|∅,x) on held-out masked sentences over pre-training, as in
     Figure 4 of the paper: weighted by p(z|x), of the top passage, and of the best candidate.
     """
@@ -26,7 +26,7 @@ def retrieval_utility(study: StudyFrames) -> Figure | None:
     return curves_figure(study.curves, [panel_of(name) for name in names], study.pretrained, columns=3)
 
 
-def recall(study: StudyFrames) -> Figure | None:
+def recall(study: StudyFrames) -> Any:
     """Zero-shot recall on development questions over pre-training; no question is trained on. BM25 is measured on the
     test questions.
     """
@@ -37,7 +37,7 @@ def recall(study: StudyFrames) -> Figure | None:
     return curves_figure(study.curves, panels, study.pretrained, columns=3)
 
 
-def early_warnings(study: StudyFrames) -> Figure | None:
+def early_warnings(study: StudyFrames) -> Any:
     """Early warnings of a collapse, on training batches and (probe of the reader) on held-out sentences; dotted lines
     are the bounds at which a run is flagged.
     """
@@ -57,7 +57,7 @@ def early_warnings(study: StudyFrames) -> Figure | None:
     return curves_figure(study.curves, panels, study.pretrained, columns=3)
 
 
-def index_freshness(study: StudyFrames) -> Figure | None:
+def index_freshness(study: StudyFrames) -> Any:
     """The index that training searches beside a fresh one: how old it is, what share of the fresh top k it still finds,
     and how far that moves p(z|x) (total variation).
     """
@@ -65,7 +65,7 @@ def index_freshness(study: StudyFrames) -> Figure | None:
     return curves_figure(study.curves, panels, study.pretrained, columns=3)
 
 
-def warm_start(study: StudyFrames) -> Figure | None:
+def warm_start(study: StudyFrames) -> Any:
     """The warm start: the reader as masked language model (MLM), the embedder on the inverse cloze task (ICT)."""
     panels = [
         Panel("loss_mlm", "MLM loss", "nats a mask", 0.0),
@@ -77,7 +77,7 @@ def warm_start(study: StudyFrames) -> Figure | None:
     return curves_figure(study.curves_of("warm_start"), panels, baseline, columns=4, step="warm-start step")
 
 
-def corpus_update(study: StudyFrames) -> Figure | None:
+def corpus_update(study: StudyFrames) -> Any:
     """Answers to questions whose fact changed, after the corpus was replaced and nothing was trained (the paper's
     Table 4).
     """

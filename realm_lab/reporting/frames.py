@@ -197,7 +197,9 @@ def load_study(runs: Path, name: str, jobs: Mapping[str, JobState] | None = None
 
 def load_runs(runs: Path, record: StudyRecord, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:
     """The runs of a design, which need not be recorded as a study."""
-    runs, problems, found, rows = Path(runs), [], [], []
+    runs = Path(runs)
+    problems: list[str] = []
+    found, rows = [], []
     for member in record.everything().runs:
         run = _read_run(runs, record, member, jobs, problems)
         rows.append(_row(record.name, member, run))

@@ -50,7 +50,8 @@ def _get(values: Mapping[str, Any], key: str) -> Any:
 def _experiment(result: dict[str, Any]) -> dict[str, Any]:
     """What the template says of one experiment."""
     run, questions = result["run"], result.get("questions")
-    shares = {name: questions[name] for name in ASKED if questions.get(name)} if questions else {}
+    questions = questions or {}
+    shares = {name: questions[name] for name in ASKED if questions.get(name)}
     counts = {"new_corpus_of_known": "known_questions"}
     return {
         "name": result["name"],

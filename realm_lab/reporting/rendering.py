@@ -69,7 +69,7 @@ def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[str(row.get(name, NOTHING)) for name in names] for row in rows]
     sides = ["---:" if all(is_number(row[i]) for row in cells) else "---" for i in range(len(names))]
-    lines = [
+    lines: list[Sequence[str]] = [
         [escape_markdown(name) for name in names],
         sides,
         *([escape_markdown(c) or " " for c in row] for row in cells),

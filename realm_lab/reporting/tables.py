@@ -189,7 +189,7 @@ def machines(runs: Sequence[Run]) -> list[str]:
     """On what the runs were made: Python, torch, processor."""
     found = set()
     for env in (env for run in runs for env in run.environments.values()):
-        packages = env.get("packages") if isinstance(env.get("packages"), dict) else {}
+        packages = env["packages"] if isinstance(env.get("packages"), dict) else {}
         processor = env.get("cpu") or env.get("device")
         parts = [
             f"{name} {value}"

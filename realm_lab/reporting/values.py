@@ -42,7 +42,7 @@ def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
     The results of its last stage; where that is not the evaluation, the last value of each of its curves as well; the
     mean age of the index over pre-training; and what the run took.
     """
-    last = next(reversed(stages.values()))
+    last = [*stages.values()][-1]
     values = result_values(last.results())
     if last.stage != "evaluate":
         values = last_values(last) | values
