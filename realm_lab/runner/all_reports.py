@@ -9,8 +9,7 @@ from pathlib import Path
 
 from realm_lab.errors import UserError
 from realm_lab.runner.report_cache import kept_or_written
-from realm_lab.runner.standing import members_of_record, standing_of
-from realm_lab.runner.state import StageStates
+from realm_lab.tracking.state import run_state
 from realm_lab.tracking.study_record import read_study_record, study_record_paths
 
 
@@ -39,8 +38,9 @@ def report_all(root: Path) -> Path:
 def complete_runs(root: Path, name: str) -> int:
     """How many runs of a study are complete on this machine."""
     record = read_study_record(Path(root) / "runs" / "studies" / name / "study.json")
-    states = StageStates(root)
-    return sum(standing_of(member, states).state == "COMPLETE" for member in members_of_record(root, record))
+    runs = Path(root) / "runs"
+    found = [run_state(runs, record.record(runs, run)) for run in record.everything().runs]
+    return sum(state.state == "COMPLETE" for state in found)
 
 
 def reported_runs(folder: Path) -> int:

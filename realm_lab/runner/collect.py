@@ -15,10 +15,9 @@ from typing import Any
 
 from realm_lab.core.files import atomic_write, read_json, write_json
 from realm_lab.runner.report_cache import kept_or_written
-from realm_lab.runner.standing import UNDER_WAY, Member, Standing, members_of_record, standing_of
-from realm_lab.runner.state import StageStates
 from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.study_record import StudyRecord
+from realm_lab.tracking.state import UNDER_WAY, RunState, StageStates
+from realm_lab.tracking.study_record import StudyRecord, StudyRun
 
 # Of results.csv: column -> the name in the results of the evaluate stage. The first ones come in a fixed order.
 RESULTS = {
@@ -36,14 +35,15 @@ MORE = ("engine_version", "collapsed", "flags")
 class Row:
     """One run of a study. `values`: every number that is known of it; none of its results unless it is complete."""
 
-    run: Member
-    standing: Standing
+    run: StudyRun
+    engine_version: int
+    state: RunState
     values: dict[str, float] = field(default_factory=dict)
 
     @property
     def has_collapsed(self) -> bool:
         """True if one of its stages was flagged as collapsed."""
-        return any(flag.partition(": ")[2].startswith("collapsed") for flag in self.standing.flags)
+        return self.state.has_collapsed
 
 
 def collect(root: Path, name: str) -> Path:
@@ -70,8 +70,8 @@ def write_study_report(root: Path, name: str) -> Path:
 
     contents = StudyContents(Path(root) / "runs", name)
     record = contents.study
-    states = StageStates(root)
-    rows = [_row(root, member, states) for member in members_of_record(root, record)]
+    states = StageStates(Path(root) / "runs")
+    rows = [_row(root, record, run, states) for run in record.everything().runs]
     folder = Path(root) / "reports" / name
     _write_results(folder / "results.csv", record, rows)
     found = {"verdict": verdict(record, contents.results), "comparisons": as_json(contents.results)}
@@ -94,9 +94,14 @@ def value_of(stages: dict[str, StageRun], name: str) -> float | None:
     return dict(_numbers("", stages["evaluate"].results())).get(RESULTS.get(name, name))
 
 
-def _row(root: Path, member: Member, states: StageStates) -> Row:
-    where = standing_of(member, states)
-    return Row(member, where, _values(member.stage_runs(root)) if where.state == "COMPLETE" else {})
+def _row(root: Path, study: StudyRecord, run: StudyRun, states: StageStates) -> Row:
+    runs = Path(root) / "runs"
+    record = study.record(runs, run)
+    folders = study.cut(record.stages)
+    keys = {stage: folder.rpartition("-")[2] for stage, folder in folders.items()}
+    state = states.run(keys, record.inputs["corpus"])
+    stages = {stage: StageRun(runs / folder, stage) for stage, folder in folders.items()}
+    return Row(run, record.engine_version, state, _values(stages) if state.state == "COMPLETE" else {})
 
 
 def _values(stages: dict[str, StageRun]) -> dict[str, float]:
@@ -143,9 +148,10 @@ def _write_results(path: Path, record: StudyRecord, rows: Sequence[Row]) -> None
         writer.writerow([*IDENTITY, *columns, *MORE])
         for row in rows:
             numbers = [f"{row.values[name]:.10g}" if name in row.values else "" for name in columns]
-            run, flags = row.run, " | ".join(row.standing.flags)
-            named = [record.name, run.cell, run.seed, run.run_key, row.standing.state]
-            writer.writerow([*named, *numbers, run.engine_version, int(row.has_collapsed), flags])
+            run = row.run
+            flags = " | ".join(f"{stage}: {flag}" for stage, flags in row.state.flags.items() for flag in flags)
+            named = [record.name, run.cell, run.seed, run.run_key, row.state.state]
+            writer.writerow([*named, *numbers, row.engine_version, int(row.has_collapsed), flags])
 
 
 def summary(record: StudyRecord, rows: Sequence[Row]) -> dict[str, Any]:
@@ -173,7 +179,7 @@ def summary(record: StudyRecord, rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _coverage(rows: Sequence[Row]) -> dict[str, int]:
-    states = [row.standing.state for row in rows]
+    states = [row.state.state for row in rows]
     complete, failed = states.count("COMPLETE"), states.count("FAILED")
     under_way = sum(state in UNDER_WAY for state in states)
     missing = len(states) - complete - failed - under_way

@@ -64,6 +64,11 @@ class Status:
 STATUS = TypeAdapter(Status)
 
 
+def stage_folder(runs: Path, stage: str, key: str) -> Path:
+    """Where a stage with this key lies, or would."""
+    return Path(runs) / "stages" / f"{stage}-{key[:KEY_LENGTH]}"
+
+
 class StageRun:
     """One execution of one stage: runs/stages/<stage>-<key[:12]>/. Made by `open`; one process writes, others read."""
 
@@ -89,7 +94,7 @@ class StageRun:
         Raises:
             UserError: the folder belongs to another key.
         """
-        path = Path(runs) / "stages" / f"{stage}-{key[:KEY_LENGTH]}"
+        path = stage_folder(runs, stage, key)
         config_path = path / "config.yaml"
         if not config_path.exists():
             plain = {"stage": stage, "key": key, **json.loads(json.dumps(dict(config), allow_nan=False))}

@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+from realm_lab.runner.launchers import JobState
+
 from realm_lab.core.files import write_json
 from realm_lab.params.parameters import Params
-from realm_lab.runner.launchers import JobState
 from realm_lab.runner.search import SearchOwner, open_journal
 from realm_lab.runner.search_file import plan_search
 from realm_lab.runner.tasks import Task

@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from realm_lab.runner.pool import Job
 
 from realm_lab import cli
 from realm_lab.params.parameters import Params
-from realm_lab.runner.pool import Job
 from realm_lab.runner.worker import run_stage
 from realm_lab.tracking.run_dir import StageRun
 

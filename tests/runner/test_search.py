@@ -6,12 +6,12 @@ import statistics
 from pathlib import Path
 
 import pytest
+from realm_lab.runner.search_values import Cut, cut_of
 
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner.search import SearchOwner, owning
 from realm_lab.runner.search_file import Pruning
-from realm_lab.runner.search_values import Cut, cut_of
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record
 from tests import tiny

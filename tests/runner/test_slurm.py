@@ -11,14 +11,14 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from realm_lab.runner.launchers import JobState, recorded_jobs
+from realm_lab.runner.slurm_options import read_options
 
 from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
 from realm_lab.runner import slurm, slurm_job
 from realm_lab.runner.frozen_code import PACKAGE, freeze_code
-from realm_lab.runner.launchers import JobState, recorded_jobs
 from realm_lab.runner.slurm import SlurmLauncher, arrays, waves
-from realm_lab.runner.slurm_options import read_options
 from realm_lab.runner.tasks import Task
 
 # Each call is a line in `calls`; sbatch numbers its jobs from 100 and keeps their scripts; the others read an answer.

@@ -19,9 +19,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from realm_lab.runner.launchers import JobState, Launcher, make_launcher
 from ruamel.yaml import YAML
 
-from realm_lab.runner.launchers import JobState, Launcher, make_launcher
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.runner.sweep import Request, sweep
 from realm_lab.runner.tasks import Task, tasks_of
