@@ -43,7 +43,7 @@ def run(stage: str, params: Params, root: Path) -> None:
         launcher = LocalLauncher(root, plan.name)
         with stoppable(), sweeping(root, plan.name), closing(launcher):
             launcher.submit(tasks)
-            states = drive(launcher, tasks, root, wait_for_others=True)
+            states = drive(launcher, tasks, root, wait_for_others=True, say_failures=False)
         _say_prepared([task for task in tasks if "prepare" in task.stages], root)
         failed = [f"{task.title}: {states[task.name].error}" for task in tasks if states[task.name].state != "COMPLETE"]
         if failed:

@@ -17,9 +17,9 @@ from realm_lab.tracking.state import JobState
 class SweepProgress:
     """On standard error; `update` is told the states of all tasks again and again."""
 
-    def __init__(self, tasks: Sequence[Task], root: Path):
+    def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True):
         self.console = Console(stderr=True, soft_wrap=True)
-        self._root = root
+        self._root, self._say_failures = root, say_failures
         self.tasks = {task.name: task for task in tasks}
         self._states: dict[str, JobState] = {}
         self._bars: dict[str, TaskID] = {}
@@ -72,6 +72,8 @@ class SweepProgress:
             self._say(f"{task.title}: done in {sum(status.wall_seconds for status in statuses):.0f} s")
             for flag in (flag for status in statuses for flag in status.flags):
                 self._say(f"{task.title}: FLAGGED: {flag}", "bold red")
+        elif not self._say_failures:
+            return
         elif state.state == "FAILED" and not (state.error or "").startswith("not run: "):
             self._say(f"{task.title}: FAILED: {state.error}", "bold red")
         else:

@@ -160,12 +160,18 @@ def _run(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request: Re
 
 
 def drive(
-    launcher: Launcher, tasks: Sequence[Task], root: Path, pause_seconds: float = POLL_SECONDS, *, wait_for_others: bool
+    launcher: Launcher,
+    tasks: Sequence[Task],
+    root: Path,
+    pause_seconds: float = POLL_SECONDS,
+    *,
+    wait_for_others: bool,
+    say_failures: bool = True,
 ) -> dict[str, JobState]:
     """Poll until nothing of the tasks waits or runs; the last states. Without `wait_for_others`, what other processes
     work on is left to them."""
     before: dict[str, JobState] = {}
-    with SweepProgress(tasks, root) as progress:
+    with SweepProgress(tasks, root, say_failures=say_failures) as progress:
         while True:
             states = launcher.poll()
             progress.update(states)
