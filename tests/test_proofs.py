@@ -18,15 +18,14 @@ from torch import Tensor, nn
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.evaluation.utility import mask_first_span
 from realm_lab.masking import MaskedSentence
-from realm_lab.models.inputs import pad_positions
-from realm_lab.models.marginal import read_candidates
+from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.realm import (
     candidate_log_probs,
     marginal_log_likelihood,
-    reader_log_probs,
     retrieval_utility,
     score_gradient,
 )
+from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import NULL, Retriever
 from tests.tiny_system import Reference, TinySystem, build_system, prepare_corpus
 
@@ -80,23 +79,11 @@ def sentences(system: TinySystem, count: int) -> list[MaskedSentence]:
 def compute(system: TinySystem, masked: list[MaskedSentence], rows_BK: np.ndarray, token_budget: int = 4096) -> Outcome:
     """log p(y|x) of Eq. 1 over the given candidates."""
     retriever = system.retriever()
-    queries = [sentence.tokens for sentence in masked]
-    at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in masked])
-    targets_BM, _ = pad_positions([sentence.targets for sentence in masked])
-    score_BK = retriever.score(retriever.embed_queries(queries), rows_BK)
-    token_BKM = read_candidates(
-        system.reader,
-        queries,
-        at_BM,
-        targets_BM,
-        rows_BK,
-        system.passages,
-        system.special,
-        max_length=58,
-        token_budget=token_budget,
-        precision="float32",
-    )
-    log_prior_BK, log_reader_BK = candidate_log_probs(score_BK), reader_log_probs(token_BKM, is_masked_BM)
+    score_BK = retriever.score(retriever.embed_queries([sentence.tokens for sentence in masked]), rows_BK)
+    launch = system.params.launch.model_copy(update={"token_budget": token_budget})
+    params = system.params.model_copy(update={"launch": launch})
+    reading = CandidateReader(params, system.reader, system.passages, system.special).read(masked, rows_BK)
+    log_prior_BK, log_reader_BK = candidate_log_probs(score_BK), reading.log_probs_BK
     return Outcome(score_BK, log_prior_BK, log_reader_BK, marginal_log_likelihood(log_prior_BK, log_reader_BK))
 
 
@@ -115,10 +102,9 @@ def built(system: TinySystem) -> Retriever:
 
 
 def top(system: TinySystem, masked: list[MaskedSentence], count: int) -> np.ndarray:
-    retriever = built(system)
     with torch.no_grad():
-        query_BD = retriever.embed_queries([sentence.tokens for sentence in masked])
-    return retriever.find(query_BD, count, null=True)
+        queries = [sentence.tokens for sentence in masked]
+        return CandidatePolicy(count).retrieve(built(system), queries).rows_BK
 
 
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:

@@ -20,11 +20,11 @@ from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.store import Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.export import write_embedder, write_reader
+from realm_lab.models.folders import write_embedder, write_reader
 from realm_lab.models.initial import new_embedder, new_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.retriever import Inputs, Retriever
 
 # Everything a test relies on; the presets may move.
 SECTIONS: dict[str, dict[str, Any]] = {
@@ -77,20 +77,10 @@ class TinySystem(NamedTuple):
     reader: Reader
     embedder: Embedder
 
-    def retriever(self, search_query: str = "fresh", embedder: Embedder | None = None, **search: Any) -> Retriever:
+    def retriever(self, embedder: Embedder | None = None, **search: Any) -> Retriever:
         """A retriever whose index is not yet built."""
-        return Retriever(
-            embedder or self.embedder,
-            self.passages,
-            self.special,
-            corpus_digest=self.corpus.manifest.digest,
-            query_length=self.params.corpus.sentence_length,
-            passage_length=self.params.corpus.passage_length,
-            token_budget=self.params.launch.token_budget,
-            precision="float32",
-            search_query=search_query,
-            **search,
-        )
+        inputs, digest = Inputs.of(self.params, self.special), self.corpus.manifest.digest
+        return Retriever(embedder or self.embedder, self.passages, inputs, digest, **search)
 
     def built_retriever(self) -> Retriever:
         """A retriever with a fresh index."""

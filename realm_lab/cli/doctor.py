@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from realm_lab.core.launched import cores
 from realm_lab.params.parameters import Params
 
 GIB = 2**30
@@ -38,55 +39,49 @@ class Finding(NamedTuple):
 
 
 def examine(params: Params | None, root: Path, runs: Path, params_problem: str = "") -> list[Finding]:
-    """Look at this machine. `params` is None where params.yaml cannot be read, which `params_problem` then explains."""
-    findings = [_python(), _processor(), _memory()]
-    findings.extend(_torch())
-    findings.append(_faiss())
-    findings.append(_slurm())
-    findings.append(_mlflow(params, root))
-    findings.append(_dvc(root))
-    findings.append(_git(root))
-    findings.append(_disk(runs))
+    """Look at this machine. `params` is None where they cannot be read, which `params_problem` then explains."""
+    found = [_python(), _processor(), _memory(), *_torch(), _faiss(), _slurm()]
+    found += [_mlflow(params, root), _dvc(root), _git(root), _disk(runs)]
     if params is None:
-        findings.append(Finding("missing", "parameters", params_problem, "mend params.yaml, or write it: make params"))
-    else:
-        findings.append(Finding("OK", "parameters", f"preset {params.preset}, seeds {params.seeds}"))
-        findings.extend(_inputs(params, root))
-    return findings
+        return [*found, Finding("missing", "parameters", params_problem, "correct what the line above names")]
+    return [
+        *found,
+        Finding("OK", "parameters", f"preset {params.preset}, seeds {params.seeds}"),
+        *_inputs(params, root),
+    ]
 
 
 def show(findings: list[Finding], console: Console | None = None) -> None:
     """Print the findings as a table."""
-    console = console or Console()
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for finding in findings:
-        said = Text(finding.found)
+        text = Text(finding.found)
         if finding.remedy:
-            said.append(f"\n-> {finding.remedy}", style="dim")
-        table.add_row(Text(finding.state, style=STYLES[finding.state]), finding.subject, said)
-    console.print(table)
+            text.append(f"\n-> {finding.remedy}", style="dim")
+        table.add_row(Text(finding.state, style=STYLES[finding.state]), finding.subject, text)
+    (console or Console()).print(table)
 
 
 def _python() -> Finding:
     found = f"{platform.python_version()} at {sys.executable}"
     if (3, 11) <= sys.version_info[:2] < (3, 14):
         return Finding("OK", "Python", found)
-    return Finding("note", "Python", found, "3.11 to 3.13 is tested: make setup PYTHON=python3.11")
+    return Finding("note", "Python", found, "tested with 3.11 to 3.13: make setup PYTHON=python3.11")
 
 
 def _processor() -> Finding:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
         flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
     except OSError:
-        return Finding("OK", "processor", f"{cores} cores; bfloat16 support unknown (no /proc/cpuinfo)")
+        return Finding("OK", "processor", f"{cores()} cores; bfloat16 support unknown (no /proc/cpuinfo)")
     native = sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"})
-    bfloat16 = f"bfloat16 in hardware ({', '.join(native)})" if native else "no bfloat16 in hardware"
-    remedy = "" if native else "on the CPU, model.precision: float32 is the faster choice"
-    return Finding("OK" if native else "note", "processor", f"{cores} cores; {bfloat16}", remedy)
+    if native:
+        return Finding("OK", "processor", f"{cores()} cores; bfloat16 in hardware ({', '.join(native)})")
+    remedy = "on the CPU, model.precision: float32 is the faster choice"
+    return Finding("note", "processor", f"{cores()} cores; no bfloat16 in hardware", remedy)
 
 
 def _memory() -> Finding:
@@ -115,14 +110,10 @@ def _torch() -> Iterator[Finding]:
         device = torch.cuda.get_device_properties(number)
         bfloat16 = "bfloat16" if torch.cuda.is_bf16_supported() else "no bfloat16"
         yield Finding("OK", f"cuda:{number}", f"{device.name}, {device.total_memory / GIB:.0f} GiB, {bfloat16}")
-    if torch.cuda.device_count():
-        return
-    if torch.version.cuda is None and shutil.which("nvidia-smi"):
-        yield Finding(
-            "note", "CUDA", "an NVIDIA driver, but PyTorch is built for the CPU", "install a CUDA build of torch"
-        )
-    else:
-        yield Finding("note", "CUDA", "no device; training runs on the CPU")
+    if torch.cuda.device_count() == 0:
+        is_cpu_build = torch.version.cuda is None and shutil.which("nvidia-smi")
+        remedy = "an NVIDIA driver is here, PyTorch is built for the CPU: install a CUDA build" if is_cpu_build else ""
+        yield Finding("note", "CUDA", "no device; training runs on the CPU", remedy)
 
 
 def _version(package: str) -> str | None:
@@ -137,14 +128,12 @@ def _faiss() -> Finding:
     if isinstance(faiss, str):
         return Finding("missing", "FAISS", faiss, "make setup")
     build = f"GPU build, {faiss.get_num_gpus()} devices" if hasattr(faiss, "StandardGpuResources") else "CPU build"
-    found = f"{faiss.__version__}, {build}"
     packages = [name for name in ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs") if _version(name)]
     if len(packages) > 1:
-        remedy = (
-            f"keep one: pip uninstall -y {packages[0]}; then pip install --force-reinstall --no-deps {packages[-1]}"
-        )
-        return Finding("note", "FAISS", f"{found}; {' and '.join(packages)} overwrite each other", remedy)
-    return Finding("OK", "FAISS", found)
+        found = f"{faiss.__version__}, {build}; {' and '.join(packages)} overwrite each other"
+        one = f"pip uninstall -y {packages[0]}; then pip install --force-reinstall --no-deps {packages[-1]}"
+        return Finding("note", "FAISS", found, f"keep one: {one}")
+    return Finding("OK", "FAISS", f"{faiss.__version__}, {build}")
 
 
 def _slurm() -> Finding:
@@ -152,35 +141,33 @@ def _slurm() -> Finding:
     if len(absent) == 3:
         return Finding("note", "SLURM", "not installed; runs stay on this machine")
     if absent:
-        return Finding("missing", "SLURM", f"not on PATH: {', '.join(absent)}", "install SLURM's client commands")
-    remedy = "ask its administrator, or look at SLURM_CONF and the munge and slurmctld services"
+        return Finding("note", "SLURM", f"not on PATH: {', '.join(absent)}", "install SLURM's client commands")
     try:
-        ping = subprocess.run(
-            ["scontrol", "ping"], capture_output=True, text=True, timeout=SLURM_TIMEOUT_SECONDS, check=False
-        )
+        command = ["scontrol", "ping"]
+        ping = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_SECONDS, check=False)
+        answer = " ".join((ping.stdout + ping.stderr).split())
+        if ping.returncode == 0 and " UP" in answer:
+            return Finding("OK", "SLURM", answer)
+        found = f"no controller answers: {answer or f'exit code {ping.returncode}'}"
     except subprocess.TimeoutExpired:
-        return Finding("missing", "SLURM", f"no controller answers within {SLURM_TIMEOUT_SECONDS:.0f} s", remedy)
+        found = f"no controller answers within {SLURM_TIMEOUT_SECONDS:.0f} s"
     except OSError as error:
-        return Finding("missing", "SLURM", f"scontrol does not run ({error.strerror})", remedy)
-    answer = " ".join((ping.stdout + ping.stderr).split())
-    if ping.returncode == 0 and " UP" in answer:
-        return Finding("OK", "SLURM", answer)
-    return Finding("missing", "SLURM", f"no controller answers: {answer or f'exit code {ping.returncode}'}", remedy)
+        found = f"scontrol does not run ({error.strerror})"
+    remedy = "ask its administrator, or look at SLURM_CONF and the munge and slurmctld services"
+    return Finding("note", "SLURM", found, remedy)
 
 
 def _mlflow(params: Params | None, root: Path) -> Finding:
     version = _version("mlflow")
     if version is None:
         return Finding("missing", "MLflow", "not installed", "make setup")
-    given = params.launch.tracking_uri if params else None
+    from realm_lab.tracking.tracking_store import default_uri, without_password
+
+    uri, source = default_uri(root / "runs"), "default"
+    if params and params.launch.tracking_uri:
+        uri, source = params.launch.tracking_uri, "launch.tracking_uri"
     if os.environ.get("MLFLOW_TRACKING_URI"):
         uri, source = os.environ["MLFLOW_TRACKING_URI"], "MLFLOW_TRACKING_URI"
-    elif given:
-        uri, source = given, "launch.tracking_uri"
-    else:
-        uri, source = f"sqlite:///{root.resolve() / 'mlflow.db'}", "default"
-    from realm_lab.tracking.tracking_store import without_password
-
     return Finding("OK", "MLflow", f"{version}, tracking to {without_password(uri)} ({source})")
 
 
@@ -193,7 +180,7 @@ def _dvc(root: Path) -> Finding:
         return Finding("missing", "DVC", f"{version}, but `dvc` is not on PATH", remedy)
     if not (root / ".dvc").is_dir():
         return Finding(
-            "missing", "DVC", f"{version}, but {root.resolve()} is no DVC project", "go there, or give --root DIR"
+            "note", "DVC", f"{version}, but {root.resolve()} is no DVC project", "go there, or give --root DIR"
         )
     return Finding("OK", "DVC", version)
 
@@ -216,25 +203,19 @@ def _disk(runs: Path) -> Finding:
     while not place.exists():
         place = place.parent
     free_gib = shutil.disk_usage(place).free / GIB
-    found = f"{free_gib:.1f} GiB free for {runs}"
     if not os.access(place, os.W_OK):
         return Finding("missing", "disk", f"{place} cannot be written", "give another folder: --runs DIR")
-    if free_gib < LOW_DISK_GIB:
-        return Finding("note", "disk", found, "checkpoints need room: free some, or give --runs DIR elsewhere")
-    return Finding("OK", "disk", found)
+    remedy = "checkpoints need space: free some, or give --runs DIR elsewhere" if free_gib < LOW_DISK_GIB else ""
+    return Finding("note" if remedy else "OK", "disk", f"{free_gib:.1f} GiB free for {runs}", remedy)
 
 
 def _inputs(params: Params, root: Path) -> Iterator[Finding]:
     """The files and folders that the parameters name."""
-    for key, name in (
-        ("model.checkpoint", params.model.checkpoint),
-        ("tokenizer.checkpoint", params.tokenizer.checkpoint),
-    ):
-        if name is None:
-            continue
-        if (root / name).is_dir():
+    named = {"model.checkpoint": params.model.checkpoint, "tokenizer.checkpoint": params.tokenizer.checkpoint}
+    for key, name in named.items():
+        if name is not None and (root / name).is_dir():
             yield Finding("OK", key, name)
-        else:
+        elif name is not None:
             remedy = f"put a Hugging Face folder there, or name another: --set {key}=FOLDER"
             yield Finding("missing", key, f"{name}: no such folder", remedy)
     if params.corpus.source == "toy":
@@ -245,8 +226,8 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
         yield Finding("missing", "corpus.files.knowledge", "no file is named", "name your passages in params.yaml")
     for key, names in files.items():
         for name in names if isinstance(names, list) else []:
-            if (root / name).exists():
-                yield Finding("OK", f"corpus.files.{key}", name)
-            else:
-                remedy = "put the file there, or name another in params.yaml"
-                yield Finding("missing", f"corpus.files.{key}", f"{name}: no such file", remedy)
+            if key.startswith(("knowledge", "pretrain", "questions")) and not name.startswith("hf://"):
+                is_there = (root / name).exists()
+                remedy = "" if is_there else "put the file there, or name another in params.yaml"
+                found = name if is_there else f"{name}: no such file"
+                yield Finding("OK" if is_there else "missing", f"corpus.files.{key}", found, remedy)

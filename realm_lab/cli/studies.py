@@ -1,4 +1,4 @@
-"""The verbs of studies: `sweep`, `search` and `status`."""
+"""The verbs of studies: `sweep`, `search`, `status` and `compare`."""
 
 from __future__ import annotations
 
@@ -6,62 +6,48 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from realm_lab.cli.flags import positive
+
 Run = Callable[[argparse.Namespace], int | None]
 Add = Callable[[str, Run, str], argparse.ArgumentParser]
 
 
-def add_studies(add: Add) -> None:
+def add_studies(add: Add, add_look: Add) -> None:
     """Add the verbs to the command line."""
-    sweep = add("sweep", _run_sweep, "run what is missing of a study: every cell at every seed; may be repeated")
+    sweep = add("sweep", _run_sweep, "run a study: every cell with every seed (skips finished runs; rerun to resume)")
     sweep.add_argument("study", help="experiments/NAME.yaml, or its NAME")
     sweep.add_argument("--launcher", choices=["inline", "local", "slurm"], help="default: the study's, else local")
-    sweep.add_argument("--seeds", type=_positive, metavar="N", help="the first N of the study's seeds, or 0 to N-1")
+    sweep.add_argument("--seeds", type=positive, metavar="N", help="the first N of the study's seeds, or 0 to N-1")
     sweep.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
-    sweep.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        dest="overrides",
-        metavar="KEY=VALUE",
-        help="change one parameter in every cell; may be repeated",
-    )
+    text = "change one parameter in every cell; may be repeated"
+    sweep.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=text)
     sweep.add_argument("--dry-run", action="store_true", help="show the plan: what differs, what exists, how long")
     sweep.add_argument("--json", action="store_true", help="print JSON: a list of runs")
-    sweep.add_argument("--follow", action="store_true", help="wait for others too, and show the runs in MLflow")
-    sweep.add_argument("--retry-failed", action="store_true", help="also what has failed by an error of its own")
-    sweep.add_argument("--cancel", action="store_true", help="stop what this study runs or has in a queue")
+    sweep.add_argument("--follow", action="store_true", help="wait until all jobs have finished, mirroring to MLflow")
+    sweep.add_argument("--retry-failed", action="store_true", help="also retry runs that failed with an error")
+    sweep.add_argument("--cancel", action="store_true", help="cancel this study's running and queued jobs")
 
-    search = add("search", _run_search, "look for better parameters: trials, the hopeless given up; may be repeated")
+    search = add("search", _run_search, "hyper-parameter search with Optuna (prunes bad trials; rerun to resume)")
     search.add_argument("search", help="experiments/search-NAME.yaml, or search-NAME")
     search.add_argument("--launcher", choices=["inline", "local", "slurm"], help="default: the search's, else local")
-    search.add_argument("--trials", type=_positive, metavar="N", help="how many in all (default: the search's)")
+    search.add_argument("--trials", type=positive, metavar="N", help="how many in all (default: the search's)")
     search.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
     search.add_argument("--json", action="store_true", help="print JSON: counts, the baseline and the best trial")
-    search.add_argument("--follow", action="store_true", help="show the runs in MLflow meanwhile")
-    search.add_argument("--retry-failed", action="store_true", help="also what has failed by an error of its own")
-    search.add_argument("--cancel", action="store_true", help="stop the process that searches, and its trials")
+    search.add_argument("--follow", action="store_true", help="mirror the runs to MLflow meanwhile")
+    search.add_argument("--retry-failed", action="store_true", help="also retry trials that failed with an error")
+    search.add_argument("--cancel", action="store_true", help="stop the searching process and its trials")
 
-    status = add("status", _run_status, "show how the runs of a study stand, or all studies")
+    status = add("status", _run_status, "show the state of a study's runs, or of all studies")
     status.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME (default: list all)")
     status.add_argument("--watch", action="store_true", help="refresh until nothing runs any more")
     status.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
-    compare = add("compare", _run_compare, "compare runs or cells of studies: parameters, numbers, curves, differences")
-    compare.add_argument(
-        "runs",
-        nargs="+",
-        metavar="RUN",
-        help="a run's folder, name or its beginning; STUDY/CELL-sSEED; STUDY/CELL for all its seeds",
-    )
+    summary = "compare runs, or cells of studies: parameters, numbers, curves, differences"
+    compare = add_look("compare", _run_compare, summary)
+    text = "a run's folder, name or its beginning; STUDY/CELL-sSEED; STUDY/CELL for all its seeds"
+    compare.add_argument("runs", nargs="+", metavar="RUN", help=text)
     compare.add_argument("--out", type=Path, metavar="DIR", help="where the page goes (default: ROOT/reports/compare)")
     compare.add_argument("--json", action="store_true", help="print JSON instead of tables")
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not 1 or more")
-    return value
 
 
 def _run_sweep(options: argparse.Namespace) -> int:

@@ -8,13 +8,14 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from realm_lab.errors import UserError
 
+MARK = ".realm_lab"  # in every directory that we wrote as a whole, and may therefore replace
 SETTLED_SECONDS = 2.0  # a file written this recently may be written again without its size and times telling
 
 
@@ -38,14 +39,23 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 @contextmanager
 def atomic_directory(path: Path) -> Iterator[Path]:
-    """A scratch directory that becomes `path` when the block ends well and vanishes otherwise."""
+    """A scratch directory that becomes `path` when the block ends well and vanishes otherwise.
+
+    The directory gets the file MARK, by which a later call knows that it may replace it.
+
+    Raises:
+        UserError: something is at `path` that this function did not write, or `path` holds the working directory.
+    """
     path = Path(path)
+    check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
         yield temporary
+        (temporary / MARK).write_text("realm-lab wrote this folder and may replace it.\n", encoding="utf-8")
+        check_replaceable(path)
         if path.exists():
             old = path.with_name(f".{path.name}.{os.getpid()}.old")
             os.replace(path, old)
@@ -58,6 +68,32 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         raise
 
 
+def is_ours(path: Path) -> bool:
+    """Whether a directory was written by `atomic_directory`."""
+    return (Path(path) / MARK).is_file()
+
+
+def check_replaceable(path: Path) -> None:
+    """A UserError unless `path` is free, an empty directory, or one that `atomic_directory` wrote."""
+    path = Path(path)
+    here = Path.cwd()
+    if path.resolve() in (here, *here.parents):
+        raise UserError(f"'{path}': is or holds the working directory, so it is not replaced; name a folder inside it")
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise UserError(f"{path}: is a file or a link, not a folder; move it away or name another folder")
+    if path.is_dir() and not is_ours(path) and any(path.iterdir()):
+        raise UserError(
+            f"{path}: was not written by realm-lab (no {MARK} in it), so it is not replaced; "
+            "move it away or name another folder"
+        )
+
+
+def remove_directory(path: Path) -> None:
+    """Delete a directory that `atomic_directory` wrote; anything else is a UserError, nothing is nothing."""
+    check_replaceable(path)
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` atomically, as UTF-8."""
     with atomic_write(path) as file:
@@ -67,6 +103,13 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` to `path` atomically as readable JSON. NaN and infinities are refused."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write one JSON object a line, atomically."""
+    with atomic_write(path) as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

@@ -2,8 +2,8 @@
 
 Sentences come from sentencex (Wikimedia; rules, no model, no download). Measured on 400 SQuAD paragraphs
 (304 k characters): sentencex 46 M characters/s, blingfire 4.7 M, syntok 1.2 M, pysbd 0.2 M; wrong or missing
-boundaries among those on which they disagree: fewest in sentencex, all but a few of them Wikipedia's
-"[citation needed]" marks, which are put right here.
+boundaries among those on which they disagree: fewest in sentencex. Two of its faults are put right here: it takes
+Wikipedia's "[citation needed]" for the beginning of a sentence, and the text after a list for its last item.
 
 Passages are packed as ORQA's preprocessing does it (official code: orqa/preprocessing): whole sentences,
 greedily, without overlap, so that 3 special tokens + title + body fit.
@@ -13,20 +13,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import sentencex
 
 from realm_lab.corpus.records import Document, Passage
 
 SPECIAL_TOKENS = 3  # [CLS] title [SEP] body [SEP]
-TOO_LONG = "passage: longer than the limit, cut when encoded"
+TOO_LONG = "passage: one sentence longer than corpus.passage_length"
+CUT_WORDPIECES = "wordpieces: beyond corpus.passage_length, never read"
 NOTHING_TO_ENCODE = "passage: no wordpieces (invisible characters only)"
-
-CountTokens = Callable[[list[str]], list[int]]
 
 # Wiki marks that follow a full stop without a blank: "in 2009.[citation needed][note 1] The ..."
 _MARKS = re.compile(r"(?:\[[^\[\]\n]{1,60}\])+")
+
+# The item of a list, as far as its lines go on in lower case.
+_ITEM = re.compile(r"^[ \t]*(?P<mark>[-*•·‣▪◦–—]|\(?\w{1,3}[.)]).*(?:\n[ \t]*[a-z].*)*", re.MULTILINE)
+
+# What BERT's tokenizer takes for a blank, of all that Python strips; the others join two words.
+_BLANK = re.compile(r"[^\x0b\x0c\x1c-\x1f\x85]")
 
 # The splitter cuts these inside a character and panics; a line feed has the same length in characters.
 _LINE_ENDS = str.maketrans({"\u2028": "\n", "\u2029": "\n", "\x85": "\n"})
@@ -39,8 +44,8 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     Two of them always have a blank between them, unless the writing has none (Chinese, Japanese).
     """
     sentences: list[tuple[int, int]] = []
-    for boundary in sentencex.get_sentence_boundaries(language, text.translate(_LINE_ENDS)):
-        start, end = _strip(text, boundary["start_index"], boundary["end_index"])
+    for first, last in _boundaries(text.translate(_LINE_ENDS), language):
+        start, end = _strip(text, first, last)
         if start == end:
             continue
         if sentences and sentences[-1][1] == start:
@@ -53,8 +58,34 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
             if sentences[-1][1] == start and not _is_ideographic(text[start]):
                 sentences[-1] = (sentences[-1][0], end)
                 continue
+        elif sentences and not _BLANK.search(text, sentences[-1][1], start):
+            sentences[-1] = (sentences[-1][0], end)
+            continue
         sentences.append((start, end))
     return sentences
+
+
+def _boundaries(text: str, language: str) -> Iterator[tuple[int, int]]:
+    """The library's sentences, where an item of a list ends with its line."""
+    for found in sentencex.get_sentence_boundaries(language, text):
+        start, end = found["start_index"], found["end_index"]
+        chunk = text[start:end]
+        if "\n" not in chunk.strip() or not _ITEM.match(chunk.lstrip()):
+            yield start, end
+            continue
+        place = 0
+        for item in _ITEM.finditer(chunk):
+            yield from _plain(text, start + place, start + item.start(), language)
+            inside = _plain(text, start + item.end("mark"), start + item.end(), language)
+            yield start + item.start(), next(inside, (0, start + item.end()))[1]
+            yield from inside
+            place = item.end()
+        yield from _plain(text, start + place, end, language)
+
+
+def _plain(text: str, start: int, end: int, language: str) -> Iterator[tuple[int, int]]:
+    for found in sentencex.get_sentence_boundaries(language, text[start:end]):
+        yield start + found["start_index"], start + found["end_index"]
 
 
 def pack_sentences(counts: Sequence[int], budget: int) -> Iterator[tuple[int, int]]:
@@ -72,53 +103,30 @@ def pack_sentences(counts: Sequence[int], budget: int) -> Iterator[tuple[int, in
         yield first, len(counts)
 
 
-def pack_passages(
-    document: Document,
-    sentences: Sequence[tuple[int, int]],
-    count_tokens: CountTokens,
-    max_tokens: int,
-    counts: Counter[str] | None = None,
-) -> Iterator[Passage]:
-    """Cut a document into passages of at most `max_tokens` wordpieces, title and special tokens included.
-
-    `sentences` are offsets in `document.text` as `split_sentences` gives them; `count_tokens` counts wordpieces
-    without special tokens. A body is the exact slice from its first to its last sentence. A single sentence over
-    the limit becomes a passage of its own, cut when it is encoded; it and what has no wordpieces at all (left out)
-    are counted in `counts`.
-    """
-    for passage, _ in cut_document(document, sentences, count_tokens, max_tokens, counts):
-        yield passage
-
-
-def cut_document(
-    document: Document,
-    sentences: Sequence[tuple[int, int]],
-    count_tokens: CountTokens,
-    max_tokens: int,
-    counts: Counter[str] | None = None,
-) -> Iterator[tuple[Passage, Sequence[tuple[int, int]]]]:
-    """`pack_passages`, each passage with the offsets of its sentences in the document's text."""
-    title, *tokens = count_tokens([document.title, *(document.text[start:end] for start, end in sentences)])
-    for passage, first, last in cut_counted(document, sentences, title, tokens, max_tokens, counts):
-        yield passage, sentences[first:last]
-
-
-def cut_counted(
+def cut_passages(
     document: Document,
     sentences: Sequence[tuple[int, int]],
     title_tokens: int,
     sentence_tokens: Sequence[int],
     max_tokens: int,
-    counts: Counter[str] | None = None,
+    dropped: Counter[str],
 ) -> Iterator[tuple[Passage, int, int]]:
-    """The passages of a document whose wordpieces are counted, each with the range [first, last) of its sentences."""
+    """The passages of a document, each with the range [first, last) of its sentences.
+
+    `title_tokens` and `sentence_tokens` count wordpieces without special tokens; a passage has at most `max_tokens`,
+    title and special tokens included. A body is the exact slice from its first to its last sentence. A sentence over
+    the limit is a passage of its own, whose end no encoder will see: it is counted in `dropped` with its wordpieces.
+    What has no wordpieces at all is left out and counted.
+    """
     budget = max_tokens - SPECIAL_TOKENS - title_tokens
     for number, (first, last) in enumerate(pack_sentences(sentence_tokens, budget)):
         tokens = sum(sentence_tokens[first:last])
-        if counts is not None and (tokens == 0 or tokens > budget):
-            counts[TOO_LONG if tokens else NOTHING_TO_ENCODE] += 1
         if tokens == 0:
+            dropped[NOTHING_TO_ENCODE] += 1
             continue
+        if tokens > budget:
+            dropped[TOO_LONG] += 1
+            dropped[CUT_WORDPIECES] += tokens - budget
         body = document.text[sentences[first][0] : sentences[last - 1][1]]
         yield Passage(f"{document.id}/{number}", document.title, body, document.id, document.article), first, last
 

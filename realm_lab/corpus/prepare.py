@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from collections import Counter
+from importlib.metadata import version
 from pathlib import Path
 
 from realm_lab.core.files import atomic_directory, digest, digest_file, write_json
-from realm_lab.corpus.prepare_files import ShardPlace, prepare_files
+from realm_lab.corpus.prepare_files import Progress, prepare_files
 from realm_lab.corpus.prepare_toy import prepare_toy
 from realm_lab.corpus.readers import digest_input
 from realm_lab.corpus.salient_spans import tagger_digest
 from realm_lab.corpus.store import Manifest
 from realm_lab.corpus.vocabulary import save_tokenizer, tokenizer_digest
-from realm_lab.corpus.writers import Progress
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 
@@ -21,10 +19,9 @@ FORMAT = 2  # of a prepared folder: raised when the same text is stored in anoth
 # At these values a corpus is what it was before the parameter existed, so it keeps its key.
 NEUTRAL: dict[str, dict[str, object]] = {
     "toy": {"restate_facts": False},
-    "files": {"dev_split": "none", "drop_pages": [], "drop_duplicate_passages": False},
+    "files": {"dev_split": "none", "drop_pages": []},
 }
-# Of corpus.files: what refuses a file and changes nothing that is read, and a folder whose content counts instead.
-NOT_COUNTED = ("max_line_mb", "max_expansion", "tagger_model")
+CUTTING_VERSION = 2  # raised when the same files yield other passages, sentences or spans
 FILE_ROLES = ("knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test")
 
 
@@ -45,12 +42,10 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
         described["seed"] = seed if world_seed is None else world_seed
     else:
         files = params.corpus.files
-        for name in NOT_COUNTED:
-            del corpus["files"][name]
+        del corpus["files"]["tagger_model"]  # its content counts instead
         paths = sorted({path for role in FILE_ROLES for path in getattr(files, role)})
         described["files"] = {path: digest_input(path) for path in paths}
-        if params.corpus.pretrain_corpus == "separate":
-            described["held_out"] = "by text"
+        described["cutting"] = [CUTTING_VERSION, version("sentencex")]
         if params.corpus.tagger == "model":
             described["tagger_files"] = tagger_digest(files.tagger_model)
     return described
@@ -62,41 +57,34 @@ def prepare(
     seed: int,
     progress: Progress = lambda name, count: None,
     *,
-    shards: Path | None = None,
     workers: int = 1,
-    shard_counts: Counter[str] | None = None,
 ) -> Manifest:
     """Prepare the corpus into `folder`, which appears only when everything is written.
 
-    File corpora are made by `workers` processes in shards, which are kept in the folder `shards` (None: not kept), so
-    that an interrupted preparation goes on and one of changed files does again only what changed. The bytes are the
-    same whatever the number of processes and whatever was reused. `shard_counts` is told how many were.
+    File corpora are cut by `workers` processes; the bytes are the same for any number of them.
     """
     inputs = corpus_inputs(params, seed)
     key = digest(inputs)
     with atomic_directory(folder) as scratch:
         if params.corpus.source == "toy":
-            writer = prepare_toy(params, scratch, int(str(inputs["seed"])), progress)
+            made = prepare_toy(params, scratch, int(str(inputs["seed"])), progress)
         else:
-            tagger = inputs.get("tagger_files", params.corpus.tagger)
-            place = ShardPlace(shards or scratch / "shards", workers, shard_counts)
-            writer = prepare_files(params, scratch, tagger, place, progress)
-            shutil.rmtree(scratch / "shards", ignore_errors=True)
-        if not writer.counts["passages"] or not writer.counts["sentences"]:
+            made = prepare_files(params, scratch, progress, workers)
+        if not made.counts["passages"] or not made.counts["sentences"]:
             raise UserError(
-                f"prepare: {writer.counts['passages']} passages and {writer.counts['sentences']} sentences were kept "
-                f"(dropped: {dict(writer.dropped)}); check corpus.files and corpus.sentence_length"
+                f"prepare: {made.counts['passages']} passages and {made.counts['sentences']} sentences were kept "
+                f"(dropped: {dict(made.dropped)}); check corpus.files and corpus.sentence_length"
             )
-        save_tokenizer(writer.tokenizer, scratch / "tokenizer")
-        tokens = tokenizer_digest(writer.tokenizer)
+        save_tokenizer(made.tokenizer, scratch / "tokenizer")
+        tokens = tokenizer_digest(made.tokenizer)
         bodies = digest_file(scratch / "passages" / "bodies.bin")
         manifest = Manifest(
             key=key,
             digest=digest({"key": key, "bodies": bodies, "tokenizer": tokens}),
             tokenizer_digest=tokens,
-            vocabulary_size=writer.tokenizer.get_vocab_size(),
-            counts=dict(sorted(writer.counts.items())),
-            dropped=dict(sorted(writer.dropped.items())),
+            vocabulary_size=made.tokenizer.get_vocab_size(),
+            counts=dict(sorted((+made.counts).items())),
+            dropped=dict(sorted((+made.dropped).items())),
         )
         write_json(scratch / "manifest.json", manifest._asdict())
     return manifest

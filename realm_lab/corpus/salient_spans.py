@@ -101,7 +101,7 @@ def tagger_digest(folder: Path | str | None) -> str:
     if not (folder / "config.json").is_file() or not any(path.suffix == ".safetensors" for path in paths):
         raise UserError(
             f"corpus.files.tagger_model: {folder} holds no config.json with safetensors beside it; name a Hugging Face "
-            "token-classification folder, or make one with `realm-lab train-tagger`"
+            "token-classification folder; docs/data.md says how one is trained"
         )
     return digest({path.name: digest_file(path) for path in paths})
 

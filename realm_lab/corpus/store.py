@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from realm_lab.core.files import read_json
-from realm_lab.corpus.records import Passage, Question
+from realm_lab.corpus.records import Passage
 from realm_lab.errors import UserError
 
 NO_ROW = -1
@@ -56,22 +56,13 @@ class RaggedWriter:
         self._end = 0
         np.zeros(1, np.int64).tofile(self._offsets)
 
-    def append(self, rows: Iterable[Sequence[int]]) -> None:
+    def append(self, rows: pa.Array | Iterable[Sequence[int]]) -> None:
         """Append several rows."""
-        rows = list(rows)
-        if not rows:
-            return
-        lengths = np.fromiter((len(row) for row in rows), np.int64, len(rows))
-        total = int(lengths.sum())
-        np.fromiter((value for row in rows for value in row), self._dtype, total).tofile(self._values)
+        lists = rows if isinstance(rows, pa.Array) else pa.array(map(list, rows), pa.list_(pa.int64()))
+        lengths = np.asarray(lists.value_lengths().to_numpy(zero_copy_only=False), np.int64)
+        lists.flatten().to_numpy(zero_copy_only=False).astype(self._dtype).tofile(self._values)
         (self._end + lengths.cumsum()).tofile(self._offsets)
-        self._end += total
-
-    def append_arrays(self, values: np.ndarray, lengths: np.ndarray) -> None:
-        """Append several rows whose values are one after the other."""
-        values.astype(self._dtype).tofile(self._values)
-        (self._end + lengths.cumsum(dtype=np.int64)).tofile(self._offsets)
-        self._end += len(values)
+        self._end += int(lengths.sum())
 
     def close(self) -> None:
         """Flush both files."""
@@ -137,13 +128,9 @@ class TextTableWriter:
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_file(self._file, schema)
 
-    def append(self, rows: list[dict[str, Any]]) -> None:
-        """Append rows (dictionaries with the schema's columns)."""
-        if rows:
-            self._writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=self._schema))
-
-    def append_batch(self, batch: pa.RecordBatch) -> None:
-        """Append rows that are in Arrow's format."""
+    def append(self, rows: pa.RecordBatch | list[dict[str, Any]]) -> None:
+        """Append rows: a batch of the schema's columns, or dictionaries."""
+        batch = pa.RecordBatch.from_pylist(rows, schema=self._schema) if isinstance(rows, list) else rows
         if batch.num_rows:
             self._writer.write_batch(batch)
 
@@ -153,10 +140,54 @@ class TextTableWriter:
         self._file.close()
 
 
+INT = pa.int32()
+TOKENS, PLACES = pa.list_(pa.uint32()), pa.list_(pa.int32())  # wordpieces, and whatever else is a list of numbers
+
+
+class PartWriter:
+    """Writes one part of a corpus from batches of a schema.
+
+    A list of numbers goes to a ragged file of the column's name, a number to NAME.bin, all text to text.arrow.
+    """
+
+    def __init__(self, folder: Path, schema: pa.Schema, dtype_of_tokens: Any):
+        folder.mkdir(parents=True, exist_ok=True)
+        text = [field for field in schema if field.type in (pa.string(), pa.list_(pa.string()))]
+        self._text = TextTableWriter(folder / "text.arrow", pa.schema(text)) if text else None
+        self._text_names = [field.name for field in text]
+        self._ragged = {
+            field.name: RaggedWriter(folder, field.name, dtype_of_tokens if field.type == TOKENS else np.int32)
+            for field in schema
+            if field.type in (TOKENS, PLACES)
+        }
+        self._numbers = {field.name: open(folder / f"{field.name}.bin", "wb") for field in schema if field.type == INT}
+        self.rows = 0
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Append the rows of a batch, which may have further columns."""
+        for name, ragged in self._ragged.items():
+            ragged.append(batch.column(name))
+        for name, file in self._numbers.items():
+            batch.column(name).to_numpy().astype(np.int32).tofile(file)
+        if self._text is not None:
+            self._text.append(batch.select(self._text_names))
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        """Finish the files."""
+        for part in (*self._ragged.values(), *self._numbers.values()):
+            part.close()
+        if self._text is not None:
+            self._text.close()
+
+
 class Passages:
     """The knowledge corpus Z. Row i has `titles[i]`, `bodies[i]` (wordpieces) and `text.row(i)`."""
 
-    SCHEMA = pa.schema([(name, pa.string()) for name in Passage._fields])
+    SCHEMA = pa.schema([(name, pa.string()) for name in Passage._fields])  # of the text
+    COLUMNS = pa.schema(
+        [("titles", TOKENS), ("bodies", TOKENS), ("sentence_starts", PLACES), ("articles", INT), *SCHEMA]
+    )
 
     def __init__(self, folder: Path, token_dtype: Any):
         self.titles = Ragged(folder, "titles", token_dtype)
@@ -175,6 +206,8 @@ class Sentences:
     `spans[i]` is a flat list of (first wordpiece, end wordpiece) pairs; `origins` and `gold` are rows of the
     knowledge corpus, or NO_ROW.
     """
+
+    COLUMNS = pa.schema([("tokens", TOKENS), ("spans", PLACES), ("origins", INT), ("gold", INT)])
 
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
@@ -205,6 +238,8 @@ class Sentences:
 class Articles:
     """Throw-away pairs for the reader's warm start: `restated` helps with `sentences`, `other` does not."""
 
+    COLUMNS = pa.schema([("sentences", TOKENS), ("spans", PLACES), ("restated", TOKENS), ("other", TOKENS)])
+
     def __init__(self, folder: Path, token_dtype: Any):
         self.sentences = Ragged(folder, "sentences", token_dtype)
         self.spans = Ragged(folder, "spans", np.int32)
@@ -218,15 +253,17 @@ class Articles:
 class Questions:
     """Open-QA questions with answers and, where known, the gold passages."""
 
-    SCHEMA = pa.schema(
+    COLUMNS = pa.schema(
         [
+            ("tokens", TOKENS),
+            ("gold", PLACES),
             ("id", pa.string()),
             ("question", pa.string()),
             ("answers", pa.list_(pa.string())),
             ("answers_updated", pa.list_(pa.string())),
         ]
     )
-    SCHEMA_WITH_KINDS = SCHEMA.append(pa.field("answer_kind", pa.string()))  # where not all answers are plain text
+    KIND = pa.field("answer_kind", pa.string())  # a further column, where not all answers are plain text
 
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
@@ -300,14 +337,3 @@ class PreparedCorpus:
 def token_dtype(vocabulary_size: int) -> type:
     """The smallest unsigned type that holds every wordpiece id."""
     return np.uint16 if vocabulary_size <= 1 << 16 else np.uint32
-
-
-def question_row(question: Question, updated: Sequence[str]) -> dict[str, Any]:
-    """A question as a row of Questions.SCHEMA."""
-    return {
-        "id": question.id,
-        "question": question.question,
-        "answers": list(question.answers),
-        "answers_updated": list(updated),
-        "answer_kind": question.answer_kind,
-    }

@@ -10,6 +10,7 @@ import codecs
 import gzip
 import importlib
 import io
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,30 +23,22 @@ HEAD_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
 EXPANSION_GRACE = 16 << 20  # bytes that any compressed file may expand to: small ones of blanks are no bombs
 MAX_WHOLE_MB = 1024  # a JSON object (SQuAD) is read whole
+MAX_LINE_MB = 64  # of one line, one member of a JSON array or one field of a table
+MAX_EXPANSION = 200  # times the compressed size; text of any language stays under 30
 MEGABYTE = 1 << 20
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
-_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
-
-
-class Limits(NamedTuple):
-    """What a file may ask of memory and disk; parameters of the same name are in corpus.files."""
-
-    max_line_mb: int = 64  # of one line, one member of a JSON array or one field of a table
-    max_expansion: int = 200  # times the compressed size; text of any language stays under 30
-
-
-DEFAULT_LIMITS = Limits()
+_ZSTANDARD = ("compression.zstd", "backports.zstd")
+_BROKEN: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class Source(NamedTuple):
-    """A file to read and the limits to keep to."""
+    """A file to read."""
 
     path: Path
-    limits: Limits = DEFAULT_LIMITS
 
     def lines(self) -> Iterator[tuple[int, str]]:
         """(line number from 1, line with its line end), streaming."""
-        limit = self.limits.max_line_mb * MEGABYTE
+        limit = MAX_LINE_MB * MEGABYTE
         with self._open() as file:
             number = 0
             while line := file.readline(limit + 1):
@@ -83,15 +76,12 @@ class Source(NamedTuple):
 
     @contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
-        with open_bytes(self.path, self.limits) as file:
+        with open_bytes(self.path) as file:
             yield file
 
     def _too_long(self, number: int, has_cr: bool) -> UserError:
         hint = "convert its CR line ends (tr '\\r' '\\n'), or " if has_cr else ""
-        return UserError(
-            f"{self.path}, line {number}: longer than {self.limits.max_line_mb} MB; {hint}"
-            "raise corpus.files.max_line_mb"
-        )
+        return UserError(f"{self.path}, line {number}: longer than {MAX_LINE_MB} MB; {hint}cut it into several records")
 
 
 def plain_name(path: Path) -> str:
@@ -100,18 +90,19 @@ def plain_name(path: Path) -> str:
     return path.stem.lower() if name.endswith(tuple(_MAGIC.values())) else name
 
 
-def read_head(path: Path) -> str:
+def read_head(path: Path, may_be_blank: bool = False) -> str:
     """About the first 65,000 characters; a file without any text is a UserError. Of Parquet: its first bytes."""
-    with open_bytes(path, DEFAULT_LIMITS) as file:
+    with open_bytes(path) as file:
         head = file.read(HEAD_BYTES)
-    if not head.strip():
+    if not head.strip() and not may_be_blank:
         raise UserError(f"{path}: the file is empty; fetch or write it again")
     if head.startswith(b"PAR1"):
         return "PAR1"
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
-        raise UserError(f"{path}, line 1: looks like UTF-16 or binary data; save the file as UTF-8")
+        line = 1 + head.count(b"\n", 0, max(0, head.find(b"\0")))
+        raise UserError(f"{path}, line {line}: looks like UTF-16 or binary data; save the file as UTF-8")
     head = head.removeprefix(b"\xef\xbb\xbf")
-    if not head.strip():
+    if not head.strip() and not may_be_blank:
         raise UserError(f"{path}: the file is empty; fetch or write it again")
     return head.decode("utf-8", errors="ignore")
 
@@ -133,7 +124,7 @@ def _not_utf8(error: UnicodeDecodeError, path: Path, line: int) -> UserError:
 
 
 @contextmanager
-def open_bytes(path: Path, limits: Limits) -> Iterator[IO[bytes]]:
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a file, decompressed; recognised by its first bytes, so that a wrong suffix is noticed."""
     try:
         with open(path, "rb") as file:
@@ -147,12 +138,12 @@ def open_bytes(path: Path, limits: Limits) -> Iterator[IO[bytes]]:
                 yield file
                 return
             with _decompressed(file, suffix, path) as plain:
-                yield io.BufferedReader(_Measured(plain, file, path, limits), CHUNK_BYTES)
+                yield io.BufferedReader(_Measured(plain, file, path), CHUNK_BYTES)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path in params.yaml") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; name the files in it") from None
-    except _BROKEN as error:
+    except _broken() as error:
         raise UserError(f"{path}: cut off or damaged ({error}); fetch it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}); check the file") from None
@@ -161,8 +152,8 @@ def open_bytes(path: Path, limits: Limits) -> Iterator[IO[bytes]]:
 class _Measured(io.RawIOBase):
     """A decompressed stream that stops when it grows beyond what its compressed size makes believable."""
 
-    def __init__(self, plain: Any, packed: IO[bytes], path: Path, limits: Limits):
-        self._plain, self._packed, self._path, self._limits = plain, packed, path, limits
+    def __init__(self, plain: Any, packed: IO[bytes], path: Path):
+        self._plain, self._packed, self._path = plain, packed, path
         self._read = 0
 
     def readable(self) -> bool:
@@ -171,11 +162,11 @@ class _Measured(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         count: int = self._plain.readinto(buffer)
         self._read += count
-        allowed = max(EXPANSION_GRACE, self._limits.max_expansion * self._packed.tell())
+        allowed = max(EXPANSION_GRACE, MAX_EXPANSION * self._packed.tell())
         if self._read > allowed:
             raise UserError(
-                f"{self._path}: grows to more than {self._limits.max_expansion} times its compressed size, as no text "
-                "does; fetch it again, or raise corpus.files.max_expansion"
+                f"{self._path}: grows to more than {MAX_EXPANSION} times its compressed size, as no text does; fetch "
+                "it again, or decompress it yourself"
             )
         return count
 
@@ -188,9 +179,14 @@ def _decompressed(file: IO[bytes], suffix: str, path: Path) -> Any:
     return _zstandard(path).open(file)
 
 
+def _broken() -> tuple[type[Exception], ...]:
+    """What damaged files raise; of .zst where the module that reads it has been imported."""
+    return _BROKEN + tuple(sys.modules[name].ZstdError for name in _ZSTANDARD if sys.modules.get(name))
+
+
 def _zstandard(path: Path) -> Any:
     """The standard library's module (Python 3.14) or its backport: both notice a file that is cut off."""
-    for name in ("compression.zstd", "backports.zstd"):
+    for name in _ZSTANDARD:
         try:
             return importlib.import_module(name)
         except ImportError:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
+from string import Formatter
 from typing import NamedTuple
 
 import numpy as np
@@ -257,15 +258,20 @@ def _with_tail(wording: str, news: bool, rng: np.random.Generator) -> str:
 
 def _fill(wording: str, **names: str) -> tuple[str, list[Span]]:
     """Put names into a wording; the spans of subject and object (not of a filler's name) are salient."""
-    parts: list[str] = []
+    text = ""
     spans: list[Span] = []
-    length = 0
-    for word in wording.split(" "):
-        if word.startswith("{"):
-            role = word[1:-1]
-            if role in ("s", "o"):
-                spans.append(Span(length, length + len(names[role]), "subject" if role == "s" else "object"))
-            word = names[role]
-        parts.append(word)
-        length += len(word) + 1
-    return " ".join(parts), spans
+    for literal, role in _parsed(wording):
+        text += literal
+        if role in _SALIENT:
+            spans.append(Span(len(text), len(text) + len(names[role]), _SALIENT[role]))
+        text += names[role] if role else ""
+    return text, spans
+
+
+_SALIENT = {"s": "subject", "o": "object"}
+
+
+@lru_cache(8192)
+def _parsed(wording: str) -> list[tuple[str, str]]:
+    """A wording as (text, the role that stands behind it or nothing)."""
+    return [(literal, role or "") for literal, role, _, _ in Formatter().parse(wording)]

@@ -7,10 +7,10 @@ tokens and reads a literal "[MASK]" in a text as the four characters and bracket
 from __future__ import annotations
 
 import json
-import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,9 @@ from realm_lab.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS = 1000  # characters that get a wordpiece of their own, as in the trainer's default
+LONGEST_WORD = (
+    100  # characters: BERT makes [UNK] of a longer word, and learning from one takes the square of its length
+)
 _CHUNK = 1000  # occurrences of a word handed to the trainer in one text
 
 
@@ -59,7 +62,8 @@ def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
     words: Counter[str] = Counter()
     for text in texts:
         normal = blank.normalizer.normalize_str(text)
-        words.update(word for word, _ in blank.pre_tokenizer.pre_tokenize_str(normal))
+        split = blank.pre_tokenizer.pre_tokenize_str(normal)
+        words.update(word for word, _ in split if len(word) <= LONGEST_WORD)
     if not words:
         raise UserError("no text to learn a vocabulary from; name files with text in corpus.files.knowledge")
     pieces = _character_pieces(words)
@@ -164,74 +168,63 @@ def encode_batch_plain(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encod
         tokenizer.encode_special_tokens = before
 
 
-_WORDS = re.compile(r"[A-Za-z0-9]+|[!-/:-@\[-`{-~]")  # what BERT makes of ASCII: runs of letters and digits, marks
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # left out by BERT; "a\x1fb" is one word
-_REMEMBERED_WORDS = 200_000  # some 40 MB
+_REMEMBERED_WORDS = 200_000  # some 80 MB
 
 
 class WordEncoder:
-    """The ids of `encode_batch_plain`, three times as fast: a word in plain ASCII is looked up once, then remembered.
+    """The ids of `encode_batch_plain`, several times as fast: what stands between two blanks is looked up once.
 
-    A word's pieces do not hang on its neighbours, and on ASCII BERT's rules for what a word is are two patterns. Any
-    other text goes to the library, and so does everything where the tokenizer is not BERT's.
+    BERT's tokenizer reads such a word by itself, so its pieces do not depend on its neighbours. Where the tokenizer is
+    not BERT's, a whole text is one word here.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._pieces: dict[str, list[int]] = {}
+        self._known: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}  # ids, and the characters of each
         state = json.loads(tokenizer.to_str())
         kinds = [(state[part] or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
-        self._is_bert = (
-            kinds == ["WordPiece", "BertNormalizer", "BertPreTokenizer"]
-            and state["normalizer"].get("clean_text", True)
-            and all(token["special"] for token in state["added_tokens"])
+        self._is_bert = kinds == ["WordPiece", "BertNormalizer", "BertPreTokenizer"] and all(
+            token["special"] for token in state["added_tokens"]
         )
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The wordpiece ids of each text."""
-        words: list[list[str] | None] = [_WORDS.findall(text) if self._is_plain(text) else None for text in texts]
-        if len(self._pieces) > _REMEMBERED_WORDS:
-            self._pieces.clear()
-        new = [*{word for found in words if found for word in found if word not in self._pieces}]
-        rest = [text for text, found in zip(texts, words, strict=True) if found is None]
-        encoded = [encoding.ids for encoding in encode_batch_plain(self._tokenizer, new + rest)]
-        self._pieces.update(zip(new, encoded, strict=False))
-        others = iter(encoded[len(new) :])
-        pieces = self._pieces.__getitem__
-        return [next(others) if found is None else [*chain.from_iterable(map(pieces, found))] for found in words]
+        words = [self._words(text) for text in texts]
+        if len(self._known) > _REMEMBERED_WORDS:
+            self._known.clear()
+        new = [*dict.fromkeys(word for found in words for word in found if word not in self._known)]
+        for word, encoding in zip(new, encode_batch_plain(self._tokenizer, new), strict=True):
+            self._known[word] = encoding.ids, encoding.offsets
+        known = self._known
+        return [[piece for word in found for piece in known[word][0]] for found in words]
 
-    def encode_spans(self, text: str, spans: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]] | None:
-        """The ids of a text that was encoded before, and character spans as flat wordpiece spans [start, end).
+    def place_spans(self, text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int] | None]:
+        """Character spans of a text that was just encoded as wordpiece spans [start, end).
 
-        None where the library must say it: other than plain ASCII, or a span that begins or ends within a word.
+        None for a span whose first or last character is in no wordpiece.
         """
-        if not self._is_plain(text):
+        words = self._words(text)
+        found = [self._known[word] for word in words]
+        starts = [*accumulate([len(word) + 1 for word in words], initial=0)]  # first character of each word
+        pieces = [*accumulate([len(ids) for ids, _ in found], initial=0)]  # first wordpiece of each word
+
+        def piece_at(place: int) -> int | None:
+            word = bisect_right(starts, place) - 1
+            for number, (start, end) in enumerate(found[word][1] if word < len(found) else ()):
+                if start <= place - starts[word] < end:
+                    return pieces[word] + number
             return None
-        ids: list[int] = []
-        starts, ends = dict[int, int](), dict[int, int]()
-        for match in _WORDS.finditer(text):
-            pieces = self._pieces.get(match.group())
-            if pieces is None:
-                return None
-            starts[match.start()] = len(ids)
-            ids += pieces
-            ends[match.end()] = len(ids)
-        bounds = [(starts.get(start), ends.get(end)) for start, end in spans]
-        flat = [place for pair in bounds for place in pair if place is not None]
-        return (ids, flat) if len(flat) == 2 * len(bounds) else None
 
-    def _is_plain(self, text: str) -> bool:
-        return self._is_bert and text.isascii() and not _CONTROL.search(text)
+        pairs = [(piece_at(start), piece_at(end - 1)) for start, end in spans]
+        return [None if start is None or last is None else (start, last + 1) for start, last in pairs]
 
-
-def token_counter(tokenizer: Tokenizer) -> Callable[[list[str]], list[int]]:
-    """The function that counts the wordpieces of each text, as `chunking` wants it."""
-    return lambda texts: [len(encoding.ids) for encoding in encode_batch_plain(tokenizer, texts)]
+    def _words(self, text: str) -> list[str]:
+        return text.split(" ") if self._is_bert else [text]
 
 
 def _build(vocabulary: dict[str, int], lowercase: bool) -> Tokenizer:
     """BERT's pipeline over a vocabulary."""
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100))
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")

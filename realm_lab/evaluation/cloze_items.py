@@ -20,13 +20,14 @@ from realm_lab.corpus.chunking import split_sentences
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
-from realm_lab.evaluation.filling import best_filling, word_log_probs
+from realm_lab.evaluation.filling import best_filling, filling_log_probs
 from realm_lab.evaluation.open_qa import exact_match
-from realm_lab.evaluation.utility import SENTENCES_AT_ONCE, WITHOUT_PRIOR
+from realm_lab.evaluation.utility import SENTENCES_AT_ONCE
+from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.reader import Reader
-from realm_lab.models.realm import candidate_log_probs
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
+from realm_lab.retrieval.candidates import CandidatePolicy
+from realm_lab.retrieval.retriever import NULL, Retriever
 
 MASK = "[MASK]"
 
@@ -130,54 +131,28 @@ def read_cloze_items(
     """
     reader.eval()
     retriever.embedder.eval()
+    policy = CandidatePolicy.of(params.pretrain)
+    candidate_reader = CandidateReader(params, reader, retriever.passages, special)
     sources = SourceRows(retriever.passages)
     readings = []
     for start in range(0, len(items), SENTENCES_AT_ONCE):
         part = items[start : start + SENTENCES_AT_ONCE]
-        rows_BK, log_prior_BK = _candidates(params, retriever, part, [sources.of(item.source) for item in part])
-        for item, rows_K, log_prior_K in zip(part, rows_BK, log_prior_BK, strict=True):
+        own = [sources.of(item.source) for item in part]
+        found = policy.retrieve(retriever, [item.tokens for item in part], compare_null=True, forbidden=own)
+        for item, rows_K, log_prior_K in zip(part, found.rows_BK, found.log_prior_BK, strict=True):
             rows = [int(row) for row in rows_K if row >= NULL]
-            readings.append(_read(params, retriever, reader, tokenizer, special, item, rows, log_prior_K[: len(rows)]))
+            readings.append(_read(candidate_reader, tokenizer, item, rows, log_prior_K[: len(rows)]))
     return readings
 
 
-def _candidates(
-    params: Params, retriever: Retriever, items: Sequence[ClozeItem], excluded: Sequence[list[int]]
-) -> tuple[np.ndarray, torch.Tensor]:
-    """Rows, the null document first, and log p(z|x), both [B, K]."""
-    settings = params.pretrain
-    null = settings.null_document != "off"
-    places = settings.candidates + int(not null)
-    wanted = settings.over_retrieve + 1 if settings.over_retrieve else places
-    query_BD = retriever.embed_queries([item.tokens for item in items])
-    found_BL = retriever.find(query_BD, wanted + max(map(len, excluded)), null=True)
-    rows_BL = np.full((len(items), wanted), ABSENT, np.int64)
-    for rows, found, own in zip(rows_BL, found_BL, excluded, strict=True):
-        kept = found[~np.isin(found, own)][:wanted]
-        rows[: len(kept)] = kept
-    rows_BK = retriever.rerank(query_BD, rows_BL, places) if settings.over_retrieve else rows_BL
-    score_BK = retriever.score(query_BD, rows_BK)
-    if not null:
-        score_BK[:, 0] = WITHOUT_PRIOR
-    return rows_BK, candidate_log_probs(score_BK)
-
-
 def _read(
-    params: Params,
-    retriever: Retriever,
-    reader: Reader,
-    tokenizer: Tokenizer,
-    special: SpecialIds,
-    item: ClozeItem,
-    rows: list[int],
-    log_prior_K: torch.Tensor,
+    reader: CandidateReader, tokenizer: Tokenizer, item: ClozeItem, rows: list[int], log_prior_K: torch.Tensor
 ) -> ClozeReading:
-    log_words_KMV = word_log_probs(params, reader, retriever.passages, special, item.tokens, item.positions, rows)
-    targets_KM1 = torch.from_numpy(item.targets).to(log_words_KMV.device).expand(len(rows), -1)[:, :, None]
-    log_reader_K = log_words_KMV.gather(-1, targets_KM1)[:, :, 0].sum(1)
+    log_words_KMV = reader.word_log_probs(item.tokens, item.positions, rows)
+    log_reader_K = filling_log_probs(log_words_KMV, torch.from_numpy(item.targets))
     words, _ = best_filling(log_prior_K, log_words_KMV)
     prediction = tokenizer.decode(words)
-    texts = [retriever.passages.text.row(row) for row in rows if row >= 0]
+    texts = [reader.passages.text.row(row) for row in rows if row >= 0]
     order = np.argsort(-log_prior_K.cpu().numpy(), kind="stable")
     return ClozeReading(
         item.id,
@@ -187,5 +162,5 @@ def _read(
         float(log_reader_K[rows.index(NULL)]),
         len(item.targets),
         any(holds_answer(normalise_answer(text["body"]), item.answers) for text in texts),
-        [retriever.passages.text.row(rows[place])["id"] for place in order if rows[place] >= 0],
+        [reader.passages.text.row(rows[place])["id"] for place in order if rows[place] >= 0],
     )

@@ -10,19 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.core.process import autocast
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.masking import MaskedSentence, mask
-from realm_lab.models.inputs import join, pad_positions
-from realm_lab.models.marginal import read_candidates
+from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.reader import Reader
-from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, reader_log_probs, retrieval_utility
+from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
 from realm_lab.params.parameters import Params
+from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import NULL, Retriever
 
 SENTENCES_AT_ONCE = 32
-WITHOUT_PRIOR = -1.0e4  # score of a null document that is read for comparison only
 
 
 class ClozeResult(NamedTuple):
@@ -48,44 +46,20 @@ def run_cloze(
     """
     reader.eval()
     retriever.embedder.eval()
-    settings = params.pretrain
-    null = settings.null_document != "off"
-    places = settings.candidates + int(not null)
-    numbers = spread(len(sentences), count)
+    policy = CandidatePolicy.of(params.pretrain)
+    candidate_reader = CandidateReader(params, reader, retriever.passages, special)
+    numbers = evenly_spaced(len(sentences), count)
     masked = [mask_first_span(sentences, int(number), special.mask) for number in numbers]
     origins = np.asarray(sentences.origins[numbers], np.int64)
     rows, priors, readers, right = [], [], [], []
     for start in range(0, len(masked), SENTENCES_AT_ONCE):
         part = masked[start : start + SENTENCES_AT_ONCE]
-        queries = [sentence.tokens for sentence in part]
-        query_BD = retriever.embed_queries(queries)
-        trivial = origins[start : start + SENTENCES_AT_ONCE]
-        by_article = settings.exclude_trivial == "article"
-        found = settings.over_retrieve + 1 if settings.over_retrieve else places
-        rows_BK = retriever.find(query_BD, found, null=True, trivial=trivial, by_article=by_article)
-        if settings.over_retrieve:
-            rows_BK = retriever.rerank(query_BD, rows_BK, places)
-        score_BK = retriever.score(query_BD, rows_BK)
-        if not null:
-            score_BK[:, 0] = WITHOUT_PRIOR
-        at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in part])
-        targets_BM, _ = pad_positions([sentence.targets for sentence in part])
-        token_BKM = read_candidates(
-            reader,
-            queries,
-            at_BM,
-            targets_BM,
-            rows_BK,
-            retriever.passages,
-            special,
-            max_length=params.corpus.sentence_length + params.corpus.passage_length,
-            token_budget=params.launch.token_budget,
-            precision=params.model.precision,
-        )
-        rows.append(rows_BK)
-        priors.append(candidate_log_probs(score_BK).cpu())
-        readers.append(reader_log_probs(token_BKM, is_masked_BM.to(token_BKM.device)).cpu())
-        right.append(top1_correct(params, retriever, reader, part, rows_BK[:, 1], special))
+        exclude = policy.exclusion(retriever, origins[start : start + SENTENCES_AT_ONCE], always=True)
+        found = policy.retrieve(retriever, [sentence.tokens for sentence in part], exclude, compare_null=True)
+        rows.append(found.rows_BK)
+        priors.append(found.log_prior_BK.cpu())
+        readers.append(candidate_reader.read(part, found.rows_BK).log_probs_BK.cpu())
+        right.append(candidate_reader.restores(part, found.rows_BK[:, 1]))
     log_reader_BK = torch.cat(readers)
     return ClozeResult(
         masked,
@@ -104,33 +78,9 @@ def mask_first_span(sentences: Sentences, number: int, mask_id: int) -> MaskedSe
     return mask(sentences.tokens[number], np.arange(first, end), mask_id)
 
 
-def spread(total: int, count: int) -> np.ndarray:
-    """Up to `count` item numbers spread evenly over `total`."""
+def evenly_spaced(total: int, count: int) -> np.ndarray:
+    """Up to `count` numbers from 0 to total - 1, evenly spaced, the first and the last among them."""
     return np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
-
-
-def top1_correct(
-    params: Params,
-    retriever: Retriever,
-    reader: Reader,
-    masked: list[MaskedSentence],
-    top_rows: np.ndarray,
-    special: SpecialIds,
-) -> Tensor:
-    """Whether the reader restores every masked wordpiece from the top passage, bool [B]."""
-    device = next(reader.parameters()).device
-    empty = np.empty(0, np.int64)
-    bodies = [retriever.passages.bodies[row] if row >= 0 else empty for row in top_rows]
-    longest = params.corpus.sentence_length + params.corpus.passage_length
-    joined = join([sentence.tokens for sentence in masked], bodies, special, longest).to(device)
-    at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in masked])
-    targets_BM, _ = pad_positions([sentence.targets for sentence in masked])
-    with autocast(device, params.model.precision):
-        hidden_BMD = reader.masked_hidden(joined, (at_BM + 1).to(device))
-        guessed = reader.word_log_probs(hidden_BMD[is_masked_BM.to(device)]).argmax(-1).cpu()
-    correct_BM = torch.ones(at_BM.shape, dtype=torch.bool)
-    correct_BM[is_masked_BM] = guessed == targets_BM[is_masked_BM]
-    return correct_BM.all(1)
 
 
 def cloze_metrics(result: ClozeResult) -> dict[str, float]:

@@ -1,40 +1,65 @@
 """Models at their very start: the shapes that the parameters ask for, from scratch or from a folder of weights.
 
-A folder may be a plain Hugging Face BERT, a run's own model/reader or model/embedder, or released REALM weights.
+A folder may be a plain Hugging Face BERT, a run's own model/reader or model/embedder, or released REALM weights, in the
+layout of transformers 4.40, the last release with REALM:
+RealmEmbedder  realm.* (BERT with pooler), cls.dense, cls.LayerNorm: google/realm-cc-news-pretrained-embedder
+RealmScorer    embedder.* and, where queries have a tower of their own, query_embedder.*: ...-scorer
+RealmKnowledgeAugEncoder   realm.*, cls.predictions.*: ...-encoder
+RealmReader    the same and qa_outputs.*
+RealmForOpenQA embedder.*, reader.*, block_emb (the passages' vectors): google/realm-orqa-nq-openqa
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
-from realm_lab.models.bert_folder import (
-    config_shape,
-    from_bert,
-    read_checkpoint,
-    read_config,
-    read_pooler,
-    read_tensors,
-)
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
-from realm_lab.models.export import EMBEDDER_JSON, SPAN_HEAD_FILE, read_embedder
-from realm_lab.models.reader import Reader, initialise_heads
-from realm_lab.models.released import (
-    ReaderWeights,
-    is_released,
-    load_reader,
-    read_reader_weights,
-    read_released_embedder,
+from realm_lab.models.folders import (
+    EMBEDDER_JSON,
+    SPAN_HEAD_FILE,
+    config_shape,
+    from_bert,
+    load_parts,
+    load_pooler,
+    load_word_head,
+    modern_name,
+    read_checkpoint,
+    read_config,
+    read_embedder,
+    read_pooler,
+    read_tensors,
+    read_weights,
+    span_names,
 )
+from realm_lab.models.reader import SPAN_NORM_EPSILON, Reader, initialise_heads
 from realm_lab.params.parameters import Params
 
 MIN_POSITIONS = 64
 MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size")
 HEAD_MUST_AGREE = ("projection_size", "pooling", "projection_norm", "score_scale")
+ACTIVATION = "gelu_new"  # of released weights, where config.json names none
+PROJECTION = {
+    "projection.weight": "cls.dense.weight",
+    "projection.bias": "cls.dense.bias",
+    "norm.weight": "cls.LayerNorm.weight",
+    "norm.bias": "cls.LayerNorm.bias",
+}
+SPANS = {
+    f"{ours}.{part}": f"qa_outputs.{theirs}.{part}"
+    for ours, theirs in {
+        "span_projection": "dense_intermediate",
+        "span_norm": "layer_normalization",
+        "span_score": "dense_output",
+    }.items()
+    for part in ("weight", "bias")
+}
 
 
 def encoder_shape(params: Params, vocabulary_size: int) -> EncoderShape:
@@ -227,3 +252,79 @@ def _reader(shape: EncoderShape, params: Params, seed: int, weights: ReaderWeigh
     if weights is not None:
         load_reader(reader, weights, folder)
     return reader
+
+
+class ReaderWeights(NamedTuple):
+    """A released reader: its BERT under BertForMaskedLM's names, and its span head, empty where it has none."""
+
+    shape: EncoderShape
+    bert: dict[str, Tensor]
+    spans: dict[str, Tensor]
+
+
+def is_released(folder: Path) -> bool:
+    """Whether a folder holds a model of transformers' REALM."""
+    return read_config(folder).get("model_type") == "realm"
+
+
+def read_reader_weights(folder: Path) -> ReaderWeights:
+    """The reader of a RealmKnowledgeAugEncoder, RealmReader or RealmForOpenQA folder."""
+    config = read_config(folder)
+    epsilon = config.get("reader_layer_norm_eps", SPAN_NORM_EPSILON)
+    if epsilon != SPAN_NORM_EPSILON:
+        raise UserError(
+            f"{folder / 'config.json'}: reader_layer_norm_eps is {epsilon}; only {SPAN_NORM_EPSILON} is supported"
+        )
+    weights = read_weights(folder, lambda name: name != "block_emb")
+    if any(name.startswith("reader.") for name in weights):
+        weights = _below(weights, "reader.")
+    bert = _below(weights, "realm.") | {name: value for name, value in weights.items() if name.startswith("cls.")}
+    if "cls.predictions.bias" not in bert and "cls.predictions.decoder.bias" in bert:  # one tensor with two names
+        bert["cls.predictions.bias"] = bert["cls.predictions.decoder.bias"]
+    spans = {ours: weights[theirs] for ours, theirs in SPANS.items() if theirs in weights}
+    return ReaderWeights(config_shape(config, folder, ACTIVATION), bert, spans)
+
+
+def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> bool:
+    """Copy what there is into a reader; returns whether the masked-word head was there."""
+    from_bert(reader.encoder, weights.bert, folder)
+    has_words = load_word_head(reader, weights.bert)
+    if weights.spans:
+        load_parts(reader, weights.spans, span_names(reader), folder)
+    return has_words
+
+
+def read_released_embedder(folder: Path) -> Embedder:
+    """The embedder of a RealmEmbedder, RealmScorer or RealmForOpenQA folder.
+
+    A RealmScorer whose two embedders are equal, or of which one is left out, has one tower.
+    """
+    config = read_config(folder)
+    weights = read_weights(folder, lambda name: name != "block_emb" and not name.startswith("reader."))
+    documents, queries = _below(weights, "embedder."), _below(weights, "query_embedder.")
+    towers = [tower for tower in (queries, documents) if tower] or [weights]
+    used = [name for name in towers[0] if not name.startswith("cls.predictions.")]
+    shared = len(towers) == 1 or all(torch.equal(towers[0][name], towers[1].get(name, torch.empty(0))) for name in used)
+    if "cls.dense.weight" not in towers[0]:
+        raise UserError(f"{folder}: no tensor 'cls.dense.weight'; it holds no retriever, choose an embedder or scorer")
+    head = EmbedderShape(
+        projection_size=towers[0]["cls.dense.weight"].shape[0],
+        share_towers=shared,
+        share_projection=shared,
+        pooling="tanh",
+        projection_norm=True,
+        projection_bias=True,
+    )
+    embedder = Embedder(config_shape(config, folder, ACTIVATION), head)
+    for tower, prefix in zip(towers, ("query",) if shared else ("query", "document"), strict=False):
+        bert = _below(tower, "realm.")
+        from_bert(getattr(embedder, f"{prefix}_encoder"), bert, folder)
+        load_pooler(getattr(embedder, f"{prefix}_pooler"), bert, folder)
+        found = {f"{prefix}_{ours}": tower[theirs] for ours, theirs in PROJECTION.items() if theirs in tower}
+        load_parts(embedder, found, [f"{prefix}_{ours}" for ours in PROJECTION], folder)
+    return embedder
+
+
+def _below(weights: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors under a prefix, without it, under the names of today."""
+    return {modern_name(name[len(prefix) :]): value for name, value in weights.items() if name.startswith(prefix)}

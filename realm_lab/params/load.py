@@ -7,34 +7,35 @@ params.yaml that is not empty changes it once more.
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
-import types
-import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.constructor import DuplicateKeyError
-from ruamel.yaml.error import YAMLError
 
+from realm_lab.core.records import cut, validation_line
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
+from realm_lab.params.yaml_file import line_of, parse_yaml, read_yaml
 
 PRESETS = ("toy", "smoke", "real", "paper")
 PRESET_FOLDER = Path(__file__).parent / "presets"
 
 
-def load(path: Path | str = "params.yaml", overrides: dict[str, Any] | None = None) -> Params:
+def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None = None) -> Params:
     """Read `path`, lay it over its preset, then `overrides` (dotted key -> value); validate.
 
     Raises:
-        UserError: one line naming the key, the nearest valid one, and the line of the file.
+        UserError: one line naming the key, the nearest valid one, and the line of the file, or the override.
     """
     source = read_source(path, overrides)
-    return _validate(source.values, source.path, source.document)
+    try:
+        return Params(**source.values)
+    except ValidationError as error:
+        raise UserError(explain(error, source.path, source.document, overrides)) from None
 
 
 class Source(NamedTuple):
@@ -46,23 +47,42 @@ class Source(NamedTuple):
 
 
 def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Source:
-    """`path` over its preset, with `overrides` (dotted key -> value) on top; one of them may be the preset."""
-    path = Path(path)
-    document = read_yaml(path)
-    given = _without_empty(document)
-    for key, value in (overrides or {}).items():
-        _set_dotted(given, key, value)
+    """`path` over its preset, with `overrides` (dotted key -> value) on top; one of them may be the preset.
+
+    A file that does not exist is one without a line where the preset is among the overrides.
+    """
+    path, overrides = Path(path), _spelled_out(overrides or {})
+    document = {} if overrides.get("preset") and not path.exists() else read_yaml(path)
+    _check_names(document, path)
+    for key in overrides:
+        if key not in _names():
+            near = nearest_name(key)
+            raise UserError(f"--set {cut(key)}: unknown parameter '{cut(key)}'; the nearest valid one is '{near}'")
+    given = lay_over(_without_empty(document), overrides)
     preset = given.get("preset", "toy")
-    values = _merge(preset_values(preset, path), given)
+    where: Path | str = "--preset" if "preset" in overrides else path
+    values = _merge(preset_values(preset, where), given)
     values["preset"] = preset
     return Source(path, document, values)
 
 
-def lay_over(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections among the overrides, such as pretrain={steps: 5}, as one override for each of their parameters."""
+    given: dict[str, Any] = {}
+    for key, value in overrides.items():
+        given |= flatten(value, f"{key}.") if isinstance(value, dict) and _names().get(key) else {key: value}
+    return given
+
+
+def lay_over(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of nested `values` with `overrides` (dotted key -> value) on top."""
     top: dict[str, Any] = {}
     for key, value in overrides.items():
-        _set_dotted(top, key, value)
+        *parents, last = key.split(".")
+        inside = top
+        for parent in parents:
+            inside = inside.setdefault(parent, {})
+        inside[last] = value
     return _merge(values, top)
 
 
@@ -71,11 +91,11 @@ def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, An
     if name not in PRESETS:
         near = difflib.get_close_matches(str(name), PRESETS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise UserError(f"{source}: preset '{name}' is not one of {', '.join(PRESETS)}{hint}")
+        raise UserError(f"{source}: preset '{cut(str(name))}' is not one of {', '.join(PRESETS)}{hint}")
     return _without_empty(read_yaml(PRESET_FOLDER / f"{name}.yaml"))
 
 
-def flatten(params: BaseModel | dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Parameters as one flat dictionary with dotted keys."""
     values = params.model_dump(mode="json") if isinstance(params, BaseModel) else params
     flat: dict[str, Any] = {}
@@ -91,12 +111,69 @@ def parse_override(text: str) -> tuple[str, Any]:
     """`pretrain.steps=100` -> ("pretrain.steps", 100), the value read as YAML."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"--set {text}: write it as KEY=VALUE, for example pretrain.steps=100")
-    try:
-        return key.strip(), YAML(typ="safe").load(value)
-    except YAMLError as error:
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise UserError(f"--set {text}: the value is not valid YAML ({problem})") from None
+        raise UserError(f"--set {cut(text)}: write it as KEY=VALUE, for example pretrain.steps=100")
+    return key.strip(), parse_yaml(value, f"--set {cut(text)}", "safe")
+
+
+def explain(error: ValidationError, path: Path, document: Any, overrides: Mapping[str, Any] | None = None) -> str:
+    """What pydantic found wrong, in one line: the file with its line, or the override, and the parameter."""
+    problem = error.errors(include_url=False)[0]
+    location = [str(part) for part in problem["loc"]]
+    named = location
+    if isinstance(problem.get("input"), dict | BaseModel):  # of a section: which of its parameters is meant?
+        message = problem["msg"].removeprefix("Value error, ")
+        named = [*location, *message.split()[0].strip(":,").split(".")]
+    key = ".".join(location)
+    line = line_of(document, named)
+    where = f"{path}, line {line}" if line else str(path)
+    for override in overrides or {}:
+        if f"{'.'.join(named)}.".startswith(f"{override}."):
+            where = f"--set {override}"
+    about = f"parameter '{key}': " if key else ""
+    return f"{where}: {about}{validation_line(error, location).removeprefix(f'{key}: ')}"
+
+
+def parameter_names() -> list[str]:
+    """Every valid dotted key, sections included."""
+    return list(_names())
+
+
+def nearest_name(key: str) -> str:
+    """The valid dotted key that was probably meant."""
+    return difflib.get_close_matches(cut(key, 200), _names(), n=1, cutoff=0.0)[0]
+
+
+@functools.cache
+def _names() -> dict[str, bool]:
+    """Every dotted key -> whether it is a section."""
+    return dict(_walk(Params, ""))
+
+
+def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, bool]]:
+    for name, field in section.model_fields.items():
+        is_section = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+        yield f"{prefix}{name}", is_section
+        if is_section:
+            yield from _walk(field.annotation, f"{prefix}{name}.")  # type: ignore[arg-type]
+
+
+def _check_names(document: Mapping[str, Any], path: Path) -> None:
+    """Names, with or without a value, must be parameters; of a value for a section pydantic says what is wrong."""
+    waiting: list[tuple[list[str], Any]] = [([], document)]
+    while waiting:
+        above, section = waiting.pop()
+        for name, value in section.items():
+            location = [*above, str(name)]
+            key = ".".join(location)
+            where = f"{path}, line {line_of(document, location)}"
+            if "." in str(name) and key in _names():
+                lines = " ".join(f"{part}:" for part in str(name).split("."))
+                raise UserError(f"{where}: '{cut(str(name))}' has to be nested, a section a line: {lines} VALUE")
+            if key not in _names():
+                near = nearest_name(key)
+                raise UserError(f"{where}: unknown parameter '{cut(key)}'; the nearest valid one is '{near}'")
+            if isinstance(value, dict) and _names()[key]:
+                waiting.append((location, value))
 
 
 def render_params_yaml(preset: str = "toy") -> str:
@@ -114,7 +191,7 @@ def render_params_yaml(preset: str = "toy") -> str:
 
 def renewed_params_yaml(text: str) -> str:
     """params.yaml written again from the presets: its preset and the values filled in are kept."""
-    filled = flatten(YAML(typ="safe").load(text) or {})
+    filled = flatten(parse_yaml(text, "params.yaml", "safe") or {})
     parents: list[str] = []
     lines = []
     for line in render_params_yaml(filled.get("preset") or "toy").splitlines():
@@ -135,16 +212,14 @@ def _render(section: type[BaseModel], prefix: str, depth: int, resolved: dict[st
         if key == "preset":
             continue
         if isinstance(inner, type) and issubclass(inner, BaseModel):
-            doc = (inner.__doc__ or "").strip().splitlines()[0]
+            first_sentence = re.match(r".*?(\.(?= [A-Z`]|$)|$)", " ".join((inner.__doc__ or "").split()))
             lines.extend([""] if depth == 0 else [])
-            lines.append(f"{'  ' * depth}{name}:  # {doc}")
+            lines.append(f"{'  ' * depth}{name}:  # {first_sentence[0] if first_sentence else ''}")
             _render(inner, f"{key}.", depth + 1, resolved, lines)
             continue
         values = {preset: show(flat[key]) for preset, flat in resolved.items()}
-        if len(set(values.values())) == 1:
-            comment = next(iter(values.values()))
-        else:
-            comment = " · ".join(f"{preset} {value}" for preset, value in values.items())
+        is_same = len(set(values.values())) == 1
+        comment = values["toy"] if is_same else " · ".join(f"{preset} {value}" for preset, value in values.items())
         if depth == 0:
             lines.append("")
         lines.append(f"{'  ' * depth}{name}:  # {comment}")
@@ -163,116 +238,22 @@ def show(value: Any) -> str:
     return str(value)
 
 
-def read_yaml(path: Path) -> Any:
-    """A YAML file of `key: value` lines, with their places; anything else is a UserError that names file and line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; run from the project's folder or give --params FILE") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); give another with --params FILE") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None
-    try:
-        document = YAML(typ="rt").load(text)
-    except YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        if isinstance(error, DuplicateKeyError):
-            problem = re.sub(" with value.*", "; keep one of the two, or rename it", str(problem), flags=re.DOTALL)
-        raise UserError(f"{path}{line}: not valid YAML ({problem})") from None
-    if document is None:
-        return {}
-    if isinstance(document, dict) and (strange := [key for key in document if not isinstance(key, str)]):
-        raise UserError(f"{path}: unknown parameter '{strange[0]}'; names are words")
-    if not isinstance(document, dict):
-        raise UserError(f"{path}: expected 'key: value' lines, found a {type(document).__name__}")
-    return document
-
-
-def _without_empty(values: dict[str, Any]) -> dict[str, Any]:
+def _without_empty(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Plain copy without empty (null) values and sections of nothing else: those are left to the preset."""
     kept: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            if inside := _without_empty(value):
+            inside = _without_empty(value, f"{prefix}{key}.")
+            if inside or not _names()[f"{prefix}{key}"]:
                 kept[key] = inside
         elif value is not None:
             kept[key] = list(value) if isinstance(value, list) else value
     return kept
 
 
-def _merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in top.items():
         below = merged.get(key)
         merged[key] = _merge(below, value) if isinstance(value, dict) and isinstance(below, dict) else value
     return merged
-
-
-def _set_dotted(values: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    for parent in parents:
-        values = values.setdefault(parent, {})
-        if not isinstance(values, dict):
-            raise UserError(f"parameter {key}: '{parent}' is a value, not a section")
-    values[last] = value
-
-
-def _validate(values: dict[str, Any], path: Path, document: Any) -> Params:
-    try:
-        return Params(**values)
-    except ValidationError as error:
-        raise UserError(explain(error.errors()[0], path, document)) from None
-
-
-def explain(problem: Any, path: Path, document: Any) -> str:
-    """What pydantic found wrong, in one line: the file with its line, the parameter, the nearest one or the remedy."""
-    location = [str(part) for part in problem["loc"]]
-    key = ".".join(location)
-    line = line_of(document, location)
-    where = f"{path}, line {line}" if line else str(path)
-    if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, parameter_names(), n=1, cutoff=0.0)
-        return f"{where}: unknown parameter '{key}'; the nearest valid one is '{near[0]}'"
-    message = problem["msg"].removeprefix("Value error, ")
-    if not isinstance(problem.get("input"), str | int | float | list):  # of a section: which of its lines is meant?
-        named = [*location, *message.split()[0].strip(":,").split(".")]
-        line = line_of(document, named) or line
-        where = f"{path}, line {line}" if line else str(path)
-    subject = f"parameter '{key}': " if key else ""
-    given = problem.get("input")
-    shown = f" (given: {given!r})" if key and not isinstance(given, dict | BaseModel) else ""
-    return f"{where}: {subject}{message[0].lower()}{message[1:]}{shown}"
-
-
-def parameter_names(section: type[BaseModel] = Params, prefix: str = "") -> list[str]:
-    """Every valid dotted key, sections included."""
-    names: list[str] = []
-    for name, field in section.model_fields.items():
-        names.append(f"{prefix}{name}")
-        for part in _sections_in(field.annotation):
-            names.extend(parameter_names(part, f"{prefix}{name}."))
-    return names
-
-
-def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        return [part for option in typing.get_args(annotation) for part in _sections_in(option)]
-    return []
-
-
-def line_of(document: Any, location: list[str]) -> int | None:
-    """The 1-based line of a key in the YAML document, or of its nearest section."""
-    line = None
-    for part in location:
-        if not isinstance(document, dict) or part not in document:
-            break
-        marks = getattr(document, "lc", None)
-        if marks is not None and part in marks.data:
-            line = marks.data[part][0] + 1
-        document = document[part]
-    return line

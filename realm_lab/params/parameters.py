@@ -3,7 +3,7 @@
 Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
 fine-tuning), "code" is the code released with REALM, for what the papers leave open. Where paper and code differ, both
 are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file and
-parameter_sections.py, which holds the sections Search, Refresh, Watch, Optimiser and TaggerTraining.
+sections.py, which holds the sections Search, Refresh, Watch and Optimiser.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from realm_lab.params.sections import (
+    OBSERVES,
     Candidates,
     Dropout,
     Fraction,
     NonNegative,
     Optimiser,
     Positive,
+    Processes,
     Refresh,
     Search,
     Section,
-    TaggerTraining,
     Watch,
+    neutral,
 )
 
 
@@ -38,7 +40,7 @@ class ToyWorld(Section):
     """Throw-away articles from which the reader learns to copy in its warm start."""
     changed_fraction: Fraction = 0.5
     """Share of the facts that the second edition of the corpus changes (Guu, Table 4)."""
-    restate_facts: bool = False
+    restate_facts: Annotated[bool, neutral(False)] = False
     """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
     exists outside the passage that a query comes from."""
     world_seed: NonNegative | None = None
@@ -70,18 +72,13 @@ class Files(Section):
     """`orqa`: the questions of questions_train whose text has hash 0 modulo 10 are the development questions and not
     trained on (code: create_data_splits, for all three data sets)."""
     tagger_model: str | None = None
-    """Of `tagger: model`: a Hugging Face token-classification folder, such as `realm-lab train-tagger` makes."""
+    """Of `tagger: model`: a Hugging Face token-classification folder; docs/data.md says how to make one."""
     max_articles: Positive | None = None
     """Read only so many articles; empty: all."""
     max_train_questions: Positive | None = None
     """Keep only so many training questions; empty: all."""
     max_test_questions: Positive | None = None
     """Keep only so many test questions; empty: all."""
-    max_line_mb: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Refuse a longer line, member of a JSON array or field of a table, in megabytes."""
-    max_expansion: Annotated[int, Field(ge=1)] = 200
-    """Refuse a file that decompresses to more than so many times its size (text: under 30)."""
-
     drop_pages: list[Literal["list", "index", "outline", "disambiguation"]] = [
         "list",
         "index",
@@ -90,8 +87,6 @@ class Files(Section):
     ]
     """Kinds of pages to leave out, by their titles: "List of ...", "Index of ...", "Outline of ...",
     "... (disambiguation)" (code, of ORQA)."""
-    drop_duplicate_passages: bool = True
-    """Of passages with the same title and text keep the first; questions of another are given that one as gold."""
 
     @model_validator(mode="after")
     def _one_dev_set(self) -> Files:
@@ -192,17 +187,14 @@ class Model(Section):
 
 
 class MaskedLanguageModel(Section):
-    """Warm start of the reader: BERT training on pairs of segments (section 3.4)."""
+    """Warm start of the reader: BERT training on pairs of segments (section 3.4). In half of the pairs a salient span
+    is masked, in the others 15 % of the words (BERT)."""
 
     steps: NonNegative = 0
     """Optimiser steps (Guu starts from finished BERT weights)."""
     batch_size: Positive = 256
     """Pairs a step (BERT)."""
     optimiser: Optimiser = Optimiser(learning_rate=1e-4)
-    mask_rate: Fraction = 0.15
-    """Share of words masked where no salient span is (BERT)."""
-    salient_fraction: Fraction = 0.5
-    """Share of pairs in which a salient span is masked instead."""
     related_fraction: Fraction = 0.5
     """Share of pairs whose second segment belongs to the first (BERT: half)."""
     related_only_fraction: Fraction = 0.0
@@ -210,15 +202,14 @@ class MaskedLanguageModel(Section):
 
 
 class InverseCloze(Section):
-    """Warm start of the embedder: the Inverse Cloze Task (Lee et al. 2019)."""
+    """Warm start of the embedder: the Inverse Cloze Task (Lee et al. 2019); the sentence is removed from its passage in
+    nine of ten cases."""
 
     steps: NonNegative = 100_000
     """Optimiser steps (Lee); 0 leaves the projections untrained (a cold start)."""
     batch_size: Positive = 4096
     """Sentences a step, which are each other's negatives (Lee)."""
     optimiser: Optimiser = Optimiser(learning_rate=1e-4)
-    removal_rate: Fraction = 0.9
-    """How often the sentence is removed from its passage (Lee)."""
     initial_encoder: Literal["reader", "checkpoint", "scratch"] = "checkpoint"
     """What the towers' Transformers start from (Lee: BERT)."""
     query_scale: Annotated[float, Field(gt=0.0)] = 1.0
@@ -254,8 +245,6 @@ class Pretrain(Section):
     null_document: Literal["off", "encoded", "learned"] = "encoded"
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or none."""
-    diagnostic_null: bool = True
-    """With null_document off, read without a passage all the same (no gradient), so that utility stays comparable."""
     calibrate_null: bool = False
     """Shift the null document's score, once, to the mean score of the candidates (neither paper nor code)."""
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
@@ -268,10 +257,6 @@ class Pretrain(Section):
     """Whether Embed_input learns; separate from a shared document tower where only one of them does."""
     train_document_tower: bool = True
     """Whether Embed_doc learns; where it does not, the index never ages."""
-    hold_retriever_steps: NonNegative = 0
-    """Train the reader alone for so many steps."""
-    hold_retriever_until_useful: bool = False
-    """Train the reader alone until its mean utility on the probe set is positive."""
     initial_reader: str = "warm_start"
     """`warm_start`, `scratch`, or a folder (Hugging Face BERT, released REALM, or `model/reader` of a run)."""
     initial_retriever: str = "warm_start"
@@ -287,7 +272,7 @@ class Pretrain(Section):
     refresh: Refresh = Refresh()
     reader: Optimiser = Optimiser()
     retriever: Optimiser = Optimiser()
-    watch: Watch = Watch()
+    watch: Annotated[Watch, OBSERVES] = Watch()
 
     @model_validator(mode="after")
     def _consistent(self) -> Pretrain:
@@ -303,27 +288,6 @@ class Pretrain(Section):
             raise ValueError("null_document: learned needs a tower that trains; a frozen retriever learns no vector")
         if self.calibrate_null and self.null_document == "off":
             raise ValueError("calibrate_null: true needs a null document; set null_document to encoded or learned")
-        if self.hold_retriever_until_useful:
-            if not (self.train_reader and trains_retriever):
-                raise ValueError(
-                    "hold_retriever_until_useful needs train_reader and a tower that train; set them to true"
-                )
-            if not self.watch.sentences:
-                raise ValueError("hold_retriever_until_useful asks the probe set; set watch.sentences above 0")
-            if self.null_document == "off" and not self.diagnostic_null:
-                raise ValueError(
-                    "hold_retriever_until_useful needs utility; set diagnostic_null to true, or null_document"
-                )
-        if self.hold_retriever_steps and not self.train_reader:
-            raise ValueError(
-                "hold_retriever_steps trains the reader alone, but train_reader is false; set train_reader to true, or "
-                "hold_retriever_steps to 0"
-            )
-        if trains_retriever and 0 < self.steps <= self.hold_retriever_steps:
-            raise ValueError(
-                f"hold_retriever_steps {self.hold_retriever_steps} leaves the retriever none of {self.steps} steps; "
-                "lower it, or set both towers to false"
-            )
         if self.masking in ("random_token", "random_span"):
             if self.salient_spans > 1:
                 raise ValueError(
@@ -386,13 +350,13 @@ class Finetune(Section):
 class Evaluate(Section):
     """What is measured, and how often during pre-training."""
 
-    interval_steps: Positive = 1000
+    interval_steps: Annotated[Positive, OBSERVES] = 1000
     """Steps of pre-training between two measurements on held-out text."""
     cloze_sentences: Positive = 400
     """Held-out sentences for utility and likelihood."""
     questions: Positive | None = None
     """Questions to measure on; empty: all."""
-    explorer_examples: NonNegative = 12
+    explorer_examples: Annotated[NonNegative, OBSERVES] = 12
     """Worked examples in the report."""
 
 
@@ -401,22 +365,13 @@ class Launch(Section):
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` is a GPU where there is one."""
-    processes: NonNegative = 0
+    processes: Processes = 0
     """Runs side by side; 0: one a core, or one on a GPU."""
-    threads: NonNegative = 0
+    threads: Processes = 0
     """Cores of a run; 0: an equal share. Set 1 on a machine that does other work."""
     builder: Literal["inline", "process"] = "inline"
     """Who embeds the passages of a refresh during pre-training: the trainer itself, or a process beside it, with the
-    same numbers. A process helps where an index may be late (pretrain.refresh.delay_steps or swap)."""
-    builder_silence_seconds: Positive = 1800
-    """A builder process that gives no sign of life for so long is ended and started again; it gives one after each
-    8,192 passages, and before the first of them."""
-    builder_backoff_seconds: Annotated[float, Field(ge=0.0)] = 1.0
-    """Before a builder process that failed (crashed, silent, a full disk) is started again; twice as long after each
-    further failure in a row. Meanwhile training goes on with the old index, and its status says so."""
-    builder_failures: NonNegative = 5
-    """Failures of the builder process in a row, no part of an index finished in between, after which one more stops the
-    run; it resumes when run again."""
+    same numbers. A process helps where an index may be late (pretrain.refresh.delay_steps)."""
     ranks: Positive = 1
     """Processes of one run, each with a share of every batch (data parallel)."""
     micro_batch: NonNegative = 0
@@ -449,7 +404,6 @@ class Params(Section):
     pretrain: Pretrain = Pretrain()
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
-    tagger: TaggerTraining = TaggerTraining()
     launch: Launch = Launch()
 
     @model_validator(mode="after")
@@ -468,20 +422,4 @@ class Params(Section):
             )
         if self.launch.micro_batch > self.pretrain.batch_size:
             raise ValueError("launch.micro_batch is larger than pretrain.batch_size; lower it, or set it to 0")
-        parts = self.pretrain.search.parts
-        if parts and self.model.projection_size % parts:
-            raise ValueError(
-                f"pretrain.search.parts: {parts} parts do not divide the {self.model.projection_size} numbers of "
-                "model.projection_size; choose a divisor, or 0"
-            )
-        refresh, builder = self.pretrain.refresh, self.launch.builder
-        if refresh.swap == "ready" and builder != "process":
-            raise ValueError(
-                "launch.builder: inline is never late; set it to process, or pretrain.refresh.swap to fixed"
-            )
-        if builder == "process" and (refresh.policy == "staggered" or refresh.scope != "all"):
-            raise ValueError(
-                "launch.builder: process builds whole generations; set it to inline for policy: staggered and for "
-                "scope: round_robin or retrieved"
-            )
         return self

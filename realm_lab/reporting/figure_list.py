@@ -13,7 +13,7 @@ from realm_lab.reporting.document import Figure
 from realm_lab.reporting.figures import Panel
 from realm_lab.reporting.results_sections import bm25_values, swap_rows
 from realm_lab.reporting.table import Collection, column, results_table, summarise
-from realm_lab.tracking.bounds import bounds_set
+from realm_lab.tracking.bounds import BOUNDS
 
 COMPARED = {"exact_match": "exact match after fine-tuning", "recall_at_5": "recall@5, zero-shot"}
 
@@ -212,12 +212,11 @@ def _pretrain_params(collection: Collection) -> list[dict[str, Any]]:
 
 
 def _bounds(collection: Collection) -> defaultdict[str, tuple[tuple[float, str], ...]]:
-    """metric -> (height, name) of the bounds that are set alike in all runs; empty for any other metric."""
+    """metric -> (height, name) of the bounds that pre-training watches; empty for any other metric."""
     found: defaultdict[str, tuple[tuple[float, str], ...]] = defaultdict(tuple)
-    watches = [params.get("watch") for params in _pretrain_params(collection)]
-    if watches and isinstance(watches[0], dict) and all(watch == watches[0] for watch in watches):
-        for bound, value in bounds_set(watches[0]):
-            found[bound.metric] += ((value, f"flag {'above' if bound.is_upper else 'below'} {value:g}"),)
+    if _pretrain_params(collection):
+        for bound in BOUNDS:
+            found[bound.metric] += ((bound.limit, f"flag {'above' if bound.is_upper else 'below'} {bound.limit:g}"),)
     return found
 
 

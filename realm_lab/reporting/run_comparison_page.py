@@ -29,7 +29,7 @@ from realm_lab.reporting.overlap_table import overlap_table
 from realm_lab.reporting.run_comparison import Difference, RunComparison, as_json, metric_name, show_value
 from realm_lab.reporting.study_comparison import COSTS
 from realm_lab.reporting.study_figures import CURVES
-from realm_lab.tracking.run_dir import state_of
+from realm_lab.reporting.table import state_of
 
 DIGEST_CHARACTERS = 12
 PLAIN_WIDTH = 160  # columns where there is no terminal

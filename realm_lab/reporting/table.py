@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +19,8 @@ from realm_lab.tracking.run_dir import (
     Status,
     read_run_record,
     stage_of,
-    stage_statuses,
 )
+from realm_lab.tracking.state import run_state
 from realm_lab.tracking.study_record import StudyRecord, read_study_record, study_folder
 
 STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
@@ -266,7 +266,7 @@ def gaps(collection: Collection) -> list[str]:
 
 
 def _read_run(runs_folder: Path, record: RunRecord, label: str, problems: list[str]) -> Run:
-    statuses = stage_statuses(runs_folder, record)
+    statuses = _statuses(runs_folder, record)
     results: dict[str, Any] = {}
     environments: dict[str, dict[str, Any]] = {}
     for stage in record.stages:
@@ -302,3 +302,22 @@ def _design(runs_folder: Path, study: str, problems: list[str]) -> StudyRecord |
 def _relative(error: Exception, runs_folder: Path) -> str:
     """The message with the run folder's own path shortened: reports must read the same on every machine."""
     return str(error).replace(f"{runs_folder}/", "runs/")
+
+
+def _statuses(runs: Path, record: RunRecord) -> dict[str, Status]:
+    """What each stage's status.json says; a lost one has failed."""
+    found = run_state(runs, record).stages
+    return {
+        name: replace(found[name].status, state="FAILED", error=found[name].error)
+        if found[name].state == "LOST"
+        else found[name].status
+        for name in record.stages
+    }
+
+
+def state_of(statuses: Mapping[str, Status]) -> str:
+    """COMPLETE if every stage is; else FAILED, RUNNING, PREEMPTED or PENDING."""
+    present = {status.state for status in statuses.values()}
+    if present == {"COMPLETE"}:
+        return "COMPLETE"
+    return next((state for state in ("FAILED", "RUNNING", "PREEMPTED") if state in present), "PENDING")

@@ -1,10 +1,8 @@
-"""The MIPS index: every passage's embedding, bound to the corpus and the weights that made it."""
+"""Embedding passages with the document tower: all of a corpus, or some rows."""
 
 # Shapes: N passages, U chosen passages, D embedding size
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +11,6 @@ from torch import Tensor
 from realm_lab.core.process import Ranks, autocast, ranks, shared_casts, sum_over_ranks_
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join, length_groups
 
@@ -21,12 +18,10 @@ EMBED_CHUNK_ROWS = 8192
 ALL = Ranks(0, 1)  # no ranks to share with
 
 
-class IndexGeneration(NamedTuple):
-    """One build of the index. `step` is the number of training steps behind its weights."""
+class Embedded:
+    """Counts the passages of whole corpora that this process has embedded; tests look at it."""
 
-    embeddings_ND: Tensor  # float32
-    corpus_digest: str
-    step: int
+    passages = 0
 
 
 @torch.no_grad()
@@ -38,10 +33,12 @@ def embed_passages(
     passage_length: int,
     token_budget: int,
     precision: str,
+    shared: bool = True,
 ) -> Tensor:
     """Embed_doc of chosen passages with the document tower, without dropout, in groups of similar length, [U, D].
 
-    The ranks share the groups out between them; the vectors have the same bits on each, and however many there are.
+    Where it is `shared`, the ranks share the groups out between them; the vectors have the same bits on each, and
+    however many there are. Else this process embeds all, whatever the others do.
     """
     device = next(embedder.parameters()).device
     training = embedder.training
@@ -50,11 +47,12 @@ def embed_passages(
     for start in range(0, len(rows_U), EMBED_CHUNK_ROWS):
         chunk = slice(start, start + EMBED_CHUNK_ROWS)
         with shared_casts(device):
-            part_UD = embed_rows(
-                embedder, passages, rows_U[chunk], special, passage_length, token_budget, precision, ranks()
-            )
-        sum_over_ranks_([part_UD])  # zeros but for each rank's own: nothing is rounded
+            settings = (special, passage_length, token_budget, precision)
+            part_UD = embed_rows(embedder, passages, rows_U[chunk], *settings, ranks() if shared else ALL)
+        if shared:
+            sum_over_ranks_([part_UD])  # zeros but for each rank's own: nothing is rounded
         vectors_UD[chunk] = part_UD
+        Embedded.passages += len(part_UD)
     embedder.train(training)
     return vectors_UD
 
@@ -90,12 +88,3 @@ def embed_rows(
         return vectors_ND
     order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(device)
     return torch.cat(parts)[order]
-
-
-def check_index(index: IndexGeneration, corpus_digest: str, passages: int) -> None:
-    """Refuse an index of another corpus."""
-    if index.corpus_digest != corpus_digest or len(index.embeddings_ND) != passages:
-        raise UserError(
-            f"the index holds {len(index.embeddings_ND)} passages of corpus {index.corpus_digest[:12]}, the corpus is "
-            f"{corpus_digest[:12]} with {passages}; build the index again"
-        )

@@ -1,175 +1,137 @@
-"""Refresh policies as data: at which step an index is asked for, which one is searched, what is embedded when.
+"""Refresh policies: at which step the index is embedded anew (section 4.5), each one small class.
 
-Everything here is a pure decision over small numbers; nothing is embedded, and no clock is read. "At step s" means:
-after s finished optimiser steps, before the next. A generation bears the number of the step whose weights made it.
+A policy decides from plain numbers; nothing is embedded here and no clock is read. "At step s" means: after s finished
+optimiser steps, before the next. A policy is registered under a name, or it is a user's own and
+`pretrain.refresh.policy` says where: `package.module:Class`,
+    class Doubling:
+        def __init__(self, settings: Refresh): ...
+        def wants_refresh(self, now: Progress) -> bool:
+            return now.step.bit_count() == 1
+How late a refresh comes into use (`delay_steps`) is the same for every policy: training/index.py.
 """
-
-# Shapes: N passages, B queries, K candidates, U chosen passages
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-import numpy as np
-import torch
-from torch import Tensor
-
+from realm_lab.core.extensions import own_code
+from realm_lab.errors import UserError
 from realm_lab.params.sections import Refresh
 
+PARAMETER = "pretrain.refresh.policy"
 
-class RefreshPlan:
-    """Which generations are asked for, and which one is searched. It begins with generation 0."""
+
+class Progress(NamedTuple):
+    """What a policy may know at a step, the first being 1: at step 0 there is always a fresh index."""
+
+    step: int
+    under_way: int  # refreshes that were asked for and are not searched yet
+    training_flops: float  # floating-point operations so far, without refreshing
+    refresh_flops: float  # of refreshing and of checking for drift
+    overlap: Callable[[], float]  # measures which share of the fresh top k the index still finds; costs a few passages
+
+
+class RefreshPolicy(Protocol):
+    """Decides when to refresh. Its decision must be a pure function of `now`, so that a resumed run decides alike."""
+
+    def wants_refresh(self, now: Progress) -> bool:
+        """Whether to embed the corpus with the weights of this step."""
+
+
+RefreshPolicyClass = Callable[[Refresh], RefreshPolicy]
+REFRESH_POLICIES: dict[str, RefreshPolicyClass] = {}
+
+
+def register_refresh(name: str) -> Callable[[RefreshPolicyClass], RefreshPolicyClass]:
+    """Make a policy selectable as `pretrain.refresh.policy: NAME`."""
+
+    def add(policy: RefreshPolicyClass) -> RefreshPolicyClass:
+        assert name not in REFRESH_POLICIES, f"refresh policy '{name}' is registered twice"
+        REFRESH_POLICIES[name] = policy
+        return policy
+
+    return add
+
+
+def refresh_policy(settings: Refresh) -> RefreshPolicy:
+    """The policy that the parameters name.
+
+    Raises:
+        UserError: there is none of that name, or a user's own cannot be made.
+    """
+    name = settings.policy
+    if ":" in name:
+        policy = own_code(PARAMETER, name)(settings)
+        if not callable(getattr(policy, "wants_refresh", None)):
+            raise UserError(f"parameter '{PARAMETER}': '{name}' has no method wants_refresh; see retrieval/refresh.py")
+        found: RefreshPolicy = policy
+        return found
+    if name not in REFRESH_POLICIES:
+        known = ", ".join(sorted(REFRESH_POLICIES))
+        raise UserError(f"parameter '{PARAMETER}': no policy '{name}'; choose {known} or package.module:Class")
+    return REFRESH_POLICIES[name](settings)
+
+
+@register_refresh("never")
+class Never:
+    """The index of the first step is kept."""
 
     def __init__(self, settings: Refresh):
-        self._settings = settings
-        self.searched = 0
-        self.pending: list[int] = []  # asked for and not searched yet, ascending
-        self.refreshes = 0  # generations that came into use after the first
+        pass
 
-    def checks_drift(self, step: int) -> bool:
-        """Whether the overlap of the stale and the fresh index is asked for at `step`."""
-        settings = self._settings
-        return settings.policy == "drift" and step > 0 and step % settings.drift_interval_steps == 0 and self._is_free
-
-    def asks(self, step: int, overlap: float | None = None) -> bool:
-        """Whether a generation of the weights of `step` is wanted; `overlap` is what a drift check found."""
-        settings = self._settings
-        if step == 0 or settings.policy == "never" or not self._is_free:
-            return False
-        if settings.policy == "interval":
-            return step % settings.interval_steps == 0
-        if settings.policy == "schedule":
-            start, interval = next(pair for pair in reversed(settings.schedule) if pair[0] <= step)
-            return bool(interval) and (step - start) % interval == 0
-        if settings.policy == "drift":
-            return overlap is not None and overlap < settings.drift_overlap
-        return True  # staggered: as soon as the last round has ended
-
-    @property
-    def _is_free(self) -> bool:
-        """Where one generation follows the other, whether none is under way."""
-        settings = self._settings
-        one_by_one = settings.policy in ("drift", "staggered") or settings.swap == "ready"
-        return not (one_by_one and self.pending)
-
-    def ask(self, step: int) -> None:
-        """A generation of `step` is under way from now on."""
-        assert not self.pending or self.pending[-1] < step
-        self.pending.append(step)
-
-    def due(self, step: int, is_built: Callable[[int], bool] | None = None) -> int | None:
-        """The generation to be searched from `step` on, None: as before.
-
-        `is_built` says of a generation whether it is there already; only swap: ready and staggered rounds ask.
-        """
-        settings = self._settings
-        if settings.swap == "ready" or settings.policy == "staggered":
-            assert is_built is not None
-            there = [generation for generation in self.pending if is_built(generation)]
-        else:
-            there = [generation for generation in self.pending if generation + settings.delay_steps <= step]
-        known = [self.searched, *there]
-        wanted = known[max(0, len(known) - 1 - settings.hold_generations)]
-        return wanted if wanted != self.searched else None
-
-    def swap(self, generation: int) -> None:
-        """`generation` is searched from now on; what is older is forgotten."""
-        self.searched = generation
-        self.pending = [other for other in self.pending if other > generation]
-        self.refreshes += 1
-
-    def state(self) -> dict[str, Tensor]:
-        """For a checkpoint."""
-        return {"refresh.plan": torch.tensor([self.searched, self.refreshes, *self.pending])}
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
-        self.searched, self.refreshes, *self.pending = tensors["refresh.plan"].tolist()
+    def wants_refresh(self, now: Progress) -> bool:
+        """No."""
+        return False
 
 
-class PartialRefresh:
-    """Which share of the passages a refresh embeds, and how old each passage's vector is."""
+@register_refresh("interval")
+class Interval:
+    """Every `interval_steps` (Guu, section 4.5: about 500)."""
 
-    def __init__(self, settings: Refresh, passages: int):
-        self._by_retrieval = settings.scope == "retrieved"
-        self._count = math.ceil(settings.scope_fraction * passages)
-        self._cursor = 0
-        self.steps_N = np.zeros(passages, np.int32)  # the step of the weights behind each vector
-        self._retrieved_N = np.zeros(passages, np.int64)  # since it was last embedded
+    def __init__(self, settings: Refresh):
+        self._interval = settings.interval_steps
 
-    def choose(self) -> np.ndarray:
-        """The passages of the next refresh, ascending: in turn, or those most often retrieved since they were last
-        embedded; of equally often retrieved ones the oldest, then the lowest row."""
-        if self._by_retrieval:
-            rows = np.arange(len(self.steps_N))
-            return np.sort(np.lexsort((rows, self.steps_N, -self._retrieved_N))[: self._count])
-        return np.sort((self._cursor + np.arange(self._count)) % len(self.steps_N))
-
-    def embedded(self, rows_U: np.ndarray, step: int) -> None:
-        """The chosen passages were embedded with the weights of `step`."""
-        self.steps_N[rows_U] = step
-        self._retrieved_N[rows_U] = 0
-        self._cursor = (self._cursor + self._count) % len(self.steps_N)
-
-    def note(self, candidates_BK: np.ndarray) -> None:
-        """These were retrieved in a step; negative rows are no passages."""
-        np.add.at(self._retrieved_N, candidates_BK[candidates_BK >= 0], 1)
-
-    def state(self) -> dict[str, Tensor]:
-        """For a checkpoint."""
-        return {
-            "index.steps_N": torch.from_numpy(self.steps_N.copy()),
-            "refresh.retrieved_N": torch.from_numpy(self._retrieved_N.copy()),
-            "refresh.cursor": torch.tensor(self._cursor),
-        }
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
-        self.steps_N[:] = tensors["index.steps_N"].cpu().numpy()
-        self._retrieved_N[:] = tensors["refresh.retrieved_N"].cpu().numpy()
-        self._cursor = int(tensors["refresh.cursor"])
+    def wants_refresh(self, now: Progress) -> bool:
+        """At each multiple of the interval."""
+        return now.step % self._interval == 0
 
 
-class StaggeredRound:
-    """How far the staggered embedding of a generation has come, and what it may still spend."""
+@register_refresh("schedule")
+class Schedule:
+    """Intervals that change: pairs [from_step, interval_steps], each valid until the next."""
 
-    def __init__(self, settings: Refresh, cost_N: np.ndarray):
-        self._fraction = settings.budget_fraction
-        self._spent_N = np.cumsum(cost_N, dtype=np.float64)  # of all passages up to each, floating-point operations
-        self._credit = 0.0
-        self.done = 0  # passages embedded in this round, in the order of their rows
+    def __init__(self, settings: Refresh):
+        self._pairs = settings.schedule
+        if not self._pairs:
+            raise UserError(f"parameter '{PARAMETER}': schedule needs pretrain.refresh.schedule, as [[0, 100]]")
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all passages are embedded."""
-        return self.done == len(self._spent_N)
+    def wants_refresh(self, now: Progress) -> bool:
+        """At each from_step, then in its interval; the interval 0 asks for none."""
+        start, interval = next(pair for pair in reversed(self._pairs) if pair[0] <= now.step)
+        return bool(interval) and (now.step - start) % interval == 0
 
-    def begin(self) -> None:
-        """A new round; what is left of the credit stays."""
-        self.done = 0
 
-    def earn(self, step_operations: float) -> None:
-        """The floating-point operations of a step of training allow a share of them for embedding."""
-        self._credit += self._fraction * step_operations
+@register_refresh("drift")
+class Drift:
+    """When a check, every `interval_steps`, finds that the index has drifted: an overlap below `drift_overlap`."""
 
-    def spend(self) -> np.ndarray:
-        """The next passages, as many as the credit pays for."""
-        before = float(self._spent_N[self.done - 1]) if self.done else 0.0
-        end = int(np.searchsorted(self._spent_N, before + self._credit, side="right"))
-        rows_U = np.arange(self.done, end)
-        if len(rows_U):
-            self._credit -= float(self._spent_N[end - 1]) - before
-            self.done = end
-        return rows_U
+    def __init__(self, settings: Refresh):
+        self._interval, self._least = settings.interval_steps, settings.drift_overlap
 
-    def state(self) -> dict[str, Tensor]:
-        """For a checkpoint."""
-        return {
-            "refresh.credit": torch.tensor(self._credit, dtype=torch.float64),
-            "refresh.done": torch.tensor(self.done),
-        }
+    def wants_refresh(self, now: Progress) -> bool:
+        """One refresh follows the other: nothing is checked while one is under way."""
+        return now.step % self._interval == 0 and not now.under_way and now.overlap() < self._least
 
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
-        self._credit, self.done = float(tensors["refresh.credit"]), int(tensors["refresh.done"])
+
+@register_refresh("budget")
+class Budget:
+    """Whenever the share of all floating-point operations spent on refreshing has fallen below `budget_fraction`."""
+
+    def __init__(self, settings: Refresh):
+        self._most = settings.budget_fraction
+
+    def wants_refresh(self, now: Progress) -> bool:
+        """One refresh follows the other."""
+        total = now.training_flops + now.refresh_flops
+        return not now.under_way and now.refresh_flops < self._most * total

@@ -1,11 +1,12 @@
-"""Candidates of a query: top passages, the null document, never the trivial candidate (section 3.4)."""
+"""The retriever: an embedder, a corpus and an index of it. Searching, and the score f(x, z) with current weights."""
 
-# Shapes: B queries, K candidates, L candidates before the ranking, U distinct documents, N passages, D embedding size
+# Shapes: B queries, K candidates, U distinct documents, N passages, D embedding size
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,154 +18,137 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join
 from realm_lab.models.realm import retrieval_score
-from realm_lab.retrieval.backends import measured_faiss
+from realm_lab.params.parameters import Params
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.faiss_backends import FaissSearch, FaissSettings
-from realm_lab.retrieval.index import IndexGeneration, check_index, embed_passages, embed_rows
-from realm_lab.retrieval.search import Exclusion, SearchBackend
+from realm_lab.retrieval.faiss_backends import FaissSearch, FaissSettings, measured_faiss
+from realm_lab.retrieval.index import embed_passages, embed_rows
+from realm_lab.retrieval.search import Exclusion, IndexGeneration, Matrix, SearchBackend, check_index
 
 NULL = -1  # row of the null document
 ABSENT = -2  # row of a place that too small a corpus left empty
+NO_SCORE = -1.0e4  # f(x, z) of what is not a candidate: exp underflows to 0, and nothing turns into NaN
+
+
+class Inputs(NamedTuple):
+    """How texts go through the embedder."""
+
+    special: SpecialIds
+    query_length: int  # wordpieces, specials included
+    passage_length: int
+    token_budget: int  # padded wordpieces at once
+    precision: str
+
+    @classmethod
+    def of(cls, params: Params, special: SpecialIds) -> Inputs:
+        """What the parameters say."""
+        corpus, budget = params.corpus, params.launch.token_budget
+        return cls(special, corpus.sentence_length, corpus.passage_length, budget, params.model.precision)
 
 
 class Retriever:
-    """Finds candidates in an index that may be stale, and scores them with the current weights (section 3.3)."""
+    """Finds passages in an index that may be stale, and scores them with the current weights (section 3.3).
+
+    With `stale_queries` (pretrain.search_query: stale) the index keeps the weights that made it, and queries are
+    searched with their query tower. `backend` and its `settings` say how the index is searched (backends.py).
+    """
 
     def __init__(
         self,
         embedder: Embedder,
         passages: Passages,
-        special: SpecialIds,
-        *,
+        inputs: Inputs,
         corpus_digest: str,
-        query_length: int,
-        passage_length: int,
-        token_budget: int,
-        precision: str,
-        search_query: str = "fresh",
+        *,
+        stale_queries: bool = False,
         backend: str = "exact",
         settings: FaissSettings | None = None,
     ):
-        """`backend` and its `settings`: how the index is searched, see backends.py."""
-        self.embedder, self.passages, self._special = embedder, passages, special
-        self.corpus_digest, self._query_length, self._passage_length = corpus_digest, query_length, passage_length
-        self._token_budget, self._precision, self._search_query = token_budget, precision, search_query
-        self._backend, self._settings = backend, settings
+        self.embedder, self.passages, self.inputs, self.corpus_digest = embedder, passages, inputs, corpus_digest
+        self.stale_queries, self._backend, self._settings = stale_queries, backend, settings
         self.device = next(embedder.parameters()).device
-        self._articles_N = torch.from_numpy(np.ascontiguousarray(passages.articles)).to(self.device, torch.int64)
+        self.articles_N = torch.from_numpy(np.ascontiguousarray(passages.articles)).to(self.device, torch.int64)
         self.index: IndexGeneration | None = None
-        self.backend: SearchBackend | None = None  # finds passages in it
-        self.exact: ExactSearch | None = None  # finds the best passages in it; the same where the backend is exact
-        self.snapshot: Embedder | None = None  # the weights behind the index; embeds queries when search is stale
+        self.snapshot: Embedder | None = None  # the weights behind the index, where queries are stale
         self.null_offset = 0.0  # added to the null document's score (calibration)
+        self._search: SearchBackend | None = None
+        self._exact: ExactSearch | None = None  # the same where the backend is exact
 
-    @property
-    def searches_stale(self) -> bool:
-        """Whether queries are searched with the query tower behind the index, so that `adopt` wants its snapshot."""
-        return self._search_query == "stale"
+    def searching_exactly(self) -> Retriever:
+        """A copy that searches exactly and with current queries; its index is to be built."""
+        other = copy.copy(self)
+        other.stale_queries, other._backend = False, "exact"
+        other.index, other.snapshot, other._search, other._exact = None, None, None, None
+        return other
+
+    # The index
 
     def refresh(self, step: int) -> None:
         """Build the index from the current weights."""
         index = self.generation(self.embed_passages(), step)
-        self.adopt(index, copy.deepcopy(self.embedder) if self.searches_stale else None)
+        self.adopt(index, copy.deepcopy(self.embedder) if self.stale_queries else None)
 
-    def generation(self, embeddings_ND: Tensor, step: int) -> IndexGeneration:
+    def generation(self, embeddings_ND: Matrix, step: int) -> IndexGeneration:
         """Embeddings of this corpus as an index."""
         return IndexGeneration(embeddings_ND, self.corpus_digest, step)
 
-    def embed_passages(self, rows_U: np.ndarray | None = None, embedder: Embedder | None = None) -> Tensor:
-        """Embed_doc of chosen passages (all of them) without dropout and gradient, [U, D]; the ranks share the work."""
-        rows = np.arange(len(self.passages)) if rows_U is None else rows_U
-        settings = (self._special, self._passage_length, self._token_budget, self._precision)
-        return embed_passages(embedder or self.embedder, self.passages, rows, *settings)
-
-    def adopt(self, index: IndexGeneration, snapshot: Embedder | None) -> None:
+    def adopt(self, index: IndexGeneration, snapshot: Embedder | None = None) -> None:
         """Use an index that was built elsewhere; one of another corpus is refused."""
         check_index(index, self.corpus_digest, len(self.passages))
         if self.index is None or index.embeddings_ND is not self.index.embeddings_ND:
-            self._build_search(index.embeddings_ND)
+            if self._backend == "exact":
+                self._search = self._exact = ExactSearch(index.embeddings_ND)
+            else:
+                self._exact = ExactSearch(index.embeddings_ND, half=False)  # it only measures: no second copy
+                self._search = measured_faiss(self._backend, index.embeddings_ND, self._settings, exact=self._exact)
         self.index = index
         self.snapshot = snapshot.requires_grad_(False).eval() if snapshot is not None else None
-
-    def _build_search(self, embeddings_ND: Tensor) -> None:
-        if self._backend == "exact":
-            self.backend = self.exact = ExactSearch(embeddings_ND)
-        else:
-            self.exact = ExactSearch(embeddings_ND, half=False)  # it only measures: not worth a second copy
-            self.backend = measured_faiss(self._backend, embeddings_ND, self._settings, exact=self.exact)
 
     @property
     def search_recall_at_8(self) -> float | None:
         """What an approximate backend finds of the exact top 8, measured when it was built; None: it is exact."""
-        return self.backend.recall_at_8 if isinstance(self.backend, FaissSearch) else None
+        return self._search.recall_at_8 if isinstance(self._search, FaissSearch) else None
 
-    def searching_exactly(self) -> Retriever:
-        """A copy that searches exactly; its index is to be built."""
-        other = copy.copy(self)
-        other._backend, other.index, other.backend, other.exact, other.snapshot = "exact", None, None, None, None
-        return other
+    # Embedding
 
     def embed_queries(self, queries: Sequence[np.ndarray], embedder: Embedder | None = None) -> Tensor:
         """Embed_input of wordpiece sequences, [B, D]."""
-        with autocast(self.device, self._precision):
-            batch = join(queries, None, self._special, self._query_length).to(self.device)
+        with autocast(self.device, self.inputs.precision):
+            batch = join(queries, None, self.inputs.special, self.inputs.query_length).to(self.device)
             return (embedder or self.embedder).embed_queries(batch)
 
-    def search_queries(self, queries: Sequence[np.ndarray]) -> Tensor:
-        """Query vectors for the search: of the index's own snapshot if stale, else of the current weights."""
-        with torch.no_grad():
-            return self.embed_queries(queries, self.snapshot)
+    @torch.no_grad()
+    def search_queries(self, queries: Sequence[np.ndarray], current_BD: Tensor | None = None) -> Tensor:
+        """Query vectors to search with, [B, D]: by the index's own query tower where queries are stale, else by the
+        current one (`current_BD`, where they are known)."""
+        if self.snapshot is None and current_BD is not None:
+            return current_BD.detach()
+        return self.embed_queries(queries, self.snapshot)
 
-    def find(
-        self,
-        query_BD: Tensor,
-        count: int,
-        *,
-        null: bool,
-        trivial: np.ndarray | None = None,
-        by_article: bool = False,
-        exactly: bool = False,
-    ) -> np.ndarray:
-        """Rows of `count` candidates each, int64 [B, K]: the null document first if wanted, then passages, best first.
+    def embed_passages(self, rows_U: np.ndarray | None = None, embedder: Embedder | None = None) -> Tensor:
+        """Embed_doc of chosen passages (all of them) without dropout and gradient, [U, D]; the ranks share the work."""
+        rows = np.arange(len(self.passages)) if rows_U is None else rows_U
+        special, _, length, budget, precision = self.inputs
+        return embed_passages(embedder or self.embedder, self.passages, rows, special, length, budget, precision)
 
-        `trivial` holds each query's own passage (or -1), which, or whose whole article, is never returned; places
-        that a small corpus leaves empty are ABSENT. `exactly`: whatever the backend.
+    # Searching
+
+    def find(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None, exactly: bool = False) -> np.ndarray:
+        """Rows of the `count` passages of largest inner product in the index, best first, int64 [B, count].
+
+        What `exclude` forbids is never returned; places that a small corpus leaves empty are ABSENT. `exactly`:
+        whatever the backend.
         """
-        backend = self.exact if exactly else self.backend
-        assert backend is not None, "search before the index was built"
-        exclude = None
-        if trivial is not None:
-            own_B = torch.from_numpy(np.asarray(trivial, np.int64)).to(self.device)
-            if by_article:
-                own_B = torch.where(own_B >= 0, self._articles_N[own_B.clamp(min=0)], own_B)
-            exclude = Exclusion(own_B, self._articles_N if by_article else None)
-        found = backend.search(query_BD, count - int(null), exclude).rows_BK.cpu().numpy()
+        search = self._exact if exactly else self._search
+        assert search is not None, "search before the index was built"
+        found_BK = search.search(query_BD, count, exclude).rows_BK.cpu().numpy()
         rows_BK = np.full((len(query_BD), count), ABSENT, np.int64)
-        rows_BK[:, int(null) : int(null) + found.shape[1]] = np.where(found < 0, ABSENT, found)
-        if null:
-            rows_BK[:, 0] = NULL
+        rows_BK[:, : found_BK.shape[1]] = np.where(found_BK < 0, ABSENT, found_BK)
         return rows_BK
 
-    @torch.no_grad()
-    def rerank(self, query_BD: Tensor, rows_BL: np.ndarray, count: int) -> np.ndarray:
-        """The best `count` of the candidates that `find` returned, by the current weights without dropout.
-
-        int64 [B, count]: the null document stays first and takes one place, then passages, best first, of equal
-        scores the lower row; ABSENT is last.
-        """
-        assert count <= rows_BL.shape[1], "fewer candidates than are to be kept"
-        null = int((rows_BL[:, :1] == NULL).any())
-        training = self.embedder.training
-        self.embedder.eval()
-        score_BL = self.score(query_BD, rows_BL[:, null:]).double().cpu().numpy()
-        self.embedder.train(training)
-        score_BL[rows_BL[:, null:] == ABSENT] = -np.inf
-        order_BL = np.lexsort((rows_BL[:, null:], -score_BL), axis=1) + null
-        kept_BK = np.concatenate([np.zeros((len(rows_BL), null), np.int64), order_BL], axis=1)[:, :count]
-        return np.take_along_axis(rows_BL, kept_BK, axis=1)
+    # Scores
 
     def score(self, query_BD: Tensor, rows_BK: np.ndarray) -> Tensor:
-        """f(x, z) with the current weights, differentiable in both towers, float32 [B, K]; ABSENT scores -1e4.
+        """f(x, z) with the current weights, differentiable in both towers, float32 [B, K]; ABSENT scores NO_SCORE.
 
         Each distinct document of the batch is embedded once.
         """
@@ -173,7 +157,7 @@ class Retriever:
         score_BK = retrieval_score(query_BD, self._documents(distinct)[where_BK])
         rows = torch.from_numpy(rows_BK).to(self.device)
         score_BK = score_BK + self.null_offset * (rows == NULL)
-        return score_BK.masked_fill(rows == ABSENT, -1.0e4)
+        return score_BK.masked_fill(rows == ABSENT, NO_SCORE)
 
     def _documents(self, rows_U: np.ndarray) -> Tensor:
         """Embed_doc of distinct rows, ascending, [U, D]; a learned null document is its vector, not encoded."""
@@ -182,30 +166,14 @@ class Retriever:
         vectors = [null_D[None].float()] if null_D is not None and learned else []
         encoded = rows_U[int(learned) :]
         if len(encoded):
-            settings = (self._special, self._passage_length, self._token_budget, self._precision)
-            vectors.append(embed_rows(self.embedder, self.passages, encoded, *settings))
+            special, _, length, budget, precision = self.inputs
+            vectors.append(embed_rows(self.embedder, self.passages, encoded, special, length, budget, precision))
         return torch.cat(vectors)
 
     def indexed_score(self, query_BD: Tensor, rows_BK: np.ndarray) -> Tensor:
         """f(x, z) with the index's frozen document vectors, [B, K] (fine-tuning, section 3.3)."""
         assert self.index is not None, "score before the index was built"
         rows = torch.from_numpy(rows_BK).to(self.device)
-        score_BK = retrieval_score(query_BD, self.index.embeddings_ND[rows.clamp(min=0)])
         assert not (rows == NULL).any(), "the null document is not in the index"
-        return score_BK.masked_fill(rows == ABSENT, -1.0e4)
-
-    @torch.no_grad()
-    def calibrate_null(
-        self, queries: Sequence[np.ndarray], count: int, trivial: np.ndarray | None, by_article: bool = False
-    ) -> float:
-        """Shift the null document's score to the mean top-k score; returns the shift."""
-        training = self.embedder.training
-        self.embedder.eval()
-        self.null_offset = 0.0
-        query_BD = self.search_queries(queries)
-        rows_BK = self.find(query_BD, count, null=True, trivial=trivial, by_article=by_article)
-        score_BK = self.score(self.embed_queries(queries), rows_BK)
-        self.embedder.train(training)
-        real_BK = torch.from_numpy(rows_BK >= 0).to(score_BK.device)
-        self.null_offset = float((score_BK[real_BK].mean() - score_BK[:, 0].mean()).item())
-        return self.null_offset
+        score_BK = retrieval_score(query_BD, self.index.embeddings_ND[rows.clamp(min=0)])
+        return score_BK.masked_fill(rows == ABSENT, NO_SCORE)

@@ -5,7 +5,7 @@ float32 once. It depends on nothing but the two vectors: not on the batch, the c
 device, which a float32 matrix product does. Results are ordered by this score; of equal scores the lower row is first.
 """
 
-# Shapes: N passages, B queries, K results, M pairs of a query and a row, P forbidden pairs, D embedding size
+# Shapes: N passages, n of them, B queries, K results, M pairs of a query and a row, P forbidden pairs, D embedding size
 
 from __future__ import annotations
 
@@ -15,11 +15,32 @@ import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
-from realm_lab.retrieval.shards import ShardedRows
+from realm_lab.retrieval.embeddings import Embeddings
 
 ABSENT = torch.iinfo(torch.int64).max  # stands after every row of equal score
+LARGEST_SCORE = 1e38
+# Bounds of errors. Of float32 sums per term, relative to |q| |d|, with room to spare also where a matrix unit chops
+# (2^-23); and absolute, per product: numbers below float32's normal range may be flushed to zero.
+SUM_ERROR, UNDERFLOW = 2.0**-22, 2.0**-125
 PIECE_VALUES = 1 << 21  # float64 products held at once: 16 MiB
-Matrix = Tensor | ShardedRows  # embeddings
+Matrix = Tensor | Embeddings  # [N, D], in memory or on the disk
+
+
+class IndexGeneration(NamedTuple):
+    """The MIPS index: every passage's embedding. `step` is the number of training steps behind the weights."""
+
+    embeddings_ND: Matrix
+    corpus_digest: str
+    step: int
+
+
+def check_index(index: IndexGeneration, corpus_digest: str, passages: int) -> None:
+    """Refuse an index of another corpus."""
+    if index.corpus_digest != corpus_digest or len(index.embeddings_ND) != passages:
+        raise UserError(
+            f"the index holds {len(index.embeddings_ND)} passages of corpus {index.corpus_digest[:12]}, the corpus is "
+            f"{corpus_digest[:12]} with {passages}; build the index again"
+        )
 
 
 class SearchResult(NamedTuple):
@@ -34,6 +55,15 @@ class Exclusion(NamedTuple):
 
     forbidden_B: Tensor  # int64 passage rows or article numbers; -1 forbids nothing
     group_N: Tensor | None  # article number of each passage; None: rows are compared
+
+
+class Approximate(NamedTuple):
+    """Scores of a chunk of rows that may be wrong: |score + shift - true score| <= error + relative |score|."""
+
+    score_nB: Tensor
+    shift_B: Tensor  # float64
+    error_B: Tensor  # float64
+    relative: float
 
 
 class SearchBackend(Protocol):
@@ -53,6 +83,20 @@ def checked_queries(query_BD: Tensor, size: int, count: int) -> Tensor:
     if count < 0:
         raise UserError(f"{count} passages were asked for; ask for 0 or more")
     return query_BD.detach()
+
+
+def check_numbers(start: int, largest: float, largest_query: float, size: int) -> None:
+    """Refuse rows from `start` on, with numbers up to `largest`, that are not finite, or whose scores would not be."""
+    if not largest < torch.inf:
+        raise UserError(
+            f"the index holds numbers that are not finite, in passages {start} and following: the training had "
+            "diverged when it was built; lower the learning rates and build it again"
+        )
+    if largest * largest_query * size > LARGEST_SCORE:
+        raise UserError(
+            f"numbers up to {largest:.3g} in the index and {largest_query:.3g} in the queries: their products do "
+            "not fit float32; the training has diverged, lower the learning rates"
+        )
 
 
 def true_scores(query_BD: Tensor, embeddings_ND: Matrix, query_M: Tensor, row_M: Tensor) -> Tensor:

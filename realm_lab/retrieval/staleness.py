@@ -1,9 +1,9 @@
-"""What staleness is: the age of the index, what of the fresh top k it still finds, and how p(z|x) moves.
+"""What staleness does: how much of the fresh top k a stale index still finds, and how far p(z|x) moves.
 
 Rows are passages; negative rows are no passages and count nowhere.
 """
 
-# Shapes: B queries, K candidates, N passages
+# Shapes: B queries, K candidates
 
 from __future__ import annotations
 
@@ -12,13 +12,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-
-
-class Age(NamedTuple):
-    """Of the vectors of an index, in steps or seconds."""
-
-    mean: float
-    highest: float
 
 
 class Drift(NamedTuple):
@@ -35,12 +28,6 @@ class Drift(NamedTuple):
     divergence: float
 
 
-def age(made_at: float | np.ndarray, now: float) -> Age:
-    """The age of vectors made at `made_at` (one for all, or [N])."""
-    made = np.asarray(made_at, np.float64)
-    return Age(float(now - made.mean()), float(now - made.min()))
-
-
 def overlap_at_k(stale_BK: np.ndarray, fresh_BK: np.ndarray) -> float:
     """|stale and fresh| / |fresh|, mean over the queries; both may have other K."""
     found_BK = (fresh_BK[:, :, None] == stale_BK[:, None, :]).any(2) & (fresh_BK >= 0)
@@ -49,7 +36,7 @@ def overlap_at_k(stale_BK: np.ndarray, fresh_BK: np.ndarray) -> float:
 
 
 def total_variation(rows_a_BK: np.ndarray, p_a_BK: Tensor, rows_b_BK: np.ndarray, p_b_BK: Tensor) -> float:
-    """Half the sum over passages of |a(z) - b(z)|, mean over the queries; a row stands once in a distribution."""
+    """Half the sum over passages of |a(z) - b(z)|, mean over the queries; each row is once in a distribution."""
     a_BK, b_BK = p_a_BK.double().cpu(), p_b_BK.double().cpu()
     same_BKK = torch.from_numpy((rows_a_BK[:, :, None] == rows_b_BK[:, None, :]) & (rows_a_BK >= 0)[:, :, None])
     shared_B = (torch.minimum(a_BK[:, :, None], b_BK[:, None, :]) * same_BKK).sum((1, 2))

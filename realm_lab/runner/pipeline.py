@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from realm_lab.core.files import atomic_directory, read_json
+from realm_lab.core.files import atomic_directory, is_ours, read_json, remove_directory
 from realm_lab.core.launched import launched
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
@@ -155,5 +155,5 @@ def _export(stage: str, plan: StudyPlan, root: Path) -> None:
 def _remove_others(target: Path, wanted: set[str] | dict[str, str]) -> None:
     """Delete what we exported for other parameters."""
     for other in target.glob("*"):
-        if other.name not in wanted and (other / "manifest.json").exists():
-            shutil.rmtree(other)
+        if other.name not in wanted and is_ours(other):
+            remove_directory(other)

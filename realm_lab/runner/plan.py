@@ -14,12 +14,12 @@ from realm_lab.errors import UserError
 from realm_lab.masking import masking_scheme
 from realm_lab.params.load import Source, explain, flatten, lay_over, parameter_names, read_source, show
 from realm_lab.params.parameters import Params
+from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.cells import Cell, cells_of
 from realm_lab.runner.study import Study, load_study, nearest
 from realm_lab.runner.tuning import Grid, check_tune, grid_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of
-from realm_lab.tracking.run_dir import KEY_LENGTH
 from realm_lab.tracking.study_record import (
     StudyCell,
     StudyRecord,
@@ -48,7 +48,7 @@ class PlannedRun:
     @property
     def name(self) -> str:
         """Its folder under runs/."""
-        return f"{self.plan.system}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
+        return self.plan.run_name
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def plan_study(
 
 def default_plan(params: Params) -> StudyPlan:
     """The default pipeline as a study: REALM beside its own warm start."""
-    masking_scheme(params.pretrain.masking)  # an unknown name is refused before any work
+    _check_extensions(params)
     cells = tuple(Cell(name, system_of(name).title, name, {}, {}) for name in DEFAULT_SYSTEMS)
     runs = [
         PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed))
@@ -235,12 +235,13 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     try:
         params = Params(**lay_over(source.values, cell.overrides))
     except ValidationError as error:
-        problem = error.errors()[0]
+        problem, unexplained = error.errors()[0], explain(error, source.path, source.document)
     else:
         try:
-            masking_scheme(params.pretrain.masking)
+            _check_extensions(params)
         except UserError as error:
-            place = cell.places.get("pretrain.masking", ("set", "pretrain.masking"))
+            name = str(error).partition("'")[2].partition("'")[0]  # parameter 'NAME': ...
+            place = cell.places.get(name, ("set", name))
             raise study.problem(f"cell '{cell.name}': {error}", *place) from None
         return params
     location = ".".join(str(part) for part in problem["loc"])
@@ -251,12 +252,18 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     own.sort(key=lambda name: [*words, name.rsplit(".", 1)[-1]].index(name.rsplit(".", 1)[-1]))  # as the message does
     shared = [name for name in cell.overrides if name == location or location.startswith(f"{name}.")]
     if not own and not shared and problem["type"] != "value_error":  # of params.yaml itself
-        raise UserError(explain(problem, source.path, source.document))
+        raise UserError(unexplained)
     place = cell.places[own[0]] if own else ("set", shared[0]) if shared else ("cells", cell.name)
     value = problem.get("input")
     given = f" (given: {show(value)})" if isinstance(value, str | int | float | list) else ""
     subject = f"parameter '{location}': " if location else ""
     raise study.problem(f"cell '{cell.name}': {subject}{message[0].lower()}{message[1:]}{given}", *place)
+
+
+def _check_extensions(params: Params) -> None:
+    """Refuse, before any work, names of what is chosen from a registry."""
+    masking_scheme(params.pretrain.masking)
+    refresh_policy(params.pretrain.refresh)
 
 
 def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:

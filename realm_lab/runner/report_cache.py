@@ -16,8 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import atomic_directory, read_json
+from realm_lab.core.files import MARK, atomic_directory, read_json
 from realm_lab.errors import UserError
+from realm_lab.reporting.document_files import remove_old_figures
 from realm_lab.tracking.study_record import read_study_record, study_folder
 
 FOLDER = ".reports"  # under runs/, which no version control sees
@@ -107,7 +108,8 @@ def _version(name: str) -> str:
 
 def _put(kept: Path, folder: Path) -> None:
     """Make `folder` what is kept. What is the same stays untouched; drawings that belong to no report any more go."""
-    for source in sorted(path for path in kept.rglob("*") if path.is_file()):
+    remove_old_figures(folder, {path.stem for path in (kept / "figures").glob("*")})
+    for source in sorted(path for path in kept.rglob("*") if path.is_file() and path.name != MARK):
         target = folder / source.relative_to(kept)
         data = source.read_bytes()
         if not target.is_file() or target.read_bytes() != data:
@@ -115,9 +117,6 @@ def _put(kept: Path, folder: Path) -> None:
             scratch = target.with_name(f".{target.name}.{os.getpid()}")
             scratch.write_bytes(data)
             os.replace(scratch, target)
-    for old in (folder / "figures").glob("*"):
-        if not (kept / "figures" / old.name).exists():
-            old.unlink()
 
 
 def _forget(folder: Path) -> None:

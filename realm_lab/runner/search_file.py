@@ -117,7 +117,7 @@ class SearchPlan:
         try:
             params = Params(**lay_over(self.source, values))
         except ValidationError as error:
-            raise UserError(explain(error.errors()[0], self.search.path, None).partition(": ")[2]) from None
+            raise UserError(explain(error, self.search.path, None).partition(": ")[2]) from None
         base = flatten(self.base)
         changes = {key: value for key, value in flatten(params).items() if value != base[key]}
         seeds = self.search.seeds

@@ -14,6 +14,7 @@ from realm_lab.core.files import atomic_write, read_json, write_json, write_text
 from realm_lab.params.load import show
 from realm_lab.reporting import markdown
 from realm_lab.reporting.document import NOTHING, Block, Code, Document, Figure, Section, Table, Text
+from realm_lab.reporting.document_files import remove_old_figures
 from realm_lab.reporting.search_figures import TrialSpot, history_figure, importance_figure
 from realm_lab.tracking.study_record import study_folder
 
@@ -54,9 +55,7 @@ def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
             with atomic_write(folder / "figures" / f"{block.name}.png", "wb") as file:
                 file.write(block.png)
             names.add(block.name)
-    for old in (folder / "figures").glob("*"):
-        if old.stem not in names:
-            old.unlink()
+    remove_old_figures(folder, names)
     write_text(folder / "report.md", markdown.render(document))
     return folder, summary
 

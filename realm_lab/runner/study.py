@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
-from realm_lab.params.load import PRESETS, line_of, parameter_names, read_yaml
+from realm_lab.params.load import PRESETS, parameter_names
+from realm_lab.params.yaml_file import line_of, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.runner.settings import LAUNCHERS, read_options
 from realm_lab.systems.identity import DEFAULT_SYSTEMS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,6 @@ def _means(seeds: dict[str, dict[str, Any]]) -> dict[str, Any]:
 def write_curves(root: Path, params: Params, plans: list[Plan]) -> None:
     """One CSV file a measure, columns system, seed, step, value."""
     folder = root / "reports" / "curves"
-    shutil.rmtree(folder, ignore_errors=True)
     for name in CURVES:
         rows = []
         for plan in plans:

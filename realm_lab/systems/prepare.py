@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import sys
-from collections import Counter
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from realm_lab.core.files import atomic_directory, write_text
 from realm_lab.core.launched import cores
+from realm_lab.corpus.chunking import CUT_WORDPIECES
 from realm_lab.corpus.prepare import prepare as prepare_corpus
+from realm_lab.corpus.prepare_files import PASSAGE_WORDPIECES
 from realm_lab.corpus.salient_spans import register_tagger
 from realm_lab.corpus.store import Manifest
 from realm_lab.corpus.toy_world import ToyWorld
@@ -53,28 +52,14 @@ def _prepare(context: Context, run: StageRun, folder: Path) -> None:
     offer_tagger(context.params)
     run.start(expected_records(context.params))
     written: dict[str, int] = {}
-    files = context.params.corpus.files
-    read = ReadShare([*files.knowledge, *files.pretrain, *files.knowledge_updated])
 
     def progress(part: str, count: int) -> None:
         written[part] = count
-        done = sum(written.values())
-        share = read.now() if context.params.corpus.source == "files" else None
-        if share:
-            run.expect(max(done, round(done / share)))
-        run.heartbeat(done)
+        run.heartbeat(sum(written.values()))
 
-    shard_counts: Counter[str] = Counter()
-    manifest = prepare_corpus(
-        context.params,
-        folder,
-        context.plan.seed,
-        progress,
-        shards=context.root / "runs" / "shards",
-        workers=context.params.launch.threads or cores(),
-        shard_counts=shard_counts,
-    )
-    lines = summary(manifest, shard_counts)
+    workers = context.params.launch.threads or cores()
+    manifest = prepare_corpus(context.params, folder, context.plan.seed, progress, workers=workers)
+    lines = summary(manifest)
     print("\n".join(f"{folder.name}: {line}" for line in lines), file=sys.stderr)
     write_text(run.path / "summary.md", "\n".join(["# Prepared corpus", "", *(f"- {line}" for line in lines)]) + "\n")
     done = sum(written.values())
@@ -83,8 +68,8 @@ def _prepare(context: Context, run: StageRun, folder: Path) -> None:
     run.finish({"counts": manifest.counts, "dropped": manifest.dropped, "digest": manifest.digest})
 
 
-def summary(manifest: Manifest, shard_counts: Mapping[str, int]) -> list[str]:
-    """What was kept, what was dropped of each kind and why, and how many shards were not made again."""
+def summary(manifest: Manifest) -> list[str]:
+    """What was kept, and what was dropped or cut of each kind and why."""
     lines = [", ".join(f"{name} {count:,}" for name, count in manifest.counts.items())]
     by_kind: dict[str, list[tuple[str, int]]] = {}
     for reason, count in manifest.dropped.items():
@@ -92,40 +77,16 @@ def summary(manifest: Manifest, shard_counts: Mapping[str, int]) -> list[str]:
     for kind, reasons in by_kind.items():
         told = "; ".join(f"{count:,} ({reason})" for reason, count in sorted(reasons, key=lambda pair: -pair[1]))
         lines.append(f"dropped or cut, {kind}: {told}")
-    shards = ", ".join(f"{shard_counts[name]:,} {name}" for name in ("made", "reused", "damaged") if shard_counts[name])
-    return [*lines, f"shards: {shards}"] if shards else lines
-
-
-class ReadShare:
-    """How much of some files has been read, by where this process stands in them (Linux; elsewhere it is not known)."""
-
-    def __init__(self, names: Sequence[str]):
-        paths = [str(Path(name).resolve()) for name in names if Path(name).is_file()]
-        self._paths = paths if len(paths) == len(names) else []  # folders and data sets: not known
-        self._sizes = [os.stat(path).st_size for path in self._paths]
-        self._at = 0
-
-    def now(self) -> float | None:
-        """The share of the bytes read, None where it is not known."""
-        opened = self._positions()
-        for number in range(self._at, len(self._paths)):
-            if self._paths[number] in opened:
-                self._at = number
-                return (sum(self._sizes[:number]) + opened[self._paths[number]]) / sum(self._sizes)
-        return None
-
-    def _positions(self) -> dict[str, int]:
-        positions = {}
-        for entry in Path("/proc/self/fd").glob("*"):
-            with contextlib.suppress(OSError, ValueError):  # closed meanwhile
-                target = os.readlink(entry)
-                if target in self._paths:
-                    positions[target] = int(Path(f"/proc/self/fdinfo/{entry.name}").read_text().split()[1])
-        return positions
+    cut, total = manifest.dropped.get(CUT_WORDPIECES, 0), manifest.counts.get(PASSAGE_WORDPIECES, 0)
+    if cut:
+        lines.append(
+            f"{cut / total:.2%} of the passages' wordpieces are in sentences too long for a passage and never read"
+        )
+    return lines
 
 
 def offer_tagger(params: Params) -> None:
-    """Register the tagger of corpus.files.tagger_model: the corpus room, which has no torch, cannot find it itself."""
+    """Register the tagger of corpus.files.tagger_model: the corpus package, which has no torch, cannot find it."""
     folder = params.corpus.files.tagger_model
     if params.corpus.tagger == "model" and folder is not None:
         register_tagger("model", partial(read_tagger, folder))

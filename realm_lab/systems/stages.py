@@ -11,27 +11,26 @@ import numpy as np
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import atomic_directory, write_json
 from realm_lab.core.process import ranks
-from realm_lab.errors import UserError
 from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, rank_answers, recall_metrics, zero_shot_rows
-from realm_lab.evaluation.utility import cloze_metrics, run_cloze, spread
-from realm_lab.models.bert_folder import from_bert, read_checkpoint
+from realm_lab.evaluation.utility import cloze_metrics, evenly_spaced, run_cloze
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import Encoder
-from realm_lab.models.export import write_embedder, write_reader
+from realm_lab.models.folders import from_bert, read_checkpoint, write_embedder, write_reader
 from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
 from realm_lab.models.reader import Reader
-from realm_lab.params.parameters import Params
-from realm_lab.retrieval.backends import faiss_settings
+from realm_lab.params.parameters import Finetune, Params
+from realm_lab.retrieval.faiss_backends import faiss_settings
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.systems.context import Context
-from realm_lab.systems.initial import initial_state
-from realm_lab.systems.supervisor import Limits, ProcessBuilder
+from realm_lab.systems.identity import corpus_folder
+from realm_lab.systems.initial import Initial, initial_state
 from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.loop import train
 from realm_lab.training.pairs import ArticlePairs, PairSampler, PassagePairs
 from realm_lab.training.pretrain import Evaluation, PretrainTask
-from realm_lab.training.reader_probe import ReaderProbe
+from realm_lab.training.probes import ReaderProbe
 from realm_lab.training.warm_start import WarmStartTask
 
 
@@ -46,15 +45,12 @@ def warm_start(context: Context, run: StageRun) -> None:
     vocabulary = context.tokenizer.get_vocab()
     continues = np.zeros(max(vocabulary.values()) + 1, bool)
     continues[[number for piece, number in vocabulary.items() if piece.startswith("##")]] = True
-    settings = params.warm_start.reader
     sampler = PairSampler(
         pairs,
         context.special,
         continues,
         seed=seed,
         max_length=params.corpus.sentence_length + params.corpus.passage_length,
-        mask_rate=settings.mask_rate,
-        salient_fraction=settings.salient_fraction,
     )
     reader, embedder = reader.to(context.device), embedder.to(context.device)
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
@@ -83,23 +79,17 @@ def pretrain(context: Context, run: StageRun) -> None:
     retriever = context.retriever(
         embedder,
         null_offset=null_offset,
-        search=params.pretrain.search_query,
+        stale_queries=params.pretrain.search_query == "stale",
         backend=params.pretrain.search.backend,
         settings=faiss_settings(params.pretrain.search, seed),
     )
-    held_out = context.corpus.sentences("cloze_dev")
-    if params.pretrain.hold_retriever_until_useful and not len(held_out):
-        raise UserError(
-            "parameter 'pretrain.hold_retriever_until_useful': this corpus has no held-out sentences to tell from; "
-            "use hold_retriever_steps"
-        )
-    probe = None
-    if params.pretrain.watch.sentences:
-        probe = ReaderProbe(params, held_out, context.passages, context.special, seed)
+    probe = ReaderProbe(params, context.corpus.sentences("cloze_dev"), context.passages, context.special, seed)
+    refreshes = params.pretrain.refresh.policy != "never" and params.pretrain.train_document_tower
     with ExitStack() as stack:
-        refreshes = params.pretrain.refresh.policy != "never" and params.pretrain.train_document_tower
-        apart = refreshes and params.launch.builder == "process"
-        builder = stack.enter_context(_builder(context, run)) if apart else None
+        builder = None
+        if refreshes and params.launch.builder == "process":
+            folder = corpus_folder(context.root, context.plan)
+            builder = stack.enter_context(ProcessBuilder(run.path / "index", params, folder, context.device))
         task = PretrainTask(
             params,
             seed,
@@ -115,27 +105,13 @@ def pretrain(context: Context, run: StageRun) -> None:
     _finish(run, reader, embedder, retriever.null_offset)
 
 
-def _builder(context: Context, run: StageRun) -> ProcessBuilder:
-    """The builder process of a run."""
-    plan = context.plan
-    job = {
-        "params": context.params.model_dump(mode="json"),
-        "system": plan.system,
-        "seed": plan.seed,
-        "root": str(context.root),
-    }
-    launch = context.params.launch
-    limits = Limits(launch.builder_silence_seconds, launch.builder_backoff_seconds, launch.builder_failures)
-    return ProcessBuilder(run.path / "index", context.corpus.manifest.digest, job, context.device, limits)
-
-
 def _development_metrics(context: Context) -> Evaluation:
     """Zero-shot recall and retrieval utility on development questions and sentences."""
     questions, cloze = context.corpus.questions("dev"), context.corpus.sentences("cloze_dev")
     if not len(questions):
         questions = context.corpus.questions("test")
     bodies = NormalisedBodies(context.passages)
-    chosen = spread(len(questions), context.params.evaluate.questions or len(questions))
+    chosen = evenly_spaced(len(questions), context.params.evaluate.questions or len(questions))
 
     def measure(retriever: Retriever, reader: Reader) -> dict[str, float]:
         values: dict[str, float] = {}
@@ -156,11 +132,15 @@ def _development_metrics(context: Context) -> Evaluation:
 
 def finetune(context: Context, run: StageRun) -> None:
     """Open-QA fine-tuning; the document tower and its index stay as they are in the beginning."""
-    params = context.params
-    reader, embedder, null_offset = initial_state(context, "finetune")
+    initial = initial_state(context, "finetune")
+    tune(context, run, initial, context.built_retriever(initial.embedder), context.params.finetune)
+
+
+def tune(context: Context, run: StageRun, initial: Initial, retriever: Retriever, settings: Finetune) -> None:
+    """Fine-tune a reader, and the query tower where `settings` say so, on what a retriever finds."""
+    params = context.params.model_copy(update={"finetune": settings})
+    reader, embedder, null_offset = initial
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
-    retriever = context.retriever(embedder)
-    retriever.refresh(0)
     questions = context.corpus.questions("train")
     task = FinetuneTask(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
     train(task, run, params.launch, context.device, _identity(context))

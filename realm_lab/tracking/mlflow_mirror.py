@@ -1,8 +1,7 @@
-"""MLflow as a view of run folders: which experiments and runs there should be, and keeping them up to date.
+"""MLflow as a view of run directories: an experiment for each study, a run for it as a whole, below it its runs.
 
-An experiment shows a study: one run for the study as a whole, below it one for each run of the study. All of it can be
-built again from runs/. A stage under way is shown up to its newest checkpoint, where a resume would begin, so that
-nothing has to be taken back.
+All of it can be deleted and built again from runs/. A stage under way is shown up to its newest checkpoint, where a
+resume would begin, so that nothing has to be taken back.
 """
 
 from __future__ import annotations
@@ -13,21 +12,23 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from realm_lab.core.files import write_text
+from realm_lab.core.lease import exclusive
 from realm_lab.errors import UserError
 from realm_lab.tracking.mlflow_store import Store, StoreError
-from realm_lab.tracking.run_dir import RunRecord, Status, stage_of, stage_statuses, state_of
-from realm_lab.tracking.run_view import read_run, settled_step
-from realm_lab.tracking.study_view import STUDY_KEY, UNPLANNED, Group, read_groups, read_study, reports_folder
-from realm_lab.tracking.tracking_store import default_uri, lock
-from realm_lab.tracking.view import View
+from realm_lab.tracking.run_dir import stage_of
+from realm_lab.tracking.state import RunState, run_state
+from realm_lab.tracking.study_record import StudyRecord
+from realm_lab.tracking.tracking_store import default_uri, one_line
+from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, Member, read_groups, read_run, read_study
 
-FINAL = ("COMPLETE", "FAILED")
+States = dict[str, RunState]  # by the run's directory
+FINAL = ("COMPLETE", "FAILED", "CANCELLED")
 
 
 @dataclass(frozen=True)
@@ -35,27 +36,21 @@ class MirrorSummary:
     """What a mirroring did. `problems`: one line for each record or run that could not be shown."""
 
     uri: str
-    states: dict[str, int]
+    states: dict[str, int]  # of the readable runs; one that several studies share counts once
     studies: int = 0
     created: int = 0
     updated: int = 0
-    rebuilt: int = 0
+    recreated: int = 0
     removed: int = 0  # of a study that no longer has them
-    waiting: int = 0  # not started yet, hence not in MLflow
     points: int = 0
     problems: tuple[str, ...] = ()
-
-    @property
-    def runs(self) -> int:
-        """Readable records; one that several studies share counts once."""
-        return sum(self.states.values())
 
     def __str__(self) -> str:
         states = ", ".join(f"{count} {state.lower()}" for state, count in sorted(self.states.items()))
         studies = f" of {self.studies} {'study' if self.studies == 1 else 'studies'}" if self.studies else ""
-        text = f"{self.runs} runs{studies} ({states or 'none'}) in {self.uri}: "
+        text = f"{sum(self.states.values())} runs{studies} ({states or 'none'}) in {self.uri}: "
         text += f"{self.created} new, {self.updated} updated"
-        text += f", {self.rebuilt} shown anew" if self.rebuilt else ""
+        text += f", {self.recreated} recreated" if self.recreated else ""
         text += f", {self.removed} no longer in their study" if self.removed else ""
         text += f", {self.points} points sent"
         return text + (f"; {len(self.problems)} not shown: {'; '.join(self.problems)}" if self.problems else "")
@@ -71,28 +66,14 @@ def mirror(runs: Path, uri: str | None = None, follow: bool = False, interval_se
     """
     view = Mirror(runs, uri)
     console = Console(stderr=True)
-    live = console.status("mirroring") if follow and console.is_terminal else None
-    with live or contextlib.nullcontext(), contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt), console.status("mirroring to MLflow") as live:
         while True:
-            counts = view.update().states
-            if not follow or (counts and all(state in FINAL for state in counts)):
+            states = view.update().states
+            if not follow or (states and all(state in FINAL for state in states)):
                 break
-            if live:
-                live.update(f"{view.summary} (every {interval_seconds:g} s; Ctrl-C stops)")
+            live.update(f"{view.summary} (every {interval_seconds:g} s; Ctrl-C stops)")
             time.sleep(interval_seconds)
     return view.summary
-
-
-@dataclass
-class _Shown:
-    """What this process knows of one experiment."""
-
-    experiment: str
-    ids: dict[str, str] = field(default_factory=dict)  # key of a view -> id of the run that shows it
-    looks: dict[str, object] = field(default_factory=dict)  # key -> what its files looked like when last shown
-
-
-Statuses = dict[str, dict[str, Status]]  # run's folder name -> stage -> status
 
 
 class Mirror:
@@ -106,152 +87,95 @@ class Mirror:
         self.runs = Path(runs).resolve()
         if not self.runs.is_dir():
             raise UserError(f"{self.runs}: no such folder; train something first (dvc repro), or give --runs FOLDER")
+        self._lock = self.runs / ".mirror.lock"  # two mirrors at once would both miss a run, and both make it
         uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(self.runs)
-        with self._alone():
+        with exclusive(self._lock):
             self._store = Store(uri, _source(self.runs))
         self.summary = MirrorSummary(self._store.uri, {})
-        self._shown: dict[str, _Shown] = {}  # by study
-        self._counts: Counter[str] = Counter()  # of runs created, updated, rebuilt and removed
-        self._has_looked_for_old_studies = False
+        self._seen: dict[str, object] = {}  # experiment -> what its files looked like when it was shown
+        self._counts: Counter[str] = Counter()
 
     def update(self) -> MirrorSummary:
         """One pass over all records."""
         problems: list[str] = []
-        waiting = 0
-        with self._alone():
+        states: States = {}
+        with exclusive(self._lock):
             groups = read_groups(self.runs, problems)
-            statuses: Statuses = {}
-            found = sorted((member.record for group in groups for member in group.members), key=lambda r: len(r.stages))
-            for record in {record.name: record for record in found}.values():  # with the most stages that a study asks
-                try:
-                    statuses[record.name] = stage_statuses(self.runs, record)
-                except UserError as error:
-                    problems.append(str(error))
-            for group in groups:
-                readable = tuple(member for member in group.members if member.record.name in statuses)
-                asked = {m.record.name: {s: statuses[m.record.name][s] for s in m.record.stages} for m in readable}
-                waiting += self._update_group(replace(group, members=readable), asked, problems)
-            if not problems:  # what cannot be read now may be in a study
-                try:
-                    with self._store.errors_in_one_line():
-                        self._remove_what_left(groups)
-                except StoreError as error:
-                    problems.append(str(error))
-            self._store.forget()
-        states = Counter(str(state_of(found)) for found in statuses.values())
+            studies = len(groups.keys() - {UNPLANNED})
+            with _noted(problems):
+                groups = dict.fromkeys(self._store.experiments(), (None, [])) | groups  # also those that are gone
+            for name, (study, members) in groups.items():
+                readable = []
+                for member in members:
+                    with _noted(problems):
+                        states[member.record.name] = run_state(self.runs, member.record)
+                        readable.append(member)
+                with _noted(problems):
+                    self._show_group(name, study, readable, states, problems)
         self.summary = MirrorSummary(
             self._store.uri,
-            states=dict(states),
-            studies=sum(group.study is not None for group in groups),
-            **{name: self._counts[name] for name in ("created", "updated", "rebuilt", "removed")},
+            states=dict(Counter(str(state.state) for state in states.values())),
+            studies=studies,
             points=self._store.points,
-            waiting=waiting,
             problems=tuple(dict.fromkeys(problems)),
+            **{what: self._counts[what] for what in ("created", "updated", "recreated", "removed")},
         )
         return self.summary
 
-    def _alone(self) -> contextlib.AbstractContextManager[None]:
-        """Two mirrors at once would both miss a run, and both make it."""
-        return lock(self.runs / ".mirror.lock")
-
-    def _update_group(self, group: Group, statuses: Statuses, problems: list[str]) -> int:
-        """Show what has changed in one study; the number of its runs that have not begun."""
+    def _show_group(
+        self, name: str, study: StudyRecord | None, members: list[Member], states: States, problems: list[str]
+    ) -> None:
+        """The study as a whole first, then its runs below it; what the study no longer has is deleted."""
+        mine = {member.record.name: states[member.record.name] for member in members}
         # Looked at before reading: what is written meanwhile is seen the next time.
-        looks: dict[str, object] = {
-            member.record.run_key: (member.place, self._look(member.record, statuses[member.record.name]))
-            for member in group.members
-        }
-        if group.study is not None:
-            looks[STUDY_KEY] = (group.study, _stats([reports_folder(self.runs, group.name)]), dict(looks))
-        shown = self._shown.get(group.name)
-        changed = {key for key, look in looks.items() if shown is None or shown.looks.get(key) != look}
-        if not changed:
-            return 0
-        waiting = 0
-        for view in self._views(group, statuses, changed, problems):
-            try:
-                with self._store.errors_in_one_line():
-                    shown = shown or self._open(group.name)
-                    if view.started_ms is None:
-                        waiting += view.key != STUDY_KEY
-                        self._drop(shown, view.key)
-                        continue
-                    parent = shown.ids.get(STUDY_KEY)
-                    below = parent if view.key != STUDY_KEY else None
-                    what = self._store.show(shown.experiment, shown.ids, view, below)
-                    self._counts[what] += view.key != STUDY_KEY
-                shown.looks[view.key] = looks[view.key]
-                if view.key == STUDY_KEY and shown.ids[STUDY_KEY] != parent:
-                    changed.update(looks)  # all of them get a new parent
-            except StoreError as error:
-                problems.append(f"{view.name}: {error}")
-        return waiting
+        look = (study, [(member.cell, mine[member.record.name], self._look(member)) for member in members])
+        if self._seen.get(name) == look:
+            return
+        before = len(problems)
+        experiment = self._store.experiment(name, _about(name), self.runs.parent / "mlartifacts" / name)
+        shown = self._store.shown(experiment)
+        parent = None
+        whole = read_study(self.runs, study, mine) if study else None
+        if whole and whole.started_ms is not None:
+            parent, _ = self._store.show(experiment, shown.pop(STUDY_KEY, None), whole, None)
+        for member in members:
+            run = shown.get(member.record.run_key)
+            with _noted(problems, member.record.name):
+                view = read_run(self.runs, member, mine[member.record.name])
+                if view.started_ms is not None:
+                    self._counts[self._store.show(experiment, run, view, parent)[1]] += 1
+                    shown.pop(view.key, None)
+        if len(problems) == before:
+            self._seen[name] = look
+        if not problems:  # what cannot be read now may be in the study
+            for run in shown.values():
+                self._store.delete(run)
+                self._counts["removed"] += run.data.tags["realm.kind"] == "run"
 
-    def _views(self, group: Group, statuses: Statuses, changed: set[str], problems: list[str]) -> Iterator[View]:
-        """The study as a whole first: what follows is below it."""
-        if group.study is not None and STUDY_KEY in changed:
-            try:
-                yield read_study(self.runs, group.study, group.members, statuses)
-            except UserError as error:
-                problems.append(str(error))
-        for record, place in group.members:
-            if record.run_key in changed:
-                try:
-                    yield read_run(self.runs, record, place)
-                except UserError as error:
-                    problems.append(str(error))
-
-    def _look(self, record: RunRecord, statuses: dict[str, Status]) -> object:
-        """Cheap to compute; different whenever something to show may have changed."""
-        stages = [run for stage in record.stages if (run := stage_of(self.runs, record, stage))]
-        settled = [settled_step(run, statuses[run.stage]) for run in stages]
-        # The statuses change without a file when a process is lost.
-        return statuses, settled, _stats([self.runs / record.name, *(run.path for run in stages)])
-
-    def _open(self, name: str) -> _Shown:
-        """The experiment of a study with what it shows so far."""
-        what = f"Runs of the study `{name}`" if name != UNPLANNED else "Runs that no study mentions any more"
-        note = (
-            f"{what}, mirrored from `runs/` by `realm-lab mirror`; edits here are not kept. "
-            "Group the runs by the tag `realm.cell` to see the mean over seeds."
-        )
-        experiment = self._store.experiment(name, note, self.runs.parent / "mlartifacts" / name)
-        self._shown[name] = _Shown(experiment, self._store.ids(experiment))
-        return self._shown[name]
-
-    def _remove_what_left(self, groups: list[Group]) -> None:
-        """To the trash with what a study no longer has; its runs are shown where they belong now."""
-        members = {
-            group.name: {*([STUDY_KEY] if group.study else []), *(member.record.run_key for member in group.members)}
-            for group in groups
-        }
-        if not self._has_looked_for_old_studies:
-            for name in self._store.experiments():
-                if name not in self._shown:
-                    self._open(name)
-            self._has_looked_for_old_studies = True
-        for name, shown in self._shown.items():
-            for key in set(shown.ids) - members.get(name, set()):
-                self._drop(shown, key)
-
-    def _drop(self, shown: _Shown, key: str) -> None:
-        """Move what shows `key`, if anything does, to the trash."""
-        shown.looks.pop(key, None)
-        run_id = shown.ids.pop(key, None)
-        if run_id is not None:
-            self._store.trash(run_id)
-            self._counts["removed"] += key != STUDY_KEY
+    def _look(self, member: Member) -> object:
+        """Cheap to compute; different whenever the points or files of a run may have changed."""
+        stages = [run.path for stage in member.record.stages if (run := stage_of(self.runs, member.record, stage))]
+        paths = [path / name for path in stages for name in ("metrics.jsonl", "results.json", "checkpoints")]
+        return [(path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.exists()]
 
 
-def _stats(folders: list[Path]) -> object:
-    """Names, sizes and times of the files in `folders` and in their figures."""
-    places = [place for folder in folders for place in (folder, folder / "figures") if place.is_dir()]
-    files = [path for place in places for path in sorted(place.iterdir()) if path.is_file()]
+@contextlib.contextmanager
+def _noted(problems: list[str], name: str = "") -> Iterator[None]:
+    """What goes wrong inside becomes a problem in one line, and the mirror goes on."""
     try:
-        stats = [path.stat() for path in files]
-    except FileNotFoundError:  # a temporary file that was renamed meanwhile: look again
-        return object()
-    return files, [(stat.st_mtime_ns, stat.st_size) for stat in stats]
+        yield
+    except UserError as error:
+        problems.append(str(error))
+    except StoreError as error:
+        problems.append(f"{name}: {one_line(error)}".removeprefix(": "))
+
+
+def _about(name: str) -> str:
+    what = f"Runs of the study `{name}`" if name != UNPLANNED else "Runs that no study mentions any more"
+    return (
+        f"{what}, mirrored from `runs/` by `realm-lab mirror`. "
+        "Group the runs by the tag `realm.cell` to see the mean over seeds."
+    )
 
 
 def _source(runs: Path) -> str:

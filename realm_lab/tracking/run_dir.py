@@ -15,23 +15,22 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import psutil
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from realm_lab.core.files import atomic_write, canonical_json, read_json, write_json
+from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.tracking.environment import describe
 from realm_lab.tracking.metric_log import MetricLog
-from realm_lab.tracking.run_lease import is_silent
 
 State = Literal["PENDING", "RUNNING", "PREEMPTED", "COMPLETE", "FAILED"]
 KEY_LENGTH = 12
 HEARTBEAT_INTERVAL_SECONDS = 2.0
-Record = TypeVar("Record")
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,7 @@ class StageRun:
         self.path = Path(path)
         self.stage = stage
         self.metrics = MetricLog(self.path / "metrics.jsonl")
+        self.launch: dict[str, Any] = {}  # settings that move rounding, for env.json
         self._began = time.monotonic()
         self._wall_before = 0.0
         self._anchor: tuple[int, float] | None = None
@@ -112,7 +112,7 @@ class StageRun:
     def status(self) -> Status:
         """What status.json says; PENDING when there is none."""
         path = self.path / "status.json"
-        return _validated(STATUS, read_json(path), path) if path.exists() else Status()
+        return read_record(path, STATUS) if path.exists() else Status()
 
     def is_complete(self) -> bool:
         """True once `finish` has been reached."""
@@ -126,7 +126,7 @@ class StageRun:
         self._wall_before = before.wall_seconds
         self._anchor = None
         self._last_beat = -math.inf
-        write_json(self.path / "env.json", describe(device))
+        write_json(self.path / "env.json", describe(self.launch.get("device", device)) | {"launch": self.launch})
         self._write(
             replace(
                 before,
@@ -249,7 +249,7 @@ def write_run_record(runs: Path, record: RunRecord) -> Path:
 
 def read_run_record(path: Path) -> RunRecord:
     """One run.json; a broken one is a UserError that names file and field."""
-    record = _validated(RUN_RECORD, read_json(path), path)
+    record = read_record(path, RUN_RECORD)
     if path.parent.name != record.name:
         raise UserError(f"{path}: the record is of {record.name}; rename the folder back, or delete the copy")
     return record
@@ -272,51 +272,6 @@ def stage_of(runs: Path, record: RunRecord, stage: str) -> StageRun | None:
     if relative is None or not (Path(runs) / relative / "config.yaml").exists():
         return None
     return StageRun(Path(runs) / relative, stage)
-
-
-def run_state(runs: Path, record: RunRecord) -> State:
-    """COMPLETE if every stage is; else FAILED (also when a process is lost), RUNNING, PREEMPTED or PENDING."""
-    return state_of(stage_statuses(runs, record))
-
-
-def state_of(statuses: Mapping[str, Status]) -> State:
-    """The state of a run whose stages have these statuses, as `run_state` says it."""
-    present = {status.state for status in statuses.values()}
-    if present == {"COMPLETE"}:
-        return "COMPLETE"
-    order: tuple[State, ...] = ("FAILED", "RUNNING", "PREEMPTED")
-    return next((state for state in order if state in present), "PENDING")
-
-
-def run_error(runs: Path, record: RunRecord) -> str | None:
-    """Why the run failed, as "<stage>: <last line>"; None if it did not."""
-    for stage, status in stage_statuses(runs, record).items():
-        if status.state == "FAILED":
-            return f"{stage}: {status.error or 'unknown error'}"
-    return None
-
-
-def stage_statuses(runs: Path, record: RunRecord) -> dict[str, Status]:
-    """The status of each of the run's stages, in order; a lost process is shown as FAILED."""
-    statuses = {}
-    for stage in record.stages:
-        run = stage_of(runs, record, stage)
-        status = run.status() if run else Status()
-        if status.is_lost:
-            status = replace(status, state="FAILED", error=f"lost (process {status.pid} on {status.host} is gone)")
-        elif run and status.state == "RUNNING" and is_silent(run.path):
-            status = replace(status, state="FAILED", error=f"lost (process {status.pid} on {status.host} is silent)")
-        statuses[stage] = status
-    return statuses
-
-
-def _validated(adapter: TypeAdapter[Record], value: Any, path: Path) -> Record:
-    try:
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        field = ".".join(str(part) for part in problem["loc"]) or "the whole file"
-        raise UserError(f"{path}: {field}: {problem['msg']}; repair or delete the file") from None
 
 
 def _read_config(path: Path) -> dict[str, Any]:

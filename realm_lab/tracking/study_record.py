@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from realm_lab.core.files import read_json, write_json
+from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.tracking.run_dir import RunRecord, read_run_record
 
@@ -167,13 +168,7 @@ def write_study_record(runs: Path, record: StudyRecord) -> Path:
 
 def read_study_record(path: Path) -> StudyRecord:
     """One study.json; a broken one is a UserError that names file and field."""
-    found = read_json(path)
-    try:
-        record = STUDY_RECORD.validate_python(found)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"]) or "the whole file"
-        raise UserError(f"{path}: {where}: {problem['msg']}; delete the file and plan the study again") from None
+    record = read_record(path, STUDY_RECORD, "delete the file and plan the study again")
     if path.parent.name != record.name:
         raise UserError(f"{path}: the record is of study {record.name}; rename the folder back, or delete the copy")
     return record

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from realm_lab.core.files import atomic_directory, digest_file, read_json, write_json
 from realm_lab.errors import UserError
-from realm_lab.models.bert_folder import read_tensors, write_tensors
+from realm_lab.models.folders import read_tensors, write_tensors
 
 KEPT = 2
 

@@ -163,7 +163,7 @@ class FinetuneTask:
             return Found([], np.empty((0, size), np.int64), [], np.empty((0, size), bool)), torch.empty(0)
         queries = [self._questions.tokens[int(number)] for number in numbers]
         query_BD = self.retriever.embed_queries(queries)
-        rows_BC = self.retriever.find(query_BD, size, null=False)
+        rows_BC = self.retriever.find(query_BD, size)
         spans = [
             [self._spans(int(row), int(number), len(query)) for row in rows[: settings.candidates]]
             for rows, number, query in zip(rows_BC, numbers, queries, strict=True)

@@ -34,7 +34,6 @@ class Task(Protocol):
 
     - `watch(step) -> dict`: further metrics, asked at step 0 and every `watch_interval_steps`;
     - `flags() -> Iterable[str]`: warnings for the run's status, asked after every step;
-    - `should_stop() -> str | None`: the reason why it makes no sense to go on, asked after every step;
     - `describe_batch(step) -> dict`: texts or ids of a batch, asked when its loss or a gradient is not finite.
     """
 
@@ -73,7 +72,7 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device, ident
     `identity` goes into the checkpoints, and those of another identity are refused.
 
     Raises:
-        UserError: the loss or a gradient is not finite, the task wants to stop, or a checkpoint is foreign.
+        UserError: the loss or a gradient is not finite, or a checkpoint is foreign.
         SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal).
     """
     folder = run.path / "checkpoints"
@@ -103,15 +102,15 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device, ident
             _measure(task, run, step, first)
             if first:
                 run.heartbeat(step, force=finished)
-            reason = _flags_and_reason(task, run, first)
+            if first and hasattr(task, "flags"):
+                for name in task.flags():
+                    run.flag(name)
             asked = request.signal_number != 0
             if size > 1:  # all ranks stop at the same step, or none
                 asked = any_rank(asked)
-            if reason or asked or finished or time.monotonic() - saved_at > launch.checkpoint_interval_seconds:
+            if asked or finished or time.monotonic() - saved_at > launch.checkpoint_interval_seconds:
                 save()
                 saved_at = time.monotonic()
-            if reason:
-                raise UserError(f"{run.path}: stopped at step {step}: {reason}")
             if asked and not finished:
                 raise SystemExit(128 + (request.signal_number or 15))
     if asked or request.signal_number:  # in the last step: for whoever goes on with another stage
@@ -185,12 +184,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _flags_and_reason(task: Task, run: StageRun, first: bool) -> str | None:
-    """Set the task's flags on the run; the reason to stop, if there is one."""
-    flags, should_stop = getattr(task, "flags", None), getattr(task, "should_stop", None)
-    if first and flags:
-        for name in flags():
-            run.flag(name)
-    return should_stop() if should_stop else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,33 +11,43 @@ from torch import Tensor, nn
 from realm_lab.core.process import ranks, sum_over_ranks_
 from realm_lab.params.sections import Optimiser
 
-EPSILON = 1e-6  # BERT's
+BETA1, EPSILON, WEIGHT_DECAY, CLIP_NORM = 0.9, 1e-6, 0.01, 1.0  # BERT's
 
 
-def rate_factor(step: int, total_steps: int, settings: Optimiser) -> float:
-    """The share of the peak rate used in `step` (0-based): up over warmup_steps, then down to final_fraction.
+class Recipe(NamedTuple):
+    """What the parameter `recipe` stands for."""
 
-    The way down is a line over all steps (BERT: the rate drops when the warm-up ends) or over those after the warm-up.
-    """
+    beta2: float
+    bias_correction: bool  # of Adam's moments: BERT's optimiser has none, which is felt in the first steps
+    decays_from_start: bool  # the decay counts from step 0, so that the rate drops when the warm-up ends
+
+
+RECIPES = {"bert": Recipe(0.999, False, True), "short": Recipe(0.98, True, False)}
+
+
+def learning_rate_factor(step: int, total_steps: int, settings: Optimiser) -> float:
+    """The share of the peak learning rate used in `step` (0-based): up over warmup_steps, then linearly down to
+    final_fraction at the last step."""
     if step < settings.warmup_steps:
         return (step + 1) / settings.warmup_steps
-    start = 0 if settings.decay_from == "start" else settings.warmup_steps
+    start = 0 if RECIPES[settings.recipe].decays_from_start else settings.warmup_steps
     progress = (step - start) / max(1, total_steps - start)
     return 1.0 - (1.0 - settings.final_fraction) * min(1.0, progress)
 
 
 class ScheduledAdamW:
-    """One group of parameters with its own rate, schedule and clipping."""
+    """One group of parameters with its own learning rate, schedule and clipping."""
 
     def __init__(self, name: str, module: nn.Module, settings: Optimiser, total_steps: int, frozen: set[str]):
         self.name, self._settings, self._total_steps = name, settings, total_steps
+        self._recipe = RECIPES[settings.recipe]
         self.named = {key: value for key, value in module.named_parameters() if key not in frozen}
         decayed = [value for value in self.named.values() if value.ndim > 1]
         plain = [value for value in self.named.values() if value.ndim <= 1]
         self._adamw = torch.optim.AdamW(
-            [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": plain, "weight_decay": 0.0}],
+            [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": plain, "weight_decay": 0.0}],
             lr=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
+            betas=(BETA1, self._recipe.beta2),
             eps=EPSILON,
             fused=True,
         )
@@ -56,19 +67,17 @@ class ScheduledAdamW:
                     parameter.grad = torch.zeros_like(parameter)
         return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
-    def step(self, step: int, first_step: int = 0) -> dict[str, float]:
-        """Clip and update; returns the rate used and the gradient norm before clipping.
+    def step(self, step: int) -> dict[str, float]:
+        """Clip and update; returns the learning rate used and the gradient norm before clipping.
 
-        The schedule runs from `first_step`, in which a group that was held back is released, to the last step.
         Where the norm is not finite nothing is updated: the caller sees it in what is returned.
         """
-        factor = rate_factor(step - first_step, self._total_steps - first_step, self._settings)
-        rate = self._settings.learning_rate * factor
+        rate = self._settings.learning_rate * learning_rate_factor(step, self._total_steps, self._settings)
         for group in self._adamw.param_groups:
             group["lr"] = rate
-        norm = float(nn.utils.clip_grad_norm_(self.named.values(), self._settings.clip_norm))
+        norm = float(nn.utils.clip_grad_norm_(self.named.values(), CLIP_NORM))
         if math.isfinite(norm):
-            if not self._settings.bias_correction:
+            if not self._recipe.bias_correction:
                 self._skip_bias_correction()
             self._adamw.step()
         return {f"learning_rate_{self.name}": rate, f"gradient_norm_{self.name}": norm}
@@ -85,11 +94,11 @@ class ScheduledAdamW:
 
     def state(self) -> dict[str, Tensor]:
         """Adam's moments by parameter name, for a checkpoint."""
-        tensors: dict[str, Tensor] = {}
-        for key, parameter in self.named.items():
-            for part, value in self._adamw.state.get(parameter, {}).items():
-                tensors[f"{self.name}.{key}.{part}"] = value
-        return tensors
+        return {
+            f"{self.name}.{key}.{part}": value
+            for key, parameter in self.named.items()
+            for part, value in self._adamw.state.get(parameter, {}).items()
+        }
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `state` returned."""

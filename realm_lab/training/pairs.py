@@ -14,6 +14,9 @@ from realm_lab.corpus.store import NO_ROW, Articles, Passages, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.inputs import Batch, join, pad_positions
 
+MASK_RATE = 0.15  # share of words masked where no salient span is (BERT)
+SALIENT_FRACTION = 0.5  # share of pairs in which a salient span is masked instead
+
 
 class Pair(NamedTuple):
     """A sentence with its salient spans, and a second segment that may or may not help."""
@@ -95,11 +98,8 @@ class PairSampler:
         *,
         seed: int,
         max_length: int,
-        mask_rate: float,
-        salient_fraction: float,
     ):
-        self._source, self._special, self._continues = source, special, continues
-        self._max_length, self._mask_rate, self._salient_fraction = max_length, mask_rate, salient_fraction
+        self._source, self._special, self._continues, self._max_length = source, special, continues, max_length
         self._order = epoch_order(len(source), seed, "warm-start-pairs")
 
     def batch(
@@ -115,7 +115,7 @@ class PairSampler:
             first, second = np.array(pair.first, np.int64), np.array(pair.second, np.int64)
             second = second[: self._max_length - 3 - len(first)]
             in_second = np.empty(0, np.int64)
-            if generator.random() < self._salient_fraction and len(pair.spans):
+            if generator.random() < SALIENT_FRACTION and len(pair.spans):
                 start, end = pair.spans[generator.integers(len(pair.spans))]
                 in_first = np.arange(start, end)
             else:
@@ -138,6 +138,6 @@ class PairSampler:
             return np.empty(0, np.int64)
         starts = np.flatnonzero(~self._continues[tokens])
         words = np.split(np.arange(len(tokens)), starts[starts > 0])
-        count = max(1, round(self._mask_rate * len(words)))
+        count = max(1, round(MASK_RATE * len(words)))
         chosen = generator.choice(len(words), size=count, replace=False)
         return np.concatenate([words[number] for number in chosen])

@@ -25,6 +25,8 @@ from realm_lab.training.checkpoint import load_module, module_tensors
 from realm_lab.training.optimiser import ScheduledAdamW
 from realm_lab.training.pairs import MaskedPairs, PairSampler
 
+REMOVAL_RATE = 0.9  # how often the sentence is removed from its passage (Lee et al. 2019)
+
 
 class InverseClozeBatch(NamedTuple):
     """A rank's share of a batch of the Inverse Cloze Task."""
@@ -142,7 +144,7 @@ class WarmStartTask:
         for number, row in enumerate(rows):
             starts = self._passages.sentence_starts[row]
             chosen = int(generator.integers(len(starts)))
-            removed = generator.random() < settings.removal_rate
+            removed = generator.random() < REMOVAL_RATE
             if number not in mine:
                 continue
             body = np.asarray(self._passages.bodies[row])
@@ -153,7 +155,7 @@ class WarmStartTask:
         return InverseClozeBatch(queries, titles, bodies, rows, mine.start)
 
     def _embedder_step(self, step: int) -> dict[str, float]:
-        """In-batch softmax from a sentence to its passage, the sentence removed at removal_rate (Lee et al. 2019).
+        """In-batch softmax from a sentence to its passage, the sentence removed at REMOVAL_RATE (Lee et al. 2019).
 
         The passages of all ranks are each other's negatives.
         """

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from realm_lab.core.process import sum_over_ranks_
 from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
-from realm_lab.params.sections import Watch
+from realm_lab.retrieval.candidates import Candidates
 from realm_lab.retrieval.retriever import ABSENT, NULL
-from realm_lab.tracking.bounds import bounds_set
+from realm_lab.tracking.bounds import BOUNDS, Bound
 
 QUANTITIES = (
     "marginal_log_likelihood",  # log p(y|x), nats
@@ -59,18 +59,14 @@ class CandidateHealth:
 
 @torch.no_grad()
 def candidate_health(
-    rows_BK: np.ndarray,
-    score_BK: Tensor,
-    log_prior_BK: Tensor,
-    log_reader_BK: Tensor,
-    log_null_B: Tensor | None,
-    gold_B: np.ndarray,
+    candidates: Candidates, log_reader_BK: Tensor, log_null_B: Tensor | None, gold_B: np.ndarray
 ) -> CandidateHealth:
     """What the numbers of a training step say about the retriever.
 
-    Scores f(x,z), log p(z|x), log p(y|z,x) of the candidates `rows_BK`; log p(y|null,x); rows of gold passages.
-    `log_null_B` is None where nothing was read without a passage; -1 in `gold_B` is an unknown gold passage.
+    `log_reader_BK` is log p(y|z,x); `log_null_B` is log p(y|null,x), None where nothing was read without a passage;
+    -1 in `gold_B` is an unknown gold passage.
     """
+    rows_BK, score_BK, log_prior_BK = candidates
     rows = torch.from_numpy(rows_BK).to(score_BK.device)
     real_BK, prior_BK = rows >= 0, log_prior_BK.exp()
     passages_B, present_B = real_BK.sum(1), (rows != ABSENT).sum(1)
@@ -105,20 +101,17 @@ class CollapseWatch:
     Values of single batches are noisy, so a run near a bound may go in and out of it and is not flagged.
     """
 
-    def __init__(self, watch: Watch):
-        self._bounds = bounds_set(watch.model_dump())
-        self._patience_steps = watch.patience_steps
-        self._since = [-1] * len(self._bounds)  # the first look of the present stay out of bounds; -1: inside
-        self._seen = [-1] * len(self._bounds)  # the latest look
+    def __init__(self, patience_steps: int, bounds: Sequence[Bound] = BOUNDS):
+        self._bounds, self._patience_steps = bounds, patience_steps
+        self._since = [-1] * len(bounds)  # the first look of the present stay out of bounds; -1: inside
+        self._seen = [-1] * len(bounds)  # the latest look
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
-        """One look after `step` steps. With `retriever_held` among the values, bounds of the retriever do not count."""
-        for number, (bound, limit) in enumerate(self._bounds):
+        """One look after `step` steps."""
+        for number, bound in enumerate(self._bounds):
             value = values.get(bound.metric)
-            if bound.of_retriever and values.get("retriever_held"):
-                self._since[number] = -1
-            elif value is not None:
-                inside = value <= limit if bound.is_upper else value >= limit  # false for NaN
+            if value is not None:
+                inside = value <= bound.limit if bound.is_upper else value >= bound.limit  # false for NaN
                 self._seen[number] = step
                 if inside:
                     self._since[number] = -1
@@ -128,8 +121,8 @@ class CollapseWatch:
     def flags(self) -> tuple[str, ...]:
         """The flags that are up, for example "collapsed: p(null|x) above 0.99 since step 1200"."""
         return tuple(
-            f"collapsed: {bound.quantity} {bound.crossed(limit)} since step {since}"
-            for (bound, limit), since, seen in zip(self._bounds, self._since, self._seen, strict=True)
+            f"collapsed: {bound.quantity} {bound.crossed} since step {since}"
+            for bound, since, seen in zip(self._bounds, self._since, self._seen, strict=True)
             if since >= 0 and seen - since >= self._patience_steps
         )
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from realm_lab import cli
 from realm_lab.cli import doctor
-from realm_lab.cli.doctor import Finding, examine, show
+from realm_lab.cli.doctor import Finding, examine
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
 
@@ -75,25 +72,22 @@ def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) ->
     assert found["tokenizer.checkpoint"].found == "models/checkpoint: no such folder"
 
 
-def test_no_slurm_is_a_note(tmp_path: Path, commands: Path) -> None:
+def test_no_slurm_or_half_of_it_is_a_note(tmp_path: Path, commands: Path) -> None:
     assert findings(tmp_path)["SLURM"] == Finding("note", "SLURM", "not installed; runs stay on this machine")
-
-
-def test_half_a_slurm_is_missing_the_rest(tmp_path: Path, commands: Path) -> None:
     program(commands, "srun", "exit 0")
     slurm = findings(tmp_path)["SLURM"]
-    assert (slurm.state, slurm.found) == ("missing", "not on PATH: sbatch, scontrol")
+    assert (slurm.state, slurm.found) == ("note", "not on PATH: sbatch, scontrol")
 
 
 @pytest.mark.parametrize(
     ("scontrol", "state", "said"),
     [
         ('echo "Slurmctld(primary) at head is UP"', "OK", "Slurmctld(primary) at head is UP"),
-        ('echo "Slurmctld(primary) at head is DOWN"; exit 1', "missing", "is DOWN"),
-        ('echo "Slurmctld(primary) at head is DOWN"', "missing", "is DOWN"),
-        ('echo "slurm_load_ctl_conf error: Unable to contact" >&2; exit 1', "missing", "Unable to contact"),
-        ("exit 3", "missing", "exit code 3"),
-        ("read line < held", "missing", "within 1 s"),
+        ('echo "Slurmctld(primary) at head is DOWN"; exit 1', "note", "is DOWN"),
+        ('echo "Slurmctld(primary) at head is DOWN"', "note", "is DOWN"),
+        ('echo "slurm_load_ctl_conf error: Unable to contact" >&2; exit 1', "note", "Unable to contact"),
+        ("exit 3", "note", "exit code 3"),
+        ("read line < held", "note", "within 1 s"),
     ],
 )
 def test_slurm_is_there_when_its_controller_answers(
@@ -127,33 +121,6 @@ def test_dvc_needs_its_command_and_a_project(tmp_path: Path, commands: Path) -> 
     assert findings(tmp_path)["DVC"].state == "OK"
 
 
-def test_the_commit_and_whether_it_is_clean(tmp_path: Path) -> None:
-    def git(*arguments: str) -> str:
-        who = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
-        done = subprocess.run(
-            ["git", "-C", str(tmp_path), *who, *arguments], capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    git("init", "-q")
-    assert findings(tmp_path)["git"].state == "note"
-    git("add", "params.yaml")
-    git("commit", "-qm", "first")
-    commit = git("rev-parse", "--short=12", "HEAD")
-    git("tag", "v1")
-    assert findings(tmp_path)["git"] == Finding("OK", "git", f"commit {commit}")
-    dirty = findings(tmp_path, "preset: toy\n")["git"]
-    assert (dirty.state, dirty.found) == ("note", f"commit {commit}, with changes not committed")
-
-
-def test_disk_is_that_of_a_folder_not_yet_made(tmp_path: Path) -> None:
-    finding = {f.subject: f for f in examine(None, tmp_path, tmp_path / "a" / "b")}["disk"]
-    free_gib = shutil.disk_usage(tmp_path).free / 2**30
-    said = float(finding.found.split()[0])
-    assert abs(said - free_gib) < 1.0
-    assert not (tmp_path / "a").exists()
-
-
 def test_little_disk_and_memory_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "LOW_DISK_GIB", 1e9)
     monkeypatch.setattr(doctor, "LOW_MEMORY_GIB", 1e9)
@@ -174,23 +141,17 @@ def test_a_library_that_does_not_load_is_missing_not_a_crash(tmp_path: Path, mon
     assert "libcudart.so.12" in faiss.found
 
 
-def test_the_table_shows_state_subject_and_remedy() -> None:
-    out = io.StringIO()
-    lines = [Finding("OK", "disk", "[5] GiB free"), Finding("missing", "corpus", "a.txt: no such file", "put it there")]
-    show(lines, Console(file=out, width=100))
-    assert [line.split() for line in out.getvalue().splitlines()] == [
-        ["OK", "disk", "[5]", "GiB", "free"],
-        ["missing", "corpus", "a.txt:", "no", "such", "file"],
-        ["->", "put", "it", "there"],
-    ]
-
-
-@pytest.mark.parametrize("text", ["preset: smoke\n", "preset: real\n", "preset: tou\n", None])
-def test_the_verb_always_ends_well(text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "code"), [("preset: smoke\n", 0), ("preset: real\n", 1), ("preset: tou\n", 1), (None, 1)]
+)
+def test_the_exit_code_says_whether_something_is_missing(
+    text: str | None, code: int, tmp_path: Path, commands: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(commands, "dvc", "exit 0")
     if text is not None:
         (tmp_path / "params.yaml").write_text(text)
-    assert cli.main(["doctor", "--root", str(tmp_path)]) == 0
+    assert cli.main(["doctor", "--root", str(tmp_path)]) == code
     printed = capsys.readouterr()
     assert printed.err == ""
     assert "PyTorch" in printed.out
-    assert ("missing" in printed.out) or text == "preset: smoke\n"
+    assert ("missing" in printed.out) == bool(code)

@@ -19,7 +19,8 @@ from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 
 VERBS = (
-    "prepare warm-start pretrain finetune evaluate report mirror ask fill index sweep status compare plan bench doctor"
+    "prepare warm-start pretrain finetune evaluate report mirror ask fill index sweep search status compare plan bench "
+    "doctor"
 ).split()
 
 
@@ -64,7 +65,10 @@ def project(tmp_path: Path) -> Path:
 def test_help_names_every_verb(tmp_path: Path) -> None:
     done = realm_lab("--help", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [verb for verb in VERBS if not re.search(rf"^    {verb}\b", done.stdout, re.MULTILINE)] == []
+    assert [verb for verb in VERBS if not re.search(rf"^  {verb}\b", done.stdout, re.MULTILINE)] == []
+    groups = re.findall(r"^(\w+):$", done.stdout, re.MULTILINE)
+    assert groups == ["options", "pipeline", "studies", "look", "tools"]
+    assert realm_lab(cwd=tmp_path).stdout == done.stdout
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -85,12 +89,14 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "VERB"),
-        (["pretain"], "invalid choice: 'pretain'"),
-        (["pretrain", "--parms", "x"], "--parms"),
-        (["pretrain", "--par", "x"], "--par"),  # an abbreviation today is another option tomorrow
+        (["pretain"], "no verb 'pretain'; did you mean 'pretrain'?"),
+        (["index", "lst"], "no verb 'lst'; did you mean 'list'?"),
+        (["pretrain", "--parms", "x"], "unknown arguments: --parms x"),
+        (["pretrain", "--par", "x"], "unknown arguments: --par x"),  # an abbreviation today is another option tomorrow
+        (["pretrain", "--pretrain.steps=9"], "a parameter is changed with --set pretrain.steps=9"),
+        (["ask", "who", "is", "it"], "unknown arguments: is it; put the whole text in quotes"),
         (["ask"], "question"),
-        (["ask", "Who?", "-k", "0"], "0 is not 1 or more"),
+        (["ask", "Who?", "-k", "0"], "'0' is not a whole number from 1 on"),
         (["ask", "Who?", "-k", "many"], "'many'"),
         (["ask", "Who?", "--seed", "one"], "'one'"),
     ],
@@ -104,6 +110,7 @@ def test_a_wrong_command_line_leaves_with_2(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert said in printed.err
+    assert len(printed.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("verb", ["prepare", "warm-start", "pretrain", "finetune", "evaluate"])
@@ -113,6 +120,8 @@ def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -
     assert stage == verb.replace("-", "_")
     assert root == project
     assert (params.preset, params.pretrain.steps) == ("smoke", 7)
+    assert cli.main(["--root", str(project), verb]) == 0
+    assert stages.calls[1][2] == project
 
 
 def test_preset_and_set_go_before_the_file(stages: Stages, project: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realm_lab.core.files import (
+    MARK,
     atomic_directory,
     atomic_write,
     canonical_json,
@@ -22,6 +23,7 @@ from realm_lab.core.files import (
     digest_file,
     read_json,
     read_json_lines,
+    remove_directory,
     write_json,
     write_text,
 )
@@ -82,7 +84,7 @@ def test_a_directory_appears_whole_and_replaces_the_old_one(tmp_path: Path) -> N
     with atomic_directory(target) as scratch:
         (scratch / "two").write_text("2")
         assert (target / "one").exists()
-    assert [path.name for path in target.iterdir()] == ["two"]
+    assert sorted(path.name for path in target.iterdir()) == [MARK, "two"]
     assert list(tmp_path.iterdir()) == [target]
 
 
@@ -93,8 +95,30 @@ def test_a_failed_directory_vanishes_and_the_old_one_stays(tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt), atomic_directory(target) as scratch:  # noqa: PT012
         (scratch / "two").write_text("2")
         raise KeyboardInterrupt
-    assert [path.name for path in target.iterdir()] == ["one"]
+    assert sorted(path.name for path in target.iterdir()) == [MARK, "one"]
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_only_a_folder_that_we_wrote_is_replaced_or_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / "project"
+    (project / "data").mkdir(parents=True)
+    (project / "data" / "mine.txt").write_text("years of work")
+    (project / "file").write_text("a file")
+    (project / "link").symlink_to(project / "data")
+    (project / "empty").mkdir()
+    monkeypatch.chdir(project)
+    for name in ("", ".", "..", "/", str(project), str(tmp_path), "data", "file", "link"):
+        with pytest.raises(UserError, match=r"name (another folder|a folder inside)"), atomic_directory(Path(name)):
+            pytest.fail("the block of a refused folder never begins")
+        with pytest.raises(UserError, match=r"name (another folder|a folder inside)"):
+            remove_directory(Path(name))
+    assert (project / "data" / "mine.txt").read_text() == "years of work"
+    assert sorted(path.name for path in project.iterdir()) == ["data", "empty", "file", "link"]
+    with atomic_directory(Path("empty")) as scratch:
+        (scratch / "one").write_text("1")
+    remove_directory(Path("empty"))
+    remove_directory(Path("never there"))
+    assert not Path("empty").exists()
 
 
 @given(JSON_VALUES)

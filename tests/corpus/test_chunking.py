@@ -10,13 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realm_lab.corpus import chunking
-from realm_lab.corpus.chunking import pack_passages, pack_sentences, split_sentences
-from realm_lab.corpus.records import Document
-
-
-def words(texts: list[str]) -> list[int]:
-    """A stand-in for a tokenizer: one token per word."""
-    return [len(text.split()) for text in texts]
+from realm_lab.corpus.chunking import cut_passages, pack_sentences, split_sentences
+from realm_lab.corpus.records import Document, Passage
 
 
 def sentences_of(text: str) -> list[str]:
@@ -36,6 +31,22 @@ def test_sentences_of_abbreviations_initials_and_quotes() -> None:
 def test_wiki_marks_stay_with_the_sentence_they_belong_to() -> None:
     text = "It closed in 2009.[citation needed][note 1] It opened again.[who?]"
     assert sentences_of(text) == ["It closed in 2009.[citation needed][note 1]", "It opened again.[who?]"]
+
+
+SIGHTS = 9 * "One sight is old. It was built in 1900. It is big.\n"
+
+
+@pytest.mark.parametrize("items", [["- A", "- B"], ["• A"], ["* A", "* B is b"], ["1. A", "2. B"], ["a)A", "(b) B"]])
+def test_text_after_a_list_is_cut_into_sentences(items: list[str]) -> None:
+    text = "\n".join([*items, SIGHTS])
+    assert sentences_of(text) == items + 9 * ["One sight is old.", "It was built in 1900.", "It is big."]
+
+
+def test_an_item_goes_on_over_lines_in_lower_case() -> None:
+    text = "- A long\n  item of\ntwo sentences. This is one.\n- B\nMore text. Yes.\n- C\nThe end."
+    assert sentences_of(text) == [
+        "- A long\n  item of\ntwo sentences.", "This is one.", "- B", "More text.", "Yes.", "- C", "The end.",
+    ]  # fmt: skip
 
 
 def test_sentences_without_blanks_between_them() -> None:
@@ -67,49 +78,54 @@ def test_packing_is_greedy_and_keeps_the_order(counts: list[int], budget: int) -
 DOCUMENT = Document("d#0", "The Title", "One two three.  Four five.\nSix seven eight nine ten. Eleven.", "d")
 
 
-def passages_of(document: Document, max_tokens: int, counts: Counter[str] | None = None) -> list[tuple[str, str]]:
-    packed = pack_passages(document, split_sentences(document.text), words, max_tokens, counts)
-    return [(passage.id, passage.body) for passage in packed]
+def cut(document: Document, max_tokens: int, dropped: Counter[str]) -> list[Passage]:
+    """Passages where a word is a wordpiece."""
+    offsets = split_sentences(document.text)
+    counts = [len(document.text[start:end].strip("\u200b").split()) for start, end in offsets]
+    title = len(document.title.split())
+    return [passage for passage, _, _ in cut_passages(document, offsets, title, counts, max_tokens, dropped)]
+
+
+def passages_of(document: Document, max_tokens: int, dropped: Counter[str]) -> list[tuple[str, str]]:
+    return [(passage.id, passage.body) for passage in cut(document, max_tokens, dropped)]
 
 
 def test_passages_are_slices_of_whole_sentences_within_the_limit() -> None:
     # 3 special tokens and 2 of the title leave 5 of 10
-    assert passages_of(DOCUMENT, 10) == [
+    dropped: Counter[str] = Counter()
+    assert passages_of(DOCUMENT, 10, dropped) == [
         ("d#0/0", "One two three.  Four five."),
         ("d#0/1", "Six seven eight nine ten."),
         ("d#0/2", "Eleven."),
     ]
-
-
-def test_title_document_and_article_are_repeated() -> None:
-    for passage in pack_passages(DOCUMENT, split_sentences(DOCUMENT.text), words, 10):
+    assert not dropped
+    for passage in cut(DOCUMENT, 10, dropped):
         assert (passage.title, passage.document, passage.article) == ("The Title", "d#0", "d")
 
 
-def test_a_sentence_over_the_limit_is_a_passage_of_its_own_and_counted() -> None:
-    counts: Counter[str] = Counter()
-    assert passages_of(DOCUMENT, 9, counts) == [
+def test_a_sentence_over_the_limit_is_a_passage_of_its_own_and_what_is_cut_is_counted() -> None:
+    dropped: Counter[str] = Counter()
+    assert passages_of(DOCUMENT, 8, dropped) == [
         ("d#0/0", "One two three."),
         ("d#0/1", "Four five."),
         ("d#0/2", "Six seven eight nine ten."),
         ("d#0/3", "Eleven."),
     ]
-    assert counts == {chunking.TOO_LONG: 1}
+    assert dropped == {chunking.TOO_LONG: 1, chunking.CUT_WORDPIECES: 2}
 
 
 def test_a_title_that_fills_the_limit_leaves_one_sentence_a_passage() -> None:
-    counts: Counter[str] = Counter()
-    assert len(passages_of(DOCUMENT._replace(title="w " * 20), 10, counts)) == 4
-    assert counts == {chunking.TOO_LONG: 4}
+    dropped: Counter[str] = Counter()
+    assert len(passages_of(DOCUMENT._replace(title="w " * 20), 10, dropped)) == 4
+    assert dropped[chunking.TOO_LONG] == 4
 
 
 def test_what_has_no_wordpieces_is_left_out_and_counted() -> None:
-    counts: Counter[str] = Counter()
-    packed = pack_passages(DOCUMENT._replace(text="\u200b"), [(0, 1)], lambda texts: [0 for _ in texts], 10, counts)
-    assert list(packed) == []
-    assert counts == {chunking.NOTHING_TO_ENCODE: 1}
+    dropped: Counter[str] = Counter()
+    assert passages_of(DOCUMENT._replace(text="\u200b"), 10, dropped) == []
+    assert dropped == {chunking.NOTHING_TO_ENCODE: 1}
 
 
 @pytest.mark.parametrize("text", ["", " \n "])
 def test_no_text_no_passages(text: str) -> None:
-    assert passages_of(DOCUMENT._replace(text=text), 10) == []
+    assert passages_of(DOCUMENT._replace(text=text), 10, Counter()) == []

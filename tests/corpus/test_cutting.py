@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-import regex
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, normalizers
 
 from realm_lab.corpus.chunking import split_sentences
-from realm_lab.corpus.cutting import MISALIGNED_SPAN, Cut, CutSettings, Cutter, token_spans
+from realm_lab.corpus.cutting import MISALIGNED_SPAN, CutSettings, Cutter, place_spans
 from realm_lab.corpus.records import Document, Span
 from realm_lab.corpus.salient_spans import RuleTagger
 from realm_lab.corpus.vocabulary import WordEncoder, encode_batch_plain, train_wordpiece, wordpiece_from_vocabulary
@@ -43,29 +42,23 @@ def test_remembered_words_have_the_ids_of_the_library(tokenizer: Tokenizer, text
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.text(alphabet=st.sampled_from("ab1 .'-[]é"), max_size=16),
+    st.text(alphabet=st.sampled_from(ALPHABET), max_size=16),
     st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), min_size=1, max_size=2),
 )
 @example("Ab abba, [MASK] bab.", [(0, 2), (3, 4), (9, 6)])
 @example(f"{LONG} {LONG}xx", [(0, 99), (100, 101)])
 @example("abba ba", [(1, 3)])  # begins within a word
-@example("abba ba", [(0, 2), (5, 2)])  # ends within one
+@example("\u200b ab", [(0, 1), (2, 2)])  # of no wordpiece
 def test_spans_of_remembered_words_are_those_of_the_library(
     tokenizer: Tokenizer, text: str, places: list[tuple[int, int]]
 ) -> None:
-    spans = [Span(start, min(start + size, len(text)), "x") for start, size in places if start < len(text)]
+    spans = [(start, min(start + size, len(text))) for start, size in places if start < len(text)]
     encoder = WordEncoder(tokenizer)
     encoder.encode([text])
-    found = encoder.encode_spans(text, [span[:2] for span in spans])
     [encoding] = encode_batch_plain(tokenizer, [text])
-    if found is not None:
-        assert found == (encoding.ids, token_spans(spans, encoding, 0, Counter()))
-    words = regex.compile(r"[A-Za-z0-9]+|[!-~]")
-    starts, ends = (
-        zip(*(match.span() for match in words.finditer(text)), strict=True) if words.search(text) else ((), ())
-    )
-    at_words = all(span.start in starts and span.end in ends for span in spans)
-    assert (found is not None) == (text.isascii() and not {"\x1f", "\x7f", "\x00"} & set(text) and at_words)
+    pairs = [(encoding.char_to_token(start), encoding.char_to_token(end - 1)) for start, end in spans]
+    expected = [None if first is None or last is None else (first, last + 1) for first, last in pairs]
+    assert encoder.place_spans(text, spans) == expected
 
 
 def test_a_cased_vocabulary_and_added_words_are_respected() -> None:
@@ -101,53 +94,47 @@ def test_passages_are_packed_as_by_trying_and_encoded_as_a_whole(
     tokenizer: Tokenizer, texts: list[str], length: int
 ) -> None:
     documents = [Document(str(number), "A b", text, "t") for number, text in enumerate(texts)]
-    cuts = list(cutter_of(tokenizer, length).passages([documents], Counter(), tagged=True))
-    expected = []
+    rows = cutter_of(tokenizer, length).cut([documents], "passages and sentences").passages.to_pylist()
+    expected, starts = [], []
     for document in documents:
         offsets = split_sentences(document.text)
         counts = [len(plain_ids(tokenizer, document.text[start:end])) for start, end in offsets]
         for group in brute_force(counts, length - 3 - len(plain_ids(tokenizer, "A b"))):
             if sum(counts[number] for number in group):
                 expected.append(document.text[offsets[group[0]][0] : offsets[group[-1]][1]])
-    assert [cut.passage.body for cut in cuts] == expected
-    for cut in cuts:
-        assert [token for tokens in cut.tokens for token in tokens] == plain_ids(tokenizer, cut.passage.body)
-        assert cut.title == plain_ids(tokenizer, "A b")
-        assert cut.starts == [sum(map(len, cut.tokens[:number])) for number in range(len(cut.sentences))]
-        spans = zip(cut.sentences, cut.spans, strict=True)
-        assert all(0 <= span.start < span.end <= len(text) for text, found in spans for span in found)
+                starts.append([sum(counts[group[0] : number]) for number in group])
+    assert [row["body"] for row in rows] == expected
+    assert [row["sentence_starts"] for row in rows] == starts
+    for row in rows:
+        assert row["bodies"] == plain_ids(tokenizer, row["body"])
+        assert row["titles"] == plain_ids(tokenizer, "A b")
 
 
 def test_a_sentence_over_the_limit_is_a_passage_that_keeps_all_its_wordpieces(tokenizer: Tokenizer) -> None:
     long = "ab " * 30 + "ba."
-    cuts = list(
-        cutter_of(tokenizer).passages([[Document("d", "", f"Ab ab. {long} Ba ba.", "d")]], Counter(), tagged=False)
-    )
-    assert [cut.passage.body for cut in cuts] == ["Ab ab.", long, "Ba ba."]
-    assert len(cuts[1].tokens[0]) == 32
+    cut = cutter_of(tokenizer).cut([[Document("d", "", f"Ab ab. {long} Ba ba.", "d")]], "passages")
+    assert cut.passages.column("body").to_pylist() == ["Ab ab.", long, "Ba ba."]
+    assert len(cut.passages.column("bodies")[1]) == 32
+    assert all(batch.num_rows == 0 for batch in cut.sentences.values())
 
 
 def test_the_same_sentence_is_always_in_the_same_part(tokenizer: Tokenizer) -> None:
     letters = [f"{a} {b} {c} ab ab ab." for a in "ab" for b in "ab1" for c in ("a", "b", "1", "Ba 1", "Ab 11")]
     documents = [Document(str(number), "", text, str(number)) for number, text in enumerate([*letters, *letters])]
-    dropped: Counter[str] = Counter()
-    rows = list(cutter_of(tokenizer).sentences([[document] for document in documents], dropped))
+    cut = cutter_of(tokenizer).cut([[document] for document in documents], "sentences")
     parts: dict[tuple[int, ...], set[str]] = {}
-    for row in rows:
-        parts.setdefault(tuple(row.tokens), set()).add(row.part)
-    assert len(rows) + sum(dropped.values()) == 2 * len(letters)
+    for part, batch in cut.sentences.items():
+        for tokens in batch.column("tokens").to_pylist():
+            parts.setdefault(tuple(tokens), set()).add(part)
+    kept = sum(batch.num_rows for batch in cut.sentences.values())
+    assert kept + sum(cut.dropped.values()) == 2 * len(letters)
     assert all(len(found) == 1 for found in parts.values())
 
 
 def test_a_span_that_no_wordpiece_matches_is_counted(tokenizer: Tokenizer) -> None:
-    cut = Cut(
-        Document("d/0", "", "", "d"),  # type: ignore[arg-type]
-        [],
-        ["\u200b ab ab ab ab ab ab."],
-        [plain_ids(tokenizer, "ab ab ab ab ab ab.")],
-        [(Span(0, 1, "x"), Span(2, 4, "y"))],
-    )
+    text = "\u200b ab ab ab ab ab ab."
+    encoder = WordEncoder(tokenizer)
+    encoder.encode([text])
     dropped: Counter[str] = Counter()
-    rows = list(cutter_of(tokenizer).sentences_of([cut], dropped))
-    assert dropped[MISALIGNED_SPAN] == 1
-    assert [(place, row.spans) for place, row in rows] == [(0, [0, 1])]
+    assert place_spans(encoder, text, [Span(0, 1, "x"), Span(2, 4, "y")], dropped) == [0, 1]
+    assert dropped == {MISALIGNED_SPAN: 1}

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from realm_lab.corpus.records import Passage, Question
+from realm_lab.corpus.records import Passage
 from realm_lab.corpus.store import (
     NO_ROW,
     Passages,
@@ -23,10 +24,11 @@ from realm_lab.corpus.store import (
     Sentences,
     TextTable,
     TextTableWriter,
-    question_row,
     token_dtype,
 )
 from realm_lab.errors import UserError
+
+TEXT = pa.schema([field for field in Questions.COLUMNS if field.name not in ("tokens", "gold")])
 
 
 def write_ragged(folder: Path, batches: list[list[list[int]]], dtype: Any = np.uint16) -> Path:
@@ -85,17 +87,16 @@ def test_too_many_values_are_refused(tmp_path: Path) -> None:
 
 
 def test_text_table_round_trip(tmp_path: Path) -> None:
-    writer = TextTableWriter(tmp_path / "deep" / "text.arrow", Questions.SCHEMA)
-    first = Question("1", "Wer? \u00e9\u4e2d\U0001f600", ("a", "b"), None)
-    second = Question("2", "what", ("c",), "d")
-    writer.append([question_row(first, ("a",))])
+    writer = TextTableWriter(tmp_path / "deep" / "text.arrow", TEXT)
+    first = {"id": "1", "question": "Wer? \u00e9\u4e2d\U0001f600", "answers": ["a", "b"], "answers_updated": ["a"]}
+    second = {"id": "2", "question": "what", "answers": ["c"], "answers_updated": []}
+    writer.append([first])
     writer.append([])
-    writer.append([question_row(second, ())])
+    writer.append([second])
     writer.close()
     table = TextTable(tmp_path / "deep" / "text.arrow")
     assert len(table) == 2
-    assert table.row(0) == {"id": "1", "question": first.question, "answers": ["a", "b"], "answers_updated": ["a"]}
-    assert table.row(1)["answers_updated"] == []
+    assert [table.row(0), table.row(1)] == [first, second]
     assert table.column("id") == ["1", "2"]
 
 
@@ -188,8 +189,8 @@ def test_the_vocabulary_size_decides_how_tokens_are_read(tmp_path: Path) -> None
         gold = RaggedWriter(tmp_path / "questions_dev", "gold", np.int32)
         gold.append([[3]])
         gold.close()
-        text = TextTableWriter(tmp_path / "questions_dev" / "text.arrow", Questions.SCHEMA)
-        text.append([question_row(Question("1", "q", ("a",), None), ("a",))])
+        text = TextTableWriter(tmp_path / "questions_dev" / "text.arrow", TEXT)
+        text.append([{"id": "1", "question": "q", "answers": ["a"], "answers_updated": ["a"]}])
         text.close()
         questions = PreparedCorpus(manifest(tmp_path, vocabulary_size=size)).questions("dev")
         assert questions.tokens[0].tolist() == [7, 99]

@@ -18,7 +18,6 @@ from realm_lab.corpus.vocabulary import (
     load_tokenizer,
     save_tokenizer,
     special_ids,
-    token_counter,
     tokenizer_digest,
     train_wordpiece,
     wordpiece_from_vocabulary,
@@ -62,6 +61,11 @@ def test_learning_is_the_same_in_every_process() -> None:
         for _ in range(2)
     ]
     assert run[0] == run[1] == tokenizer_digest(train_wordpiece([*TEXTS, many], 1200)) + "\n"
+
+
+def test_nothing_is_learned_from_a_word_that_would_be_unknown() -> None:
+    endless = "ab" * 200_000  # took the square of its length
+    assert train_wordpiece(["aa bb", endless], 1000).get_vocab() == train_wordpiece(["aa bb"], 1000).get_vocab()
 
 
 def test_learning_needs_text_and_room_for_its_characters() -> None:
@@ -113,7 +117,8 @@ def test_truncation_and_padding_of_a_checkpoint_are_switched_off(learned: Tokeni
     learned.enable_truncation(4)
     learned.enable_padding(length=4)
     save_tokenizer(learned, tmp_path)
-    assert token_counter(load_tokenizer(tmp_path))(["the", "the the the the the the"]) == [1, 6]
+    encoded = encode_batch_plain(load_tokenizer(tmp_path), ["the", "the the the the the the"])
+    assert [len(encoding.ids) for encoding in encoded] == [1, 6]
 
 
 def test_special_tokens_in_text_are_text(learned: Tokenizer) -> None:

@@ -134,10 +134,10 @@ def test_zero_shot_rows_are_the_ranking_of_the_retriever(
 
 def test_zero_shot_rows_of_a_stale_index_ask_with_its_own_tower(system: TinySystem) -> None:
     # `find` on the vectors of `search_queries`, not on those of the current weights
-    retriever = system.retriever("stale")
+    retriever = system.retriever(stale_queries=True)
     retriever.refresh(0)
     expected = zero_shot_rows(retriever, system.corpus.questions("dev"), np.arange(6), 5)
-    other = system.retriever("stale", embedder=_other_embedder(system))
+    other = system.retriever(_other_embedder(system), stale_queries=True)
     other.adopt(retriever.index, retriever.snapshot)  # type: ignore[arg-type]
     np.testing.assert_array_equal(zero_shot_rows(other, system.corpus.questions("dev"), np.arange(6), 5), expected)
 

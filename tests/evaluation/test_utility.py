@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from realm_lab.corpus.store import Sentences
 from realm_lab.evaluation import utility
-from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, mask_first_span, run_cloze, spread
+from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, evenly_spaced, mask_first_span, run_cloze
 from realm_lab.masking import MaskedSentence
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
+from realm_lab.retrieval.retriever import ABSENT, NULL
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
@@ -36,7 +34,7 @@ def held_out(system: TinySystem, params: Params, origin: str | None) -> Sentence
         articles = np.asarray(system.passages.articles)
         following = [next(row for row in np.flatnonzero(articles == articles[r]).tolist() if row != r) for r in top]
         sentences.origins = np.full(len(sentences), -1)
-        sentences.origins[spread(len(sentences), COUNT)] = top if origin == "first" else following
+        sentences.origins[evenly_spaced(len(sentences), COUNT)] = top if origin == "first" else following
     return sentences
 
 
@@ -73,7 +71,7 @@ def test_a_cloze_run_is_eq_1_and_2_sentence_by_sentence(
     result = run(system, params, sentences)
     null = pretrain["null_document"] == "encoded"
     articles = np.asarray(system.passages.articles)
-    numbers = spread(len(sentences), COUNT)
+    numbers = evenly_spaced(len(sentences), COUNT)
     assert len(result.masked) == len(numbers) == COUNT
     for place, number in enumerate(numbers.tolist()):
         first, end = sentences.salient_spans(number)[0]
@@ -105,45 +103,6 @@ def test_a_cloze_run_is_eq_1_and_2_sentence_by_sentence(
     np.testing.assert_array_equal(result.gold_B, sentences.gold[numbers])
 
 
-@pytest.mark.parametrize("null_document", ["off", "encoded"])
-def test_over_retrieved_candidates_are_ranked_by_the_current_weights_as_in_training(
-    system: TinySystem, tiny: ModuleType, null_document: str
-) -> None:
-    sentences = system.corpus.sentences("cloze_dev")
-    moved = system._replace(embedder=copy.deepcopy(system.embedder))
-    stale = moved.built_retriever()
-    tiny.scramble(moved.embedder, seed=8)
-
-    def rows(over_retrieve: int, retriever: Retriever) -> np.ndarray:
-        params = tiny.tiny_params(
-            pretrain={"candidates": 4, "null_document": null_document, "over_retrieve": over_retrieve}
-        )
-        return run_cloze(params, retriever, moved.reader, sentences, moved.special, COUNT).rows_BK
-
-    expected = rows(0, moved.built_retriever())
-    assert expected.shape == (COUNT, 5 if null_document == "off" else 4)
-    np.testing.assert_array_equal(rows(len(system.passages), stale), expected)
-    assert (rows(0, stale) != expected).any()
-
-
-def test_a_learned_null_document_has_the_probability_of_its_vector(system: TinySystem, tiny: ModuleType) -> None:
-    params = tiny.tiny_params(pretrain={"candidates": 4, "null_document": "learned"})
-    sentences = system.corpus.sentences("cloze_dev")
-    embedder = copy.deepcopy(system.embedder)
-    vector_D = torch.randn(embedder.document_projection.out_features, generator=torch.Generator().manual_seed(5))
-    embedder.null_vector = nn.Parameter(vector_D)
-    result = run(system._replace(embedder=embedder), params, sentences)
-    encoded = run(system, params, sentences)
-    np.testing.assert_array_equal(result.rows_BK, encoded.rows_BK)
-    torch.testing.assert_close(result.utility_BK, encoded.utility_BK)  # the reader reads nothing either way
-    retriever = system.built_retriever()
-    with torch.no_grad():
-        query_BD = retriever.embed_queries([masked.tokens for masked in result.masked])
-        passage_BK = retriever.score(query_BD, result.rows_BK[:, 1:])
-    expected_BK = torch.cat([(query_BD @ vector_D)[:, None], passage_BK], 1).log_softmax(1)
-    torch.testing.assert_close(result.log_prior_BK, expected_BK, atol=1e-4, rtol=0)
-
-
 def _body(system: TinySystem, row: int) -> np.ndarray:
     return system.passages.bodies[row] if row >= 0 else np.empty(0, np.int64)
 
@@ -156,7 +115,7 @@ def test_the_words_are_guessed_from_the_first_passage(
     before = run(system, params, sentences)
     tokens = [np.array(sentences.tokens[row]) for row in range(len(sentences))]
     expected = []
-    for place, number in enumerate(spread(len(sentences), COUNT).tolist()):
+    for place, number in enumerate(evenly_spaced(len(sentences), COUNT).tolist()):
         masked = before.masked[place]
         guesses = [
             reference.masked_words(masked.tokens, _body(system, row), masked.positions).argmax(1).tolist()
@@ -174,22 +133,6 @@ def test_the_words_are_guessed_from_the_first_passage(
     assert len(set(expected)) == 2
 
 
-def test_every_masked_word_must_be_right(system: TinySystem, reference: Reference) -> None:
-    # Targets that the reader does guess, or all but the last of which it guesses.
-    query = np.array(system.corpus.sentences("cloze_dev").tokens[0], np.int64)
-    positions = np.array([2, 5, 6])
-    query[positions] = system.special.mask
-    row = 12
-    guessed = reference.masked_words(query, system.passages.bodies[row], positions).argmax(1).numpy()
-    wrong = np.array([*guessed[:2], (guessed[2] + 1) % 600])
-    one = MaskedSentence(query, positions[:1], guessed[:1])
-    masked = [MaskedSentence(query, positions, guessed), MaskedSentence(query, positions, wrong), one]
-    correct = utility.top1_correct(
-        system.params, system.built_retriever(), system.reader, masked, np.array([row, row, row]), system.special
-    )
-    assert correct.tolist() == [True, False, True]
-
-
 def test_the_first_span_is_masked(system: TinySystem) -> None:
     sentences = system.corpus.sentences("cloze_dev")
     first, end = sentences.salient_spans(3)[0]
@@ -200,10 +143,10 @@ def test_the_first_span_is_masked(system: TinySystem) -> None:
 
 
 def test_items_are_spread_evenly() -> None:
-    assert spread(10, 4).tolist() == [0, 3, 6, 9]
-    assert spread(3, 100).tolist() == [0, 1, 2]
-    assert spread(100, 1).tolist() == [0]
-    assert len(set(spread(144, 60).tolist())) == 60
+    assert evenly_spaced(10, 4).tolist() == [0, 3, 6, 9]
+    assert evenly_spaced(3, 100).tolist() == [0, 1, 2]
+    assert evenly_spaced(100, 1).tolist() == [0]
+    assert len(set(evenly_spaced(144, 60).tolist())) == 60
 
 
 def made_result() -> ClozeResult:

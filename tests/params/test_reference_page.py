@@ -34,21 +34,18 @@ def test_the_page_is_up_to_date(repository: Path) -> None:
     assert (repository / PAGE).read_text(encoding="utf-8") == render_reference(), "run `make params`"
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_every_parameter_has_a_docstring_and_it_is_on_the_page(name: str) -> None:
-    description = FIELDS[name].description or ""
-    assert description.strip(), f"{name} has no docstring in realm_lab/params/parameters.py"
-    assert " ".join(description.split()) in PAGE_TEXT
-
-
-@pytest.mark.parametrize("name", FIELDS)
-def test_every_parameter_stands_once_with_its_values(name: str) -> None:
-    [line] = [line for line in PAGE_TEXT.split("- `") if line.startswith(f"{name}`:")]
-    default, *others = re.split(r"[;,] (?=toy |smoke |real )", line.partition("Default ")[2])
-    assert default.startswith("**")
-    values = {preset: flat[name] for preset, flat in RESOLVED.items()}
-    differ = {preset for preset, value in values.items() if value != values["paper"] and name != "preset"}
-    assert {other.split()[0] for other in others} == differ
+def test_every_parameter_has_a_docstring_and_stands_once_with_its_values() -> None:
+    lines = PAGE_TEXT.split("- `")
+    for name, field in FIELDS.items():
+        description = " ".join((field.description or "").split())
+        assert description, f"{name} has no docstring"
+        assert description in PAGE_TEXT
+        [line] = [line for line in lines if line.startswith(f"{name}`:")]
+        default, *others = re.split(r"[;,] (?=toy |smoke |real )", line.partition("Default ")[2])
+        assert default.startswith("**")
+        values = {preset: flat[name] for preset, flat in RESOLVED.items()}
+        differ = {preset for preset, value in values.items() if value != values["paper"] and name != "preset"}
+        assert {other.split()[0] for other in others} == differ
 
 
 def test_the_page_is_the_same_every_time() -> None:

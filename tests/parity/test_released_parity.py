@@ -23,27 +23,29 @@ from torch import Tensor, nn
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import EncoderShape
-from realm_lab.models.inputs import Batch
-from realm_lab.models.reader import Reader
-from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, marginal_log_likelihood_per_token
-from realm_lab.models.realm import retrieval_score as scores_of
-from realm_lab.models.released import (
+from realm_lab.models.initial import (
     ReaderWeights,
     is_released,
     load_reader,
     read_reader_weights,
     read_released_embedder,
-    read_released_vectors,
-    write_released_embedder,
-    write_released_open_qa,
-    write_released_reader,
 )
+from realm_lab.models.inputs import Batch
+from realm_lab.models.reader import Reader
+from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, marginal_log_likelihood_per_token
+from realm_lab.models.realm import retrieval_score as scores_of
 from realm_lab.models.spans import (
     answer_log_probs,
     early_log_likelihood,
     passage_log_probs,
     span_log_probs,
     span_logit_sums,
+)
+from tests.models.released_writers import (
+    read_released_vectors,
+    write_released_embedder,
+    write_released_open_qa,
+    write_released_reader,
 )
 
 HERE = Path(__file__).parent

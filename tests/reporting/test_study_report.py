@@ -154,8 +154,12 @@ def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, make: Ma
         "staleness.png",
         "utility_by_masking.png",
     }
-    (folder / "figures" / "old.png").write_bytes(b"")
+    for name in ("old.png", "mine.png"):
+        (folder / "figures" / name).write_bytes(b"")
+    with (folder / "report.md").open("a") as file:
+        file.write("![of an earlier version](figures/old.png)")
     report(tmp_path)
+    (folder / "figures" / "mine.png").unlink()  # no report named it, so it was still there
     assert {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert "<tokens>" not in (folder / "index.html").read_text()
 

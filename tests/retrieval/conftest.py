@@ -1,6 +1,5 @@
-"""The tiny system of tests/tiny_system.py, and a store of generations, as fixtures."""
+"""The tiny system of tests/tiny_system.py as fixtures."""
 
-from tests.retrieval.generations import store
 from tests.tiny_system import reference, system, tiny
 
-__all__ = ["reference", "store", "system", "tiny"]
+__all__ = ["reference", "system", "tiny"]

@@ -3,33 +3,42 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
+from realm_lab.params.sections import Search
 from realm_lab.retrieval import faiss_backends
-from realm_lab.retrieval.backends import make_backend
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.faiss_backends import (
-    KINDS,
+    FACTORY,
     FaissSearch,
     FaissSettings,
-    build_faiss,
-    load_faiss,
+    faiss_settings,
+    measured_faiss,
     recall,
     sample_queries,
+    with_defaults,
 )
 from realm_lab.retrieval.search import Exclusion
 
 # Shapes: N passages, B queries, K results, D embedding size
 
 ROWS, SIZE, QUERIES = 1500, 16, 20
-SMALL = FaissSettings(lists=30, probes=6, bits=4, build_neighbours=40, neighbours=32)
+KINDS = tuple(FACTORY)
+OPTIONS = {
+    "ivf_flat": {"nlist": 30, "nprobe": 6},
+    "ivf_pq": {"nlist": 30, "nprobe": 6, "nbits": 4},
+    "hnsw": {"efConstruction": 40, "efSearch": 32},
+}
+
+
+def small(kind: str, seed: int = 0) -> FaissSettings:
+    return FaissSettings(OPTIONS.get(kind, {}), seed)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -49,7 +58,7 @@ def query_BD() -> Tensor:
 @pytest.fixture(scope="module")
 def built(embeddings_ND: Tensor) -> dict[str, FaissSearch]:
     """One backend of each kind; tests leave them as they are."""
-    return {kind: build_faiss(kind, embeddings_ND, SMALL) for kind in KINDS}
+    return {kind: FaissSearch(kind, embeddings_ND, small(kind)) for kind in KINDS}
 
 
 def scores(embeddings_ND: Tensor, query_BD: Tensor) -> np.ndarray:
@@ -95,7 +104,7 @@ def test_flat_is_exact_at_every_depth(built: dict[str, FaissSearch], embeddings_
 def test_equal_scores_stand_in_the_order_of_their_rows() -> None:
     embeddings_ND = normal(5, SIZE).repeat(10, 1)
     for kind in KINDS:
-        backend = build_faiss(kind, embeddings_ND, FaissSettings(bits=2, overfetch=10))
+        backend = FaissSearch(kind, embeddings_ND, FaissSettings({"overfetch": 10, "nbits": 2}))
         found = backend.search(normal(3, SIZE, seed=1), 10)
         best = found.rows_BK[:, :1] % 5
         assert torch.equal(found.rows_BK, best + 5 * torch.arange(10)), kind
@@ -129,7 +138,7 @@ def test_what_is_forbidden_is_never_returned_and_its_place_is_filled(
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_than_wanted_leave_empty_places(kind: str) -> None:
     embeddings_ND = normal(12, SIZE)
-    backend = build_faiss(kind, embeddings_ND)
+    backend = FaissSearch(kind, embeddings_ND)
     group_N = torch.arange(12) // 9
     found = backend.search(normal(2, SIZE, seed=1), 5, Exclusion(torch.tensor([0, -1]), group_N))
     assert sorted(found.rows_BK[0].tolist()) == [-1, -1, 9, 10, 11]
@@ -137,33 +146,19 @@ def test_fewer_than_wanted_leave_empty_places(kind: str) -> None:
     assert torch.isneginf(found.scores_BK[0, 3:]).all()
     assert backend.search(normal(2, SIZE), 20).rows_BK.shape == (2, 20)
     assert backend.search(normal(0, SIZE), 3).rows_BK.shape == (0, 3)
-    empty = build_faiss(kind, embeddings_ND[:0])
+    empty = FaissSearch(kind, embeddings_ND[:0])
     assert empty.search(normal(2, SIZE), 3).rows_BK.tolist() == [[-1] * 3] * 2
 
 
-def test_without_rescoring_scores_are_those_of_the_codes(embeddings_ND: Tensor, query_BD: Tensor) -> None:
-    settings = FaissSettings(lists=30, probes=6, bits=4, rescore=False)
-    found = build_faiss("ivf_pq", embeddings_ND, settings).search(query_BD, 8)
-    true_BK = np.take_along_axis(scores(embeddings_ND, query_BD), found.rows_BK.numpy(), axis=1)
-    assert (np.abs(found.scores_BK.numpy() - true_BK) > 1e-3).mean() > 0.9
-    assert (found.scores_BK.diff(dim=1) <= 0).all()
-
-
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_measured_recall_is_what_an_independent_count_finds(
-    kind: str, embeddings_ND: Tensor, query_BD: Tensor
-) -> None:
-    backend = make_backend(kind, embeddings_ND, SMALL, query_BD)
-    assert isinstance(backend, FaissSearch)
-    wanted_BK = np.argsort(-scores(embeddings_ND, query_BD), axis=1, kind="stable")[:, :8]
+def test_the_measured_recall_is_what_an_independent_count_finds(kind: str, embeddings_ND: Tensor) -> None:
+    backend = measured_faiss(kind, embeddings_ND, small(kind))
+    sampled_BD = sample_queries(embeddings_ND, 0)
+    wanted_BK = np.argsort(-scores(embeddings_ND, sampled_BD), axis=1, kind="stable")[:, :8]
     measured = backend.recall_at_8
-    assert measured == pytest.approx(found_share(wanted_BK, backend.search(query_BD, 8).rows_BK.numpy()))
+    assert measured == pytest.approx(found_share(wanted_BK, backend.search(sampled_BD, 8).rows_BK.numpy()))
     assert measured is not None
     assert measured < 1 or kind not in ("ivf_flat", "ivf_pq")
-    assert backend.record()["recall_at_8"] == measured
-    sampled = make_backend(kind, embeddings_ND, SMALL)
-    assert isinstance(sampled, FaissSearch)
-    assert sampled.recall_at_8 == recall(backend, ExactSearch(embeddings_ND), sample_queries(embeddings_ND, 0))
 
 
 def test_recall_counts_only_what_there_is_to_find() -> None:
@@ -185,13 +180,12 @@ def test_sampled_queries_are_passages_moved_a_little(embeddings_ND: Tensor) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_embeddings_and_seed_give_the_same_bytes(
-    kind: str, embeddings_ND: Tensor, built: dict[str, FaissSearch], tmp_path: Path
+    kind: str, embeddings_ND: Tensor, built: dict[str, FaissSearch]
 ) -> None:
-    digest = built[kind].save(tmp_path / "first")
-    assert build_faiss(kind, embeddings_ND, SMALL).save(tmp_path / "second") == digest
+    first = faiss.serialize_index(built[kind].index).tobytes()
+    assert faiss.serialize_index(FaissSearch(kind, embeddings_ND, small(kind)).index).tobytes() == first
     if kind.startswith("ivf"):
-        other = FaissSettings(lists=30, probes=6, bits=4, seed=1)
-        assert build_faiss(kind, embeddings_ND, other).save(tmp_path / "third") != digest
+        assert faiss.serialize_index(FaissSearch(kind, embeddings_ND, small(kind, seed=1)).index).tobytes() != first
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -199,8 +193,6 @@ def test_building_and_searching_take_one_thread(
     kind: str, embeddings_ND: Tensor, query_BD: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More threads may add up in another order; other work keeps the number it had."""
-    import faiss
-
     threads_before = torch.get_num_threads()
     given = embeddings_ND.repeat(faiss_backends.ADDED_ROWS // ROWS + 1, 1) if kind != "hnsw" else embeddings_ND
     seen: list[int] = []
@@ -214,71 +206,43 @@ def test_building_and_searching_take_one_thread(
     try:
         torch.set_num_threads(3)  # the two may share one OpenMP
         before = faiss.omp_get_max_threads()
-        for threads, expected in ((1, 1), (0, 1 if kind == "hnsw" else 3)):
-            seen.clear()
-            backend = build_faiss(kind, given, replace(SMALL, threads=threads))
-            assert set(seen) == {expected}
-            seen.clear()
-            backend.search(query_BD, 3)
-            assert set(seen) == {threads or 3}
-            assert faiss.omp_get_max_threads() == before
-            assert torch.get_num_threads() == 3
+        backend = FaissSearch(kind, given, small(kind))
+        backend.search(query_BD, 3)
+        assert set(seen) == {1}
+        assert faiss.omp_get_max_threads() == before
+        assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(threads_before)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_was_saved_searches_alike(kind: str, embeddings_ND: Tensor, query_BD: Tensor, tmp_path: Path) -> None:
-    backend = make_backend(kind, embeddings_ND, SMALL)
-    assert isinstance(backend, FaissSearch)
-    digest = backend.save(tmp_path / "index")
-    assert [file.name for file in tmp_path.iterdir()] == ["index"]
-    again = load_faiss(tmp_path / "index", digest, backend.record(), embeddings_ND)
-    assert (again.settings, again.recall_at_8, again.name) == (backend.settings, backend.recall_at_8, kind)
-    for found, expected in zip(again.search(query_BD, 8), backend.search(query_BD, 8), strict=True):
-        assert torch.equal(found, expected)
+def test_options_take_what_suits_the_number_of_passages() -> None:
+    few, many = (with_defaults("ivf_pq", {}, total, 128) for total in (1000, 13_353_718))
+    assert (few["nlist"], few["nprobe"], few["M"], few["nbits"], few["overfetch"]) == (25, 8, 32, 7, 16)
+    assert (many["nlist"], many["nprobe"], many["M"], many["nbits"]) == (14617, 913, 32, 8)
+    assert with_defaults("ivf_pq", {}, 1000, 30)["M"] == 6
+    assert with_defaults("hnsw", {"M": 5}, 1000, 128)["M"] == 5
+    assert with_defaults("ivf_flat", {"nlist": 3}, 1000, 128)["nprobe"] == 3
 
 
-def test_a_file_that_is_not_what_the_manifest_says_is_refused(
-    built: dict[str, FaissSearch], embeddings_ND: Tensor, tmp_path: Path
-) -> None:
-    path, backend = tmp_path / "index", built["sq8"]
-    digest = backend.save(path)
-    with pytest.raises(UserError, match="holds 1500 vectors of 16 numbers, the embeddings are 1499 of 16; build"):
-        load_faiss(path, digest, backend.record(), embeddings_ND[1:])
-    for part in ({"backend": "annoy"}, {"settings": {"trees": 3}}):
-        with pytest.raises(UserError, match="another version"):
-            load_faiss(path, digest, backend.record() | part, embeddings_ND)
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(UserError, match=r"its digest is [0-9a-f]{12}, the manifest says [0-9a-f]{12}; build"):
-        load_faiss(path, digest, backend.record(), embeddings_ND)
-
-
-def test_settings_take_what_suits_the_number_of_passages() -> None:
-    small, large = (FaissSettings().resolved("ivf_pq", total, 128) for total in (1000, 13_353_718))
-    assert (small.lists, small.probes, small.parts, small.bits, small.training_rows) == (25, 8, 32, 7, 1000)
-    assert (large.lists, large.probes, large.parts, large.bits) == (14617, 913, 32, 8)
-    assert large.training_rows == 64 * 14617
-    assert FaissSettings().resolved("hnsw", 1000, 128).links == 32
-    assert FaissSettings().resolved("ivf_pq", 1000, 30).parts == 6
-    assert FaissSettings(lists=3, probes=9).resolved("ivf_flat", 1000, 128).probes == 3
+def test_the_parameters_name_the_options(embeddings_ND: Tensor) -> None:
+    settings = faiss_settings(Search(backend="ivf_pq", options="nlist=7, nprobe=2,M=4,nbits=3,overfetch=5"), seed=3)
+    assert settings == FaissSettings({"nlist": 7, "nprobe": 2, "M": 4, "nbits": 3, "overfetch": 5}, 3)
+    index = FaissSearch("ivf_pq", embeddings_ND, settings).index
+    assert (index.nlist, index.nprobe, index.pq.M, index.pq.nbits, index.cp.seed) == (7, 2, 4, 3, 3)
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "message"),
+    ("kind", "options", "message"),
     [
-        ("annoy", FaissSettings(), "'annoy' is not one of faiss_flat, ivf_flat"),
-        ("ivf_flat", FaissSettings(lists=101), "lists: 101 lists for 100 passages"),
-        ("ivf_flat", FaissSettings(probes=-1), "probes: -1 is negative"),
-        ("ivf_pq", FaissSettings(parts=3), "parts: 3 parts do not divide vectors of 16"),
-        ("ivf_pq", FaissSettings(bits=7), "bits: codes of 7 bits need 128 passages, up to 2.16; there are 100"),
-        ("hnsw", FaissSettings(build_neighbours=0), "build_neighbours must be 1 or more"),
-        ("hnsw", FaissSettings(gpu=True), "hnsw does not run on a GPU; choose one of faiss_flat"),
+        ("annoy", {}, "'annoy' is not one of exact, faiss_flat, ivf_flat"),
+        ("ivf_flat", {"nlist": 101}, "options: FAISS refuses IVF101,Flat for 100 vectors of 16 numbers"),
+        ("ivf_pq", {"M": 3}, "options: FAISS refuses IVF2,PQ3x4 for 100 vectors of 16 numbers"),
+        ("ivf_pq", {"nbits": 7}, "options: FAISS refuses IVF2,PQ4x7 for 100 vectors of 16 numbers"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(kind: str, settings: FaissSettings, message: str) -> None:
+def test_options_that_cannot_be_are_refused(kind: str, options: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        build_faiss(kind, normal(100, SIZE), settings)
+        FaissSearch(kind, normal(100, SIZE), FaissSettings(options))
 
 
 @pytest.mark.parametrize("kind", ["ivf_flat", "hnsw"])
@@ -286,10 +250,8 @@ def test_wider_searches_find_more(kind: str, embeddings_ND: Tensor, query_BD: Te
     exact = ExactSearch(embeddings_ND)
     shares = []
     for width in (1, 6, 30):
-        settings = FaissSettings(
-            lists=30, probes=width, links=0 if kind != "hnsw" else 4, build_neighbours=10, neighbours=width
-        )
-        shares.append(recall(build_faiss(kind, embeddings_ND, settings), exact, query_BD))
+        options = {"nlist": 30, "nprobe": width, "M": 4, "efConstruction": 10, "efSearch": width}
+        shares.append(recall(FaissSearch(kind, embeddings_ND, FaissSettings(options)), exact, query_BD))
     assert shares[0] < shares[2]
     assert shares == sorted(shares)
     assert kind == "hnsw" or shares[2] == 1
@@ -297,33 +259,5 @@ def test_wider_searches_find_more(kind: str, embeddings_ND: Tensor, query_BD: Te
 
 def test_a_missing_faiss_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    assert make_backend("exact", normal(5, SIZE)).name == "exact"
-    with pytest.raises(UserError, match=r"faiss cannot be imported .*`make setup` installs faiss-cpu, the extra `gpu`"):
-        make_backend("ivf_flat", normal(5, SIZE))
-
-
-def test_a_gpu_that_faiss_does_not_see_is_refused() -> None:
-    import faiss
-
-    if getattr(faiss, "get_num_gpus", int)():
-        pytest.skip("faiss sees a GPU")
-    with pytest.raises(UserError, match=r"faiss_flat was asked for on a GPU, but this faiss .* sees none; install"):
-        build_faiss("faiss_flat", normal(5, SIZE), FaissSettings(gpu=True))
-
-
-def test_moving_to_gpus_is_asked_of_faiss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The index that is searched is the moved one, the one that is saved is not."""
-    import faiss
-
-    moved = []
-
-    def move(index: object) -> object:
-        moved.append(index)
-        return index
-
-    monkeypatch.setattr(faiss, "index_cpu_to_all_gpus", move, raising=False)
-    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 2, raising=False)
-    backend = build_faiss("faiss_flat", normal(9, SIZE), FaissSettings(gpu=True))
-    assert moved == [backend.index]
-    assert (backend.search(normal(1, SIZE), 3).rows_BK >= 0).all()
-    backend.save(tmp_path / "index")
+    with pytest.raises(UserError, match=r"faiss cannot be imported .*`make setup` installs faiss-cpu; or search with"):
+        FaissSearch("ivf_flat", normal(5, SIZE))

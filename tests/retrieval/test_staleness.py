@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from realm_lab.retrieval.staleness import age, divergence, drift, overlap_at_k, total_variation
+from realm_lab.retrieval.staleness import divergence, drift, overlap_at_k, total_variation
 
 GENERATOR = np.random.default_rng(5)
 
@@ -18,11 +18,6 @@ def rows(queries: int, count: int, passages: int = 9) -> np.ndarray:
     found = np.array([GENERATOR.permutation(passages)[:count] for _ in range(queries)])
     found[0, -1] = -2
     return found
-
-
-def test_age_is_the_distance_to_now() -> None:
-    assert age(7, 12) == (5, 5)
-    assert age(np.array([1, 4, 4, 9], np.int32), 10) == (5.5, 9)
 
 
 @pytest.mark.parametrize("count", [1, 4, 9])

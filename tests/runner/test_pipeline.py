@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.files import read_json, read_json_lines
+from realm_lab.core.files import MARK, read_json, read_json_lines
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
@@ -321,7 +321,7 @@ def test_one_corpus_serves_all_other_ones_are_removed_and_a_lost_one_is_linked_a
     for gone in (folder, kept):
         shutil.rmtree(gone)
         (project / "data" / "prepared" / "other").mkdir(exist_ok=True)
-        (project / "data" / "prepared" / "other" / "manifest.json").write_text("{}")
+        (project / "data" / "prepared" / "other" / MARK).touch()
         (project / "data" / "prepared" / "not_ours").mkdir(exist_ok=True)
         stages.run("prepare", params, project)
         assert {path.name for path in (project / "data" / "prepared").iterdir()} == {folder.name, "not_ours"}

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from realm_lab.errors import UserError
-from realm_lab.models.export import read_embedder, read_reader, write_embedder, write_reader
+from realm_lab.models.folders import read_embedder, read_reader, write_embedder, write_reader
 from realm_lab.models.reader import Reader
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -10,10 +11,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from realm_lab.tracking.tracking_store import prepare
+from realm_lab.tracking.mlflow_store import Store
 
 PASSWORD = "p@ss:w/rd%41"  # with everything that a URI has to escape
 
@@ -22,7 +24,7 @@ PASSWORD = "p@ss:w/rd%41"  # with everything that a URI has to escape
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow needs seconds to make its tables: once."""
     path = tmp_path_factory.mktemp("empty") / "mlflow.db"
-    prepare(f"sqlite:///{path}")
+    Store(f"sqlite:///{path}", "nobody")
     return path
 
 
@@ -32,6 +34,18 @@ def runs(tmp_path: Path, empty_database: Path) -> Path:
     shutil.copy(empty_database, tmp_path / "mlflow.db")
     (tmp_path / "runs").mkdir()
     return tmp_path / "runs"
+
+
+@pytest.fixture(scope="session")
+def pictures() -> ModuleType:
+    """docs/mlflow_screenshots.py, which knows how to start MLflow's server and to drive its interface."""
+    path = Path(__file__).parents[2] / "docs" / "mlflow_screenshots.py"
+    spec = importlib.util.spec_from_file_location("mlflow_screenshots", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="session")

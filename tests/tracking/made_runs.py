@@ -1,4 +1,4 @@
-"""Runs as training leaves them, made in a second: smooth curves, three labels, any number of seeds."""
+"""Runs as training leaves them, made in a second: smooth curves, three systems, any number of seeds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from realm_lab.tracking.study_record import (
 )
 
 BEGAN_AT = 1_790_000_000.0  # unix seconds; fixed, so that two sets of runs are equal
-LABELS = ("warm_start", "realm", "random_mask")
+SYSTEMS = ("warm_start", "realm", "random_mask")
 TITLES = {"warm_start": "warm start only", "random_mask": "random token masks"}
 SCORES = ("exact_match", "recall_at_5")
 
@@ -66,10 +67,10 @@ def complete(run: StageRun, step: int, results: dict[str, object], began_at: flo
     set_status(run, state="COMPLETE", step=step, total_steps=step, wall_seconds=seconds, **times)
 
 
-def pretrain_rows(label: str, seed: int, first: int, last: int, began_at: float) -> list[dict[str, float]]:
+def pretrain_rows(system: str, seed: int, first: int, last: int, began_at: float) -> list[dict[str, float]]:
     """Steps first..last: a loss every 10, an evaluation every 50."""
-    noise = random.Random(f"{label}{seed}{first}")
-    level = {"realm": 0.9, "random_mask": 0.45}[label]
+    noise = random.Random(f"{system}{seed}{first}")
+    level = {"realm": 0.9, "random_mask": 0.45}[system]
     rows: list[dict[str, float]] = []
     for step in range(first, last + 1, 10):
         progress, time = 1 - math.exp(-step / 80), began_at + 0.4 * step
@@ -84,7 +85,7 @@ def pretrain_rows(label: str, seed: int, first: int, last: int, began_at: float)
 
 
 def add_to_study(runs: Path, record: RunRecord, cell: str | None = None, study: str = "default") -> StudyRecord:
-    """A run as one more of a study (new if need be) under the cell's name, its label by default. Baseline: realm."""
+    """A run as one more of a study (new if need be) under the cell's name, its system by default. Baseline: realm."""
     path = study_folder(runs, study) / "study.json"
     before = read_study_record(path) if path.exists() else None
     name = cell or record.system
@@ -102,23 +103,23 @@ def add_to_study(runs: Path, record: RunRecord, cell: str | None = None, study: 
     return design
 
 
-def make_run(runs: Path, label: str, seed: int, study: str | None = "default") -> RunRecord:
+def make_run(runs: Path, system: str, seed: int, study: str | None = "default") -> RunRecord:
     """One finished run, of a study unless that is None; the warm start is shared by all runs of the seed."""
-    plan = ["warm_start", *(["pretrain"] if label != "warm_start" else []), "finetune", "evaluate"]
+    plan = ["warm_start", *(["pretrain"] if system != "warm_start" else []), "finetune", "evaluate"]
     folders: dict[str, str] = {}
     began_at = BEGAN_AT + 1000 * seed
     for stage in plan:
-        key = key_of(stage, seed) if stage == "warm_start" else key_of(stage, label, seed)
+        key = key_of(stage, seed) if stage == "warm_start" else key_of(stage, system, seed)
         run = StageRun.open(runs, stage, key, {"stage": stage, "key": key, "seed": seed, "params": {}, "upstream": {}})
         folders[stage] = f"stages/{run.path.name}"
         if run.is_complete():
             continue
-        noise = random.Random(f"{stage}{label}{seed}")
+        noise = random.Random(f"{stage}{system}{seed}")
         if stage == "pretrain":
-            write_points(run.metrics, pretrain_rows(label, seed, 0, 200, began_at + 200))
+            write_points(run.metrics, pretrain_rows(system, seed, 0, 200, began_at + 200))
             complete(run, 200, {"retrieval_utility": 0.8, "steps": 200}, began_at + 200, 90.0)
         elif stage == "evaluate":
-            scores = {"warm_start": 0.31, "realm": 0.62, "random_mask": 0.44}[label] + noise.gauss(0, 0.02)
+            scores = {"warm_start": 0.31, "realm": 0.62, "random_mask": 0.44}[system] + noise.gauss(0, 0.02)
             results = {"exact_match": scores, "f1": scores + 0.05, "recall_at_5": 0.5 * scores + 0.4}
             bm25 = {"recall_at_5": 0.71, "gold_recall_at_5": None}
             complete(run, 0, results | {"questions": 400, "bm25": bm25}, began_at + 400, 20.0)
@@ -136,12 +137,12 @@ def make_run(runs: Path, label: str, seed: int, study: str | None = "default") -
                 ],
             )
             complete(run, 100, {"final_loss": 1.0}, start, 100.0)
-    masking = "random_token" if label == "random_mask" else "salient_span"
+    masking = "random_token" if system == "random_mask" else "salient_span"
     record = RunRecord(
-        system=label,
+        system=system,
         seed=seed,
-        run_key=key_of("run", label, seed),
-        cell_key=key_of("cell", label),
+        run_key=key_of("run", system, seed),
+        cell_key=key_of("cell", system),
         preset="toy",
         engine_version=1,
         params={
@@ -158,8 +159,8 @@ def make_run(runs: Path, label: str, seed: int, study: str | None = "default") -
     return record
 
 
-def make_runs(runs: Path, labels: tuple[str, ...] = LABELS, seeds: tuple[int, ...] = (0, 1)) -> list[RunRecord]:
-    return [make_run(runs, label, seed) for label in labels for seed in seeds]
+def make_runs(runs: Path, systems: tuple[str, ...] = SYSTEMS, seeds: tuple[int, ...] = (0, 1)) -> list[RunRecord]:
+    return [make_run(runs, system, seed) for system in systems for seed in seeds]
 
 
 def planned_pretrain(runs: Path, seed: int) -> StageRun:
@@ -180,12 +181,22 @@ def checkpoint(stage: StageRun, step: int) -> None:
     (folder / "checkpoint.json").write_text(json.dumps({"step": step}))
 
 
+def heard_of(stage: StageRun, seconds_ago: float = 0.0) -> None:
+    """The lease of a process on another host, last heard of so long ago."""
+    owner = {"host": "node7", "pid": 4711, "born": BEGAN_AT}
+    heard = time.time() - seconds_ago
+    lease = {"owner": owner, "token": "t", "since": BEGAN_AT, "heard": heard, "limit_seconds": 120.0, "work": ""}
+    (stage.path / "lease").mkdir(exist_ok=True)
+    (stage.path / "lease" / "writer.json").write_text(json.dumps(lease))
+
+
 def begin_pretrain(runs: Path, last_step: int, checkpoint_step: int | None = None) -> tuple[RunRecord, StageRun]:
     """A run whose pretrain is under way at `last_step`, on another host; its checkpoint is there too, or earlier."""
     key = key_of("live")
     stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})
     write_points(stage.metrics, pretrain_rows("realm", 0, 0, last_step, BEGAN_AT))
     set_status(stage, step=last_step)
+    heard_of(stage)
     checkpoint(stage, last_step if checkpoint_step is None else checkpoint_step)
     finished = make_run(runs.parent / "elsewhere" / "runs", "realm", 0)
     record = replace(

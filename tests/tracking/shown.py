@@ -19,8 +19,7 @@ def content(runs: Path, study: str = "default", kind: str = "run", uri: str | No
     """The runs of a study (kind "run"), or the study as a whole (kind "study"), by the names shown."""
     client = client_of(runs, uri)
     experiment = client.get_experiment_by_name(f"realm_lab/{study}")
-    assert experiment is not None
-    found = client.search_runs([experiment.experiment_id])
+    found = client.search_runs([experiment.experiment_id]) if experiment else []
     names = {run.info.run_id: str(run.info.run_name) for run in found}
     chosen = [run for run in found if run.data.tags["realm.kind"] == kind]
     assert len({run.info.run_name for run in chosen}) == len(chosen), "a run is shown twice"
@@ -28,7 +27,6 @@ def content(runs: Path, study: str = "default", kind: str = "run", uri: str | No
 
 
 def _content(client: MlflowClient, run: Any, names: dict[str, str]) -> dict[str, Any]:
-    inputs = run.inputs.dataset_inputs if run.inputs else []
     histories = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
     folder = Path(urlsplit(run.info.artifact_uri).path)
     files = [path for path in folder.rglob("*") if path.is_file()]
@@ -41,7 +39,6 @@ def _content(client: MlflowClient, run: Any, names: dict[str, str]) -> dict[str,
             name: sorted((point.step, point.timestamp, point.value) for point in history)
             for name, history in histories.items()
         },
-        "inputs": [(given.dataset.name, given.dataset.digest) for given in inputs],
         "files": {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
     }
 
@@ -57,8 +54,9 @@ def everything(runs: Path, uri: str | None = None) -> dict[str, dict[str, dict[s
     }
 
 
-def run_ids(runs: Path) -> dict[str, str]:
-    """MLflow's own names of what it shows, by run name."""
+def run_ids(runs: Path, study: str = "default") -> dict[str, str]:
+    """Name shown -> MLflow's own id."""
     client = client_of(runs)
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    return {str(run.info.run_name): run.info.run_id for run in client.search_runs(experiments)}
+    experiment = client.get_experiment_by_name(f"realm_lab/{study}")
+    assert experiment is not None
+    return {str(run.info.run_name): run.info.run_id for run in client.search_runs([experiment.experiment_id])}

@@ -26,7 +26,7 @@ import torch
 from safetensors.torch import save
 
 from realm_lab.core import files
-from realm_lab.models import bert_folder
+from realm_lab.models import folders
 from realm_lab.params.parameters import Params
 from realm_lab.runner import worker
 from realm_lab.systems import stages as train
@@ -113,7 +113,7 @@ def tear(report: int, kind: str, number: int) -> None:
             die(report, where)
 
     if kind == "checkpoint":
-        replace(bert_folder, "save_file", save_file)
+        replace(folders, "save_file", save_file)
     else:
         replace(files if kind == "json" else metric_log, "open", opened)
 

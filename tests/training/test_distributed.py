@@ -51,6 +51,8 @@ def assert_alike(tiny: ModuleType, one: StageRun, two: StageRun, names: tuple[st
     for name in names:
         weights, others = load_file(one.path / "model" / name), load_file(two.path / "model" / name)
         for part, value in weights.items():
+            if part.endswith("attention.self.key.bias"):
+                continue  # softmax does not see it: its gradient is rounding noise, which Adam turns into full steps
             torch.testing.assert_close(others[part], value, rtol=0, atol=1e-5, msg=f"{name} {part}")
 
 
@@ -118,9 +120,8 @@ def test_two_processes_do_the_later_stages_as_one_does(
 
 REFRESHES: dict[str, dict[str, Any]] = {
     "by a builder process": {"interval_steps": 2, "delay_steps": 1},
-    "of what is retrieved": {"interval_steps": 2, "scope": "retrieved", "scope_fraction": 0.2},
-    "staggered": {"policy": "staggered", "budget_fraction": 0.6},
-    "when it drifts": {"policy": "drift", "drift_interval_steps": 2, "drift_overlap": 1.0},
+    "by budget": {"policy": "budget", "budget_fraction": 0.6},
+    "when it drifts": {"policy": "drift", "interval_steps": 2, "drift_overlap": 1.0},
 }
 
 
@@ -230,7 +231,7 @@ def test_one_rank_that_is_stopped_stops_both_and_they_resume(
     assert tiny.outcome(run) == whole
 
 
-SHARED = EVEN | {"model.dropout": 0.1, "launch.ranks": 2}
+SHARED = EVEN | {"model.dropout": 0.1, "launch.ranks": 2}  # no checkpoint by the clock: tiny.yaml has one in 1000 s
 
 
 @pytest.fixture(scope="module")

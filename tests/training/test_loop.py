@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
@@ -16,9 +15,7 @@ from safetensors.torch import load_file
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.training import objective as objective_module
-from realm_lab.training.objective import RealmObjective
-from realm_lab.training.watch import candidate_health
+from realm_lab.training.pretrain import PretrainTask
 from tests.tiny import by_name
 
 TRAINED = ("warm_start", "pretrain", "finetune")
@@ -49,13 +46,6 @@ def other_line(tiny: ModuleType, params: Params, line: Path, tmp_path_factory: p
         torch.manual_seed(12345)
         tiny.run(stage, params, root)
     return root
-
-
-def test_dropout_reaches_every_stage(tiny: ModuleType, params: Params, line: Path) -> None:
-    for stage in TRAINED:
-        for part in ("reader", "embedder"):
-            config = json.loads((tiny.stage_run(stage, params, line).path / "model" / part / "config.json").read_text())
-            assert config["hidden_dropout_prob"] == params.model.dropout == 0.1, (stage, part)
 
 
 @pytest.mark.parametrize("stage", TRAINED)
@@ -164,20 +154,6 @@ def warm(tiny: ModuleType, params: Params, line: Path) -> Path:
     return folder
 
 
-def test_without_refreshing_the_index_grows_old(tiny: ModuleType, line: Path) -> None:
-    _, found = pretrained(tiny, line, **{"refresh.policy": "never"})
-    assert list(found["index_staleness_steps"].values()) == list(range(12))
-
-
-def test_stale_and_fresh_search_agree_until_the_weights_move(tiny: ModuleType, line: Path) -> None:
-    plain = {"pretrain.retriever.learning_rate": 0.05}  # without dropout, which a stale query knows nothing of
-    tiny.run("warm_start", tiny.params(plain), line)
-    stale = by_name(tiny.metrics(tiny.run("pretrain", tiny.params(plain), line)))
-    fresh = by_name(tiny.metrics(tiny.run("pretrain", tiny.params(plain | {"pretrain.search_query": "fresh"}), line)))
-    assert stale["loss"][1] == fresh["loss"][1]  # the index and the query are of the same weights
-    assert any(stale["loss"][step] != fresh["loss"][step] for step in range(2, 13))
-
-
 def test_an_untrained_retriever_stays_as_it_was(tiny: ModuleType, line: Path, warm: Path) -> None:
     model, found = pretrained(tiny, line, train_query_tower=False, train_document_tower=False)
     assert same(model, warm, "embedder/model.safetensors")
@@ -199,16 +175,12 @@ def test_no_steps_change_nothing(tiny: ModuleType, line: Path, warm: Path) -> No
     assert list(found["recall_at_5"]) == [0]
 
 
-def test_without_the_null_document_nothing_is_said_of_it(tiny: ModuleType, line: Path) -> None:
-    _, found = pretrained(tiny, line, null_document="off", calibrate_null=False, diagnostic_null=False)
+def test_without_the_null_document_it_is_read_for_comparison_only(tiny: ModuleType, line: Path) -> None:
+    _, found = pretrained(tiny, line, null_document="off", calibrate_null=False)
     assert "null_probability" not in found
-    assert "retrieval_utility_train" not in found
+    assert len(found["retrieval_utility_train"]) == 12
     assert all(value == 0 for value in found["cloze_null_probability"].values())
-    assert len(found["retrieval_utility"]) == 4  # still measured
-    _, diagnosed = pretrained(tiny, line, null_document="off", calibrate_null=False)
-    assert "null_probability" not in diagnosed
-    assert len(diagnosed["retrieval_utility_train"]) == 12
-    assert diagnosed["loss"] == found["loss"]  # it is read beside the candidates, and no one learns from it
+    assert len(found["retrieval_utility"]) == 4
 
 
 @pytest.mark.parametrize(("stage", "too_many"), [("pretrain", 321), ("finetune", 321)])
@@ -226,24 +198,18 @@ def test_the_trivial_candidate_is_never_retrieved(
 ) -> None:
     """With X = Z, retrieving everything finds all 320 passages but the sentence's own, or none of its article."""
     seen: list[tuple[int, int]] = []
-    sentences: list[tuple[RealmObjective, Any]] = []
-    called = RealmObjective.__call__
+    called = PretrainTask._objective
 
-    def noted(self: RealmObjective, rows: Any, *others: Any, **named: Any) -> Any:
-        sentences.append((self, rows))
-        return called(self, rows, *others, **named)
+    def noted(self: PretrainTask, rows: Any, *others: Any, **named: Any) -> Any:
+        found = called(self, rows, *others, **named)
+        articles = self.retriever.passages.articles
+        for candidates, sentence in zip(found.candidates_BK, rows, strict=True):
+            origin = int(self._sentences.origins[sentence])
+            own = [row for row in candidates if row >= 0 and articles[row] == articles[origin]]
+            seen.append((int(origin in candidates), len(own)))
+        return found
 
-    def watched(rows_BK: Any, *others: Any) -> Any:
-        objective, sentence_rows = sentences[-1]
-        for rows, sentence in zip(rows_BK, sentence_rows, strict=True):
-            origin = int(objective._sentences.origins[sentence])
-            articles = objective._retriever.passages.articles
-            own = [row for row in rows if row >= 0 and articles[row] == articles[origin]]
-            seen.append((int(origin in rows), len(own)))
-        return candidate_health(rows_BK, *others)
-
-    monkeypatch.setattr(RealmObjective, "__call__", noted)
-    monkeypatch.setattr(objective_module, "candidate_health", watched)
+    monkeypatch.setattr(PretrainTask, "_objective", noted)
     expected = {"off": (321, 1, 8), "passage": (320, 0, 7), "article": (320, 0, 0)}  # with the null document
     base = {"corpus.pretrain_corpus": "same", "pretrain.steps": 1, "pretrain.batch_size": 2}
     for exclude, (candidates, *pair) in expected.items():

@@ -11,21 +11,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from realm_lab.models.bert_folder import write_tensors
+from realm_lab.models.folders import write_tensors
 from realm_lab.params.sections import Optimiser
-from realm_lab.training.optimiser import EPSILON, ScheduledAdamW, rate_factor
+from realm_lab.training.optimiser import CLIP_NORM, EPSILON, RECIPES, ScheduledAdamW, learning_rate_factor
 
-SETTINGS = Optimiser(
-    learning_rate=0.1,
-    warmup_steps=4,
-    final_fraction=0.1,
-    decay_from="warmup",
-    weight_decay=0.5,
-    clip_norm=1.0,
-    beta2=0.98,
-    bias_correction=True,
-)
-BERT = SETTINGS.model_copy(update={"bias_correction": False, "decay_from": "start"})
+SETTINGS = Optimiser(learning_rate=0.1, warmup_steps=4, final_fraction=0.1, recipe="short")
+BERT = SETTINGS.model_copy(update={"recipe": "bert"})
 
 
 class Small(nn.Module):
@@ -52,62 +43,35 @@ def make(settings: Optimiser = SETTINGS, total_steps: int = 20, frozen: set[str]
 
 def test_the_rate_goes_up_then_down_along_straight_lines() -> None:
     # 4 steps of warm-up, then 1 - 0.9 * (step - 4) / 16
-    factors = [rate_factor(step, 20, SETTINGS) for step in (0, 1, 2, 3, 4, 5, 12, 19, 20, 50)]
+    factors = [learning_rate_factor(step, 20, SETTINGS) for step in (0, 1, 2, 3, 4, 5, 12, 19, 20, 50)]
     assert factors == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 0.94375, 0.55, 0.15625, 0.1, 0.1])
 
 
 def test_berts_line_down_begins_at_step_0() -> None:
     # Up to 1 in 4 steps, then 1 - 0.9 * step / 20: a jump from 1 to 0.82
-    factors = [rate_factor(step, 20, BERT) for step in (0, 3, 4, 5, 10, 20, 50)]
+    factors = [learning_rate_factor(step, 20, BERT) for step in (0, 3, 4, 5, 10, 20, 50)]
     assert factors == pytest.approx([0.25, 1.0, 0.82, 0.775, 0.55, 0.1, 0.1])
 
 
-def test_a_group_that_was_held_back_goes_through_its_whole_schedule() -> None:
-    for settings in (SETTINGS, BERT):
-        rates = []
-        for total, released in ((12, 0), (20, 8)):
-            module, optimiser = make(settings, total)
-            module.linear.bias.grad = torch.ones(3)
-            rates.append([optimiser.step(released + i, released)["learning_rate_reader"] for i in range(12)])
-        assert rates[0] == rates[1]
-        assert rates[0][0] == pytest.approx(0.1 / 4)
-
-
-def test_a_schedule_without_warm_up_starts_at_the_peak() -> None:
-    settings = Optimiser(warmup_steps=0, final_fraction=0.0)
-    assert [rate_factor(step, 4, settings) for step in range(5)] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
-
-
 def test_a_run_shorter_than_its_warm_up_only_rises() -> None:
-    factors = [rate_factor(step, 3, Optimiser(warmup_steps=10)) for step in range(3)]
+    factors = [learning_rate_factor(step, 3, Optimiser(warmup_steps=10)) for step in range(3)]
     assert factors == pytest.approx([0.1, 0.2, 0.3])
-    settings = Optimiser(warmup_steps=10, decay_from="warmup")
-    assert rate_factor(10, 10, settings) == pytest.approx(1.0)  # and divides by no zero
-
-
-def test_the_rate_of_the_step_is_used_and_reported() -> None:
-    for step, factor in ((0, 0.25), (3, 1.0), (12, 0.55)):
-        module, optimiser = make(SETTINGS.model_copy(update={"weight_decay": 0.0, "clip_norm": 1e9}))
-        before = module.linear.bias.detach().clone()
-        module.linear.bias.grad = torch.tensor([2.0, -3.0, 0.5])
-        values = optimiser.step(step)
-        assert values["learning_rate_reader"] == pytest.approx(0.1 * factor)
-        # Adam's first step is the rate times the sign of the gradient
-        expected = before - 0.1 * factor * torch.tensor([1.0, -1.0, 1.0])
-        torch.testing.assert_close(module.linear.bias.detach(), expected, atol=1e-6, rtol=0)
+    settings = Optimiser(warmup_steps=10, recipe="short")
+    assert learning_rate_factor(10, 10, settings) == pytest.approx(1.0)  # and divides by no zero
 
 
 def test_two_steps_are_those_of_adamw_by_hand() -> None:
-    module, optimiser = make(SETTINGS.model_copy(update={"clip_norm": 1e9}))
+    module, optimiser = make()
     value = module.linear.weight[0, 0].item()
     first = second = 0.0
-    for step, gradient in enumerate((0.3, -0.2)):
+    for step, gradient in enumerate((0.3, -0.2)):  # of twelve numbers: a norm of 1.04 is clipped to 1
         module.linear.weight.grad = torch.full((3, 4), gradient)
         optimiser.step(step)
         rate = 0.1 * (step + 1) / 4
+        gradient *= min(1.0, 1.0 / (abs(gradient) * math.sqrt(12)))
         first = 0.9 * first + 0.1 * gradient
         second = 0.98 * second + 0.02 * gradient**2
-        value *= 1 - rate * 0.5
+        value *= 1 - rate * 0.01
         corrected = math.sqrt(second / (1 - 0.98 ** (step + 1)))
         value -= rate * first / (1 - 0.9 ** (step + 1)) / (corrected + EPSILON)
     assert module.linear.weight[0, 0].item() == pytest.approx(value, abs=1e-6)
@@ -124,12 +88,12 @@ class BertAdam:
     def step(self, gradients: dict[str, np.ndarray], rate: float) -> None:
         norm = math.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
         for name, gradient in gradients.items():
-            gradient = gradient * min(1.0, BERT.clip_norm / norm)
+            gradient = gradient * min(1.0, CLIP_NORM / norm)
             self.first[name] = 0.9 * self.first[name] + 0.1 * gradient
-            self.second[name] = 0.98 * self.second[name] + 0.02 * gradient**2
+            self.second[name] = 0.999 * self.second[name] + 0.001 * gradient**2
             update = self.first[name] / (np.sqrt(self.second[name]) + 1e-6)
             if name in ("words.weight", "linear.weight"):
-                update += 0.5 * self.values[name]
+                update += 0.01 * self.values[name]
             self.values[name] -= rate * update
 
 
@@ -153,6 +117,7 @@ def test_without_bias_correction_it_is_berts_adam() -> None:
 
 
 def test_the_bias_correction_makes_a_difference() -> None:
+    assert RECIPES["bert"].beta2 == 0.999
     moved = []
     for settings in (SETTINGS, BERT):
         module, optimiser = make(settings)
@@ -161,7 +126,7 @@ def test_the_bias_correction_makes_a_difference() -> None:
         optimiser.step(3)
         moved.append((before - module.linear.bias.detach()).tolist())
     assert moved[0] == pytest.approx([0.1] * 3, rel=1e-3)  # Adam's first step is the rate
-    assert moved[1] == pytest.approx([0.1 * 0.1 / math.sqrt(0.02)] * 3, rel=1e-3)  # BERT's: (1 - b1) / sqrt(1 - b2)
+    assert moved[1] == pytest.approx([0.1 * 0.1 / math.sqrt(0.001)] * 3, rel=1e-3)  # BERT's: (1 - b1) / sqrt(1 - b2)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -180,9 +145,9 @@ def test_matrices_decay_and_biases_and_layer_norms_do_not() -> None:
     before = {name: value.detach().clone() for name, value in module.named_parameters()}
     for parameter in module.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    optimiser.step(3)  # the rate is 0.1, the decay 0.5
+    optimiser.step(3)  # the learning rate is 0.1, the decay 0.01
     for name, value in module.named_parameters():
-        factor = 0.95 if name in ("words.weight", "linear.weight") else 1.0
+        factor = 0.999 if name in ("words.weight", "linear.weight") else 1.0
         torch.testing.assert_close(value.detach(), before[name] * factor, msg=name)
 
 
@@ -197,7 +162,7 @@ def test_no_decay_is_kept_apart_in_a_whole_reader() -> None:
     spared = {names[id(value)] for value in plain["params"]}
     assert spared == {name for name in names.values() if "bias" in name or "norm" in name}
     assert {names[id(value)] for value in decayed["params"]} == set(names.values()) - spared
-    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.5, 0.0)
+    assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
 
 
 def test_gradients_are_clipped_together_and_the_norm_reported_is_the_one_before() -> None:
@@ -211,13 +176,6 @@ def test_gradients_are_clipped_together_and_the_norm_reported_is_the_one_before(
     torch.testing.assert_close(module.linear.bias.grad, torch.full((3,), -2.0 / norm), rtol=1e-5, atol=0)
 
 
-def test_a_small_gradient_is_left_alone() -> None:
-    module, optimiser = make()
-    module.linear.bias.grad = torch.full((3,), 0.1)
-    assert optimiser.step(0)["gradient_norm_reader"] == pytest.approx(0.1 * math.sqrt(3))
-    assert torch.equal(module.linear.bias.grad, torch.full((3,), 0.1))
-
-
 def test_frozen_parameters_are_neither_moved_nor_clipped_for() -> None:
     module, optimiser = make(frozen={"words.weight"})
     before = module.words.weight.detach().clone()
@@ -226,13 +184,6 @@ def test_frozen_parameters_are_neither_moved_nor_clipped_for() -> None:
     assert optimiser.step(0)["gradient_norm_reader"] == pytest.approx(0.1 * math.sqrt(3))
     assert torch.equal(module.words.weight, before)
     assert not any("words" in name for name in optimiser.state())
-
-
-def test_gradients_are_forgotten() -> None:
-    module, optimiser = make()
-    module(torch.tensor([1, 2])).sum().backward()
-    optimiser.zero_grad()
-    assert all(parameter.grad is None for parameter in module.parameters())
 
 
 def train(module: Small, optimiser: ScheduledAdamW, steps: range) -> None:
@@ -265,25 +216,3 @@ def test_a_restored_state_continues_in_the_same_bits(tmp_path: Path, settings: O
     fresh.load_state_dict(weights)
     train(fresh, without, range(6, 12))
     assert not torch.equal(fresh.linear.weight, module.linear.weight)
-
-
-def test_a_restored_state_shares_no_memory_with_its_source() -> None:
-    module, optimiser = make()
-    train(module, optimiser, range(2))
-    source = {name: value.clone() for name, value in optimiser.state().items()}
-    kept = {name: value.clone() for name, value in source.items()}
-    resumed, other = make()
-    other.load_state(source)
-    train(resumed, other, range(2, 4))
-    assert all(torch.equal(source[name], kept[name]) for name in kept)
-
-
-def test_two_optimisers_keep_their_states_apart() -> None:
-    module, reader = make()
-    train(module, reader, range(2))
-    twin, retriever = make(name="retriever")
-    assert all(name.startswith("reader.") for name in reader.state())
-    retriever.load_state(reader.state())
-    assert retriever.state() == {}
-    train(twin, retriever, range(1))
-    assert all(name.startswith("retriever.") for name in retriever.state())

@@ -1,4 +1,4 @@
-"""The pre-training task: micro-batches, recomputing, reader first, and an index that nothing moves."""
+"""The pre-training task: micro-batches, recomputing, and an index that nothing moves."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from torch import Tensor
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.retrieval.retriever import Retriever
-from realm_lab.training.objective import RealmObjective
-from realm_lab.training.reader_probe import ReaderProbe
+from realm_lab.training.pretrain import PretrainTask
 
 SHORT = {"pretrain.steps": 3, "evaluate.interval_steps": 3, "pretrain.refresh.interval_steps": 1}
 
@@ -61,13 +60,13 @@ def test_a_micro_batch_changes_no_number(
     changes = {"pretrain.marginal": marginal, "pretrain.masking": "random_token"}
     whole, rows = outcome(tiny, line, changes)
     sizes = []
-    called = RealmObjective.__call__
+    called = PretrainTask._objective
 
-    def noted(self: RealmObjective, sentences: Any, *others: Any, **named: Any) -> Any:
-        sizes.append(len(sentences))
-        return called(self, sentences, *others, **named)
+    def noted(self: PretrainTask, rows: Any, *others: Any, **named: Any) -> Any:
+        sizes.append(len(rows))
+        return called(self, rows, *others, **named)
 
-    monkeypatch.setattr(RealmObjective, "__call__", noted)
+    monkeypatch.setattr(PretrainTask, "_objective", noted)
     parts, part_rows = outcome(tiny, line, changes | {"launch.micro_batch": micro_batch})
     assert sizes == {1: [1, 1, 1, 1], 3: [3, 1]}[micro_batch] * 3
     assert losses(part_rows) == pytest.approx(losses(rows), rel=1e-5)
@@ -90,42 +89,7 @@ def test_recomputing_changes_no_bit(tiny: ModuleType, line: Path) -> None:
 COLD = {"pretrain.initial_retriever": "scratch"}
 
 
-def test_a_held_retriever_does_not_move_and_its_schedule_begins_with_its_release(tiny: ModuleType, line: Path) -> None:
-    held, rows = outcome(tiny, line, {"pretrain.hold_retriever_steps": 2})
-    rates = {row["step"]: row.get("learning_rate_retriever") for row in rows if "loss" in row}
-    assert rates[1] is None
-    assert rates[2] is None
-    assert rates[3] == pytest.approx(5e-4 / 4)  # the first of four steps of its warm-up
-    assert [row["retriever_held"] for row in rows if "retriever_held" in row] == [1.0]  # at the start; not at the end
-    moved, _ = outcome(tiny, line, {})
-    assert not torch.equal(
-        held["embedder/projections/query_projection.weight"], moved["embedder/projections/query_projection.weight"]
-    )
-
-
-@pytest.mark.parametrize(("utilities", "first"), [([-1.0, 0.0, 0.5], 3), ([0.1], 1), ([-1.0, -1.0, -1.0], None)])
-def test_the_retriever_waits_until_it_is_useful(
-    tiny: ModuleType, line: Path, monkeypatch: pytest.MonkeyPatch, utilities: list[float], first: int | None
-) -> None:
-    asked = iter(utilities)
-    monkeypatch.setattr(ReaderProbe, "retrieved_utility", lambda *_: next(asked))
-    changes = {"pretrain.hold_retriever_until_useful": True, "pretrain.watch.interval_steps": 1}
-    _, rows = outcome(tiny, line, changes)
-    learning = [row["step"] for row in rows if "learning_rate_retriever" in row]
-    assert learning == ([] if first is None else list(range(first, 4)))
-
-
-def test_waiting_for_usefulness_needs_held_out_sentences(
-    tiny: ModuleType, line: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("realm_lab.corpus.store.Sentences.__len__", lambda self: 0)
-    with pytest.raises(UserError, match=r"'pretrain.hold_retriever_until_useful': this corpus has no held-out"):
-        outcome(tiny, line, {"pretrain.hold_retriever_until_useful": True, "pretrain.batch_size": 3})
-
-
-@pytest.mark.parametrize(
-    ("changes", "built"), [({}, 3), ({"train_document_tower": False}, 1), ({"hold_retriever_steps": 2}, 1)]
-)
+@pytest.mark.parametrize(("changes", "built"), [({}, 3), ({"train_document_tower": False}, 1)])
 def test_an_index_behind_which_nothing_moves_is_not_built_again(
     tiny: ModuleType, line: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], built: int
 ) -> None:
@@ -151,14 +115,14 @@ def test_a_loss_that_is_no_number_ends_the_run_with_its_batch_in_a_file(
 ) -> None:
     chosen = tiny.params(SHORT | {"pretrain.mask_rate": 0.2})
     run = tiny.stage_run("pretrain", chosen, line)
-    original = RealmObjective.__call__
+    original = PretrainTask._objective
     calls = itertools.count(1)
 
-    def broken(self: RealmObjective, rows: np.ndarray, *others: Any, **named: Any) -> Any:
-        read = original(self, rows, *others, **named)
-        return read._replace(objective=read.objective * torch.nan) if next(calls) == 2 else read
+    def broken(self: PretrainTask, rows: np.ndarray, *others: Any, **named: Any) -> Any:
+        found = original(self, rows, *others, **named)
+        return found._replace(total=found.total * torch.nan) if next(calls) == 2 else found
 
-    monkeypatch.setattr(RealmObjective, "__call__", broken)
+    monkeypatch.setattr(PretrainTask, "_objective", broken)
     with pytest.raises(UserError, match=r"bad_batch-step-2\.json") as caught:
         tiny.run("pretrain", chosen, line)
     assert "the loss is nan at step 2" in str(caught.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import torch
 
 from realm_lab.corpus.store import Passages, Sentences
 from realm_lab.retrieval.retriever import NULL
-from realm_lab.training.reader_probe import PROBES, ReaderProbe, evaluating, holds_wordpieces
+from realm_lab.training import probes
+from realm_lab.training.probes import PROBES, ReaderProbe, evaluating, holds_wordpieces
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
@@ -19,17 +20,13 @@ if TYPE_CHECKING:
 COUNT = 6
 
 
-@pytest.fixture(scope="module")
-def documents(reference: Reference) -> dict[int, torch.Tensor]:
-    """Embed_doc of every passage and of the null document."""
-    return {row: reference.document(row) for row in range(-1, len(reference.passages))}
+@pytest.fixture(autouse=True)
+def few_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "READER_SENTENCES", COUNT)
 
 
-def probe_of(
-    system: TinySystem, tiny_system: ModuleType, sentences: Sentences, seed: int = 0, **pretrain: Any
-) -> ReaderProbe:
-    params = tiny_system.tiny_params(pretrain={"candidates": 4, "watch": {"sentences": COUNT}} | pretrain)
-    return ReaderProbe(params, sentences, system.passages, system.special, seed)
+def probe_of(system: TinySystem, sentences: Sentences, seed: int = 0) -> ReaderProbe:
+    return ReaderProbe(system.params, sentences, system.passages, system.special, seed)
 
 
 def said(tokens: np.ndarray) -> str:
@@ -42,9 +39,9 @@ def as_taken_from_the_corpus(sentences: Sentences, origins: np.ndarray) -> Sente
     return sentences
 
 
-def test_gold_same_article_and_random_are_what_they_say(system: TinySystem, tiny_system: ModuleType) -> None:
+def test_gold_same_article_and_random_are_what_they_say(system: TinySystem) -> None:
     sentences = system.corpus.sentences("cloze_dev")
-    probe = probe_of(system, tiny_system, sentences)
+    probe = probe_of(system, sentences)
     articles = np.asarray(system.passages.articles)
     assert len(probe.numbers) == COUNT
     assert set(probe.rows) == set(PROBES)
@@ -60,10 +57,10 @@ def test_gold_same_article_and_random_are_what_they_say(system: TinySystem, tiny
 
 
 def test_a_passage_with_the_answer_is_never_the_same_article_s(
-    system: TinySystem, tiny_system: ModuleType, monkeypatch: pytest.MonkeyPatch
+    system: TinySystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentences = system.corpus.sentences("cloze_dev")
-    before = probe_of(system, tiny_system, sentences)
+    before = probe_of(system, sentences)
     articles, gold = np.asarray(system.passages.articles), int(before.rows["gold"][0])
     others = [row for row in np.flatnonzero(articles == articles[gold]).tolist() if row != gold]
     bodies: Any = [np.array(system.passages.bodies[row]) for row in range(len(system.passages))]
@@ -71,26 +68,24 @@ def test_a_passage_with_the_answer_is_never_the_same_article_s(
         bodies[row] = np.concatenate([bodies[row][:3], before.masked[0].targets, bodies[row][3:]])
     monkeypatch.setattr(system.passages, "bodies", bodies)
     for seed in range(8):
-        assert probe_of(system, tiny_system, sentences, seed).rows["same_article"][0] == others[0]
+        assert probe_of(system, sentences, seed).rows["same_article"][0] == others[0]
     bodies[others[0]] = before.masked[0].targets
-    assert probe_of(system, tiny_system, sentences).rows["same_article"][0] < 0
+    assert probe_of(system, sentences).rows["same_article"][0] < 0
 
 
-def test_the_choices_are_the_seed_s(system: TinySystem, tiny_system: ModuleType) -> None:
+def test_the_choices_are_the_seed_s(system: TinySystem) -> None:
     sentences = system.corpus.sentences("cloze_dev")
-    first, again, other = (probe_of(system, tiny_system, sentences, seed) for seed in (0, 0, 1))
+    first, again, other = (probe_of(system, sentences, seed) for seed in (0, 0, 1))
     for name in PROBES:
         np.testing.assert_array_equal(first.rows[name], again.rows[name])
     assert (first.rows["random"] != other.rows["random"]).any()
 
 
-def test_without_a_known_gold_passage_another_of_the_article_may_hold_the_answer(
-    system: TinySystem, tiny_system: ModuleType
-) -> None:
+def test_without_a_known_gold_passage_another_of_the_article_may_hold_the_answer(system: TinySystem) -> None:
     held_out = system.corpus.sentences("cloze_dev")
     gold, articles = np.asarray(held_out.gold), np.asarray(system.passages.articles)
     neighbours = np.array([next(r for r in np.flatnonzero(articles == articles[g]).tolist() if r != g) for g in gold])
-    probe = probe_of(system, tiny_system, as_taken_from_the_corpus(held_out, neighbours))
+    probe = probe_of(system, as_taken_from_the_corpus(held_out, neighbours))
     for place, number in enumerate(probe.numbers.tolist()):
         found = int(probe.rows["gold"][place])
         assert found != neighbours[number]
@@ -98,9 +93,9 @@ def test_without_a_known_gold_passage_another_of_the_article_may_hold_the_answer
         assert said(probe.masked[place].targets) in said(system.passages.bodies[found])
         assert probe.rows["same_article"][place] not in (neighbours[number], gold[number])
     # The origin holds the sentence itself: to copy from it says nothing.
-    copied = probe_of(system, tiny_system, as_taken_from_the_corpus(held_out, gold))
+    copied = probe_of(system, as_taken_from_the_corpus(held_out, gold))
     assert not (copied.rows["gold"] == gold[copied.numbers]).any()
-    nothing_known = probe_of(system, tiny_system, as_taken_from_the_corpus(held_out, np.full(len(gold), -1)))
+    nothing_known = probe_of(system, as_taken_from_the_corpus(held_out, np.full(len(gold), -1)))
     assert {name: bool((rows >= 0).any()) for name, rows in nothing_known.rows.items()} == {
         "gold": False,
         "same_article": False,
@@ -109,10 +104,8 @@ def test_without_a_known_gold_passage_another_of_the_article_may_hold_the_answer
     assert set(nothing_known.measure(system.reader)) == {"probe_random_utility"}
 
 
-def test_the_probe_is_the_gain_per_masked_word(
-    system: TinySystem, tiny_system: ModuleType, reference: Reference
-) -> None:
-    probe = probe_of(system, tiny_system, system.corpus.sentences("cloze_dev"))
+def test_the_probe_is_the_gain_per_masked_word(system: TinySystem, reference: Reference) -> None:
+    probe = probe_of(system, system.corpus.sentences("cloze_dev"))
     probe.rows["same_article"][2] = -2  # a sentence without such a passage
     values = probe.measure(system.reader)
     assert set(values) == {f"probe_{name}_utility" for name in PROBES}
@@ -128,78 +121,18 @@ def test_the_probe_is_the_gain_per_masked_word(
         assert values[f"probe_{name}_utility"] == pytest.approx(nats / words, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("pretrain", "origin"),
-    [
-        ({"null_document": "encoded"}, "none"),
-        ({"null_document": "off"}, "none"),
-        ({"null_document": "encoded", "exclude_trivial": "passage"}, "first"),
-        ({"null_document": "encoded", "exclude_trivial": "off"}, "first"),
-        ({"null_document": "encoded", "exclude_trivial": "article"}, "first"),
-        ({"null_document": "encoded", "over_retrieve": 7}, "none"),
-    ],
-)
-def test_retrieved_utility_is_eq_2_weighted_by_the_retriever(
-    system: TinySystem,
-    tiny_system: ModuleType,
-    reference: Reference,
-    documents: dict[int, torch.Tensor],
-    pretrain: dict[str, Any],
-    origin: str,
-) -> None:
-    sentences = system.corpus.sentences("cloze_dev")
-    probe = probe_of(system, tiny_system, sentences, **pretrain)
-    scores = [
-        {row: (reference.query(sentence.tokens) @ document).item() for row, document in documents.items()}
-        for sentence in probe.masked
-    ]
-    if origin == "first":  # each sentence is said to come from the passage that it would find first
-        sentences.origins = np.full(len(sentences), -1)
-        sentences.origins[probe.numbers] = [max(of.keys() - {NULL}, key=of.__getitem__) for of in scores]
-        probe = probe_of(system, tiny_system, sentences, **pretrain)
-    null, articles = pretrain["null_document"] == "encoded", np.asarray(system.passages.articles)
-    expected = []
-    for place, sentence in enumerate(probe.masked):
-        own = int(sentences.origins[probe.numbers[place]])
-        forbidden = {own} - {-1} if pretrain.get("exclude_trivial") != "off" else set()
-        if pretrain.get("exclude_trivial") == "article":
-            forbidden = set(np.flatnonzero(articles == articles[own]).tolist())
-        allowed = sorted(documents.keys() - {NULL} - forbidden, key=lambda row: -scores[place][row])
-        rows = [NULL, *allowed[:3]] if null else allowed[:4]
-        score = np.array([scores[place][row] for row in rows])
-        reads = [_log_likelihood(reference, sentence, _body(system.passages, row)) for row in rows]
-        gain = np.array(reads) - _log_likelihood(reference, sentence, _body(system.passages, NULL))
-        expected.append((np.exp(score - np.logaddexp.reduce(score)) * gain).sum())
-    retriever = system.built_retriever()
-    assert probe.retrieved_utility(retriever, system.reader) == pytest.approx(np.mean(expected), abs=1e-4)
-
-
-def test_the_search_is_as_stale_as_in_training(system: TinySystem, tiny_system: ModuleType) -> None:
-    sentences = system.corpus.sentences("cloze_dev")
-    fresh, stale = (probe_of(system, tiny_system, sentences, search_query=search) for search in ("fresh", "stale"))
-    retriever = system.built_retriever()
-    assert fresh.retrieved_utility(retriever, system.reader) == stale.retrieved_utility(retriever, system.reader)
-    other = tiny_system.build_system(system.corpus).embedder
-    other.query_projection.weight.data.neg_()  # finds what the current weights find last
-    retriever.snapshot = other
-    assert fresh.retrieved_utility(retriever, system.reader) != stale.retrieved_utility(retriever, system.reader)
-
-
 def test_measuring_knows_no_dropout_and_leaves_every_mode_and_gradient(
     system: TinySystem, tiny_system: ModuleType
 ) -> None:
     wild = tiny_system.build_system(system.corpus, model={"dropout": 0.5})
-    probe = probe_of(wild, tiny_system, system.corpus.sentences("cloze_dev"))
-    retriever = wild.built_retriever()
-    calm = probe.measure(wild.reader), probe.retrieved_utility(retriever, wild.reader)
+    probe = probe_of(wild, system.corpus.sentences("cloze_dev"))
+    calm = probe.measure(wild.reader)
     wild.reader.train()
-    wild.embedder.train()
     wild.reader.transform.eval()
     before = torch.get_rng_state()
-    assert (probe.measure(wild.reader), probe.retrieved_utility(retriever, wild.reader)) == calm
+    assert probe.measure(wild.reader) == calm
     assert torch.equal(torch.get_rng_state(), before)
     assert wild.reader.training
-    assert wild.embedder.training
     assert not wild.reader.transform.training
     assert all(parameter.grad is None for parameter in wild.reader.parameters())
 
@@ -219,10 +152,10 @@ def test_the_modes_come_back_after_an_error() -> None:
     assert [part.training for part in module.modules()] == [True, True, False]
 
 
-def test_no_sentences_no_probe(system: TinySystem, tiny_system: ModuleType) -> None:
-    probe = probe_of(system, tiny_system, system.corpus.sentences("cloze_dev"), watch={"sentences": 0})
-    assert probe.measure(system.reader) == {}
-    assert probe.retrieved_utility(system.built_retriever(), system.reader) == 0.0
+def test_no_sentences_no_probe(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences = system.corpus.sentences("cloze_dev")
+    monkeypatch.setattr(sentences, "spans", SimpleNamespace(lengths=np.zeros(len(sentences), np.int64)))
+    assert probe_of(system, sentences).measure(system.reader) == {}
 
 
 def test_wordpieces_are_held_in_a_row() -> None:

@@ -4,9 +4,8 @@ nothing."""
 from __future__ import annotations
 
 import shutil
-import time
+import sys
 from collections import defaultdict
-from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -14,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from realm_lab.systems.supervisor import ProcessBuilder
-from realm_lab.training.builders import InlineBuilder
-from realm_lab.training.objective import RealmObjective
+from realm_lab.errors import UserError
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.training import builder
 from realm_lab.training.pretrain import PretrainTask
 
 STEPS = 12
@@ -36,14 +35,11 @@ POLICIES: dict[str, dict[str, Any]] = {
     "delayed": {"interval_steps": 3, "delay_steps": 2},
     "exactly two behind": {"interval_steps": 1, "delay_steps": 2},
     "delayed beyond the next": {"interval_steps": 2, "delay_steps": 5},
-    "held": {"interval_steps": 2, "hold_generations": 2},
-    "held and delayed": {"interval_steps": 2, "hold_generations": 1, "delay_steps": 1},
     "schedule": {"policy": "schedule", "schedule": [[0, 1], [3, 4], [8, 0]]},
-    "round robin": {"scope": "round_robin", "interval_steps": 2, "scope_fraction": 0.3},
-    "retrieved": {"scope": "retrieved", "interval_steps": 2, "scope_fraction": 0.1},
-    "drift": {"policy": "drift", "drift_interval_steps": 2, "drift_overlap": 0.9},
-    "drift, delayed": {"policy": "drift", "drift_interval_steps": 2, "drift_overlap": 1.0, "delay_steps": 3},
-    "staggered": {"policy": "staggered", "budget_fraction": 0.6},
+    "schedule, delayed": {"policy": "schedule", "schedule": [[0, 1], [3, 4], [8, 0]], "delay_steps": 1},
+    "drift": {"policy": "drift", "interval_steps": 2, "drift_overlap": 0.9},
+    "drift, delayed": {"policy": "drift", "interval_steps": 2, "drift_overlap": 1.0, "delay_steps": 3},
+    "budget": {"policy": "budget", "budget_fraction": 0.6},
 }
 # Ages of the index that the steps 0 to 11 search.
 AGES = {
@@ -52,9 +48,8 @@ AGES = {
     "delayed": [0, 1, 2, 3, 4, 2, 3, 4, 2, 3, 4, 2],
     "exactly two behind": [0, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2],
     "delayed beyond the next": [0, 1, 2, 3, 4, 5, 6, 5, 6, 5, 6, 5],
-    "held": [0, 1, 2, 3, 4, 5, 4, 5, 4, 5, 4, 5],
-    "held and delayed": [0, 1, 2, 3, 4, 3, 4, 3, 4, 3, 4, 3],
     "schedule": [0, 0, 0, 0, 1, 2, 3, 0, 1, 2, 3, 4],
+    "schedule, delayed": [0, 1, 1, 1, 1, 2, 3, 4, 1, 2, 3, 4],
 }
 
 
@@ -86,25 +81,11 @@ def by_name(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
 @pytest.mark.parametrize("policy", AGES)
 def test_the_age_of_the_index_is_what_the_policy_says(tiny: ModuleType, start: Path, policy: str) -> None:
     found = by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, policy), start)))
-    assert found["index_staleness_steps"] == found["index_staleness_steps_max"] == AGES[policy]
+    assert found["index_staleness_steps"] == AGES[policy]
     means = [sum(AGES[policy][: step + 1]) / (step + 1) for step in range(len(AGES[policy]))]
     assert found["index_staleness_steps_mean"] == pytest.approx(means)
     swaps = sum(now < before + 1 for before, now in zip(AGES[policy], AGES[policy][1:], strict=False))
     assert found["refreshes"][-1] == swaps
-
-
-def test_a_round_robin_refresh_ages_each_passage_by_itself(tiny: ModuleType, start: Path) -> None:
-    found = by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, "round robin"), start)))
-    passages, share = 320, 96  # 0.3 of them
-    made = [0] * passages
-    cursor = 0
-    for step in range(STEPS):
-        if step and step % 2 == 0:
-            for place in range(share):
-                made[(cursor + place) % passages] = step
-            cursor += share
-        assert found["index_staleness_steps"][step] == pytest.approx(step - sum(made) / passages)
-        assert found["index_staleness_steps_max"][step] == step - min(made)
 
 
 @pytest.mark.parametrize("bound", [0.3, 0.6, 1.0])
@@ -124,22 +105,19 @@ def test_drift_refreshes_when_the_overlap_falls_below_the_bound(tiny: ModuleType
     assert found["refresh_share_of_flops"][-1] > 0  # the checks alone
 
 
-def test_staggered_spends_its_share_and_begins_anew(tiny: ModuleType, start: Path) -> None:
-    found = by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, "staggered"), start)))
-    ages = found["index_staleness_steps"]
-    swaps = [step for step in range(1, STEPS) if ages[step] != ages[step - 1] + 1]
-    assert len(swaps) >= 2
-    born = [1, *swaps]  # a round begins where the last one ended, the first one after the first step
-    assert [step - ages[step] for step in swaps] == born[: len(swaps)]
-    share = found["refresh_share_of_flops"][-1]
-    assert 0.3 < share / (1 - share) <= 0.6  # of the training
+def test_budget_spends_its_share(tiny: ModuleType, start: Path) -> None:
+    """It refreshes exactly where the share of all operations has fallen below the budget."""
+    found = by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, "budget"), start)))
+    shares, ages = found["refresh_share_of_flops"], found["index_staleness_steps"]
+    assert [age == 0 for age in ages] == [True, *(share < 0.6 for share in shares[:-1])]
+    assert 1 < found["refreshes"][-1] < STEPS - 1
     spent, trained = found["refresh_operations"], found["training_operations"]
-    assert share == pytest.approx(spent[-1] / (spent[-1] + trained[-1]))
+    assert shares[-1] == pytest.approx(spent[-1] / (spent[-1] + trained[-1]))
     assert all(after > before > 0 for before, after in pairwise(trained))
 
 
 @pytest.mark.parametrize(
-    ("policy", "builder", "kills"),
+    ("policy", "how", "kills"),
     [*((policy, "inline", (1, 4, 7, 10)) for policy in POLICIES), ("delayed beyond the next", "process", (5, 8))],
 )
 def test_a_killed_run_resumes_to_the_same_bits(
@@ -148,14 +126,14 @@ def test_a_killed_run_resumes_to_the_same_bits(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     policy: str,
-    builder: str,
+    how: str,
     kills: tuple[int, ...],
 ) -> None:
     chosen = settings(tiny, policy)
     expected = tiny.outcome(tiny.run("pretrain", chosen, start))
     root = Path(shutil.copytree(start, tmp_path / "killed"))
     shutil.rmtree(tiny.stage_run("pretrain", chosen, root).path)
-    often = settings(tiny, policy, **{"launch.checkpoint_interval_seconds": 1, "launch.builder": builder})
+    often = settings(tiny, policy, **{"launch.checkpoint_interval_seconds": 1, "launch.builder": how})
     monkeypatch.setattr("realm_lab.training.loop.time.monotonic", iter(range(0, 100_000, 2)).__next__)  # every step
     original = PretrainTask.train_step
     for last in kills:
@@ -172,7 +150,7 @@ def test_a_killed_run_resumes_to_the_same_bits(
     assert tiny.outcome(tiny.run("pretrain", often, root)) == expected
 
 
-@pytest.mark.parametrize("policy", ["interval", "delayed", "held", "round robin", "retrieved", "drift", "staggered"])
+@pytest.mark.parametrize("policy", ["interval", "delayed", "drift", "budget"])
 def test_a_backend_is_built_anew_whenever_vectors_change(tiny: ModuleType, start: Path, policy: str) -> None:
     """FAISS Flat finds what exact search finds, so that a run differs where it searches vectors of before."""
     models, metrics, _ = tiny.outcome(tiny.run("pretrain", settings(tiny, policy), start))
@@ -187,10 +165,10 @@ def test_a_backend_is_built_anew_whenever_vectors_change(tiny: ModuleType, start
 
 
 def test_an_approximate_search_is_measured_and_evaluation_is_exact(tiny: ModuleType, start: Path) -> None:
-    change = {"pretrain.search.backend": "ivf_flat", "pretrain.search.lists": 64, "pretrain.search.probes": 1}
+    change = {"pretrain.search.backend": "ivf_flat", "pretrain.search.options": "nlist=64,nprobe=1"}
     change |= {"evaluate.questions": 12, "evaluate.cloze_sentences": 8}
     frozen = change | {"pretrain.train_query_tower": False, "pretrain.train_document_tower": False}
-    exact = frozen | {"pretrain.search.backend": "exact", "pretrain.search.lists": 0, "pretrain.search.probes": 0}
+    exact = frozen | {"pretrain.search.backend": "exact", "pretrain.search.options": ""}
     frozen |= {"pretrain.train_reader": True}
     found, expected = (
         by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, "interval", **part), start)))
@@ -207,175 +185,62 @@ def test_an_approximate_search_is_measured_and_evaluation_is_exact(tiny: ModuleT
 
 
 @pytest.mark.parametrize("search", ["stale", "fresh"])
-@pytest.mark.parametrize("policy", ["interval", "delayed beyond the next", "held and delayed"])
+@pytest.mark.parametrize("policy", ["interval", "delayed beyond the next"])
 def test_a_builder_process_changes_no_bit(
     tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, search: str
 ) -> None:
     query = {"pretrain.search_query": search}
     expected = tiny.outcome(tiny.run("pretrain", settings(tiny, policy, **query), start))
     root = Path(shutil.copytree(start, tmp_path / "process", ignore=shutil.ignore_patterns("pretrain-*")))
-    monkeypatch.delattr(InlineBuilder, "wait")  # the trainer itself embeds nothing
+    embed, embedded = Retriever.embed_passages, list[int]()
+
+    def noted(self: Retriever, rows_U: Any = None, embedder: Any = None) -> Any:
+        embedded.extend([1] * (rows_U is None))
+        return embed(self, rows_U, embedder)
+
+    monkeypatch.setattr(Retriever, "embed_passages", noted)
     run = tiny.run("pretrain", settings(tiny, policy, **query, **{"launch.builder": "process"}), root)
     assert tiny.outcome(run) == expected
+    assert len(embedded) == 1 + 3  # the first index, and those of the evaluations: the trainer itself refreshes none
     assert not (run.path / "index").exists()  # it served its purpose, as the checkpoints did
-    assert run.status().flags == ()
 
 
-READY = {"pretrain.refresh.swap": "ready", "pretrain.refresh.interval_steps": 2, "launch.builder": "process"}
+BROKEN = "import sys; sys.stdin.readline(); print('no room left', file=sys.stderr); sys.exit(3)"
 
 
-class TimedBuilder(InlineBuilder):
-    """A builder that is ready with the next generation when `steps` more have begun, or when it is told to be."""
-
-    steps = 3
-
-    def __init__(self, retriever: Any):
-        super().__init__(retriever)
-        self.submitted: dict[int, int] = {}
-        self.begun = 0
-        self.waits: list[int] = []
-
-    def tend(self) -> None:
-        self.begun += 1
-
-    def submit(self, step: int, embedder: Any) -> None:
-        self.submitted[step] = self.begun
-
-    def is_built(self, step: int) -> bool:
-        return self.begun - self.submitted[step] >= self.steps
-
-    def wait(self, step: int, embedder: Any) -> Any:
-        assert self.is_built(step), "the trainer waits"
-        self.waits.append(step)
-        return super().wait(step, embedder)
-
-
-@pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> list[TimedBuilder]:
-    """The builders that were made; no process is."""
-    made: list[TimedBuilder] = []
-
-    def keep(retriever: Any) -> TimedBuilder:
-        made.append(TimedBuilder(retriever))
-        return made[-1]
-
-    monkeypatch.setattr("realm_lab.systems.stages._builder", lambda context, run: nullcontext())
-    monkeypatch.setattr("realm_lab.training.index_keeper.InlineBuilder", keep)
-    return made
-
-
-@pytest.mark.parametrize(
-    ("steps", "ages"),
-    [
-        (1, [0, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1]),
-        (3, [0, 1, 2, 3, 4, 3, 4, 5, 6, 3, 4, 5]),  # asked for at 2, ready at 5; at 4 it is busy, the next is of 6
-        (100, list(range(12))),
-    ],
-)
-def test_an_index_is_searched_from_the_first_step_that_begins_when_it_is_there(
-    tiny: ModuleType,
-    start: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    timed: list[TimedBuilder],
-    steps: int,
-    ages: list[int],
-) -> None:
-    """With swap: ready; no step is waited for, and one index follows the other."""
-    root = Path(shutil.copytree(start, tmp_path / "ready", ignore=shutil.ignore_patterns("pretrain-*")))
-    monkeypatch.setattr(TimedBuilder, "steps", steps)
-    found = by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, "interval", **READY), root)))
-    assert found["index_staleness_steps"] == found["index_staleness_steps_max"] == ages
-    [builder] = timed
-    assert builder.waits == sorted({step - age for step, age in enumerate(ages)} - {0})
-    assert found["refreshes"][-1] == len(builder.waits)
-
-
-def test_a_builder_that_takes_n_steps_is_a_delay_of_n_steps(
-    tiny: ModuleType, start: Path, tmp_path: Path, timed: list[TimedBuilder]
-) -> None:
-    """What `ready` does depends on nothing but when the index is there."""
-    root = Path(shutil.copytree(start, tmp_path / "ready", ignore=shutil.ignore_patterns("pretrain-*")))
-    ready = settings(tiny, "interval", **READY | {"pretrain.refresh.interval_steps": 4})
-    found = tiny.run("pretrain", ready, root)
-    assert timed[0].waits == [4, 8]
-    delay = {"pretrain.refresh.interval_steps": 4, "pretrain.refresh.delay_steps": 3}
-    fixed = tiny.run("pretrain", settings(tiny, "interval", **delay), start)
-    assert tiny.metrics(found) == tiny.metrics(fixed)
-    for part in ("reader", "embedder"):
-        assert tiny.files(found.path / "model" / part) == tiny.files(fixed.path / "model" / part)
-
-
-def test_an_index_that_is_ready_in_the_middle_of_a_step_waits_for_its_end(
-    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[TimedBuilder]
-) -> None:
-    root = Path(shutil.copytree(start, tmp_path / "ready", ignore=shutil.ignore_patterns("pretrain-*")))
-    original = RealmObjective.__call__
-    searched: list[int] = []
-
-    def becomes_ready(self: RealmObjective, *arguments: Any, **named: Any) -> Any:
-        before = self._retriever.index
-        assert before is not None
-        monkeypatch.setattr(TimedBuilder, "steps", 0 if len(searched) == 5 else 100)
-        read = original(self, *arguments, **named)
-        assert self._retriever.index is before
-        searched.append(before.step)
-        return read
-
-    monkeypatch.setattr(RealmObjective, "__call__", becomes_ready)
-    found = by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, "interval", **READY), root)))
-    assert searched == [0] * 6 + [2] * 6
-    assert found["index_staleness_steps"] == [step - made for step, made in enumerate(searched)]
-
-
-def test_a_killed_run_asks_again_for_an_index_that_was_not_ready(
-    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, timed: list[TimedBuilder]
-) -> None:
-    """Asked for at 2; killed in step 3; after resuming it takes its time again, and nothing else has changed."""
-    root = Path(shutil.copytree(start, tmp_path / "ready", ignore=shutil.ignore_patterns("pretrain-*")))
-    chosen = settings(tiny, "interval", **READY, **{"launch.checkpoint_interval_seconds": 1})
-    monkeypatch.setattr("realm_lab.training.loop.time.monotonic", iter(range(0, 100_000, 2)).__next__)  # every step
-    original = PretrainTask.train_step
-
-    def dies(self: PretrainTask, step: int) -> dict[str, float]:
-        if step == 3:
-            raise Killed
-        return original(self, step)
-
-    monkeypatch.setattr(PretrainTask, "train_step", dies)
-    with pytest.raises(Killed):
-        tiny.run("pretrain", chosen, root)
-    monkeypatch.setattr(PretrainTask, "train_step", original)
-    found = by_name(tiny.metrics(tiny.run("pretrain", chosen, root)))
-    # Submitted before step 3 is begun again: there when 3 more steps have begun, 3, 4 and 5.
-    assert found["index_staleness_steps"] == [0, 1, 2, 3, 4, 3, 4, 5, 6, 3, 4, 5]
-    assert [builder.waits for builder in timed] == [[], [2, 6]]
-
-
-def test_a_process_that_is_ready_is_never_waited_for(
+def test_a_builder_that_fails_ends_the_run_which_resumes(
     tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test waits before step 7 until a generation lies there; that step searches it."""
-    root = Path(shutil.copytree(start, tmp_path / "ready", ignore=shutil.ignore_patterns("pretrain-*")))
-    chosen = settings(tiny, "interval", **READY | {"pretrain.refresh.interval_steps": 5})
-    folder = tiny.stage_run("pretrain", chosen, root).path / "index"
-    original, sleep = PretrainTask.train_step, time.sleep
-    deadline = time.monotonic() + 120
+    chosen = settings(tiny, "delayed", **{"launch.builder": "process"})
+    expected = tiny.outcome(tiny.run("pretrain", settings(tiny, "delayed"), start))
+    root = Path(shutil.copytree(start, tmp_path / "broken", ignore=shutil.ignore_patterns("pretrain-*")))
+    with monkeypatch.context() as patches:
+        patches.setattr(builder, "COMMAND", (sys.executable, "-c", BROKEN))
+        with pytest.raises(UserError) as caught:
+            tiny.run("pretrain", chosen, root)
+    log = tiny.stage_run("pretrain", chosen, root).path / "index" / "builder.log"
+    assert str(caught.value) == f"{log}: the builder of the index ended with code 3: no room left; run again"
+    assert tiny.stage_run("pretrain", chosen, root).status().state == "FAILED"
+    assert tiny.outcome(tiny.run("pretrain", chosen, root)) == expected
 
-    def patient(self: PretrainTask, step: int) -> dict[str, float]:
-        while step == 7 and not list(folder.glob("gen-*")):
-            assert time.monotonic() < deadline
-            sleep(0.05)
-        return original(self, step)
 
-    def never(self: ProcessBuilder, step: int) -> str:
-        assert self._is_published(step), "the trainer waits"
-        return self._wanted[step].generation
+OWN = """
+class Primes:
+    def __init__(self, settings):
+        pass
+    def wants_refresh(self, now):
+        return now.step in (2, 3, 5, 7, 11)
+"""
 
-    monkeypatch.setattr(PretrainTask, "train_step", patient)
-    monkeypatch.setattr(ProcessBuilder, "_waited", never)
-    found = by_name(tiny.metrics(tiny.run("pretrain", chosen, root)))
-    ages = found["index_staleness_steps"]
-    assert ages[:6] == [0, 1, 2, 3, 4, 5]
-    assert ages[6] in (6, 1)
-    assert ages[7] == 2
+
+def test_a_policy_of_one_s_own_goes_through_a_run(
+    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_refresh.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    chosen = tiny.params(BASE | {"pretrain.refresh.policy": "own_refresh:Primes"})
+    run = tiny.run("pretrain", chosen, start)
+    assert by_name(tiny.metrics(run))["index_staleness_steps"] == [0, 1, 0, 0, 1, 0, 1, 0, 1, 2, 3, 0]
+    (tmp_path / "own_refresh.py").write_text(OWN.replace("(2, 3,", "(3,"))
+    assert tiny.stage_run("pretrain", chosen, start).path != run.path  # its source is part of the run's identity

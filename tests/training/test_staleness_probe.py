@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import Retriever
-from realm_lab.training import staleness_probe
-from realm_lab.training.staleness_probe import StalenessProbe
+from realm_lab.training import probes
+from realm_lab.training.probes import StalenessProbe
 
 PLACES, QUERIES = 5, 12
 
@@ -33,7 +34,7 @@ def old(system: Any, tiny_system: ModuleType) -> Any:
 
 def stale(system: Any, old: Any, search: str) -> Retriever:
     """A retriever whose index and snapshot are of the old weights."""
-    retriever: Retriever = system.retriever(search)
+    retriever: Retriever = system.retriever(stale_queries=search == "stale")
     snapshot = copy.deepcopy(old) if search == "stale" else None
     retriever.adopt(retriever.generation(retriever.embed_passages(embedder=old), 0), snapshot)
     return retriever
@@ -84,10 +85,9 @@ def test_exact_and_sampled_are_brute_force(
             if row >= 0:
                 own = np.flatnonzero(articles == articles[row]) if exclude == "article" else [row]
                 forbidden[number] = {int(each) for each in own}
-    monkeypatch.setattr(staleness_probe, "SAMPLED_PASSAGES", len(articles))  # the whole corpus is its sample
-    probe = StalenessProbe(
-        queries, trivial, by_article=exclude == "article", places=PLACES, passages=len(articles), seed=0
-    )
+    monkeypatch.setattr(probes, "SAMPLED_PASSAGES", len(articles))  # the whole corpus is its sample
+    origins = np.full(QUERIES, -1) if trivial is None else trivial
+    probe = StalenessProbe(CandidatePolicy(PLACES + 1, True, exclude), queries, origins, len(articles), 0)
     retriever = stale(system, old, search)
     expected = brute_force(system, old, search, queries, forbidden)
     assert 0 < expected[0] < 1
@@ -102,15 +102,16 @@ def test_exact_and_sampled_are_brute_force(
 def test_a_sample_embeds_few_passages_and_what_the_index_finds(
     system: Any, old: Any, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staleness_probe, "SAMPLED_PASSAGES", 20)
+    monkeypatch.setattr(probes, "SAMPLED_PASSAGES", 20)
     passages = len(system.passages)
-    probe = StalenessProbe(queries, None, by_article=False, places=PLACES, passages=passages, seed=0)
+    policy = CandidatePolicy(PLACES, null=False, exclude_trivial="off")
+    probe = StalenessProbe(policy, queries, np.full(QUERIES, -1), passages, 0)
     retriever = stale(system, old, "fresh")
     sampled, pool = probe.sampled(retriever)
     fresh = copy.copy(retriever)
     fresh.refresh(9)
     assert probe.exact(retriever, fresh).overlap <= sampled.overlap
-    deep_BK = retriever.find(retriever.embed_queries(queries).detach(), staleness_probe.DEPTH * PLACES, null=False)
+    deep_BK = retriever.find(retriever.embed_queries(queries).detach(), probes.DEPTH * PLACES)
     assert {*deep_BK.flatten().tolist()} <= {*pool.tolist()}
     assert len(pool) <= 20 + deep_BK.size
     assert len(pool) < passages
@@ -120,6 +121,7 @@ def test_a_sample_embeds_few_passages_and_what_the_index_finds(
 def test_a_fresh_index_has_not_drifted(system: Any, queries: list[np.ndarray]) -> None:
     retriever = system.built_retriever()
     passages = len(system.passages)
-    probe = StalenessProbe(queries, None, by_article=False, places=PLACES, passages=passages, seed=0)
+    policy = CandidatePolicy(PLACES, null=False, exclude_trivial="off")
+    probe = StalenessProbe(policy, queries, np.full(QUERIES, -1), passages, 0)
     assert probe.exact(retriever, copy.copy(retriever)) == pytest.approx((1, 0, 0), abs=1e-6)
     assert probe.sampled(retriever)[0] == pytest.approx((1, 0, 0), abs=1e-5)

@@ -72,16 +72,12 @@ class Watched(Count):
     def __init__(self) -> None:
         super().__init__()
         self.warnings: list[str] = []
-        self.reason: str | None = None
 
     def watch(self, step: int) -> dict[str, float]:
         return {"watched": 10.0 * step}
 
     def flags(self) -> list[str]:
         return self.warnings
-
-    def should_stop(self) -> str | None:
-        return self.reason
 
     def describe_batch(self, step: int) -> dict[str, Any]:
         return {"row": torch.tensor([step, 7]), "score": float("inf"), "ids": [np.int64(3), np.array([4])]}
@@ -104,26 +100,6 @@ def test_flags_are_set_as_they_appear_and_stop_nothing(stage: StageRun) -> None:
     assert seen == [("flat_prior",)]
     assert stage.status().flags == ("flat_prior",)
     assert task.done == list(range(6))
-
-
-def test_a_collapsed_run_is_saved_flagged_and_refused_with_the_reason(stage: StageRun) -> None:
-    task = Watched()
-
-    def collapse() -> None:
-        task.warnings.append("collapsed")
-        task.reason = "null_probability is above 0.99 since step 2"
-
-    task.at = {3: collapse}
-    with pytest.raises(UserError) as caught:
-        train(task, stage, LAUNCH, CPU)
-    assert str(caught.value) == f"{stage.path}: stopped at step 4: null_probability is above 0.99 since step 2"
-    assert stage.status().flags == ("collapsed",)
-    assert task.done == [0, 1, 2, 3]
-    saved = load_newest(stage.path / "checkpoints")
-    assert saved is not None
-    assert saved.step == 4
-    stage.fail(str(caught.value))
-    assert (stage.status().state, stage.status().flags) == ("FAILED", ("collapsed",))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
@@ -194,15 +170,6 @@ def test_a_signal_in_the_last_step_is_for_whoever_goes_on(stage: StageRun) -> No
         signal.signal(signal.SIGUSR2, before)
     assert noted == [signal.SIGUSR2]
     assert load_newest(stage.path / "checkpoints") is not None
-
-
-def test_a_signal_in_the_last_step_is_too_late_to_matter(stage: StageRun) -> None:
-    task = Count()
-    task.at = {5: lambda: os.kill(os.getpid(), signal.SIGTERM)}
-    train(task, stage, LAUNCH, CPU)
-    saved = load_newest(stage.path / "checkpoints")
-    assert saved is not None
-    assert saved.step == 6
 
 
 def test_a_preempted_stage_says_so(tiny: ModuleType, tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from realm_lab.corpus.text_files import EXPANSION_GRACE, MEGABYTE, Source
+from realm_lab.corpus.text_files import EXPANSION_GRACE, MAX_EXPANSION, MAX_LINE_MB, MEGABYTE, Source
 from realm_lab.errors import UserError
 
-ROWS_AT_ONCE = 256  # bounded by max_line_mb each
+ROWS_AT_ONCE = 256  # bounded by MAX_LINE_MB each
 
 
 def is_parquet(path: Path) -> bool:
@@ -35,24 +35,30 @@ def parquet_rows(source: Source) -> Iterator[dict[str, Any]]:
     Raises:
         UserError: the file is damaged, or its content is beyond the limits.
     """
-    path, limits = source
+    path = source.path
     with _open(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        if sum(group.total_byte_size for group in groups) > max(
-            EXPANSION_GRACE, limits.max_expansion * path.stat().st_size
-        ):
+        if sum(group.total_byte_size for group in groups) > max(EXPANSION_GRACE, MAX_EXPANSION * path.stat().st_size):
             raise UserError(
-                f"{path}: grows to more than {limits.max_expansion} times its size, as no text does; fetch it again, "
-                "or raise corpus.files.max_expansion"
+                f"{path}: grows to more than {MAX_EXPANSION} times its size, as no text does; fetch it again, or "
+                "write it without compression"
             )
         row = 0
-        for batch in file.iter_batches(ROWS_AT_ONCE):
-            if batch.nbytes > ROWS_AT_ONCE * limits.max_line_mb * MEGABYTE:
+        schema = file.schema_arrow
+        plain = [field.name for field in schema if not _is_temporal(field.type)]  # a date may be beyond Python's
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=plain):
+            if batch.nbytes > ROWS_AT_ONCE * MAX_LINE_MB * MEGABYTE:
                 raise UserError(
-                    f"{path}, record {row + 1} on: longer than {limits.max_line_mb} MB; raise corpus.files.max_line_mb"
+                    f"{path}, record {row + 1} on: longer than {MAX_LINE_MB} MB; cut it into several records"
                 )
             yield from batch.to_pylist()
             row += batch.num_rows
+
+
+def _is_temporal(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_temporal(kind))
 
 
 @contextmanager
@@ -67,6 +73,6 @@ def _open(path: Path) -> Iterator[Any]:
         raise UserError(
             f"{path}: a text is not UTF-8 (byte 0x{error.object[error.start]:02x}); write it anew"
         ) from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: cut off or damaged ({reason}); fetch it again") from None

@@ -8,13 +8,12 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-import regex
-
 from realm_lab.corpus.answers import normalise_answer
 from realm_lab.corpus.readers.data_sets import files_of
 from realm_lab.corpus.readers.parquet import is_parquet, parquet_head
 from realm_lab.corpus.records import Document, Question
-from realm_lab.corpus.text_files import DEFAULT_LIMITS, Limits, Source, read_head
+from realm_lab.corpus.regex_answers import compile_pattern
+from realm_lab.corpus.text_files import Source, read_head
 from realm_lab.errors import UserError
 
 DROPPED_EMPTY_TEXT = "document: empty text"
@@ -68,7 +67,6 @@ def find_reader(path: Path | str) -> Reader:
 def read_documents(
     name: Path | str,
     dropped: Counter[str] | None = None,
-    limits: Limits = DEFAULT_LIMITS,
     unique: bool = True,
 ) -> Iterator[Document]:
     """The documents of a file, a folder or a data set of the Hugging Face Hub (hf://owner/name), in its order.
@@ -80,14 +78,13 @@ def read_documents(
         UserError: a file is missing, empty, cut off, wrongly encoded, of the wrong shape or beyond the limits.
     """
     dropped = Counter() if dropped is None else dropped
-    streams = (documents_in(Source(path, limits), dropped) for path in files_of(name))
+    streams = (documents_in(Source(path), dropped) for path in files_of(name))
     return keep_documents(chain.from_iterable(streams), dropped, unique)
 
 
 def read_questions(
     name: Path | str,
     dropped: Counter[str] | None = None,
-    limits: Limits = DEFAULT_LIMITS,
     problems: list[str] | None = None,
 ) -> Iterator[Question]:
     """The questions of a file, a folder or a Hub data set, each with at least one answer that is worth scoring.
@@ -100,7 +97,7 @@ def read_questions(
         UserError: a file is missing, empty, cut off, wrongly encoded, of the wrong shape or beyond the limits.
     """
     dropped = Counter() if dropped is None else dropped
-    streams = (questions_in(Source(path, limits), dropped) for path in files_of(name))
+    streams = (questions_in(Source(path), dropped) for path in files_of(name))
     return keep_questions(chain.from_iterable(streams), dropped, [] if problems is None else problems)
 
 
@@ -178,9 +175,9 @@ def _worth_scoring(
 def pattern_error(pattern: str) -> str | None:
     """Why a text is no regular expression; None where it is one."""
     try:
-        regex.compile(pattern, regex.IGNORECASE | regex.UNICODE | regex.MULTILINE)
-    except (regex.error, RecursionError, OverflowError, ValueError) as error:
-        return str(error) or type(error).__name__
+        compile_pattern(pattern)
+    except ValueError as error:
+        return str(error)
     return None
 
 

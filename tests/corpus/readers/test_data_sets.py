@@ -176,7 +176,7 @@ def parameters(corpus: Corpus) -> Params:
     return Params(corpus=corpus, warm_start=WarmStart(embedder=InverseCloze(initial_encoder="scratch")))
 
 
-def test_a_folder_is_a_knowledge_corpus_and_the_limits_are_no_part_of_its_key(tmp_path: Path) -> None:
+def test_a_folder_is_a_knowledge_corpus_and_its_content_is_its_key(tmp_path: Path) -> None:
     pages(tmp_path / "data" / "train-00000-of-00001.parquet", "A", "B")
 
     def inputs(**files: Any) -> dict[str, object]:
@@ -186,15 +186,5 @@ def test_a_folder_is_a_knowledge_corpus_and_the_limits_are_no_part_of_its_key(tm
         return corpus_inputs(parameters(corpus), 0)
 
     before = inputs()
-    assert inputs(max_line_mb=3, max_expansion=7) == before
     pages(tmp_path / "data" / "train-00000-of-00001.parquet", "A", "B", "C")
     assert corpus_inputs(parameters(Corpus(files=Files(knowledge=[str(tmp_path)]))), 0) != before
-
-
-def test_the_limits_of_the_parameters_hold_where_a_corpus_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"text": "x" * (2 << 20)}) + "\n")
-    files = Files(knowledge=[str(path)], questions_test=[str(path)], max_line_mb=1)
-    corpus = FilesCorpus(files, Corpus(files=files), None)
-    with pytest.raises(UserError, match=r"line 1: longer than 1 MB; raise corpus.files.max_line_mb"):
-        list(corpus.documents())

@@ -326,3 +326,23 @@ def test_an_array_is_read_without_being_held(tmp_path: Path) -> None:
     assert [next(documents).text.split()[0] for _ in range(1000)] == [str(number) for number in range(1000)]
     with pytest.raises(ValueError, match=rf"record 1001 \(line {text.count(chr(10)) + 3}\): a int where"):
         next(documents)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "0\tNew\tB-LOC\n1\tYork\tI-LOC\n\n0\tOslo\tB-LOC\n",  # WikiNEuRal
+        "# text = x\n1\tNew\tNew\tNNP\n2\tYork\tYork\tNNP\n\n1\tOslo\tOslo\tNNP\n",  # CoNLL-U
+        "1-2\tNewYork\t_\n1\tNew\t_\n2\tYork\t_\n\n1\tOslo\t_\n",  # with a word of two tokens
+        "New B-LOC\nYork I-LOC\n\nOslo B-LOC\n",
+    ],
+)
+def test_the_index_of_a_token_is_not_read_as_the_token(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.conllu").write_text(content)
+    [document] = read_documents(tmp_path / "a.conllu")
+    assert document.text == "New York\nOslo"
+
+
+def test_numbers_in_a_text_stay_tokens_and_documents_are_apart(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("-DOCSTART- O\n\nIn O\n1 O\n\n-DOCSTART- O\n\n7 CD\n3 CD\n")
+    assert [document.text for document in read_documents(tmp_path / "a.conll")] == ["In 1", "7 3"]

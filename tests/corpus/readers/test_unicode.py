@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -65,17 +64,12 @@ def test_passages_and_spans_are_slices_of_the_text(text: str, tokenizer: Tokeniz
     [document] = read_documents(path)
     settings = CutSettings(tokenizer.to_str(), 16, 64, find_tagger("rule"))
     place = 0
-    dropped: Counter[str] = Counter()
-    for cut in Cutter(settings).passages([[document]], dropped, tagged=True):
-        place = text.index(cut.passage.body, place)
-        inside = 0
-        for sentence, spans in zip(cut.sentences, cut.spans, strict=True):
-            inside = cut.passage.body.index(sentence, inside) + len(sentence)
-            assert all(0 <= start < end <= len(sentence) for start, end, _ in spans)
-        [encoding] = encode_batch_plain(tokenizer, [cut.passage.body])
-        assert list(itertools.chain(*cut.tokens)) == encoding.ids
-        place += len(cut.passage.body)
-    assert place or dropped == {"passage: no wordpieces (invisible characters only)": 1}
+    cut = Cutter(settings).cut([[document]], "passages")
+    for row in cut.passages.to_pylist():
+        place = text.index(row["body"], place) + len(row["body"])
+        [encoding] = encode_batch_plain(tokenizer, [row["body"]])
+        assert row["bodies"] == encoding.ids
+    assert place or cut.dropped == {"passage: no wordpieces (invisible characters only)": 1}
 
 
 def test_the_year_and_the_city_are_found_where_they_stand() -> None:

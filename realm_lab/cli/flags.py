@@ -1,0 +1,47 @@
+"""What several verbs share: the parameters, the run that is meant, and numbers with a bound."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from realm_lab.params.parameters import Params
+
+
+def add_parameters(verb: argparse.ArgumentParser) -> None:
+    """--params, --preset and --set."""
+    verb.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
+    verb.add_argument("--preset", metavar="NAME", help="use this preset instead of the one in the file")
+    text = "change one parameter, for example pretrain.steps=100; may be repeated"
+    verb.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=text)
+
+
+def params_of(options: argparse.Namespace) -> Params:
+    """The parameters that these options ask for."""
+    from realm_lab.params.load import load, parse_override
+
+    overrides = dict(parse_override(text) for text in options.overrides)
+    if options.preset is not None:
+        overrides["preset"] = options.preset
+    return load(options.params or options.root / "params.yaml", overrides)
+
+
+def add_run(verb: argparse.ArgumentParser) -> None:
+    """The parameters, --seed and --system: which finished run is meant."""
+    add_parameters(verb)
+    verb.add_argument("--seed", type=int, metavar="N", help="seed of the run (default: the first of the parameters)")
+    verb.add_argument("--system", default="realm", metavar="NAME", help="system of the run (default: realm)")
+
+
+def add_runs(verb: argparse.ArgumentParser) -> None:
+    """--runs."""
+    verb.add_argument("--runs", type=Path, metavar="DIR", help="folder of the run records (default: ROOT/runs)")
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
+    return int(text)

@@ -1,0 +1,147 @@
+"""The verbs `index`, `plan`, `bench`, `doctor` and `mirror`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from realm_lab.cli.flags import add_parameters, add_run, add_runs, params_of, positive
+from realm_lab.errors import UserError
+
+Add = Callable[..., argparse.ArgumentParser]
+
+
+def add_mirror(add: Add) -> None:
+    """Add `mirror` to the command line."""
+    mirror = add("mirror", _run_mirror, "show the runs in MLflow (run it as often as you like)")
+    add_runs(mirror)
+    mirror.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml, if there)")
+    text = "tracking store (default: MLFLOW_TRACKING_URI, else launch.tracking_uri, else mlflow.db beside the runs)"
+    mirror.add_argument("--uri", metavar="URI", help=text)
+    mirror.add_argument("--follow", action="store_true", help="keep mirroring until all runs have finished")
+
+
+def _run_mirror(options: argparse.Namespace) -> int:
+    uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI")
+    parameters = options.params or options.root / "params.yaml"
+    if not uri and (options.params or parameters.exists()):
+        from realm_lab.params.load import load
+
+        uri = load(parameters).launch.tracking_uri
+    from realm_lab.tracking.mlflow_mirror import mirror
+
+    summary = mirror(options.runs or options.root / "runs", uri, options.follow)
+    print(summary)
+    return 1 if summary.problems else 0
+
+
+def add_index(add: Add) -> None:
+    """Add `index` with its own verbs to the command line."""
+    index = add("index", _run_index, "embed the knowledge corpus into the store; search, list, verify and prune it")
+    verbs = index.add_subparsers(dest="index_verb", metavar="VERB", required=True)
+
+    def add_verb(name: str, summary: str, stage: bool = False) -> argparse.ArgumentParser:
+        verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
+        # SUPPRESS: both `index --root DIR list` and `index list --root DIR` work.
+        verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback")
+        verb.add_argument("--root", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="project folder")
+        add_run(verb)
+        if stage:
+            text = "whose embedder (default: the last stage before fine-tuning)"
+            verb.add_argument("--stage", choices=["warm_start", "pretrain", "finetune"], help=text)
+        return verb
+
+    add_verb("build", "embed the knowledge corpus with a finished stage's embedder, unless that is done; resumes", True)
+    add_verb("list", "show what is embedded: corpus, embedder, size")
+    verify = add_verb("verify", "read every byte of the embeddings and compare it with their manifest")
+    verify.add_argument("keys", nargs="*", metavar="KEY", help="as in index list (default: all)")
+    prune = add_verb("prune", "delete embeddings; they are built again when they are needed")
+    prune.add_argument("--keep", nargs="*", default=[], metavar="KEY", help="as in index list (default: none)")
+    search = add_verb("search", "show the passages nearest to a question or a masked sentence", True)
+    search.add_argument("text", help='for example "Who wrote Hamlet?"')
+    search.add_argument("--count", type=positive, default=5, metavar="N", help="passages to show (default: 5)")
+
+
+def _run_index(options: argparse.Namespace) -> None:
+    params = params_of(options)
+    from realm_lab.systems import index
+
+    if options.index_verb == "list":
+        index.show(options.root)
+    elif options.index_verb == "verify":
+        index.verify(options.root, options.keys)
+    elif options.index_verb == "prune":
+        index.prune(options.root, options.keep)
+    else:
+        seed = params.seeds[0] if options.seed is None else options.seed
+        context = index.open_context(params, options.root, seed, options.system)
+        if options.index_verb == "build":
+            index.build(context, options.stage)
+        else:
+            index.search(context, options.stage, options.text, options.count)
+
+
+def add_tools(add: Add) -> None:
+    """Add `plan`, `bench` and `doctor` to the command line."""
+    plan = add("plan", _run_plan, "estimate refresh time, staleness, memory and cost of pre-training at any size")
+    add_parameters(plan)
+    plan.add_argument("--passages", type=int, metavar="N", help="size of the corpus (default: the prepared corpus's)")
+    text = "a GPU of the table, for example H100 (default: this machine, as measured by `realm-lab bench`)"
+    plan.add_argument("--device", metavar="NAME", help=text)
+    text = "number of devices used for training and search (default: 1)"
+    plan.add_argument("--trainers", type=int, default=1, metavar="N", help=text)
+    text = "number of devices that embed the corpus for a refresh (default: 1)"
+    plan.add_argument("--builders", type=int, default=1, metavar="N", help=text)
+    plan.add_argument("--price", type=float, metavar="AMOUNT", help="price per device-hour")
+    text = "fraction of the GPU's peak FLOPs that is reached (default: 0.35)"
+    plan.add_argument("--efficiency", type=float, metavar="SHARE", help=text)
+    plan.add_argument("--dtype", default="float32", metavar="TYPE", help="data type of the stored index")
+    plan.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="what bench wrote (default: ROOT/runs/bench.json)"
+    )
+    plan.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    bench = add("bench", _run_bench, "measure this machine with the configured model, for `realm-lab plan`")
+    add_parameters(bench)
+    bench.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: ROOT/runs/bench.json)")
+    doctor = add("doctor", _run_doctor, "check this machine and the configured inputs, and suggest fixes")
+    add_parameters(doctor)
+    add_runs(doctor)
+
+
+def _run_plan(options: argparse.Namespace) -> None:
+    params = params_of(options)
+    from realm_lab.planner import plan, show
+
+    request = plan.Request(**{name: getattr(options, name) for name in plan.Request._fields})
+    made = plan.make_plan(params, options.root, request)
+    if options.json:
+        print(json.dumps(plan.as_json(made), indent=2))
+    else:
+        show.show_plan(made)
+
+
+def _run_bench(options: argparse.Namespace) -> None:
+    params = params_of(options)
+    from realm_lab.planner import bench, show
+
+    path = options.output or bench.default_path(options.root)
+    found = bench.measure(params, options.root, say=lambda what: print(f"measuring {what}", file=sys.stderr))
+    bench.write_calibration(path, found)
+    show.show_calibration(found, path)
+
+
+def _run_doctor(options: argparse.Namespace) -> int:
+    from realm_lab.cli.doctor import examine, show
+
+    params, problem = None, ""
+    try:
+        params = params_of(options)
+    except UserError as error:
+        problem = " ".join(str(error).split())
+    findings = examine(params, options.root, options.runs or options.root / "runs", problem)
+    show(findings)
+    return 1 if any(finding.state == "missing" for finding in findings) else 0

@@ -1,0 +1,61 @@
+"""A user's own code, named in a parameter as `package.module:name`: found, imported, and its source file."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from realm_lab.errors import UserError
+
+
+def own_code(parameter: str, name: str) -> Callable[..., Any]:
+    """The function or class that `parameter` names.
+
+    Raises:
+        UserError: the module cannot be imported, or has no such function or class.
+    """
+    module, _, attribute = name.partition(":")
+    _reach_this_folder()
+    try:
+        imported = importlib.import_module(module)
+    except Exception as error:  # importing runs the user's code, which may raise anything
+        raise _unimportable(parameter, name, error) from error
+    found = getattr(imported, attribute, None)
+    if not callable(found):
+        raise UserError(f"parameter '{parameter}': '{name}': no function or class '{attribute}' in {imported.__file__}")
+    code: Callable[..., Any] = found
+    return code
+
+
+def own_source(parameter: str, name: str) -> Path | None:
+    """The source file of a user's own code, which is part of a run's identity; None for a registered name."""
+    if ":" not in name:
+        return None
+    _reach_this_folder()
+    try:
+        found = importlib.util.find_spec(name.partition(":")[0])
+    except Exception as error:  # whatever the packages above it raise
+        raise _unimportable(parameter, name, error) from error
+    if found is None or not found.has_location or found.origin is None:
+        raise _unimportable(parameter, name, "no Python file of that name")
+    return Path(found.origin)
+
+
+def _unimportable(parameter: str, name: str, reason: object) -> UserError:
+    said = " ".join(str(reason).split())
+    module = name.partition(":")[0]
+    return UserError(
+        f"parameter '{parameter}': '{name}': module '{module}' cannot be imported ({said}); install it, or put "
+        "it into this folder or on PYTHONPATH"
+    )
+
+
+def _reach_this_folder() -> None:
+    """Modules of the folder one works in can be imported, as under `python -m`, after everything installed."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())

@@ -1,0 +1,85 @@
+"""Runs of articles cut by several processes and handed out in order: the same rows for any number of processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from realm_lab.corpus.cutting import Article, Cut, CutSettings, Cutter, Kind
+from realm_lab.errors import UserError
+
+RUN_CHARACTERS = 400_000  # of text that a process is given at once
+AHEAD = 2  # runs that wait beyond those that are being cut
+
+
+def cut_all(settings: CutSettings, articles: Iterable[Article], kind: Kind, workers: int) -> Iterator[Cut]:
+    """The articles, cut, in their order. At most `workers` + AHEAD runs are held in memory.
+
+    Raises:
+        UserError: what one of the processes met, or that it was killed.
+    """
+    if workers == 1:
+        cutter = Cutter(settings)
+        yield from (cutter.cut(run, kind) for run in runs_of(articles))
+        return
+    # The processes begin empty ("spawn"): none inherits our threads.
+    context = multiprocessing.get_context("spawn")
+    waiting: deque[Future[Cut]] = deque()
+    with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(settings,)) as executor:
+        try:
+            for run in runs_of(articles):
+                waiting.append(executor.submit(_cut, run, kind))
+                if len(waiting) >= workers + AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool:
+            raise UserError(
+                f"one of the {workers} processes that prepare the corpus was killed, most likely for want of memory; "
+                "lower launch.threads and run again"
+            ) from None
+        finally:
+            executor.shutdown(cancel_futures=True)
+
+
+def runs_of(articles: Iterable[Article]) -> Iterator[list[Article]]:
+    """Neighbouring articles, about RUN_CHARACTERS together."""
+    run: list[Article] = []
+    size = 0
+    for article in articles:
+        run.append(article)
+        size += sum(len(document.text) for document in article)
+        if size >= RUN_CHARACTERS:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
+
+
+class _Process:
+    """What a worker process keeps."""
+
+    cutter: Cutter
+
+
+def _start(settings: CutSettings) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _Process.cutter = Cutter(settings)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "the pool started us"
+    parent.join()
+    os._exit(1)
+
+
+def _cut(run: list[Article], kind: Kind) -> Cut:
+    return _Process.cutter.cut(run, kind)

@@ -1,0 +1,123 @@
+"""Reading every candidate of a query: p(y|z,x) of masked words, in groups of pairs of similar length."""
+
+# Shapes: B queries, K candidates, M masked positions, N pairs (query, candidate), P masked positions of all pairs,
+# D hidden size, V words
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from realm_lab.core.process import autocast
+from realm_lab.corpus.store import Passages
+from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.masking import MaskedSentence
+from realm_lab.models.inputs import Batch, join, length_groups, pad_positions
+from realm_lab.models.reader import Reader
+from realm_lab.models.realm import reader_log_probs
+from realm_lab.params.parameters import Params
+
+HEAD_ROWS = 2048  # masked positions that are scored at once: 240 MiB of float32 logits for 30,522 words
+NO_TOKENS = np.empty(0, np.int64)
+
+
+class Reading(NamedTuple):
+    """What the reader makes of the masked words of some queries under every candidate."""
+
+    token_log_probs_BKM: Tensor  # log p(y_j|z,x), float32; 0 where nothing is masked
+    is_masked_BM: Tensor
+
+    @property
+    def log_probs_BK(self) -> Tensor:
+        """log p(y|z,x), nats."""
+        return reader_log_probs(self.token_log_probs_BKM, self.is_masked_BM)
+
+
+class CandidateReader:
+    """A reader with the passages it reads; a negative row reads no passage (the null document).
+
+    The joined input is [CLS] x [SEP] z_body [SEP], without the title (section 3.2). With `launch.recompute` no
+    activation is held while a gradient is wanted: the backward pass reads each group once more, with the same dropout.
+    """
+
+    def __init__(self, params: Params, reader: Reader, passages: Passages, special: SpecialIds):
+        self.reader, self.passages, self._special = reader, passages, special
+        self._max_length = params.corpus.sentence_length + params.corpus.passage_length
+        self._token_budget, self._precision = params.launch.token_budget, params.model.precision
+        self._recompute = params.launch.recompute
+        self._device = next(reader.parameters()).device
+
+    def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
+        """Read each sentence under its candidates; differentiable in the reader."""
+        batch, candidates = rows_BK.shape
+        bodies = [self._body(row) for row in rows_BK.reshape(-1)]
+        owners = np.repeat(np.arange(batch), candidates).tolist()
+        at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in sentences])
+        targets_BM, _ = pad_positions([sentence.targets for sentence in sentences])
+
+        # Hidden states at the masked positions: pairs of similar length go through the encoder together.
+        queries = [sentences[b].tokens for b in owners]
+        lengths = [len(query) + len(body) + 3 for query, body in zip(queries, bodies, strict=True)]
+        groups = length_groups([min(self._max_length, length) for length in lengths], self._token_budget)
+        parts = []
+        for group in groups:
+            joined = self._join([queries[i] for i in group], [bodies[i] for i in group])
+            at_NM = at_BM[torch.tensor([owners[i] for i in group])] + 1  # after [CLS]
+            parts.append(self._held(self._masked_hidden, joined, at_NM.to(self._device)))
+        order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(self._device)
+        hidden_NMD = torch.cat(parts)[order]
+
+        # Words: the vocabulary is wide and a group has few masks, so the head takes the masks of all groups together.
+        targets_NM = targets_BM.repeat_interleave(candidates, 0).to(self._device)
+        real_NM = is_masked_BM.repeat_interleave(candidates, 0).to(self._device)
+        pieces = zip(hidden_NMD[real_NM].split(HEAD_ROWS), targets_NM[real_NM].split(HEAD_ROWS), strict=True)
+        found_P = torch.cat([self._held(self._target_log_probs, hidden, targets) for hidden, targets in pieces])
+        token_NM = found_P.new_zeros(real_NM.shape).masked_scatter(real_NM, found_P)
+        return Reading(token_NM.view(batch, candidates, -1), is_masked_BM.to(self._device))
+
+    @torch.no_grad()
+    def word_log_probs(self, tokens: np.ndarray, positions: np.ndarray, rows: Sequence[int]) -> Tensor:
+        """log p(w|z,x) of every word at each masked position of one sentence, [K, M, V]."""
+        joined = self._join([tokens] * len(rows), [self._body(row) for row in rows])
+        at_KM = torch.from_numpy(positions + 1).expand(len(rows), -1).to(self._device)
+        with autocast(self._device, self._precision):
+            return self.reader.word_log_probs(self.reader.masked_hidden(joined, at_KM))
+
+    @torch.no_grad()
+    def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
+        """Whether the likeliest words under one passage each are the masked ones, all of them, bool [B]."""
+        joined = self._join([sentence.tokens for sentence in sentences], [self._body(row) for row in rows_B])
+        at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in sentences])
+        targets_BM, _ = pad_positions([sentence.targets for sentence in sentences])
+        with autocast(self._device, self._precision):
+            hidden_BMD = self.reader.masked_hidden(joined, (at_BM + 1).to(self._device))
+            guessed_P = self.reader.word_log_probs(hidden_BMD[is_masked_BM.to(self._device)]).argmax(-1).cpu()
+        correct_BM = torch.ones(at_BM.shape, dtype=torch.bool)
+        correct_BM[is_masked_BM] = guessed_P == targets_BM[is_masked_BM]
+        return correct_BM.all(1)
+
+    def _body(self, row: int) -> np.ndarray:
+        return self.passages.bodies[row] if row >= 0 else NO_TOKENS
+
+    def _join(self, queries: Sequence[np.ndarray], bodies: Sequence[np.ndarray]) -> Batch:
+        return join(queries, bodies, self._special, self._max_length).to(self._device)
+
+    def _masked_hidden(self, joined: Batch, at_NM: Tensor) -> Tensor:
+        with autocast(self._device, self._precision):
+            return self.reader.masked_hidden(joined, at_NM)
+
+    def _target_log_probs(self, hidden_PD: Tensor, targets_P: Tensor) -> Tensor:
+        with autocast(self._device, self._precision):
+            return self.reader.target_log_probs(hidden_PD, targets_P)
+
+    def _held(self, work: Callable[..., Tensor], *given: object) -> Tensor:
+        """The result of `work`; its activations are held for the backward pass, or computed once more there."""
+        if self._recompute and torch.is_grad_enabled():
+            again: Tensor = checkpoint(work, *given, use_reentrant=False)
+            return again
+        return work(*given)

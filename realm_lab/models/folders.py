@@ -1,0 +1,323 @@
+"""Models as Hugging Face folders: config.json and safetensors, under BertModel's names. A pickle is never loaded.
+
+A plain BERT folder is read as it is. `AutoModel.from_pretrained` opens the encoders of what a stage leaves:
+reader/    config.json, model.safetensors (BertForMaskedLM), span_head.safetensors
+embedder/  config.json, model.safetensors (BertModel: the query tower, with its pooler where it has one),
+           embedder.json (EmbedderShape), projections.safetensors (projections, their norms, the null vector),
+           document/ (BertModel: the document tower, where the towers are separate)
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from realm_lab.core.files import read_json, write_json
+from realm_lab.errors import UserError
+from realm_lab.models.embedder import Embedder, EmbedderShape
+from realm_lab.models.encoder import Encoder, EncoderShape
+from realm_lab.models.reader import Reader
+
+SUPPORTED = {"hidden_act": ("gelu", "gelu_new"), "position_embedding_type": ("absolute",), "type_vocab_size": (2,)}
+POOLER = {"weight": "pooler.dense.weight", "bias": "pooler.dense.bias"}
+CONVERT = (
+    "import sys, torch; from safetensors.torch import save_file; "
+    "tensors = torch.load(sys.argv[1], map_location='cpu', weights_only=True); "
+    "save_file({k: v.clone().contiguous() for k, v in tensors.items()}, sys.argv[2])"
+)
+EMBEDDER_JSON = "embedder.json"
+SPAN_HEAD_FILE = "span_head.safetensors"
+SPAN_HEAD = ("span_projection", "span_norm", "span_score")
+WORD_HEAD = {
+    "word_bias": "cls.predictions.bias",
+    "transform.weight": "cls.predictions.transform.dense.weight",
+    "transform.bias": "cls.predictions.transform.dense.bias",
+    "transform_norm.weight": "cls.predictions.transform.LayerNorm.weight",
+    "transform_norm.bias": "cls.predictions.transform.LayerNorm.bias",
+}  # our parameters of the masked-word head -> BertForMaskedLM's names
+
+
+def bert_names(layers: int) -> dict[str, str | tuple[str, ...]]:
+    """Our parameter name -> BertModel's name (three names where ours is one fused matrix)."""
+    names: dict[str, str | tuple[str, ...]] = {
+        "word_embeddings.weight": "embeddings.word_embeddings.weight",
+        "position_embeddings.weight": "embeddings.position_embeddings.weight",
+        "type_embeddings.weight": "embeddings.token_type_embeddings.weight",
+        "norm.weight": "embeddings.LayerNorm.weight",
+        "norm.bias": "embeddings.LayerNorm.bias",
+    }
+    for layer in range(layers):
+        theirs, ours = f"encoder.layer.{layer}", f"blocks.{layer}"
+        for part in ("weight", "bias"):
+            fused = ("query", "key", "value")
+            names[f"{ours}.qkv.{part}"] = tuple(f"{theirs}.attention.self.{name}.{part}" for name in fused)
+            names[f"{ours}.attention_output.{part}"] = f"{theirs}.attention.output.dense.{part}"
+            names[f"{ours}.attention_norm.{part}"] = f"{theirs}.attention.output.LayerNorm.{part}"
+            names[f"{ours}.intermediate.{part}"] = f"{theirs}.intermediate.dense.{part}"
+            names[f"{ours}.output.{part}"] = f"{theirs}.output.dense.{part}"
+            names[f"{ours}.output_norm.{part}"] = f"{theirs}.output.LayerNorm.{part}"
+    return names
+
+
+def to_bert(encoder: Encoder) -> dict[str, Tensor]:
+    """The encoder's weights under BertModel's names."""
+    state = encoder.state_dict()
+    named: dict[str, Tensor] = {}
+    for ours, theirs in bert_names(encoder.shape.layers).items():
+        parts = (theirs,) if isinstance(theirs, str) else theirs
+        for name, part in zip(parts, state[ours].chunk(len(parts)), strict=True):
+            named[name] = part.contiguous()
+    return named
+
+
+def modern_name(name: str) -> str:
+    """BertModel's name for a tensor; the first checkpoints say gamma and beta."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def from_bert(encoder: Encoder, weights: dict[str, Tensor], source: Path) -> None:
+    """Copy BertModel weights (with or without a `bert.` prefix) into the encoder."""
+    weights = {name.removeprefix("bert."): value for name, value in weights.items()}
+    state = encoder.state_dict()
+    for ours, theirs in bert_names(encoder.shape.layers).items():
+        parts = (theirs,) if isinstance(theirs, str) else theirs
+        missing = [name for name in parts if name not in weights]
+        if missing:
+            raise UserError(f"{source}: no tensor '{missing[0]}'; model.checkpoint must be a BERT-style folder")
+        value = torch.cat([weights[name].float() for name in parts])
+        if value.shape != state[ours].shape:
+            raise UserError(
+                f"{source}: '{parts[0]}' has shape {tuple(value.shape)} but the parameters ask for "
+                f"{tuple(state[ours].shape)}; set the model section to the checkpoint's sizes"
+            )
+        state[ours].copy_(value)
+
+
+def bert_config(shape: EncoderShape, architecture: str) -> dict[str, object]:
+    """config.json of a Hugging Face BERT folder with this shape."""
+    return {
+        "architectures": [architecture],
+        "model_type": "bert",
+        "hidden_act": shape.activation,
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "intermediate_size": shape.intermediate_size,
+        "max_position_embeddings": shape.positions,
+        "vocab_size": shape.vocabulary_size,
+        "type_vocab_size": 2,
+        "layer_norm_eps": shape.layer_norm_epsilon,
+        "hidden_dropout_prob": shape.dropout,
+        "attention_probs_dropout_prob": shape.dropout,
+        "pad_token_id": 0,
+    }
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of a Hugging Face folder; a missing or broken one is a UserError."""
+    path = Path(folder) / "config.json"
+    if not path.exists():
+        raise UserError(f"{folder}: no config.json; model.checkpoint must be a local Hugging Face folder")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a BERT configuration ({error})") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: not a BERT configuration (no JSON object)")
+    return config
+
+
+def config_shape(config: dict[str, Any], folder: Path, activation: str = "gelu") -> EncoderShape:
+    """The shape a config.json states; `activation` where it names none."""
+    path = Path(folder) / "config.json"
+    for name, values in SUPPORTED.items():
+        if config.get(name, values[0]) not in values:
+            raise UserError(f"{path}: {name} is {config[name]}; only {' and '.join(map(str, values))} are supported")
+    try:
+        return EncoderShape(
+            config["vocab_size"],
+            config["hidden_size"],
+            config["num_hidden_layers"],
+            config["num_attention_heads"],
+            config["intermediate_size"],
+            config["max_position_embeddings"],
+            config.get("hidden_dropout_prob", 0.0),
+            config.get("hidden_act", activation),
+            float(config.get("layer_norm_eps", 1e-12)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: not a BERT configuration ({error})") from None
+
+
+def read_checkpoint(folder: Path) -> tuple[EncoderShape, dict[str, Tensor]]:
+    """Shape and weights of a Hugging Face BERT folder."""
+    folder = Path(folder)
+    shape = config_shape(read_config(folder), folder)
+    return shape, {modern_name(name): value for name, value in read_weights(folder).items()}
+
+
+def read_pooler(weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
+    """Weight and bias of BERT's pooler, where a checkpoint has one."""
+    bare = {name.removeprefix("bert."): value for name, value in weights.items()}
+    if not all(theirs in bare for theirs in POOLER.values()):
+        return None
+    return {ours: bare[theirs].float() for ours, theirs in POOLER.items()}
+
+
+def read_weights(folder: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
+    """Tensors of model.safetensors, or of the parts that model.safetensors.index.json lists; `keep` picks by name."""
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if single.exists() or not index.exists():
+        return read_tensors(single, keep)
+    try:
+        parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index}: not an index of safetensors ({error}); copy the file again") from None
+    return {name: value for part in parts for name, value in read_tensors(folder / part, keep).items()}
+
+
+def read_tensors(path: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
+    """Tensors of a safetensors file; a missing or truncated one is a UserError. `keep` picks by name."""
+    if not path.exists():
+        pickled = path.parent / "pytorch_model.bin"
+        if not pickled.exists():
+            raise UserError(f"{path}: no such file; convert the weights to safetensors (pickles are never loaded)")
+        command = shlex.join(["python", "-c", CONVERT, str(pickled), str(path)])
+        raise UserError(
+            f"{path}: no such file; convert the weights to safetensors (pickles are never loaded) with: {command}"
+        )
+    try:
+        with safe_open(str(path), "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys() if keep is None or keep(name)}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path}: truncated or not safetensors ({error}); copy the file again") from None
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Save tensors as safetensors (contiguous, on the CPU)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    save_file(found, str(path), metadata={"format": "pt"})  # transformers 4 opens no file without it
+
+
+def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
+    """Save a reader as a BertForMaskedLM folder, with the span head beside it where there is one to keep."""
+    weights = {f"bert.{name}": value for name, value in to_bert(reader.encoder).items()}
+    write_tensors(folder / "model.safetensors", weights | word_head(reader))
+    if span_head:
+        write_tensors(folder / SPAN_HEAD_FILE, {name: reader.get_parameter(name) for name in span_names(reader)})
+    write_json(folder / "config.json", bert_config(reader.encoder.shape, "BertForMaskedLM"))
+
+
+def read_reader(folder: Path, span_hidden_size: int, span_head: bool = True) -> Reader:
+    """Load what write_reader saved; without `span_head` that part stays to be initialised."""
+    shape, weights = read_checkpoint(folder)
+    reader = Reader(shape, span_hidden_size)
+    from_bert(reader.encoder, weights, folder)
+    if not load_word_head(reader, weights):
+        raise UserError(f"{folder}: no masked-word head in model.safetensors; it is not a reader of realm_lab")
+    if span_head:
+        load_parts(reader, read_tensors(folder / SPAN_HEAD_FILE), span_names(reader), folder)
+    return reader
+
+
+def write_embedder(embedder: Embedder, folder: Path, null_offset: float = 0.0) -> None:
+    """Save an embedder: its query tower as a BertModel folder, and what else it needs beside it."""
+    _write_tower(folder, embedder.query_encoder, embedder.query_pooler)
+    parts: dict[str, Tensor] = {name: embedder.get_parameter(name) for name in _beside_towers(embedder)}
+    write_tensors(folder / "projections.safetensors", parts | {"null_offset": torch.tensor(null_offset)})
+    if not embedder.share_towers:
+        _write_tower(folder / "document", embedder.document_encoder, embedder.document_pooler)
+    write_json(folder / EMBEDDER_JSON, embedder.head._asdict())
+
+
+def read_embedder(folder: Path) -> tuple[Embedder, float]:
+    """Load what write_embedder saved: the embedder and its null document's score offset."""
+    shape, weights = read_checkpoint(folder)
+    if not (folder / EMBEDDER_JSON).exists():
+        raise UserError(f"{folder}: no {EMBEDDER_JSON}; it is not an embedder of realm_lab")
+    try:
+        head = EmbedderShape(**read_json(folder / EMBEDDER_JSON))
+    except TypeError as error:
+        raise UserError(f"{folder / EMBEDDER_JSON}: not an embedder's shape ({error}); write the model again") from None
+    embedder = Embedder(shape, head)
+    from_bert(embedder.query_encoder, weights, folder)
+    load_pooler(embedder.query_pooler, weights, folder)
+    if not head.share_towers:
+        _, weights = read_checkpoint(folder / "document")
+        from_bert(embedder.document_encoder, weights, folder / "document")
+        load_pooler(embedder.document_pooler, weights, folder / "document")
+    tensors = read_tensors(folder / "projections.safetensors")
+    null_offset = float(tensors.pop("null_offset", torch.tensor(0.0)))
+    load_parts(embedder, tensors, _beside_towers(embedder), folder)
+    return embedder, null_offset
+
+
+def word_head(reader: Reader) -> dict[str, Tensor]:
+    """The masked-word head under BertForMaskedLM's names."""
+    return {theirs: reader.get_parameter(ours).detach() for ours, theirs in WORD_HEAD.items()}
+
+
+def span_names(reader: Reader) -> list[str]:
+    """Names of the span head's parameters."""
+    return [name for name, _ in reader.named_parameters() if name.startswith(SPAN_HEAD)]
+
+
+def load_word_head(reader: Reader, weights: dict[str, Tensor]) -> bool:
+    """Copy BertForMaskedLM's word head into the reader; False where the weights hold none."""
+    if not all(theirs in weights for theirs in WORD_HEAD.values()):
+        return False
+    for ours, theirs in WORD_HEAD.items():
+        wanted, found = tuple(reader.get_parameter(ours).shape), tuple(weights[theirs].shape)
+        if wanted != found:
+            raise UserError(f"the checkpoint's '{theirs}' has shape {found}, the parameters ask for {wanted}")
+        reader.get_parameter(ours).data.copy_(weights[theirs])
+    return True
+
+
+def load_pooler(pooler: nn.Linear | None, weights: dict[str, Tensor], folder: Path) -> None:
+    """Copy BERT's pooler where the tower has one."""
+    if pooler is None:
+        return
+    found = read_pooler(weights)
+    if found is None:
+        raise UserError(f"{folder}: no tensor '{POOLER['weight']}', which pooling tanh needs; write the model again")
+    pooler.load_state_dict(found)
+
+
+def load_parts(module: nn.Module, tensors: dict[str, Tensor], expected: list[str], folder: Path) -> None:
+    """Copy tensors into parameters of the same names; `expected` must be among them."""
+    missing = [name for name in expected if name not in tensors]
+    if missing:
+        raise UserError(f"{folder}: no tensor '{missing[0]}'; write the model again")
+    for name in expected:
+        parameter, value = module.get_parameter(name), tensors[name]
+        if parameter.shape != value.shape:
+            raise UserError(f"{folder}: '{name}' has shape {tuple(value.shape)}, expected {tuple(parameter.shape)}")
+        parameter.data.copy_(value)
+
+
+def _write_tower(folder: Path, encoder: Encoder, pooler: nn.Linear | None) -> None:
+    weights = to_bert(encoder)
+    if pooler is not None:
+        weights |= {theirs: pooler.get_parameter(ours) for ours, theirs in POOLER.items()}
+    write_tensors(folder / "model.safetensors", weights)
+    write_json(folder / "config.json", bert_config(encoder.shape, "BertModel"))
+
+
+def _beside_towers(embedder: Embedder) -> list[str]:
+    """What no BertModel holds: projections, norms and the null vector."""
+    parts = ("_projection.", "_norm.", "null_vector")
+    return [
+        name
+        for name, _ in embedder.named_parameters()
+        if any(part in name for part in parts) and "_encoder." not in name
+    ]

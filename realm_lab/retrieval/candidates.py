@@ -1,0 +1,149 @@
+"""The candidates of a query: the one place that decides which documents are read and what p(z|x) they have.
+
+Used by training, its probes, retrieval utility, cloze items, `ask` and `fill`, so that all of them mean the same by
+"retrieved as in pre-training" (sections 3.3 and 3.4).
+"""
+
+# Shapes: B queries, K candidates, L candidates before ranking, D embedding size
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from realm_lab.errors import UserError
+from realm_lab.models.realm import candidate_log_probs
+from realm_lab.params.parameters import Pretrain
+from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
+from realm_lab.retrieval.search import Exclusion
+
+
+class Candidates(NamedTuple):
+    """What is read for each query. Column 0 is the null document, where there is one."""
+
+    rows_BK: np.ndarray  # int64: passages, best first; NULL; ABSENT where the corpus is too small
+    score_BK: Tensor  # f(x, z) with the current weights
+    log_prior_BK: Tensor  # log p(z|x)
+
+
+@dataclass(frozen=True)
+class CandidatePolicy:
+    """How candidates are chosen, see the parameters of the same names in `pretrain`."""
+
+    count: int  # k, the null document included where it is a candidate
+    null: bool = True
+    exclude_trivial: str = "passage"
+    over_retrieve: int = 0
+
+    @classmethod
+    def of(cls, settings: Pretrain) -> CandidatePolicy:
+        """The policy of pre-training."""
+        null = settings.null_document != "off"
+        return cls(settings.candidates, null, settings.exclude_trivial, settings.over_retrieve)
+
+    @property
+    def passages(self) -> int:
+        """Passages read for each query."""
+        return self.count - int(self.null)
+
+    def reading(self, passages: int) -> CandidatePolicy:
+        """The same with another number of passages."""
+        wanted = max(passages, self.over_retrieve) if self.over_retrieve else 0
+        return replace(self, count=passages + int(self.null), over_retrieve=wanted)
+
+    def check(self, corpus_size: int) -> None:
+        """Refuse more candidates than the corpus has."""
+        needed = max(self.passages, self.over_retrieve) + int(self.exclude_trivial != "off")
+        if needed > corpus_size:
+            name = "over_retrieve" if self.over_retrieve > self.count else "candidates"
+            raise UserError(
+                f"parameter 'pretrain.{name}' is {max(self.count, self.over_retrieve)}, but the knowledge corpus has "
+                f"only {corpus_size} passages; lower it"
+            )
+
+    def exclusion(self, retriever: Retriever, origins: np.ndarray, always: bool = False) -> Exclusion | None:
+        """What must not be retrieved for queries that were cut from the passages `origins` (-1: from none).
+
+        `always` keeps the origin out even where training does not: measurements of held-out sentences would else
+        find the answer in the sentence itself.
+        """
+        if self.exclude_trivial == "off" and not always:
+            return None
+        own_B = torch.from_numpy(np.asarray(origins, np.int64)).to(retriever.device)
+        if self.exclude_trivial != "article":
+            return Exclusion(own_B, None)
+        articles_N = retriever.articles_N
+        return Exclusion(torch.where(own_B >= 0, articles_N[own_B.clamp(min=0)], own_B), articles_N)
+
+    def retrieve(
+        self,
+        retriever: Retriever,
+        queries: Sequence[np.ndarray],
+        exclude: Exclusion | None = None,
+        *,
+        compare_null: bool = False,
+        forbidden: Sequence[Sequence[int]] | None = None,
+    ) -> Candidates:
+        """Search with the index, rank and score with the current weights; differentiable in both towers.
+
+        With `compare_null` the null document always comes first, to be read for comparison; where it is no candidate
+        it has no share of p(z|x). `forbidden` are further rows that a query must not find, a few for each.
+        """
+        query_BD = retriever.embed_queries(queries)
+        search_BD = retriever.search_queries(queries, query_BD)
+        # As many passages as are read, or more of them to rank again.
+        wanted = max(self.passages, self.over_retrieve)
+        most = max((len(rows) for rows in forbidden), default=0) if forbidden else 0
+        rows_BL = retriever.find(search_BD, wanted + most, exclude)
+        if forbidden:
+            rows_BL = np.stack([_without(rows, own, wanted) for rows, own in zip(rows_BL, forbidden, strict=True)])
+        if self.over_retrieve:
+            rows_BL = _best(retriever, query_BD.detach(), rows_BL, self.passages)
+        # The null document comes first; it is not in the index and needs no search (section 3.4).
+        shown = self.null or compare_null
+        nulls_B1 = np.full((len(rows_BL), int(shown)), NULL, np.int64)
+        rows_BK = np.concatenate([nulls_B1, rows_BL], axis=1)
+        # p(z|x) is always that of the current weights, however old the index that found the candidates.
+        score_BK = retriever.score(query_BD, rows_BK)
+        if shown and not self.null:
+            score_BK = score_BK.masked_fill(torch.from_numpy(rows_BK == NULL).to(score_BK.device), NO_SCORE)
+        return Candidates(rows_BK, score_BK, candidate_log_probs(score_BK))
+
+
+def _without(rows_L: np.ndarray, own: Sequence[int], count: int) -> np.ndarray:
+    """The first `count` rows that are not in `own`, ABSENT after the last."""
+    kept = rows_L[~np.isin(rows_L, own)][:count]
+    return np.concatenate([kept, np.full(count - len(kept), ABSENT, np.int64)])
+
+
+@torch.no_grad()
+def _best(retriever: Retriever, query_BD: Tensor, rows_BL: np.ndarray, count: int) -> np.ndarray:
+    """The `count` best passages by the current weights without dropout, best first; of equal scores the lower row
+    comes first, and ABSENT last."""
+    training = retriever.embedder.training
+    retriever.embedder.eval()
+    score_BL = retriever.score(query_BD, rows_BL).double().cpu().numpy()
+    retriever.embedder.train(training)
+    score_BL[rows_BL == ABSENT] = -np.inf
+    order_BL = np.lexsort((rows_BL, -score_BL), axis=1)[:, :count]
+    return np.take_along_axis(rows_BL, order_BL, axis=1)
+
+
+@torch.no_grad()
+def calibrate_null(
+    retriever: Retriever, policy: CandidatePolicy, queries: Sequence[np.ndarray], exclude: Exclusion | None
+) -> float:
+    """Shift the null document's score to the mean score of the passages beside it; returns the shift."""
+    training = retriever.embedder.training
+    retriever.embedder.eval()
+    retriever.null_offset = 0.0
+    found = replace(policy, over_retrieve=0).retrieve(retriever, queries, exclude)
+    real_BK = torch.from_numpy(found.rows_BK >= 0).to(found.score_BK.device)
+    retriever.null_offset = float((found.score_BK[real_BK].mean() - found.score_BK[:, 0].mean()).item())
+    retriever.embedder.train(training)
+    return retriever.null_offset

@@ -1,0 +1,373 @@
+"""The store of document embeddings: each matrix is computed once, and then read by everyone who needs it.
+
+<store>/<key[:12]>/identity.json     what is embedded and by which weights; written first
+                   embeddings.bin    the matrix [N, D], little-endian, row after row
+                   shard-00000.lock  held by the process that embeds this shard; holds its SHA-256 once it is finished
+                   manifest.json     written last, when all shards are finished: with it the matrix is published
+
+Any number of processes (ranks, a job array) may ask for one matrix at the same time. Each embeds shards that no other
+works on, and all return when the matrix is published. After a kill, finished shards are kept: a shard counts only when
+its rows are on the disk and its digest is in its lock file.
+"""
+
+# Shapes: N passages, R rows, D embedding size
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from realm_lab.core.files import digest, read_json, write_json
+from realm_lab.corpus.store import Passages
+from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.errors import UserError
+from realm_lab.models.embedder import PARTS, Embedder
+from realm_lab.retrieval import index
+
+FORMAT = 1
+KEY_LENGTH = 12
+DIGEST_LENGTH = 64
+SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple: the vectors are then those of embed_passages to the bit
+DTYPES = {"float32": torch.float32, "float16": torch.float16}
+IN_MEMORY_BYTES = 1 << 30  # up to which a search on the CPU takes the whole matrix (and copies of it) into memory
+REMEDY = "delete the folder, it is built again when it is needed"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What makes two matrices the same. Settings that only move rounding (the token budget, the device) do not
+    belong to it, as they do not belong to the key of a run."""
+
+    corpus_digest: str
+    tower_digest: str  # see tower_digest
+    passage_length: int  # wordpieces that a passage is cut to
+    precision: str  # of the products: float32 or bfloat16
+    dtype: str  # of the stored numbers: float32 or float16
+    rows: int
+    dimension: int
+    format: int = FORMAT
+
+    @property
+    def key(self) -> str:
+        """SHA-256 of everything above."""
+        return digest(asdict(self))
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a stored row."""
+        return self.dimension * DTYPES[self.dtype].itemsize
+
+
+class Embeddings:
+    """A published matrix [N, D], float32 when it is read. A slice of rows is read from the file, so that a search
+    that goes through the matrix piece by piece needs only the memory of a piece; chosen rows come through the memory
+    map."""
+
+    device = torch.device("cpu")
+    dtype = torch.float32
+
+    def __init__(self, folder: Path, identity: Identity):
+        self.folder, self.identity, self.key = folder, identity, identity.key
+        self.shape = torch.Size((identity.rows, identity.dimension))
+        self._path = folder / "embeddings.bin"
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """What was noted when it was published: `shards` (SHA-256 of each), `shard_rows`, `created` (unix seconds)."""
+        return dict(read_json(self.folder / "manifest.json"))
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """The memory map, [N, D] of the stored type; writing to it changes no file."""
+        rows, size = self.shape
+        stored = DTYPES[self.identity.dtype]
+        return torch.from_file(str(self._path), shared=False, size=rows * size, dtype=stored).view(rows, size)
+
+    def as_tensor(self, device: torch.device | str = "cpu") -> Tensor:
+        """float32 [N, D] on a device: on the CPU the memory map itself, if that is how it is stored."""
+        return self.matrix.to(device, torch.float32)
+
+    def for_search(self, device: torch.device | str = "cpu") -> Tensor | Embeddings:
+        """What a search on a device takes: a tensor, or, of a large matrix on the CPU, itself, to be read in place."""
+        in_place = torch.device(device).type == "cpu" and self.matrix.nbytes > IN_MEMORY_BYTES
+        return self if in_place else self.as_tensor(device)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | Tensor) -> Tensor:
+        if isinstance(rows, Tensor):
+            return self.matrix[rows.cpu()].to(rows.device, torch.float32)
+        first, end, step = rows.indices(len(self))
+        assert step == 1, "slices are read in one piece"
+        return self._read(first, end).float()
+
+    def _read(self, first: int, end: int) -> Tensor:
+        """Rows as they are stored."""
+        size, stored = self.shape[1], self.identity.dtype
+        values = np.fromfile(self._path, stored, max(0, end - first) * size, offset=first * self.identity.row_bytes)
+        return torch.from_numpy(values).view(-1, size)
+
+    def problems(self) -> list[str]:
+        """What is wrong with its bytes, all of them read; empty if nothing."""
+        shards, rows = self.manifest["shards"], self.manifest["shard_rows"]
+        ends = [min((number + 1) * rows, len(self)) for number in range(len(shards))]
+        found = [_digest(self._read(number * rows, end)) for number, end in enumerate(ends)]
+        wrong = [number for number, (is_, was) in enumerate(zip(found, shards, strict=True)) if is_ != was]
+        return [f"{self._path}: shard {number} is not as it was written; {REMEDY}" for number in wrong]
+
+
+class EmbeddingStore:
+    """Embeddings by key in a folder, which need not exist yet."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+
+    def published(self) -> list[Embeddings]:
+        """All that are published, by key. Damaged ones are a UserError."""
+        manifests = sorted(self.folder.glob("*/manifest.json"))
+        return [self._open(path.parent, read_identity(path.parent)) for path in manifests]
+
+    def find(self, identity: Identity) -> Embeddings | None:
+        """The matrix, where it is published.
+
+        Raises:
+            UserError: its folder holds something else, or it is damaged.
+        """
+        folder = self._folder(identity)
+        return self._open(folder, identity) if (folder / "manifest.json").exists() else None
+
+    def embeddings(
+        self,
+        embedder: Embedder,
+        passages: Passages,
+        special: SpecialIds,
+        *,
+        corpus_digest: str,
+        passage_length: int,
+        token_budget: int,
+        precision: str,
+        dtype: str = "float32",
+        reuse_from: tuple[Embeddings, Passages] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Embeddings:
+        """Embed_doc of every passage: from the store, or embedded now and published.
+
+        `corpus_digest` must be different for every list of passages. `reuse_from` is another corpus with its
+        embeddings by the same tower: passages that are in it too are copied, only new ones are embedded (their vectors
+        depend on the batch they are embedded in, by about 1e-7). `progress` gets rows done and all rows.
+        """
+        identity = Identity(
+            corpus_digest,
+            tower_digest(embedder),
+            passage_length,
+            precision,
+            dtype,
+            len(passages),
+            embedder.document_projection.out_features,
+        )
+        found = self.find(identity)
+        if found is not None:
+            return found
+        known_N = np.full(len(passages), -1) if reuse_from is None else equal_rows(passages, reuse_from[1])
+
+        def embed(rows_R: np.ndarray) -> Tensor:
+            new_R = known_N[rows_R] < 0
+            settings = (special, passage_length, token_budget, precision)
+            new_RD = index.embed_passages(embedder, passages, rows_R[new_R], *settings, shared=False).cpu()
+            if reuse_from is None:
+                return new_RD
+            rows_RD = torch.empty(len(rows_R), identity.dimension)
+            rows_RD[torch.from_numpy(new_R)] = new_RD
+            rows_RD[torch.from_numpy(~new_R)] = reuse_from[0][torch.from_numpy(known_N[rows_R[~new_R]])].float()
+            return rows_RD
+
+        return self.build(identity, embed, progress)
+
+    def build(
+        self,
+        identity: Identity,
+        embed: Callable[[np.ndarray], Tensor],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        shard_rows: int = SHARD_ROWS,
+    ) -> Embeddings:
+        """Publish a matrix whose rows [R] `embed` computes as float32 [R, D], shard by shard.
+
+        Raises:
+            UserError: a row is not finite or all zeros, the disk is full, or the folder holds another matrix.
+        """
+        folder = self._folder(identity)
+        if not (folder / "identity.json").exists():
+            write_json(folder / "identity.json", asdict(identity))
+        self._check(folder, identity)
+        firsts = range(0, identity.rows, shard_rows)
+        locks = [folder / f"shard-{number:05d}.lock" for number in range(len(firsts))]
+        for wait in (False, True):  # first what nobody works on; then wait for what others work on
+            for first, path in zip(firsts, locks, strict=True):
+                with claimed(path, wait) as lock:
+                    if lock is None or len(lock.read()) == DIGEST_LENGTH:
+                        continue
+                    rows_R = np.arange(first, min(first + shard_rows, identity.rows))
+                    rows_RD = _checked(embed(rows_R), identity, first)
+                    _write(folder / "embeddings.bin", rows_RD, first)
+                    lock.truncate(0)
+                    lock.write(_digest(rows_RD))
+                progress(min(first + shard_rows, identity.rows), identity.rows)
+        shards = [path.read_text() for path in locks]
+        manifest = {"key": identity.key, "shard_rows": shard_rows, "shards": shards, "created": time.time()}
+        write_json(folder / "manifest.json", manifest)
+        return self._open(folder, identity)
+
+    def prune(self, keep: set[str]) -> list[str]:
+        """Delete all but the keys of `keep` and those that a process is building; returns the keys deleted.
+
+        Only files that a store writes are deleted, and only beside an identity.json whose key is the folder's name.
+        """
+        deleted = []
+        for path in sorted(self.folder.glob("*/identity.json")):
+            folder = path.parent
+            key = read_identity(folder).key
+            if key in keep or folder.name != key[:KEY_LENGTH] or _is_being_built(folder):
+                continue
+            for name in ("manifest.json", "embeddings.bin", "shard-*.lock", "identity.json"):
+                for file in folder.glob(name):
+                    file.unlink()
+            if not any(folder.iterdir()):
+                folder.rmdir()
+            deleted.append(key)
+        return deleted
+
+    def _folder(self, identity: Identity) -> Path:
+        return self.folder / identity.key[:KEY_LENGTH]
+
+    def _check(self, folder: Path, identity: Identity) -> None:
+        found = asdict(read_identity(folder))
+        for name, asked in asdict(identity).items():
+            if found[name] != asked:
+                raise UserError(f"{folder}: embeddings of {name} {found[name]}, not {asked}; {REMEDY}")
+
+    def _open(self, folder: Path, identity: Identity) -> Embeddings:
+        self._check(folder, identity)
+        path, size = folder / "embeddings.bin", identity.rows * identity.row_bytes
+        found = path.stat().st_size if path.exists() else 0
+        if found != size:
+            raise UserError(f"{path}: {found} bytes, {size} were written; {REMEDY}")
+        return Embeddings(folder, identity)
+
+
+def tower_digest(embedder: Embedder) -> str:
+    """SHA-256 over the document tower: the parameters as float32 and what their shapes do not show; not the device,
+    the precision, or what the towers share."""
+    shape = embedder.document_encoder.shape
+    found = hashlib.sha256(repr((shape.heads, shape.activation, shape.layer_norm_epsilon)).encode())
+    for part in PARTS:
+        module = getattr(embedder, f"document_{part}")
+        for name, value in sorted(module.state_dict().items()) if module is not None else ():
+            found.update(f"{part}.{name} {tuple(value.shape)}".encode())
+            found.update(value.detach().to("cpu", torch.float32).contiguous().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def equal_rows(passages: Passages, previous: Passages) -> np.ndarray:
+    """For each passage the row of `previous` with the same wordpieces in title and body, or -1; int64 [N]."""
+    old_N2, new_N2 = _fingerprints(previous), _fingerprints(passages)
+    order_N = np.argsort(old_N2)
+    place_N = np.searchsorted(old_N2, new_N2, sorter=order_N).clip(max=len(order_N) - 1)
+    row_N = order_N[place_N]
+    return np.where(old_N2[row_N] == new_N2, row_N, -1)
+
+
+def _fingerprints(passages: Passages) -> np.ndarray:
+    """16 bytes for the wordpieces of each passage."""
+    found_N = np.empty(len(passages), "S16")
+    for row in range(len(passages)):
+        title, body = passages.titles[row], passages.bodies[row]
+        content = len(title).to_bytes(4, "little") + title.tobytes() + body.tobytes()
+        found_N[row] = hashlib.blake2b(content, digest_size=16).digest()
+    return found_N
+
+
+def read_identity(folder: Path) -> Identity:
+    """What a folder of the store holds; anything else is a UserError."""
+    path = folder / "identity.json"
+    try:
+        identity = Identity(**read_json(path))
+    except TypeError:
+        identity = None
+    if identity is None or identity.format != FORMAT:
+        raise UserError(f"{path}: not embeddings of format {FORMAT}; {REMEDY}")
+    return identity
+
+
+def _checked(rows_RD: Tensor, identity: Identity, first: int) -> Tensor:
+    """The rows as they are stored; refuses what no sound embedder makes."""
+    stored_RD = rows_RD.detach().to("cpu", DTYPES[identity.dtype]).contiguous()
+    bad_R, zero_R = ~torch.isfinite(stored_RD).all(1), (stored_RD == 0).all(1)
+    if bad_R.any():
+        row = int(bad_R.nonzero()[0])
+        fits = bool(torch.isfinite(rows_RD[row]).all())
+        remedy = "store them as float32" if fits else "training has diverged; lower its learning rates"
+        raise UserError(f"the embedding of passage {first + row} is not finite as {identity.dtype}; {remedy}")
+    if zero_R.any():
+        row = first + int(zero_R.nonzero()[0])
+        raise UserError(f"the embedding of passage {row} is all zeros: the embedder is damaged; train it again")
+    return stored_RD
+
+
+@contextmanager
+def claimed(path: Path, wait: bool) -> Iterator[IO[str] | None]:
+    """A shard's lock file, held until the block ends; None if another process holds it and we do not `wait`."""
+    with open(path, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield None
+            return
+        except OSError as error:
+            raise UserError(f"{path}: this file system has no locks ({error.strerror}); use another folder") from None
+        file.seek(0)
+        yield file
+
+
+def _is_being_built(folder: Path) -> bool:
+    def is_held(path: Path) -> bool:
+        with claimed(path, wait=False) as lock:
+            return lock is None
+
+    return any(is_held(path) for path in folder.glob("shard-*.lock"))
+
+
+def _digest(rows_RD: Tensor) -> str:
+    return hashlib.sha256(_bytes(rows_RD)).hexdigest()
+
+
+def _bytes(rows_RD: Tensor) -> memoryview:
+    assert sys.byteorder == "little", "the store is little-endian"
+    return rows_RD.view(torch.uint8).numpy().data
+
+
+def _write(path: Path, rows_RD: Tensor, first: int) -> None:
+    """Write rows in their place; they are on the disk when this returns."""
+    try:
+        path.touch()
+        with open(path, "r+b") as file:
+            file.seek(first * rows_RD[0].nbytes)
+            file.write(_bytes(rows_RD))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        remedy = "make room or make it writable, and run again, which goes on from here"
+        raise UserError(f"{path}: {error.strerror}; {remedy}") from None

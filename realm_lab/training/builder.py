@@ -1,0 +1,144 @@
+"""A process beside the trainer that embeds the corpus while training goes on (launch.builder: process).
+
+It pays where an index may be late (pretrain.refresh.delay_steps), and changes no number. The trainer writes weights to
+`<run>/index/step-N/embedder` and a line with N to the process, which embeds and answers with N; the embeddings lie in
+`<run>/index/step-N/embeddings.safetensors` then. A builder that fails ends the run, which resumes when it is run again;
+without its trainer it reads the end of its input, and ends too.
+"""
+
+# Shapes: N passages, D embedding size
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from realm_lab.core.files import atomic_directory
+from realm_lab.core.process import limit_threads, on_first_rank, pick_device, ranks
+from realm_lab.corpus.store import PreparedCorpus
+from realm_lab.corpus.vocabulary import load_tokenizer, special_ids
+from realm_lab.errors import UserError
+from realm_lab.models.embedder import Embedder
+from realm_lab.models.folders import read_embedder, read_tensors, write_embedder, write_tensors
+from realm_lab.params.parameters import Params
+from realm_lab.retrieval.retriever import Inputs, Retriever
+
+COMMAND = (sys.executable, "-m", "realm_lab.training.builder")
+LOG = "builder.log"
+END_SECONDS = 10.0  # that it may take to end
+
+
+class ProcessBuilder:
+    """The trainer's side. Of several ranks the first one has the process; all of them read what it wrote."""
+
+    def __init__(self, folder: Path, params: Params, corpus: Path, device: torch.device):
+        self._folder, self._device = folder, device
+        self._process: subprocess.Popen[str] | None = None
+        self._built: set[int] = set()
+        if ranks().rank:
+            return
+        shutil.rmtree(folder, ignore_errors=True)  # of a trainer that was killed; it submits again
+        folder.mkdir(parents=True)
+        job = {"params": params.model_dump(mode="json"), "corpus": str(corpus), "folder": str(folder)}
+        job["threads"] = torch.get_num_threads()  # as the trainer's, so that the numbers are the same
+        with open(folder / LOG, "w") as log:
+            self._process = subprocess.Popen(
+                COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1
+            )
+        self._say(json.dumps(job))
+
+    def __enter__(self) -> ProcessBuilder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the process."""
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait(END_SECONDS)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass  # what it should have read is lost with it
+
+    def submit(self, step: int, embedder: Embedder) -> None:
+        """Write the weights, and ask for their embeddings."""
+        if self._process is not None:
+            with atomic_directory(_place(self._folder, step)) as scratch:
+                write_embedder(embedder, scratch / "embedder")
+            self._say(str(step))
+
+    def wait(self, step: int) -> Tensor:
+        """The embeddings of a submitted step, float32 [N, D]; older ones are deleted.
+
+        Raises:
+            UserError: the builder has failed.
+        """
+        on_first_rank(lambda: self._wait(step))
+        found = read_tensors(_place(self._folder, step) / "embeddings.safetensors")["embeddings"]
+        if self._process is not None:
+            for older in self._folder.glob("step-*"):
+                if older.name < _place(self._folder, step).name:
+                    shutil.rmtree(older)
+        return found.to(self._device)
+
+    def _wait(self, step: int) -> None:
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        while step not in self._built:
+            answer = process.stdout.readline()
+            if not answer:
+                raise self._failure()
+            self._built.add(int(answer))
+
+    def _say(self, line: str) -> None:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        try:
+            process.stdin.write(line + "\n")
+        except BrokenPipeError:
+            raise self._failure() from None
+
+    def _failure(self) -> UserError:
+        assert self._process is not None
+        code = self._process.wait(END_SECONDS)
+        words = (self._folder / LOG).read_text(errors="replace").strip().splitlines()
+        said = words[-1] if words else "it said nothing"
+        return UserError(f"{self._folder / LOG}: the builder of the index ended with code {code}: {said}; run again")
+
+
+def _place(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}"
+
+
+def serve(job: dict[str, Any]) -> None:
+    """The builder's side: embed what is asked for until the input ends."""
+    params, folder = Params(**job["params"]), Path(job["folder"])
+    limit_threads(job["threads"])
+    corpus = PreparedCorpus(Path(job["corpus"]))
+    inputs = Inputs.of(params, special_ids(load_tokenizer(corpus.tokenizer_folder)))
+    passages = corpus.passages()
+    for line in sys.stdin:
+        place = _place(folder, int(line))
+        embedder, _ = read_embedder(place / "embedder")
+        embedder.to(pick_device(params.launch.device))
+        if params.launch.compile:
+            embedder.document_encoder.compile(dynamic=True)
+        embeddings_ND = Retriever(embedder, passages, inputs, corpus.manifest.digest).embed_passages()
+        write_tensors(place / "embeddings.safetensors", {"embeddings": embeddings_ND})
+        print(int(line), flush=True)
+
+
+if __name__ == "__main__":
+    serve(json.loads(sys.stdin.readline()))

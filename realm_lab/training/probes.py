@@ -1,0 +1,208 @@
+"""Two probes of pre-training on fixed held-out texts: what the reader gains from a good passage, and how far the index
+in use is from a fresh one."""
+
+# Shapes: B queries or sentences, K candidates, M masked positions, N pairs of sentence and passage, P pool of passages,
+# D embedding size
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from realm_lab.core.seeding import numpy_generator
+from realm_lab.corpus.store import Passages, Sentences
+from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.evaluation.utility import evenly_spaced, mask_first_span
+from realm_lab.masking import MaskedSentence
+from realm_lab.models.candidate_reader import CandidateReader
+from realm_lab.models.reader import Reader
+from realm_lab.params.parameters import Params
+from realm_lab.retrieval.candidates import CandidatePolicy
+from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
+from realm_lab.retrieval.search import Exclusion, true_scores
+from realm_lab.retrieval.staleness import Drift, drift
+
+READER_SENTENCES = 32
+PROBES = ("gold", "same_article", "random")
+SAMPLED_PASSAGES = 128  # that a sampled look embeds whatever the index finds
+DEPTH = 2  # times as many passages as are read: those that the index finds and a sampled look embeds
+
+
+class ReaderProbe:
+    """What the reader gains from passages that nobody had to retrieve, on a fixed set of held-out sentences.
+
+    Each sentence has its first salient span masked, and is read with
+      gold: the passage known to hold the answer (Sentences.gold); where none is known but the passage of origin is
+        (X = Z), another passage of the article of origin that holds the answer - never the origin, which holds the
+        sentence itself;
+      same article: a passage of that article that holds the answer nowhere (as wordpieces), nor is the origin;
+      random: any passage of another article.
+    Choices among several are drawn from `seed`; a sentence without such a passage does not count there.
+    """
+
+    def __init__(self, params: Params, sentences: Sentences, passages: Passages, special: SpecialIds, seed: int):
+        self._params, self._passages, self._special = params, passages, special
+        with_span = np.flatnonzero(np.asarray(sentences.spans.lengths) > 0)
+        self.numbers = with_span[evenly_spaced(len(with_span), READER_SENTENCES)] if len(with_span) else with_span
+        self.masked = [mask_first_span(sentences, int(number), special.mask) for number in self.numbers]
+        origins = np.asarray(sentences.origins[self.numbers], np.int64)
+        golds = np.asarray(sentences.gold[self.numbers], np.int64)
+        self.rows: dict[str, np.ndarray] = {name: np.full(len(self.masked), ABSENT, np.int64) for name in PROBES}
+        for place, (sentence, origin, gold) in enumerate(zip(self.masked, origins, golds, strict=True)):
+            generator = numpy_generator(seed, "reader-probe", int(self.numbers[place]))
+            for name, choices in self._choices(sentence, int(origin), int(gold)).items():
+                if len(choices):
+                    self.rows[name][place] = generator.choice(choices)
+
+    def _choices(self, sentence: MaskedSentence, origin: int, gold: int) -> dict[str, np.ndarray]:
+        articles = np.asarray(self._passages.articles)
+        known = gold if gold >= 0 else origin
+        if known < 0:
+            nobody = np.empty(0, np.int64)
+            return {"gold": nobody, "same_article": nobody, "random": np.arange(len(articles))}
+        others = np.setdiff1d(np.flatnonzero(articles == articles[known]), [origin, gold])
+        holds = np.array([holds_wordpieces(self._passages.bodies[row], sentence.targets) for row in others], bool)
+        return {
+            "gold": np.array([gold]) if gold >= 0 else others[holds],
+            "same_article": others[~holds],
+            "random": np.flatnonzero(articles != articles[known]),
+        }
+
+    @torch.no_grad()
+    def measure(self, reader: Reader) -> dict[str, float]:
+        """`probe_gold_utility`, `probe_same_article_utility`, `probe_random_utility`: nats per masked wordpiece.
+
+        log p(y|z,x) - log p(y|null,x), summed over the sentences that have such a passage and divided by their
+        masked wordpieces; left out where no sentence has one.
+        """
+        pairs = [(place, row) for name in PROBES for place, row in enumerate(self.rows[name]) if row >= 0]
+        if not pairs:
+            return {}
+        size = len(self.masked)
+        owners = np.array([*range(size), *(place for place, _ in pairs)], np.int64)
+        rows_N = np.array([*[NULL] * size, *(row for _, row in pairs)], np.int64)
+        with evaluating(reader):
+            candidate_reader = CandidateReader(self._params, reader, self._passages, self._special)
+            reading = candidate_reader.read([self.masked[owner] for owner in owners], rows_N[:, None])
+        log_reader_N = reading.log_probs_BK[:, 0].double().cpu().numpy()
+        utility = log_reader_N[size:] - log_reader_N[owners[size:]]
+        words_B = np.array([len(sentence.positions) for sentence in self.masked])
+        values, start = {}, 0
+        for name in PROBES:
+            there = self.rows[name] >= 0
+            if there.any():
+                part = utility[start : start + int(there.sum())]
+                values[f"probe_{name}_utility"] = float(part.sum() / words_B[there].sum())
+                start += len(part)
+        return values
+
+
+class StalenessProbe:
+    """What searching a fresh index would find for fixed queries, and how far the index in use is from it.
+
+    `origins` are the passages that the queries come from, which are kept out as in training.
+    """
+
+    def __init__(
+        self, policy: CandidatePolicy, queries: Sequence[np.ndarray], origins: np.ndarray, passages: int, seed: int
+    ):
+        self._policy, self._queries, self._origins = policy, queries, origins
+        self._places = max(1, policy.passages)
+        generator = numpy_generator(seed, "staleness-probe")
+        self._sample = np.sort(generator.permutation(passages)[:SAMPLED_PASSAGES])
+
+    @torch.no_grad()
+    def exact(self, retriever: Retriever, fresh: Retriever) -> Drift:
+        """Drift of the index of `retriever` from that of `fresh`, which the current weights made."""
+        with evaluating(retriever.embedder):
+            query_BD = retriever.embed_queries(self._queries)
+            fresh_BK = self._find(fresh, query_BD, self._places)
+            assert fresh.index is not None
+            fresh_ND = fresh.index.embeddings_ND
+            return self._drift(retriever, query_BD, fresh_BK, lambda rows: fresh_ND[torch.from_numpy(rows)])
+
+    @torch.no_grad()
+    def sampled(self, retriever: Retriever) -> tuple[Drift, np.ndarray]:
+        """The same with few fresh vectors, and which passages were embedded for it: a fixed sample, and what the index
+        finds, some way down. A fresh index is taken to find nothing outside of these: the overlap is never below the
+        exact one, and the more above it the fewer passages were looked at."""
+        with evaluating(retriever.embedder):
+            query_BD = retriever.embed_queries(self._queries)
+            searched_BD = retriever.search_queries(self._queries, query_BD)
+            deep_BK = self._find(retriever, searched_BD, self._places * DEPTH)
+            pool_P = np.union1d(self._sample, deep_BK[deep_BK >= 0])
+            fresh_PD = retriever.embed_passages(pool_P)
+
+            def fresh_vectors(rows: np.ndarray) -> Tensor:
+                return fresh_PD[torch.from_numpy(np.searchsorted(pool_P, rows))]
+
+            score_BP = (query_BD.double() @ fresh_PD.double().T).cpu().numpy()
+            score_BP[self._forbidden(retriever, pool_P)] = -np.inf
+            order_BK = np.argsort(-score_BP, axis=1, kind="stable")[:, : self._places]
+            there_BK = np.isfinite(np.take_along_axis(score_BP, order_BK, axis=1))
+            fresh_BK = np.where(there_BK, pool_P[order_BK], ABSENT)
+            return self._drift(retriever, query_BD, fresh_BK, fresh_vectors), pool_P
+
+    def _exclusion(self, retriever: Retriever) -> Exclusion | None:
+        return self._policy.exclusion(retriever, self._origins)
+
+    def _find(self, retriever: Retriever, query_BD: Tensor, count: int) -> np.ndarray:
+        count = min(count, len(retriever.passages))
+        return retriever.find(query_BD, count, self._exclusion(retriever), exactly=True)  # a miss is no staleness
+
+    def _forbidden(self, retriever: Retriever, rows_P: np.ndarray) -> np.ndarray:
+        """Which passages a query must not find, bool [B, P]."""
+        exclude = self._exclusion(retriever)
+        if exclude is None:
+            return np.zeros((len(self._queries), len(rows_P)), bool)
+        own_B1, groups_P = exclude.forbidden_B.cpu().numpy()[:, None], rows_P
+        if exclude.group_N is not None:
+            groups_P = exclude.group_N.cpu().numpy()[rows_P]
+        return np.asarray((groups_P[None] == own_B1) & (own_B1 >= 0))
+
+    def _drift(
+        self, retriever: Retriever, query_BD: Tensor, fresh_BK: np.ndarray, fresh: Callable[[np.ndarray], Tensor]
+    ) -> Drift:
+        assert retriever.index is not None
+        indexed_ND = retriever.index.embeddings_ND
+        searched_BD = retriever.search_queries(self._queries, query_BD)
+        stale_BK = self._find(retriever, searched_BD, self._places)
+        indexed_BK = _scores(searched_BD, stale_BK, lambda rows: indexed_ND[torch.from_numpy(rows)])
+        current_BK = _scores(query_BD, stale_BK, fresh)
+        return drift(stale_BK, fresh_BK, indexed_BK, current_BK, _scores(query_BD, fresh_BK, fresh))
+
+
+def _scores(query_BD: Tensor, rows_BK: np.ndarray, vectors: Callable[[np.ndarray], Tensor]) -> Tensor:
+    """f(x, z), [B, K]; NO_SCORE where the row is negative."""
+    there_BK = rows_BK >= 0
+    query_M = torch.from_numpy(np.nonzero(there_BK)[0]).to(query_BD.device)
+    vectors_MD = vectors(rows_BK[there_BK]).to(query_BD)
+    score_M = true_scores(query_BD, vectors_MD, query_M, torch.arange(len(vectors_MD), device=query_BD.device))
+    score_BK = torch.full(rows_BK.shape, NO_SCORE, device=query_BD.device)
+    score_BK[torch.from_numpy(there_BK).to(query_BD.device)] = score_M
+    return score_BK
+
+
+def holds_wordpieces(body: np.ndarray, answer: Sequence[int] | np.ndarray) -> bool:
+    """Whether the wordpieces of `answer` follow each other somewhere in `body`."""
+    if len(body) < len(answer):
+        return False
+    windows = np.lib.stride_tricks.sliding_window_view(np.asarray(body), len(answer))
+    return bool((windows == np.asarray(answer)).all(1).any())
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards every part as it was."""
+    before = [(part, part.training) for module in modules for part in module.modules()]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training

@@ -1,0 +1,37 @@
+"""A prepared corpus with what it was made from, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from realm_lab.corpus.prepare import prepare
+from realm_lab.corpus.store import Manifest, PreparedCorpus
+from realm_lab.corpus.vocabulary import load_tokenizer
+from realm_lab.params.parameters import Params
+
+
+class Prepared(NamedTuple):
+    """A prepared corpus with what it was made from."""
+
+    params: Params
+    manifest: Manifest
+    corpus: PreparedCorpus
+    tokenizer: Tokenizer
+
+    def text(self, tokens: np.ndarray) -> str:
+        """Wordpieces as the words they stand for (the toy world's words are apart by blanks)."""
+        return " ".join(self.tokenizer.id_to_token(int(token)) or "?" for token in tokens).replace(" ##", "")
+
+
+def made(params: Params, folder: Path, seed: int = 0) -> Prepared:
+    manifest = prepare(params, folder, seed)
+    corpus = PreparedCorpus(folder)
+    return Prepared(params, manifest, corpus, load_tokenizer(corpus.tokenizer_folder))
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

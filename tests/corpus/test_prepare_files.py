@@ -1,0 +1,291 @@
+"""Text files prepared: what is written decodes back to the text, drops are counted, the key follows the content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from realm_lab.core.files import digest
+from realm_lab.corpus import prepare as prepare_module
+from realm_lab.corpus.cutting import MIN_SENTENCE_WORDPIECES
+from realm_lab.corpus.prepare import corpus_inputs, prepare
+from realm_lab.corpus.store import NO_ROW
+from realm_lab.errors import UserError
+from realm_lab.params.parameters import Corpus, Params
+from tests.corpus.preparing import Prepared, made, tree
+
+PEOPLE = (
+    "Ada Bela Cora Dora Edna Fritz Gerda Hanna Ida Jonas Karl Lena Maria Nils Otto Paula Rosa Sven Ute Vera".split()
+)
+PLACES = "Oslo Paris London Vienna Prague Dublin Madrid Lisbon Warsaw Athens".split()
+
+
+def squad(path: Path, articles: int, first: int = 0) -> str:
+    """SQuAD-like: each paragraph has four sentences, two of them with names; each is asked about its second."""
+    data = []
+    for number in range(first, first + articles):
+        paragraphs = []
+        for place in range(3):
+            who, where = PEOPLE[(number + place) % 20], PLACES[(number * 3 + place) % 10]
+            context = (
+                f"There are some things that people know. {who} Miller lived in {where} until 19{number:02d}. "
+                f"It was not so long ago. {who} Miller then met {PEOPLE[(number * 7 + place) % 20]} Smith in a house."
+            )
+            asked = ((f"where did {who} live ?", where), ("what is not there ?", "zebra"))
+            qas = [
+                {"id": f"{number}-{place}-{kind}", "question": question, "answers": [{"text": answer}]}
+                for kind, (question, answer) in enumerate(asked)
+            ]
+            paragraphs.append({"context": context, "qas": qas})
+        data.append({"title": f"Article_{number}", "paragraphs": paragraphs})
+    path.write_text(json.dumps({"version": "1.1", "data": data}))
+    return str(path)
+
+
+FilesParams = Callable[..., Params]
+
+
+@pytest.fixture(scope="module")
+def files_params(tiny: ModuleType) -> FilesParams:
+    def build(knowledge: str, **overrides: Any) -> Params:
+        values: dict[str, Any] = {
+            "corpus.source": "files",
+            "corpus.tagger": "rule",
+            "corpus.pretrain_corpus": "same",
+            "corpus.passage_length": 48,
+            "corpus.files.knowledge": [knowledge],
+            "corpus.files.questions_train": [knowledge],
+            "corpus.files.questions_test": [knowledge],
+            "tokenizer.vocabulary_size": 400,
+        }
+        changes = {key.replace("__", "."): value for key, value in overrides.items()}
+        params: Params = tiny.params(values | changes)
+        return params
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def squad_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return squad(tmp_path_factory.mktemp("raw") / "train.json", 80)
+
+
+@pytest.fixture(scope="module")
+def filed(files_params: FilesParams, squad_path: str, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    return made(files_params(squad_path), tmp_path_factory.mktemp("files") / "corpus")
+
+
+def test_file_passages_cover_the_text(filed: Prepared, squad_path: str) -> None:
+    passages = filed.corpus.passages()
+    longest = filed.params.corpus.passage_length
+    paragraphs = {
+        f"{article['title']}#{number}": paragraph["context"]
+        for article in json.loads(Path(squad_path).read_text())["data"]
+        for number, paragraph in enumerate(article["paragraphs"])
+    }
+    covered: dict[str, str] = {}
+    for row in range(len(passages)):
+        passage = passages.text.row(row)
+        assert passage["body"] in paragraphs[passage["document"]]
+        assert passage["title"] == passage["article"].replace("_", " ")
+        assert len(passages.bodies[row]) + len(passages.titles[row]) + 3 <= longest
+        decoded = filed.tokenizer.decode(passages.bodies[row].tolist()).replace(" ", "")
+        assert decoded == passage["body"].lower().replace(" ", "")
+        covered[passage["document"]] = (covered.get(passage["document"], "") + " " + passage["body"]).strip()
+    assert covered == paragraphs
+
+
+def test_file_sentences_decode_to_a_sentence_of_their_origin(filed: Prepared) -> None:
+    passages = filed.corpus.passages()
+    for name in ("sentences", "cloze_dev", "cloze_test"):
+        sentences = filed.corpus.sentences(name)
+        assert len(sentences) > 0
+        assert (len(sentences.rows_with_spans()) == len(sentences)) == (name != "sentences")
+        for number in range(len(sentences)):
+            tokens = sentences.tokens[number]
+            body = passages.text.row(sentences.origins[number])["body"].lower().replace(" ", "")
+            assert filed.tokenizer.decode(tokens.tolist()).replace(" ", "") in body
+            for first, end in sentences.salient_spans(number):
+                assert 0 <= first < end <= len(tokens)
+                span = filed.tokenizer.decode(tokens[first:end].tolist())
+                assert any(character.isdigit() for character in span) or any(
+                    name.lower() in span for name in (*PEOPLE, *PLACES)
+                )
+        assert (np.asarray(sentences.gold) == NO_ROW).all()
+
+
+def test_held_out_sentences_of_files_are_not_in_x_and_have_one_span(filed: Prepared) -> None:
+    def identities(name: str) -> set[tuple[int, bytes]]:
+        sentences = filed.corpus.sentences(name)
+        return {(int(sentences.origins[n]), sentences.tokens[n].tobytes()) for n in range(len(sentences))}
+
+    train, dev, test = identities("sentences"), identities("cloze_dev"), identities("cloze_test")
+    assert not train & dev
+    assert not train & test
+    assert not dev & test
+    assert 0.005 < (len(dev) + len(test)) / (len(train) + len(dev) + len(test)) < 0.06
+    for name in ("cloze_dev", "cloze_test"):
+        sentences = filed.corpus.sentences(name)
+        assert {len(sentences.salient_spans(number)) for number in range(len(sentences))} == {1}
+
+
+def test_drops_of_files_are_counted_by_reason(filed: Prepared) -> None:
+    total = sum(filed.manifest.counts[name] for name in ("sentences", "cloze_dev", "cloze_test"))
+    assert set(filed.manifest.dropped) == {"sentence without a salient span"}
+    assert filed.manifest.counts["wordpieces of passages"] == filed.corpus.passages().bodies.lengths.sum()
+    held_out = filed.manifest.counts["cloze_dev"] + filed.manifest.counts["cloze_test"]
+    assert 0 < filed.manifest.dropped["sentence without a salient span"] < 5 * held_out  # of the held-out alone
+    assert total == 80 * 3 * 4 - sum(filed.manifest.dropped.values())
+    shortest = min(filed.corpus.sentences().tokens.lengths)
+    assert shortest >= MIN_SENTENCE_WORDPIECES
+
+
+def test_x_keeps_sentences_without_a_salient_span(filed: Prepared) -> None:
+    sentences = filed.corpus.sentences()
+    with_spans = sentences.rows_with_spans()
+    assert filed.manifest.counts["sentences with a salient span"] == len(with_spans)
+    without = np.setdiff1d(np.arange(len(sentences)), with_spans)
+    assert {filed.tokenizer.decode(sentences.tokens[row].tolist()) for row in without.tolist()} == {
+        "there are some things that people know.",
+        "it was not so long ago.",
+    }
+    assert len(without) > 0.9 * 80 * 3 * 2  # two of four have no name; a few are held out
+    assert (np.diff(sentences.origins) >= 0).all()  # in the order of the text, with or without
+
+
+def test_gold_rows_of_files_hold_the_answer_and_are_of_the_document(filed: Prepared) -> None:
+    passages = filed.corpus.passages()
+    questions = filed.corpus.questions("test")
+    assert len(questions) == 80 * 3 * 2
+    assert len(filed.corpus.questions("dev")) == 0
+    for number in range(len(questions)):
+        article, place, kind = questions.ids[number].split("-")
+        rows = questions.gold[number].tolist()
+        assert len(rows) == (1 if kind == "0" else 0)  # 'zebra' is in no passage
+        for row in rows:
+            passage = passages.text.row(row)
+            assert passage["document"] == f"Article_{article}#{place}"
+            assert questions.answers[number][0] in passage["body"]
+
+
+def test_a_separate_pretraining_corpus_has_no_origins(
+    files_params: FilesParams, squad_path: str, tmp_path: Path
+) -> None:
+    other = squad(tmp_path / "news.json", 10, first=81)
+    params = files_params(squad_path, corpus__pretrain_corpus="separate", corpus__files__pretrain=[other])
+    prepared = made(params, tmp_path / "corpus")
+    sentences = prepared.corpus.sentences()
+    assert 30 < len(sentences.rows_with_spans()) <= 60
+    assert (np.asarray(sentences.origins) == NO_ROW).all()
+    decoded = [prepared.tokenizer.decode(sentences.tokens[number].tolist()) for number in range(len(sentences))]
+    assert any("1981" in text.replace(" ", "") for text in decoded)  # of the other file: Z ends with 1979
+
+
+def test_the_later_edition_of_files_is_kept_beside(files_params: FilesParams, squad_path: str, tmp_path: Path) -> None:
+    later = squad(tmp_path / "later.json", 3, first=40)
+    prepared = made(files_params(squad_path, corpus__files__knowledge_updated=[later]), tmp_path / "corpus")
+    articles = prepared.corpus.passages(edition=1).text.column("article")
+    assert set(articles) == {"Article_40", "Article_41", "Article_42"}
+
+
+def test_the_same_files_give_the_same_bytes(
+    files_params: FilesParams, filed: Prepared, squad_path: str, tmp_path: Path
+) -> None:
+    prepare(files_params(squad_path), tmp_path / "again", seed=7)  # nor does the seed matter
+    assert tree(tmp_path / "again") == tree(filed.corpus.folder)
+
+
+def test_the_key_of_files_depends_on_their_content_not_on_the_seed(files_params: FilesParams, tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    params = files_params(squad(path, 2))
+    key = digest(corpus_inputs(params, 0))
+    assert digest(corpus_inputs(params, 1)) == key
+    squad(path, 3)
+    assert digest(corpus_inputs(params, 0)) != key
+
+
+def test_the_key_says_in_which_format_a_folder_is(tiny: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest(corpus_inputs(tiny.params(), 0))
+    monkeypatch.setattr(prepare_module, "FORMAT", prepare_module.FORMAT + 1)
+    assert digest(corpus_inputs(tiny.params(), 0)) != before
+
+
+def test_what_does_not_concern_the_source_does_not_change_the_key(files_params: FilesParams, tiny: ModuleType) -> None:
+    toy = digest(corpus_inputs(tiny.params(), 0))
+    assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy
+    assert digest(corpus_inputs(tiny.params({"corpus.toy.articles": 121}), 0)) != toy
+
+
+def test_what_no_encoder_will_read_is_counted_by_wordpieces(files_params: FilesParams, tmp_path: Path) -> None:
+    text = "- Ada\n- Bela\n" + 9 * "One sight is old. It was built in 1900. It is big.\n"
+    (tmp_path / "wiki.jsonl").write_text(
+        json.dumps({"title": "A", "text": text})
+        + "\n"
+        + json.dumps({"title": "B", "text": "old, " * 60 + "old."})
+        + "\n"
+    )
+    nothing: dict[str, Any] = {"corpus__files__questions_train": [], "corpus__files__questions_test": []}
+    prepared = made(files_params(str(tmp_path / "wiki.jsonl"), **nothing), tmp_path / "out")
+    longest = int(prepared.corpus.passages().bodies.lengths.max())
+    assert longest == 122
+    assert prepared.manifest.dropped["passage: one sentence longer than corpus.passage_length"] == 1
+    assert prepared.manifest.dropped["wordpieces: beyond corpus.passage_length, never read"] == longest - (48 - 3 - 1)
+    assert prepared.manifest.counts["passages"] == 5  # the text after the list is cut into sentences
+
+
+def test_a_vocabulary_that_does_not_hold_the_characters_is_refused(files_params: FilesParams, tmp_path: Path) -> None:
+    path = tmp_path / "many.jsonl"
+    letters = "".join(chr(0x4E00 + number) for number in range(150))
+    path.write_text(json.dumps({"title": "T", "text": f"{letters}."}) + "\n")
+    nothing: dict[str, Any] = {"corpus__files__questions_train": [], "corpus__files__questions_test": []}
+    params = files_params(str(path), tokenizer__vocabulary_size=120, **nothing)
+    with pytest.raises(UserError, match=r"^tokenizer\.vocabulary_size: 120 does not hold the characters; give at"):
+        prepare(params, tmp_path / "out" / "corpus", 0)
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"tokenizer__checkpoint": "no/such/folder"}, "no/such/folder: no such folder; set tokenizer.checkpoint"),
+        ({"corpus__files__knowledge": ["no/such.json"]}, "no/such.json: no such file; check the path"),
+        ({"corpus__sentence_length": 8}, "0 sentences were kept"),
+        ({"corpus__pretrain_corpus": "separate", "corpus__files__pretrain": ["no/such.txt"]}, "no/such.txt"),
+    ],
+)
+def test_bad_input_leaves_nothing(
+    files_params: FilesParams, squad_path: str, tmp_path: Path, overrides: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        prepare(files_params(squad_path, **overrides), tmp_path / "out" / "corpus", 0)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters(
+    tiny: ModuleType,
+) -> None:
+    """So corpora that were prepared before those parameters existed are found again, and others are told apart."""
+    toy = tiny.params().corpus
+    assert "restate_facts" not in inputs_of(tiny, toy)["toy"]
+    restated = toy.model_copy(update={"toy": toy.toy.model_copy(update={"restate_facts": True})})
+    assert inputs_of(tiny, restated)["toy"]["restate_facts"] is True
+    neutral = {"dev_split": "none", "drop_pages": []}
+    files = toy.model_copy(update={"source": "files", "files": toy.files.model_copy(update=neutral)})
+    found = inputs_of(tiny, files)["files"]
+    assert not found.keys() & {*neutral, "tagger_model"}
+    for name, value in {"dev_split": "orqa", "drop_pages": ["list"]}.items():
+        other = files.model_copy(update={"files": files.files.model_copy(update={name: value})})
+        assert inputs_of(tiny, other)["files"] == found | {name: value}
+
+
+def inputs_of(tiny: ModuleType, corpus: Corpus) -> Any:
+    """What a corpus of these parameters depends on, of the section `corpus`."""
+    return corpus_inputs(tiny.params().model_copy(update={"corpus": corpus}), 0)["corpus"]

@@ -1,0 +1,179 @@
+"""Reading every candidate of every query, however they are grouped."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from realm_lab.masking import MaskedSentence
+from realm_lab.models.candidate_reader import CandidateReader
+from realm_lab.models.inputs import Batch, join
+from realm_lab.models.reader import Reader
+
+if TYPE_CHECKING:
+    from tests.tiny_system import Reference, TinySystem
+
+# Shapes: B queries, K candidates, M masked positions
+
+ROWS_BK = np.array([[-1, 12, 3, 200], [7, 7, -1, 0], [-2, 319, 18, 1]])
+POSITIONS = [np.array([2, 5, 6]), np.array([0]), np.array([3, 4])]
+
+
+def queries(system: TinySystem) -> list[np.ndarray]:
+    sentences = system.corpus.sentences()
+    tokens = [np.array(sentences.tokens[row], np.int64)[: 15 - row] for row in (0, 3, 6)]
+    for query, positions in zip(tokens, POSITIONS, strict=True):
+        query[positions] = system.special.mask
+    return tokens
+
+
+def targets() -> list[np.ndarray]:
+    return [np.array([50, 60, 70]), np.array([80]), np.array([90, 100])]
+
+
+def sentences(system: TinySystem) -> list[MaskedSentence]:
+    return [MaskedSentence(*parts) for parts in zip(queries(system), POSITIONS, targets(), strict=True)]
+
+
+def read(system: TinySystem, token_budget: int = 4096, passage_length: int = 38, recompute: bool = False) -> Tensor:
+    params = system.params
+    corpus = params.corpus.model_copy(update={"passage_length": passage_length})
+    launch = params.launch.model_copy(update={"token_budget": token_budget, "recompute": recompute})
+    params = params.model_copy(update={"corpus": corpus, "launch": launch})
+    reader = CandidateReader(params, system.reader, system.passages, system.special)
+    return reader.read(sentences(system), ROWS_BK).token_log_probs_BKM
+
+
+@torch.no_grad()
+def test_candidates_are_read_as_one_by_one(system: TinySystem, reference: Reference) -> None:
+    token_BKM = read(system)
+    assert token_BKM.shape == (3, 4, 3)
+    for b, query in enumerate(queries(system)):
+        for k, row in enumerate(ROWS_BK[b].tolist()):
+            # the body without its title; a negative row is [CLS] x [SEP][SEP]
+            body = system.passages.bodies[row] if row >= 0 else np.empty(0, np.int64)
+            words_MV = reference.masked_words(query, body, POSITIONS[b])
+            for m, target in enumerate(targets()[b].tolist()):
+                assert token_BKM[b, k, m].item() == pytest.approx(words_MV[m, target].item(), abs=2e-5), (b, k, m)
+            assert not token_BKM[b, k, len(targets()[b]) :].any()  # nothing is masked there
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("token_budget", [1, 60, 100])
+def test_the_grouping_changes_no_number(system: TinySystem, token_budget: int) -> None:
+    torch.testing.assert_close(read(system, token_budget), read(system), atol=1e-5, rtol=0)
+
+
+def test_the_budget_bounds_what_is_read_at_once(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    original = Reader.masked_hidden
+
+    def counted(self: Reader, batch, at_NM: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+        sizes.append(batch.tokens_BL.numel())
+        return original(self, batch, at_NM)
+
+    monkeypatch.setattr(Reader, "masked_hidden", counted)
+    with torch.no_grad():
+        read(system, token_budget=100)
+    assert len(sizes) > 2
+    assert max(sizes) <= 100
+
+
+def test_the_gradient_does_not_depend_on_the_grouping(system: TinySystem) -> None:
+    parameters = [system.reader.encoder.word_embeddings.weight, system.reader.transform.weight]
+    weight_BKM = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(0))
+    whole, small = (torch.autograd.grad((read(system, budget) * weight_BKM).sum(), parameters) for budget in (4096, 60))
+    for one, other in zip(whole, small, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+        assert one.abs().max() > 0
+
+
+def gradients(system: TinySystem, recompute: bool) -> list[Tensor]:
+    """Log-probabilities, then the gradient of a weighted sum in every weight; dropout from one seed."""
+    named = dict(system.reader.named_parameters())
+    weights = [weight for name, weight in named.items() if not name.startswith("span_")]
+    torch.manual_seed(3)
+    token_BKM = read(system, 100, recompute=recompute)
+    weight_BKM = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(0))
+    found = torch.autograd.grad((token_BKM * weight_BKM).sum(), weights)
+    return [token_BKM.detach(), *found, torch.rand(4)]  # what is drawn next is the same too
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_recomputing_changes_no_bit(system: TinySystem, tiny: ModuleType, dropout: float) -> None:
+    dropping = tiny.build_system(system.corpus, model={"dropout": dropout})
+    dropping.reader.train()
+    held, again = gradients(dropping, False), gradients(dropping, True)
+    assert all(torch.equal(one, other) for one, other in zip(held, again, strict=True))
+    dropping.reader.eval()
+    with torch.no_grad():
+        as_without_BKM = read(dropping, 100)
+    assert torch.allclose(as_without_BKM, held[0], atol=1e-4) == (dropout == 0.0)  # dropout was on where it is asked
+
+
+def test_recomputing_holds_no_activations(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[int] = []
+    original = Reader.masked_hidden
+
+    def counted(self: Reader, batch: Batch, at_NM: Tensor) -> Tensor:
+        reads.append(len(batch.tokens_BL))
+        return original(self, batch, at_NM)
+
+    monkeypatch.setattr(Reader, "masked_hidden", counted)
+
+    def held_values(recompute: bool) -> int:
+        sizes: list[int] = []
+        weights = {weight.data_ptr() for weight in system.reader.parameters()}
+
+        def note(tensor: Tensor) -> Tensor:
+            sizes.append(0 if tensor.data_ptr() in weights else tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            token_BKM = read(system, 100, recompute=recompute)
+        forward = len(reads)
+        token_BKM.sum().backward()
+        assert len(reads) == forward * (2 if recompute else 1)  # every group once more
+        reads.clear()
+        system.reader.zero_grad()
+        return sum(sizes)
+
+    assert held_values(True) < 0.01 * held_values(False)
+    with torch.no_grad():
+        read(system, 4096, recompute=True)
+    assert len(reads) == 1
+
+
+@torch.no_grad()
+def test_a_passage_too_long_for_the_reader_is_cut(system: TinySystem) -> None:
+    max_length = 28
+    token_BKM = read(system, passage_length=max_length - system.params.corpus.sentence_length)
+    query, body = queries(system)[0], system.passages.bodies[12]
+    batch = join([query], [body], system.special, max_length)
+    assert batch.tokens_BL.shape[1] == max_length
+    hidden_1MD = system.reader.masked_hidden(batch, torch.from_numpy(POSITIONS[0])[None] + 1)
+    expected_1M = system.reader.target_log_probs(hidden_1MD, torch.from_numpy(targets()[0])[None])
+    torch.testing.assert_close(token_BKM[0, 1], expected_1M[0], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_every_masked_word_must_be_restored(system: TinySystem, reference: Reference) -> None:
+    # Targets that the reader does guess, or all but the last of which it guesses.
+    query = np.array(system.corpus.sentences("cloze_dev").tokens[0], np.int64)
+    positions = np.array([2, 5, 6])
+    query[positions] = system.special.mask
+    guessed = reference.masked_words(query, system.passages.bodies[12], positions).argmax(1).numpy()
+    wrong = np.array([*guessed[:2], (guessed[2] + 1) % 600])
+    one = MaskedSentence(query, positions[:1], guessed[:1])
+    masked = [MaskedSentence(query, positions, guessed), MaskedSentence(query, positions, wrong), one]
+    reader = CandidateReader(system.params, system.reader, system.passages, system.special)
+    assert reader.restores(masked, np.array([12, 12, 12])).tolist() == [True, False, True]
+    words_KMV = reader.word_log_probs(query, positions, [12, -1])
+    assert words_KMV[0].argmax(-1).tolist() == guessed.tolist()
+    nothing = reference.masked_words(query, np.empty(0, np.int64), positions)
+    torch.testing.assert_close(words_KMV[1].double(), nothing, atol=1e-4, rtol=0)

@@ -1,0 +1,219 @@
+"""Hugging Face BERT folders: what we understand is read as it is, the rest is refused with a remedy."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from realm_lab.errors import UserError
+from realm_lab.models.encoder import Encoder, EncoderShape
+from realm_lab.models.folders import (
+    bert_config,
+    from_bert,
+    read_checkpoint,
+    read_pooler,
+    read_tensors,
+    read_weights,
+    to_bert,
+    write_tensors,
+)
+
+SHAPE = EncoderShape(vocabulary_size=60, hidden_size=24, layers=3, heads=4, intermediate_size=40, positions=20)
+
+
+@pytest.fixture(scope="module")
+def ours(tiny: ModuleType) -> Encoder:
+    """An encoder whose parameters are all different noise."""
+    encoder = Encoder(SHAPE)
+    tiny.scramble(encoder, seed=1)
+    return encoder.eval()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, ours: Encoder) -> Path:
+    """A Hugging Face BERT folder."""
+    write_tensors(tmp_path / "model.safetensors", to_bert(ours))
+    (tmp_path / "config.json").write_text(json.dumps(bert_config(SHAPE, "BertModel")), encoding="utf-8")
+    return tmp_path
+
+
+def load_encoder(folder: Path, shape: EncoderShape | None = None) -> Encoder:
+    found, weights = read_checkpoint(folder)
+    encoder = Encoder(shape or found).eval()
+    from_bert(encoder, weights, folder)
+    return encoder
+
+
+def test_a_folder_gives_shape_and_weights(folder: Path, ours: Encoder) -> None:
+    shape, weights = read_checkpoint(folder)
+    assert shape == SHAPE
+    assert all(torch.equal(value, weights[name]) for name, value in to_bert(ours).items())
+    loaded = load_encoder(folder)
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in ours.state_dict().items())
+
+
+def test_a_folder_without_a_configuration_is_named(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match=r"no config\.json; model\.checkpoint must be a local Hugging Face folder") as e:
+        read_checkpoint(folder)
+    assert str(folder) in str(e.value)
+
+
+@pytest.mark.parametrize("text", ["{", '{"model_type": "gpt2"}'])
+def test_another_configuration_is_named(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"config\.json: not a BERT configuration"):
+        read_checkpoint(folder)
+
+
+class Trap:
+    """Touches a file when unpickled."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        (
+            "pytorch_model.bin",
+            r"no such file; convert the weights to safetensors \(pickles are never loaded\) with: python -c",
+        ),
+        ("model.safetensors", r"truncated or not safetensors .*copy the file again"),
+    ],
+)
+def test_a_pickle_is_refused_and_never_run(folder: Path, name: str, remedy: str) -> None:
+    (folder / "model.safetensors").unlink()
+    sprung = folder / "sprung"
+    (folder / name).write_bytes(pickle.dumps(Trap(sprung)))
+    with pytest.raises(UserError, match=r"model\.safetensors: " + remedy):
+        read_checkpoint(folder)
+    assert not sprung.exists()
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, -8])
+def test_a_truncated_file_is_named(folder: Path, kept: int) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(UserError, match=r"model\.safetensors: truncated or not safetensors .*copy the file again"):
+        read_tensors(path)
+
+
+def test_other_sizes_are_named(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"shape \(60, 24\).*ask for \(60, 48\); set the model section") as e:
+        load_encoder(folder, SHAPE._replace(hidden_size=48))
+    assert str(folder) in str(e.value)
+
+
+def test_a_missing_tensor_is_named(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["encoder.layer.1.attention.self.key.bias"]
+    save_file(tensors, path)
+    with pytest.raises(UserError, match=r"no tensor '.*layer\.1\.attention\.self\.key\.bias'; model\.checkpoint"):
+        load_encoder(folder)
+
+
+def test_half_precision_weights_are_read(folder: Path, ours: Encoder) -> None:
+    path = folder / "model.safetensors"
+    save_file({name: value.bfloat16() for name, value in load_file(path).items()}, path)
+    loaded = load_encoder(folder)
+    assert loaded.word_embeddings.weight.dtype == torch.float32
+    torch.testing.assert_close(loaded.norm.weight, ours.norm.weight, atol=0, rtol=2**-8)
+
+
+def test_the_first_berts_names_are_read(folder: Path, ours: Encoder) -> None:
+    # bert-base-uncased, the paper's own start, says gamma and beta.
+    path = folder / "model.safetensors"
+    renamed = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in load_file(path).items()
+    }
+    save_file(renamed, path)
+    loaded = load_encoder(folder)
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in ours.state_dict().items())
+
+
+def change_config(folder: Path, change: dict[str, object]) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "change", [{"hidden_act": "relu"}, {"type_vocab_size": 3}, {"position_embedding_type": "relative_key"}]
+)
+def test_a_bert_that_we_would_compute_differently_is_refused(folder: Path, change: dict[str, object]) -> None:
+    change_config(folder, change)
+    with pytest.raises(UserError, match=r"config\.json.*" + next(iter(change))):
+        read_checkpoint(folder)
+
+
+def test_activation_and_epsilon_come_from_the_folder(folder: Path) -> None:
+    change_config(folder, {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5})
+    shape, _ = read_checkpoint(folder)
+    assert shape == SHAPE._replace(activation="gelu_new", layer_norm_epsilon=1e-5)
+    config = bert_config(shape, "BertModel")
+    assert (config["hidden_act"], config["layer_norm_eps"]) == ("gelu_new", 1e-5)
+
+
+@pytest.mark.parametrize("text", ["[]", '{"hidden_size": 24}'])
+def test_a_configuration_that_says_too_little_is_named(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=r"config\.json: not a BERT configuration"):
+        read_checkpoint(folder)
+
+
+def test_the_command_of_the_message_converts_a_pickle(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    tied = {"tied.one": torch.arange(3.0)}
+    torch.save(tensors | tied | {"tied.two": tied["tied.one"]}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError) as error:
+        read_checkpoint(folder)
+    command = shlex.split(str(error.value).partition(" with: ")[2])
+    assert command[0] == "python"
+    subprocess.run([sys.executable, *command[1:]], check=True, capture_output=True)
+    _, found = read_checkpoint(folder)
+    assert all(torch.equal(value, found[name]) for name, value in tensors.items())
+    assert torch.equal(found["tied.two"], tied["tied.one"])
+
+
+def test_a_broken_index_of_parts_is_named(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": 3}', encoding="utf-8")
+    with pytest.raises(UserError, match=r"model\.safetensors\.index\.json: not an index"):
+        read_weights(folder)
+
+
+def test_only_the_tensors_that_are_asked_for_are_read(folder: Path) -> None:
+    found = read_weights(folder, lambda name: name.startswith("embeddings.LayerNorm"))
+    assert found.keys() == {"embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias"}
+
+
+def test_files_say_that_they_are_of_pytorch(folder: Path) -> None:
+    with safe_open(str(folder / "model.safetensors"), "pt") as file:
+        assert file.metadata() == {"format": "pt"}  # transformers 4 opens no other
+
+
+@pytest.mark.parametrize("prefix", ["", "bert."])
+def test_a_pooler_is_found_where_there_is_one(prefix: str) -> None:
+    pooler = {"pooler.dense.weight": torch.ones(2, 2), "pooler.dense.bias": torch.zeros(2)}
+    found = read_pooler({f"{prefix}{name}": value for name, value in pooler.items()})
+    assert found is not None
+    assert torch.equal(found["weight"], torch.ones(2, 2))
+    assert torch.equal(found["bias"], torch.zeros(2))
+    assert read_pooler({}) is None

@@ -1,0 +1,276 @@
+"""The embedding store: computed once, by any number of processes, resumed after a kill, refused when damaged."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from realm_lab.errors import UserError
+from realm_lab.retrieval import embeddings as embeddings_module
+from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore, Identity, equal_rows, tower_digest
+from realm_lab.retrieval.index import Embedded, embed_passages
+
+if TYPE_CHECKING:
+    from tests.tiny_system import TinySystem
+
+# Shapes: N passages, R rows, D embedding size
+
+ROWS, SIZE = 10, 3
+VECTORS_ND = torch.randn(ROWS, SIZE, generator=torch.Generator().manual_seed(0))
+
+
+def identity(**changes: Any) -> Identity:
+    values = {"corpus_digest": "c" * 64, "tower_digest": "t" * 64, "passage_length": 32, "precision": "float32"}
+    return Identity(**values | {"dtype": "float32", "rows": ROWS, "dimension": SIZE} | changes)  # type: ignore[arg-type]
+
+
+def given(rows_R: np.ndarray) -> Tensor:
+    return VECTORS_ND[torch.from_numpy(rows_R)]
+
+
+def embedded(system: TinySystem, store: EmbeddingStore, **changes: Any) -> Embeddings:
+    settings = {"corpus_digest": "c" * 64, "passage_length": 32, "token_budget": 2048, "precision": "float32"}
+    return store.embeddings(
+        changes.pop("embedder", system.embedder),
+        changes.pop("passages", system.passages),
+        system.special,
+        **settings | changes,
+    )
+
+
+class Changed(NamedTuple):
+    """Another list of passages."""
+
+    titles: list[np.ndarray]
+    bodies: list[np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> EmbeddingStore:
+    return EmbeddingStore(tmp_path / "embeddings")
+
+
+def test_a_corpus_is_embedded_once_with_the_bits_of_embed_passages(
+    system: TinySystem, store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, done = Embedded.passages, []
+    found = embedded(system, store, progress=lambda rows, total: done.append((rows, total)))
+    count = len(system.passages)
+    rows = np.arange(count)
+    wanted_ND = embed_passages(system.embedder, system.passages, rows, system.special, 32, 2048, "float32")
+    assert torch.equal(found.matrix, wanted_ND)
+    assert torch.equal(found.as_tensor(), wanted_ND)
+    assert found.as_tensor().data_ptr() == found.matrix.data_ptr()  # not copied
+    assert done[-1] == (count, count)
+    assert Embedded.passages == before + 2 * count
+    again = embedded(system, EmbeddingStore(store.folder))
+    assert (again.key, Embedded.passages) == (found.key, before + 2 * count)
+    assert not list(store.folder.glob("*/.*"))
+    assert system.embedder.training is False
+
+
+def test_what_is_embedded_is_in_the_key_and_what_only_rounds_is_not(system: TinySystem, store: EmbeddingStore) -> None:
+    found = embedded(system, store)
+    assert embedded(system, store, token_budget=64).key == found.key
+    other = system.embedder.__class__(system.embedder.query_encoder.shape, system.embedder.head)
+    changes: list[dict[str, Any]] = [
+        {"corpus_digest": "d" * 64},
+        {"passage_length": 16},
+        {"precision": "bfloat16"},
+        {"dtype": "float16"},
+        {"embedder": other},
+    ]
+    keys = {embedded(system, store, **change).key for change in changes}
+    assert len(keys | {found.key}) == 1 + len(changes)
+    assert {entry.key for entry in store.published()} == keys | {found.key}
+
+
+def test_the_digest_is_of_the_document_tower_alone(system: TinySystem) -> None:
+    embedder = system.embedder.__class__(system.embedder.query_encoder.shape, system.embedder.head)
+    embedder.load_state_dict(system.embedder.state_dict())
+    embedder.split_towers()
+    assert tower_digest(embedder) == tower_digest(system.embedder)
+    with torch.no_grad():
+        next(embedder.query_encoder.parameters()).add_(1)
+        embedder.query_projection.weight.add_(1)
+    assert tower_digest(embedder) == tower_digest(system.embedder)
+    with torch.no_grad():
+        embedder.document_projection.weight[0, 0] += 1e-3
+    assert tower_digest(embedder) != tower_digest(system.embedder)
+
+
+def test_only_passages_that_are_new_are_embedded(system: TinySystem, store: EmbeddingStore) -> None:
+    old = embedded(system, store)
+    count = len(system.passages)
+    titles = [np.asarray(system.passages.titles[row]) for row in range(count)][::-1]
+    bodies = [np.asarray(system.passages.bodies[row]) for row in range(count)][::-1]
+    bodies[0], bodies[7] = bodies[0][:-1], np.append(bodies[7], bodies[7][:1])
+    titles[9] = np.append(titles[9], bodies[9][:1])  # the wordpieces in a row stay the same
+    bodies[9] = bodies[9][1:]
+
+    passages = Changed(titles, bodies)
+    rows_N = equal_rows(passages, system.passages)
+    assert np.flatnonzero(rows_N < 0).tolist() == [0, 7, 9]
+    assert (rows_N[1:7] == count - 1 - np.arange(1, 7)).all()
+    before = Embedded.passages
+    new = embedded(system, store, passages=passages, corpus_digest="u" * 64, reuse_from=(old, system.passages))
+    assert Embedded.passages == before + 3
+    anew = embedded(system, EmbeddingStore(store.folder.parent / "anew"), passages=passages, corpus_digest="u" * 64)
+    torch.testing.assert_close(new.matrix, anew.matrix, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_rows_are_read_in_place(store: EmbeddingStore, dtype: str) -> None:
+    found = store.build(identity(dtype=dtype), given, shard_rows=4)
+    wanted_ND = VECTORS_ND.to(found.matrix.dtype).float()
+    assert str(found.matrix.dtype) == f"torch.{dtype}"
+    assert torch.equal(found.matrix.float(), wanted_ND)
+    assert torch.equal(found[3:9], wanted_ND[3:9])
+    assert torch.equal(found[8:99], wanted_ND[8:])
+    assert torch.equal(found[torch.tensor([7, 0, 7])], wanted_ND[[7, 0, 7]])
+    assert (found.shape, len(found), found.as_tensor().dtype) == ((ROWS, SIZE), ROWS, torch.float32)
+    found[0:4].zero_()
+    found.matrix[0] = 0  # a private memory map
+    assert found.problems() == []
+    assert len((found.folder / "embeddings.bin").read_bytes()) == ROWS * SIZE * found.matrix.dtype.itemsize
+
+
+def test_a_killed_build_keeps_its_finished_shards(store: EmbeddingStore) -> None:
+    code = """
+import os, signal, sys
+from tests.retrieval.test_embeddings import EmbeddingStore, Path, given, identity
+def embed(rows_R):
+    if rows_R[0] == 8:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return given(rows_R)
+EmbeddingStore(Path(sys.argv[1])).build(identity(), embed, shard_rows=4)
+"""
+    ended = subprocess.run([sys.executable, "-c", code, str(store.folder)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert store.find(identity()) is None
+    asked: list[int] = []
+
+    def embed(rows_R: np.ndarray) -> Tensor:
+        asked.extend(rows_R.tolist())
+        return given(rows_R)
+
+    found = store.build(identity(), embed, shard_rows=4)
+    assert asked == [8, 9]
+    assert torch.equal(found.matrix, VECTORS_ND)
+    assert found.problems() == []
+
+
+def test_processes_share_the_shards_out_and_wait_for_each_other(store: EmbeddingStore) -> None:
+    """Another process holds shard 0 and finishes it while we wait for it."""
+    folder = store.build(identity(corpus_digest="other"), given, shard_rows=4).folder  # what the other one writes
+    ours = store.folder / identity().key[:12]
+    asked: list[int] = []
+    ours.mkdir()
+    lock = open(ours / "shard-00000.lock", "a+")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+    def embed(rows_R: np.ndarray) -> Tensor:
+        asked.append(int(rows_R[0]))
+        if rows_R[0] == 8:  # our last: the other one ends
+            with open(ours / "embeddings.bin", "r+b") as file:
+                file.write((folder / "embeddings.bin").read_bytes()[: 4 * SIZE * 4])
+            lock.write((folder / "shard-00000.lock").read_text())
+            lock.close()
+        return given(rows_R)
+
+    found = store.build(identity(), embed, shard_rows=4)
+    assert asked == [4, 8]
+    assert torch.equal(found.matrix, VECTORS_ND)
+    assert found.problems() == []
+
+
+def test_damage_is_refused_in_one_line(store: EmbeddingStore) -> None:
+    found = store.build(identity(), given, shard_rows=4)
+    path = found.folder / "embeddings.bin"
+    content = path.read_bytes()
+    path.write_bytes(content[:50] + b"x" + content[51:])
+    assert found.problems() == [f"{path}: shard 1 is not as it was written; {embeddings_module.REMEDY}"]
+    path.write_bytes(content[:-1])
+    with pytest.raises(UserError, match=r"embeddings.bin: 119 bytes, 120 were written; delete the folder"):
+        store.find(identity())
+    path.write_bytes(content)
+    record = json.loads((found.folder / "identity.json").read_text())
+    (found.folder / "identity.json").write_text(json.dumps(record | {"tower_digest": "z"}))
+    with pytest.raises(UserError, match=r"embeddings of tower_digest z, not tttt.*; delete the folder"):
+        store.find(identity())
+    for wrong in (record | {"format": 0}, {"what": 1}, []):
+        (found.folder / "identity.json").write_text(json.dumps(wrong))
+        with pytest.raises(UserError, match=r"identity.json: not embeddings of format 1; delete the folder"):
+            store.published()
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "message"),
+    [
+        (float("nan"), "float32", "passage 5 is not finite as float32; training has diverged; lower its"),
+        (1e6, "float16", "passage 5 is not finite as float16; store them as float32"),
+        (0.0, "float32", "passage 5 is all zeros: the embedder is damaged"),
+    ],
+)
+def test_rows_that_no_sound_embedder_makes_are_refused(
+    store: EmbeddingStore, value: float, dtype: str, message: str
+) -> None:
+    def embed(rows_R: np.ndarray) -> Tensor:
+        rows_RD = given(rows_R).clone()
+        rows_RD[rows_R == 5] = value
+        return rows_RD
+
+    with pytest.raises(UserError, match=message):
+        store.build(identity(dtype=dtype), embed, shard_rows=4)
+    assert store.find(identity(dtype=dtype)) is None
+
+
+def test_a_full_disk_is_one_line(store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    def embed(rows_R: np.ndarray) -> Tensor:
+        monkeypatch.setattr(os, "fsync", full)
+        return given(rows_R)
+
+    with pytest.raises(UserError, match=r"embeddings.bin: No space left on device; make room or .* run again"):
+        store.build(identity(), embed, shard_rows=4)
+    monkeypatch.undo()
+    assert torch.equal(store.build(identity(), given, shard_rows=4).matrix, VECTORS_ND)
+
+
+def test_prune_deletes_nothing_but_what_a_store_wrote(store: EmbeddingStore) -> None:
+    kept, doomed, shared = (store.build(identity(corpus_digest=name), given) for name in ("kept", "doomed", "shared"))
+    (shared.folder / "notes.txt").write_text("mine")
+    foreign = store.folder / "0123456789ab"
+    foreign.mkdir()
+    (foreign / "embeddings.bin").write_bytes(b"mine")
+    moved = store.folder / "moved"
+    shutil.copytree(kept.folder, moved)
+    half = identity(corpus_digest="half")
+    with pytest.raises(UserError):
+        store.build(half, lambda rows_R: given(rows_R) * 0)
+    with embeddings_module.claimed(store.folder / half.key[:12] / "shard-00000.lock", wait=False):
+        assert sorted(store.prune({kept.key})) == sorted([doomed.key, shared.key])
+    assert store.prune({kept.key}) == [half.key]  # no process builds it any longer
+    assert sorted(path.name for path in store.folder.iterdir()) == sorted(
+        [kept.folder.name, shared.folder.name, "0123456789ab", "moved"]
+    )
+    assert [path.name for path in shared.folder.iterdir()] == ["notes.txt"]
+    assert (foreign / "embeddings.bin").exists()
+    assert kept.problems() == []

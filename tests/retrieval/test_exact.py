@@ -1,0 +1,496 @@
+"""Exact search against float64 enumeration, on vectors made to break it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from realm_lab.errors import UserError
+from realm_lab.retrieval import exact, reduced, search
+from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
+from realm_lab.retrieval.exact import ExactSearch, PlainReading, Reading
+from realm_lab.retrieval.search import Best, Exclusion, Forbidden, true_scores
+
+# Shapes: N passages, B queries, K results, n rows of a chunk, M pairs, D embedding size
+
+ROWS, QUERIES, SIZE = 700, 6, 24
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def enumerated(
+    embeddings_ND: Tensor, query_BD: Tensor, count: int, allowed_BN: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The best rows and scores by scoring all pairs in extended precision; -1 where none is left."""
+    wide_ND, wide_BD = (part.double().numpy().astype(np.longdouble) for part in (embeddings_ND, query_BD))
+    scores_BN = (wide_BD[:, None] * wide_ND[None]).sum(-1).astype(np.float32)
+    if allowed_BN is not None:
+        scores_BN[~allowed_BN] = -np.inf
+    scores_BN = np.pad(scores_BN, ((0, 0), (0, max(0, count - scores_BN.shape[1]))), constant_values=-np.inf)
+    rows_BK = np.stack([np.lexsort((np.arange(len(scores)), -scores)) for scores in scores_BN])[:, :count]
+    scores_BK = np.take_along_axis(scores_BN, rows_BK, axis=1)
+    return np.where(np.isneginf(scores_BK), -1, rows_BK), scores_BK
+
+
+def ordinary() -> tuple[Tensor, Tensor]:
+    return normal(ROWS, SIZE), normal(QUERIES, SIZE, seed=1)
+
+
+def tied() -> tuple[Tensor, Tensor]:
+    """Small whole numbers: very many equal scores."""
+    return normal(ROWS, SIZE).round().clamp(-1, 1)[:, :3], normal(QUERIES, 3, seed=1).round().clamp(-1, 1)
+
+
+def duplicates() -> tuple[Tensor, Tensor]:
+    return normal(7, SIZE).repeat(ROWS // 7, 1), normal(QUERIES, SIZE, seed=1)
+
+
+def all_alike() -> tuple[Tensor, Tensor]:
+    return normal(1, SIZE).repeat(ROWS, 1), normal(QUERIES, SIZE, seed=1)
+
+
+def near_ties() -> tuple[Tensor, Tensor]:
+    """Rows that bfloat16 cannot tell apart (nor, often, a float32 sum)."""
+    return normal(1, SIZE) * (1 + 1e-6 * normal(ROWS, SIZE, seed=2)), normal(QUERIES, SIZE, seed=1)
+
+
+def far_from_the_origin() -> tuple[Tensor, Tensor]:
+    """Collapsing towers: a large common part, small differences."""
+    return 50 * normal(1, SIZE) + 0.01 * normal(ROWS, SIZE, seed=2), normal(QUERIES, SIZE, seed=1) + 20
+
+
+def mixed_norms() -> tuple[Tensor, Tensor]:
+    powers = torch.arange(ROWS).remainder(40).sub(20).float()
+    return normal(ROWS, SIZE) * 10 ** powers[:, None], normal(QUERIES, SIZE, seed=1) * torch.logspace(-12, 12, 6)[
+        :, None
+    ]
+
+
+def huge() -> tuple[Tensor, Tensor]:
+    return normal(ROWS, SIZE) * 1e18, normal(QUERIES, SIZE, seed=1) * 1e16
+
+
+def tiny() -> tuple[Tensor, Tensor]:
+    return normal(ROWS, SIZE) * 1e-20, normal(QUERIES, SIZE, seed=1) * 1e-15
+
+
+def below_the_normal_range() -> tuple[Tensor, Tensor]:
+    return normal(ROWS, SIZE) * 1e-39, normal(QUERIES, SIZE, seed=1)
+
+
+def zeros() -> tuple[Tensor, Tensor]:
+    return torch.zeros(ROWS, SIZE), torch.cat([torch.zeros(1, SIZE), normal(QUERIES - 1, SIZE)])
+
+
+def cancelling() -> tuple[Tensor, Tensor]:
+    """Large products that cancel: float32 sums are wrong in every digit."""
+    half_ND, half_BD = normal(ROWS, SIZE) * 1e4, normal(QUERIES, SIZE, seed=1)
+    small = 1e-3 * normal(ROWS, SIZE, seed=3)
+    return torch.cat([half_ND, half_ND + small], 1), torch.cat([half_BD, -half_BD], 1)
+
+
+def one_outlier() -> tuple[Tensor, Tensor]:
+    embeddings_ND, query_BD = ordinary()
+    embeddings_ND[123] *= 1e12
+    return embeddings_ND, query_BD
+
+
+CASES = [
+    ordinary, tied, duplicates, all_alike, near_ties, far_from_the_origin, mixed_norms, huge, tiny,
+    below_the_normal_range, zeros, cancelling, one_outlier,
+]  # fmt: skip
+
+
+@pytest.fixture(params=[(1, 16), (5, 128), (1 << 10, 4)], ids=str)
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read about so many rows at once, in blocks of so many."""
+    rows, block = request.param
+    monkeypatch.setattr(exact, "CHUNK_SCORES", {"cpu": rows * QUERIES})
+    monkeypatch.setattr(exact, "SMALL_BLOCK_ROWS", block)
+    monkeypatch.setattr(reduced, "GROUP_ROWS", 100)
+
+
+def assert_same(found: search.SearchResult, expected: tuple[np.ndarray, np.ndarray]) -> None:
+    np.testing.assert_array_equal(found.rows_BK.numpy(), expected[0])
+    np.testing.assert_array_equal(found.scores_BK.numpy(), expected[1])
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_the_result_is_that_of_scoring_every_row(case: Callable[[], tuple[Tensor, Tensor]], half: bool) -> None:
+    embeddings_ND, query_BD = case()
+    backend = ExactSearch(embeddings_ND, half=half)
+    for count in (1, 8, 33):
+        assert_same(backend.search(query_BD, count), enumerated(embeddings_ND, query_BD, count))
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_few_queries_are_searched_in_bytes_with_the_same_result(
+    case: Callable[[], tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddings_ND, query_BD = (functional.pad(part, (0, -part.shape[1] % 32)) for part in case())
+    read = watch_kinds(monkeypatch)
+    backend = ExactSearch(embeddings_ND, half=True)
+    for few, count in ((1, 8), (3, 1), (3, 33)):
+        assert_same(backend.search(query_BD[-few:], count), enumerated(embeddings_ND, query_BD[-few:], count))
+    assert (torch.int8 in read) == reduced.multiplies_bytes(torch.device("cpu"))
+    read.clear()
+    backend.search(query_BD, 8)
+    assert torch.int8 not in read  # these are too many
+
+
+def watch_kinds(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """What is read from now on: a kind for each chunk."""
+    read: list[torch.dtype] = []
+    plain, other = PlainReading.scores, reduced.ReducedReading.scores
+
+    def watched_plain(self: PlainReading, *chunk: Any) -> search.Approximate:
+        read.append(torch.float32)
+        return plain(self, *chunk)
+
+    def watched(self: reduced.ReducedReading, *chunk: Any) -> search.Approximate:
+        read.append(self._copy.rows_ND.dtype)
+        return other(self, *chunk)
+
+    monkeypatch.setattr(PlainReading, "scores", watched_plain)
+    monkeypatch.setattr(reduced.ReducedReading, "scores", watched)
+    return read
+
+
+def test_bytes_are_not_read_where_their_product_is_missing_or_would_read_beyond_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read = watch_kinds(monkeypatch)
+    for size in (1, 24, 33, 64):  # the library's product of bytes takes whole vector registers
+        if size == 64:
+            monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+        embeddings_ND, query_BD = normal(100, size), normal(1, size, seed=1)
+        found = ExactSearch(embeddings_ND, half=True).search(query_BD, 8)
+        assert_same(found, enumerated(embeddings_ND, query_BD, 8))
+    assert torch.int8 not in read
+
+
+def test_copies_are_made_of_large_matrices_where_that_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "SMALL_INDEX", ROWS)
+    for fast in (True, False):
+        monkeypatch.setattr(reduced, "is_fast", lambda device, fast=fast: fast)
+        assert (ExactSearch(normal(ROWS, SIZE))._copies is not None) == fast
+    assert ExactSearch(normal(ROWS - 1, SIZE))._copies is None
+    monkeypatch.undo()
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    assert not reduced.is_fast(torch.device("cpu"))
+    monkeypatch.delattr(torch, "_weight_int8pack_mm", raising=False)
+    assert not reduced.multiplies_bytes(torch.device("cpu"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_embeddings_on_the_disk_are_searched_in_place_in_pieces(
+    dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embeddings_ND, query_BD = ordinary()
+    identity = Identity("c", "t", 9, "float32", dtype, *embeddings_ND.shape)
+    stored = EmbeddingStore(tmp_path).build(identity, lambda rows_R: embeddings_ND[torch.from_numpy(rows_R)])
+    monkeypatch.setattr(exact, "CHUNK_ROWS", {"cpu": 64})
+    read: list[int] = []
+    original = type(stored)._read
+    monkeypatch.setattr(type(stored), "_read", lambda *piece: read.append(piece[2] - piece[1]) or original(*piece))
+    wanted = enumerated(stored.as_tensor(), query_BD, 8)
+    assert_same(ExactSearch(stored).search(query_BD, 8), wanted)
+    assert read == [64] * 10 + [60]
+    assert stored.for_search() is not stored
+    monkeypatch.setattr("realm_lab.retrieval.embeddings.IN_MEMORY_BYTES", 0)
+    assert stored.for_search() is stored
+
+
+@pytest.mark.parametrize("queries", [1, 5, 63, 64])
+def test_the_peak_of_a_block_is_its_largest_score(queries: int) -> None:
+    for block in (1, 2, 3, 7, 16):
+        score_gSB = normal(5, block, queries)
+        score_gSB[2] = -torch.inf
+        assert exact.peaks(score_gSB).tolist() == score_gSB.numpy().max(axis=1).tolist()
+
+
+def test_a_chunk_of_near_ties_is_read_again_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    embeddings_ND, query_BD = near_ties()
+    backend = ExactSearch(embeddings_ND, half=True)
+    read = watch_kinds(monkeypatch)
+    expected = enumerated(embeddings_ND, query_BD, 5)
+    assert_same(backend.search(query_BD, 5), expected)
+    assert read == [torch.bfloat16]
+    monkeypatch.setattr(exact, "MOST_PAIRS", 7)
+    assert_same(backend.search(query_BD, 5), expected)
+    assert read[1:] == [torch.bfloat16, torch.float32]
+
+
+def test_half_precision_alone_would_be_wrong() -> None:
+    """What the proof is for: without the bound, these searches go wrong."""
+    embeddings_ND, query_BD = near_ties()
+    coarse_BN = (query_BD.bfloat16() @ embeddings_ND.bfloat16().T).float()
+    rows_BK, _ = enumerated(embeddings_ND, query_BD, 8)
+    assert (coarse_BN.topk(8).indices.numpy() != rows_BK).any()
+
+
+def signs(seed: int, rows: int) -> Tensor:
+    return torch.randint(0, 2, (rows, 128), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1
+
+
+MIDDLE = 1 + 2**-8  # between two bfloat16 neighbours: what is just beside it rounds as badly as can be
+
+
+def rounded_rows(seed: int) -> tuple[Tensor, Tensor]:
+    up_ND = signs(seed + 100, 64) * 2**-20
+    return signs(seed, 64) * (MIDDLE + up_ND), signs(seed, 1)
+
+
+def rounded_query(seed: int) -> tuple[Tensor, Tensor]:
+    """Rows that are stored exactly, with the centre at zero; what rounding takes from the query adds up in one."""
+    sign_BD, up_BD = signs(seed, 1), signs(seed + 100, 1)
+    row_ND = torch.cat([signs(seed + 200, 63), sign_BD * up_BD])
+    return torch.cat([row_ND, -row_ND]), sign_BD * (MIDDLE + up_BD * 2**-20)
+
+
+def rounded_score(seed: int) -> tuple[Tensor, Tensor]:
+    """Rows and query that are stored exactly; their scores are not."""
+    sign_ND = signs(seed, 64)
+    return torch.cat([sign_ND, -sign_ND]), sign_ND[:1] + torch.arange(-64, 64) / 128
+
+
+def error_and_bound(reading: Reading, embeddings_ND: Tensor, query_BD: Tensor) -> tuple[Tensor, Tensor]:
+    """By how much approximate scores are wrong, and by how much they may be."""
+    found = reading.scores(0, embeddings_ND)
+    coarse_NB, true_NB = found.score_nB.double(), embeddings_ND.double() @ query_BD.double().T
+    wrong_NB = (coarse_NB + found.shift_B - true_NB).abs()
+    return wrong_NB, found.error_B + coarse_NB.abs() * found.relative
+
+
+def rounded_bytes(seed: int) -> tuple[Tensor, Tensor]:
+    """Rows that are half a unit beside a byte in nearly every number, all on the side of the query's sign."""
+    sign_ND = signs(seed, 64)
+    row_ND = sign_ND * (torch.arange(128) % 100 + 0.49)
+    row_ND[:, :2] = sign_ND[:, :2] * 127
+    return torch.cat([row_ND, -row_ND]), sign_ND[:1]
+
+
+@pytest.mark.parametrize("case", [rounded_rows, rounded_query, rounded_score])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bound_holds_where_rounding_is_worst(case: Callable[[int], tuple[Tensor, Tensor]], seed: int) -> None:
+    embeddings_ND, query_BD = case(seed)
+    copy = reduced.ReducedCopy(embeddings_ND, torch.bfloat16)
+    half, plain = reduced.ReducedReading(copy, query_BD), PlainReading(query_BD)
+    wrong_NB, bound_NB = error_and_bound(half, embeddings_ND, query_BD)
+    assert (wrong_NB <= bound_NB).all()
+    assert float(wrong_NB.max()) > 0.05 * float(bound_NB.max())  # it was near
+    wrong_NB, tighter_NB = error_and_bound(plain, embeddings_ND, query_BD)
+    assert (wrong_NB <= tighter_NB).all()
+    assert float(tighter_NB.max()) < 0.05 * float(bound_NB.max())  # float32 is tighter by far
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bound_of_bytes_holds_where_rounding_is_worst(seed: int) -> None:
+    embeddings_ND, query_BD = rounded_bytes(seed)
+    if not reduced.multiplies_bytes(embeddings_ND.device):
+        pytest.skip("this processor has no product of bytes")
+    copy = reduced.ReducedCopy(embeddings_ND, torch.int8)
+    wrong_NB, bound_NB = error_and_bound(reduced.ReducedReading(copy, query_BD), embeddings_ND, query_BD)
+    assert (wrong_NB <= bound_NB).all()
+    assert float(wrong_NB.max()) > 0.2 * float(bound_NB.max())  # it was near
+    assert (copy.unit_N.double() * reduced.BYTE >= embeddings_ND.abs().amax(1) - 1e-9).all()
+
+
+@pytest.mark.parametrize("queries", [4, 6], ids=["bytes", "bfloat16"])
+def test_most_rows_are_never_scored(queries: int) -> None:
+    embeddings_ND, query_BD = normal(20_000, 64), normal(queries, 64, seed=1)
+    scored = []
+    original = search.true_scores
+
+    def watched(*parts: Tensor) -> Tensor:
+        scored.append(len(parts[3]))
+        return original(*parts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "true_scores", watched)
+        ExactSearch(embeddings_ND, half=True).search(query_BD, 8)
+    assert queries * 8 <= sum(scored) < queries * 8 * 4
+
+
+def test_no_more_scores_are_held_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "CHUNK_SCORES", {"cpu": 64 * QUERIES})
+    monkeypatch.setattr(exact, "MOST_QUERIES", 4)
+    held: list[tuple[int, ...]] = []
+    original = exact.multiply
+
+    def watched(rows_nD: Tensor, query_DB: Tensor, score_nB: Tensor | None) -> Tensor:
+        found_nB = original(rows_nD, query_DB, score_nB)
+        held.append(tuple(found_nB.shape))
+        return found_nB
+
+    monkeypatch.setattr(exact, "multiply", watched)
+    embeddings_ND, query_BD = ordinary()
+    found = ExactSearch(embeddings_ND, half=False).search(query_BD, 3)
+    assert_same(found, enumerated(embeddings_ND, query_BD, 3))
+    assert held == [(96, 4)] * 7 + [(28, 4)] + [(192, 2)] * 3 + [(124, 2)]
+
+
+def test_a_query_finds_the_same_alone_and_in_any_company() -> None:
+    embeddings_ND, query_BD = near_ties()
+    backend = ExactSearch(embeddings_ND, half=True)
+    together = backend.search(query_BD, 8)
+    for place in range(QUERIES):
+        alone = backend.search(query_BD[place : place + 1], 8)
+        assert torch.equal(alone.rows_BK[0], together.rows_BK[place])
+        assert torch.equal(alone.scores_BK[0], together.scores_BK[place])
+    order = torch.tensor([4, 0, 4, 2])
+    assert torch.equal(backend.search(query_BD[order], 8).scores_BK, together.scores_BK[order])
+
+
+@pytest.mark.parametrize("by_group", [False, True], ids=["passage", "article"])
+@pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
+@pytest.mark.parametrize("count", [1, 8, 40])
+@pytest.mark.usefixtures("pieces")
+def test_what_is_forbidden_is_never_returned(half: bool, by_group: bool, count: int) -> None:
+    embeddings_ND, query_BD = normal(37, SIZE), normal(QUERIES, SIZE, seed=1)
+    groups = np.random.default_rng(0).permutation(np.arange(37) // 9)  # articles need not lie together
+    best = enumerated(embeddings_ND, query_BD, 1)[0][:, 0]
+    forbidden = np.where(np.arange(QUERIES) == 3, -1, groups[best] if by_group else best)
+    exclude = Exclusion(torch.from_numpy(forbidden), torch.from_numpy(groups) if by_group else None)
+    allowed_BN = (groups if by_group else np.arange(37))[None] != forbidden[:, None]
+    backend = ExactSearch(embeddings_ND, half=half)
+    for _ in range(2):  # what is remembered of the articles is right the second time
+        assert_same(backend.search(query_BD, count, exclude), enumerated(embeddings_ND, query_BD, count, allowed_BN))
+    found = backend.search(query_BD, count, exclude)
+    assert found.rows_BK[3, 0] == best[3]
+    if count == 40:
+        assert (found.rows_BK[0] == -1).sum() == 3 + (~allowed_BN[0]).sum()
+
+
+def test_everything_can_be_forbidden_and_row_0_and_article_0_too() -> None:
+    embeddings_ND, query_BD = normal(6, SIZE), normal(QUERIES, SIZE, seed=1)
+    backend = ExactSearch(embeddings_ND, half=True)
+    for group, left in ((None, 5), (torch.tensor([0, 0, 0, 1, 1, 1]), 3), (torch.zeros(6, dtype=torch.int64), 0)):
+        found = backend.search(query_BD, 6, Exclusion(torch.zeros(QUERIES, dtype=torch.int64), group))
+        assert (found.rows_BK >= 0).sum(1).tolist() == [left] * QUERIES
+        assert not (found.rows_BK == 0).any()
+        assert torch.isneginf(found.scores_BK).sum(1).tolist() == [6 - left] * QUERIES
+
+
+def test_another_article_map_is_not_taken_for_the_first() -> None:
+    forbidden = Forbidden(4)
+    for groups in ([0, 0, 1, 1], [1, 1, 0, 0]):
+        _, row_P = forbidden.pairs(Exclusion(torch.tensor([1]), torch.tensor(groups)), torch.device("cpu"))
+        assert row_P.tolist() == [row for row in range(4) if groups[row] == 1]
+    with pytest.raises(UserError, match="3 article numbers were given for an index of 4 passages"):
+        forbidden.pairs(Exclusion(torch.tensor([1]), torch.tensor([0, 0, 1])), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
+def test_more_results_than_passages_and_nothing_at_all(half: bool) -> None:
+    embeddings_ND, query_BD = normal(5, SIZE), normal(2, SIZE, seed=1)
+    assert_same(ExactSearch(embeddings_ND, half=half).search(query_BD, 9), enumerated(embeddings_ND, query_BD, 9))
+    empty = ExactSearch(embeddings_ND[:0], half=half)
+    assert empty.search(query_BD, 3).rows_BK.tolist() == [[-1] * 3] * 2
+    backend = ExactSearch(embeddings_ND, half=half)
+    assert backend.search(query_BD[:0], 3).rows_BK.shape == (0, 3)
+    assert backend.search(query_BD, 0).rows_BK.shape == (2, 0)
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_an_index_stored_in_half_precision_is_searched_as_it_is_stored(kind: torch.dtype) -> None:
+    embeddings_ND, query_BD = ordinary()
+    stored_ND = embeddings_ND.to(kind)
+    for half in (True, False):
+        assert_same(ExactSearch(stored_ND, half=half).search(query_BD, 8), enumerated(stored_ND, query_BD, 8))
+
+
+def test_a_score_has_the_same_bits_in_every_shape() -> None:
+    embeddings_ND, query_BD = normal(300, 33), normal(50, 33, seed=1)
+    query_M, row_M = torch.arange(50).repeat_interleave(300), torch.arange(300).repeat(50)
+    together = true_scores(query_BD, embeddings_ND, query_M, row_M)
+    shuffled = torch.randperm(len(row_M), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(true_scores(query_BD, embeddings_ND, query_M[shuffled], row_M[shuffled]), together[shuffled])
+    for pair in (0, 777, 14_999):
+        own = slice(pair, pair + 1)
+        assert torch.equal(true_scores(query_BD, embeddings_ND, query_M[own], row_M[own]), together[own])
+        vectors = zip(query_BD[query_M[pair]].tolist(), embeddings_ND[row_M[pair]].tolist(), strict=True)
+        exactly = sum(Fraction(a) * Fraction(b) for a, b in vectors)
+        assert float(np.float32(float(exactly))) == float(together[pair])
+
+
+def test_pieces_change_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    embeddings_ND, query_BD = ordinary()
+    pair_M = (torch.arange(600) % QUERIES, torch.arange(600))
+    expected = true_scores(query_BD, embeddings_ND, *pair_M)
+    monkeypatch.setattr(search, "PIECE_VALUES", 7 * SIZE)
+    assert torch.equal(true_scores(query_BD, embeddings_ND, *pair_M), expected)
+
+
+def test_the_best_are_kept_whatever_the_order_of_arrival() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        order = torch.randperm(30, generator=generator)
+        best = Best.none(3, 4, torch.device("cpu"))
+        for piece in order.split(7):
+            best.add_(piece % 3, piece, (piece % 5).float())
+        for query in range(3):
+            rows = sorted((row for row in range(30) if row % 3 == query), key=lambda row: (-(row % 5), row))[:4]
+            assert best.rows_BK[query].tolist() == rows
+
+
+def test_what_is_not_finite_or_does_not_fit_is_refused() -> None:
+    embeddings_ND, query_BD = ordinary()
+    backend = ExactSearch(embeddings_ND, half=True)
+    for number in (torch.nan, torch.inf):
+        query_BD[1, 2] = number
+        with pytest.raises(UserError, match=r"not finite.*learning rates"):
+            backend.search(query_BD, 3)
+        embeddings_ND[650, 0] = number
+        with pytest.raises(UserError, match=r"index holds numbers that are not finite.*build it again"):
+            ExactSearch(embeddings_ND, half=True)
+        with pytest.raises(UserError, match=r"index holds numbers that are not finite.*build it again"):
+            ExactSearch(embeddings_ND, half=False).search(normal(1, SIZE), 3)
+        embeddings_ND[650, 0] = 0
+    with pytest.raises(UserError, match=r"shape \[2, 3\], the index holds vectors of 24"):
+        backend.search(torch.zeros(2, 3), 3)
+    with pytest.raises(UserError, match="-1 passages were asked for"):
+        backend.search(torch.zeros(2, SIZE), -1)
+    with pytest.raises(UserError, match="do not fit float32"):
+        ExactSearch(embeddings_ND * 1e30).search(normal(2, SIZE) * 1e10, 3)
+    with pytest.raises(UserError, match="do not fit float32"):
+        ExactSearch(embeddings_ND * 1e30, half=True).search(normal(2, SIZE) * 1e10, 3)
+
+
+def test_reduced_float32_products_are_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may let torch take float32 products in bfloat16."""
+    embeddings_ND, query_BD = rounded_query(0)
+    monkeypatch.setattr(exact, "multiply", lambda rows, query, room: (rows.bfloat16() @ query.bfloat16()).float())
+    wrong_NB, bound_NB = error_and_bound(PlainReading(query_BD), embeddings_ND, query_BD)
+    assert (wrong_NB > bound_NB).any()
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "medium")
+    wrong_NB, bound_NB = error_and_bound(PlainReading(query_BD), embeddings_ND, query_BD)
+    assert (wrong_NB <= bound_NB).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_a_gpu_finds_the_same_bits(case: Callable[[], tuple[Tensor, Tensor]]) -> None:
+    embeddings_ND, query_BD = case()
+    backend = ExactSearch(embeddings_ND.cuda())
+    exclude = Exclusion(torch.arange(QUERIES), torch.arange(len(embeddings_ND)) // 5)
+    allowed_BN = (np.arange(len(embeddings_ND)) // 5)[None] != np.arange(QUERIES)[:, None]
+    on_gpu = Exclusion(exclude.forbidden_B.cuda(), exclude.group_N.cuda() if exclude.group_N is not None else None)
+    for banned, allowed in ((None, None), (on_gpu, allowed_BN)):
+        found = backend.search(query_BD.cuda(), 9, banned)
+        cpu = search.SearchResult(found.rows_BK.cpu(), found.scores_BK.cpu())
+        assert_same(cpu, enumerated(embeddings_ND, query_BD, 9, allowed))
