@@ -16,10 +16,10 @@ from typing import Any
 
 from benchmarks.machine import description
 from realm_lab.core.files import write_json
-from realm_lab.runner.board import stage_run
 from realm_lab.runner.plan import plan_study
 from realm_lab.runner.tasks import Task, tasks_of
 from realm_lab.runner.workers import Workers
+from realm_lab.tracking.state import StageStates
 
 REPEATS = 5
 STUDY = """
@@ -60,9 +60,9 @@ def run(repeats: int = REPEATS) -> dict[str, Any]:
             root = Path(folder)
             (root / "params.yaml").write_text("preset: smoke\n")
             (root / "overhead.yaml").write_text(STUDY)
-            [task] = tasks_of(plan_study(root / "overhead.yaml", root), root)
+            [task] = tasks_of(plan_study(root / "overhead.yaml", root).runs, StageStates(root / "runs"))
             seconds = _worker_seconds(task, root)
-            own = sum(stage_run(task, stage, root).status().wall_seconds for stage in task.stages)
+            own = sum(run.status().wall_seconds for run in task.runs(root))
             working.append(seconds - own - imports)
             idle.append(_worker_seconds(task, root) - imports)
     return {
@@ -90,7 +90,7 @@ def _import_seconds() -> float:
 
 def _worker_seconds(task: Task, root: Path) -> float:
     began = time.perf_counter()
-    outcome = Workers.start(task.job(root), threads=1).wait()
+    outcome = Workers.start(task.job(root), threads=1, log=root / "worker.txt").wait()
     seconds = time.perf_counter() - began
     if outcome.code:
         raise RuntimeError(outcome.text)

@@ -54,10 +54,11 @@ def once(root: Path) -> None:
     from realm_lab.runner.preview import plan_as_json, show_plan
     from realm_lab.runner.status import drawn, picture_of
     from realm_lab.runner.tasks import tasks_of
+    from realm_lab.tracking.state import StageStates
 
     print(f"  {'imports':20} {time.perf_counter() - start:6.3f} s")
     plan = timed("plan", lambda: plan_study(root / "study.yaml", root))
-    timed("tasks", lambda: tasks_of(plan, root))
+    timed("tasks", lambda: tasks_of(plan.runs, StageStates(root / "runs")))
     timed("states", lambda: plan_as_json(plan, root))
     with open("/dev/null", "w", encoding="utf-8") as nowhere:
         console = Console(file=nowhere, width=140)

@@ -27,7 +27,7 @@ TORCH_FREE = ("errors", "params", "metrics", "tracking", "corpus", "reporting", 
 ONLY_DOOR = {
     "mlflow": "realm_lab.tracking.mlflow_store",
     "matplotlib": "realm_lab.reporting.figures",
-    "optuna": "realm_lab.runner.search_journal",
+    "optuna": "realm_lab.runner.search",
 }
 # What would make `realm-lab --help` slow.
 NOT_AT_START = {"torch", "transformers", "mlflow", "pandas", "numpy", "matplotlib", "pydantic", "faiss", "dvc", "rich"}

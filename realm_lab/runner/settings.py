@@ -1,4 +1,4 @@
-"""What a study may ask of SLURM: the `slurm` part of its `launcher` section, and what becomes of it in sbatch."""
+"""The settings of launchers, parts of a study's `launcher` section, and what becomes of SLURM's in sbatch."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from realm_lab.errors import UserError
 
+LAUNCHERS = ("inline", "local", "slurm")
 # sbatch options that are set from elsewhere; `additional` must not.
 OURS = {
     "array": "array_parallelism",
@@ -31,10 +32,21 @@ OURS = {
 }
 
 
-class SlurmOptions(BaseModel):
-    """Resources of each job, and how jobs are queued. What is empty is left to the cluster."""
+class InlineOptions(BaseModel):
+    """Tasks that run in this process have no settings."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class LocalOptions(InlineOptions):
+    """Tasks in processes of this machine."""
+
+    processes: Annotated[int, Field(ge=1)] | None = None
+    """How many tasks at a time; empty: `launch.processes`, else as many as there are cores or GPUs for them."""
+
+
+class SlurmOptions(InlineOptions):
+    """Resources of each job, and how jobs are queued. What is empty is left to the cluster."""
 
     partition: str | None = None
     """Partition, or several with commas."""
@@ -78,24 +90,29 @@ class SlurmOptions(BaseModel):
         return self
 
 
-def read_options(settings: Mapping[str, Any]) -> SlurmOptions:
-    """The options from a study file.
+OPTIONS: dict[str, type[InlineOptions]] = {"inline": InlineOptions, "local": LocalOptions, "slurm": SlurmOptions}
+
+
+def read_options(launcher: str, settings: Mapping[str, Any]) -> InlineOptions:
+    """The settings of a launcher, from a study file.
 
     Raises:
         UserError: an unknown name, with the nearest one, or a value that makes no sense.
     """
+    options = OPTIONS[launcher]
     try:
-        return SlurmOptions.model_validate(dict(settings))
+        return options.model_validate(dict(settings))
     except ValidationError as error:
         problem = error.errors()[0]
-        name = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(name, SlurmOptions.model_fields, n=1, cutoff=0.0)
-            hint = f"the nearest is '{near[0]}'; options of sbatch go into 'additional'"
-            raise UserError(f"launcher.slurm.{name}: no such setting; {hint}") from None
-        if problem["type"] == "value_error":
-            raise UserError(f"launcher.slurm.{problem['ctx']['error']}") from None
-        raise UserError(f"launcher.slurm.{name}: {problem['msg']}, not {problem['input']!r}") from None
+    name = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, options.model_fields, n=1, cutoff=0.0)
+        hint = f"the nearest is '{near[0]}'" if near else "it has none"
+        hint += "; options of sbatch go into 'additional'" if launcher == "slurm" else ""
+        raise UserError(f"launcher.{launcher}.{name}: no such setting; {hint}")
+    if problem["type"] == "value_error":
+        raise UserError(f"launcher.{launcher}.{problem['ctx']['error']}")
+    raise UserError(f"launcher.{launcher}.{name}: {problem['msg']}, not {problem['input']!r}")
 
 
 def tasks_per_node(options: SlurmOptions, ranks: int) -> tuple[int, int]:
