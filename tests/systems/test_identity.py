@@ -252,7 +252,7 @@ def test_a_stage_folder_tells_what_it_is(tmp_path: Path) -> None:
         config = (run.path / "config.yaml").read_text()
         for before in upstream:
             assert f"{before}: {before}-{plan.stages[before][:12]}" in config
-    assert corpus_folder(tmp_path, plan) == tmp_path / "runs" / "corpora" / plan.corpus_key[:12]
+    assert corpus_folder(tmp_path, plan) == tmp_path / "data" / "prepared" / plan.corpus_key[:12]
 
 
 def made_checkpoint(folder: Path) -> Path:

@@ -61,6 +61,12 @@ def found(runs: Path, job: JobState | None = None) -> RunState:
         ("FAILED", {"error": "UserError: loss is nan"}, "FAILED", "pretrain: loss is nan"),
         ("RUNNING", here(os.getpid()), "RUNNING", None),
         ("RUNNING", here(DEAD), "LOST", f"pretrain: process {DEAD} on {socket.gethostname()} is gone or silent"),
+        (  # a later process with the same number
+            "RUNNING",
+            here(os.getpid()) | {"heartbeat_at": 1e9},
+            "LOST",
+            f"pretrain: process {os.getpid()} on {socket.gethostname()} is gone or silent",
+        ),
         ("RUNNING", {"host": "far", "pid": 1}, "LOST", "pretrain: process 1 on far is gone or silent"),
         ("COMPLETE", {}, "PENDING", None),
     ],
