@@ -23,7 +23,7 @@ ASKED = {
     "new_corpus": "new corpus",
     "new_corpus_of_known": "new corpus, of those right with the old",
 }
-OLDER = {"versions": "editions", "system": "label"}  # keys of results that were written before
+OLDER = {"corpora": "editions", "system": "label"}  # keys of results that were written before
 
 
 def write_knowledge_update(results: Sequence[dict[str, Any]], folder: Path) -> Path:
@@ -66,7 +66,7 @@ def _experiment(result: dict[str, Any]) -> dict[str, Any]:
                 "passages": f"{version['passages']:,}",
                 "embedded": f"{version.get('embedded', 0):,}",
             }
-            for name, version in _get(result, "versions").items()
+            for name, version in _get(result, "corpora").items()
         ],
         "questions": questions,
         "asked": [
