@@ -144,7 +144,7 @@ def made(name: str, questions: bool, blanks: bool) -> dict[str, Any]:
         "name": name,
         "run": {"system": "realm", "seed": 3, "run_key": "abcdef0123456789"},
         "settings": {"candidates": 8, "passages_read": 5},
-        "versions": {
+        "corpora": {
             "old": {"source": "old_*file*.jsonl", "passages": 5402, "embedded": 5402},
             "new": {"source": "new.jsonl", "passages": 10339, "embedded": 4999},
         },
