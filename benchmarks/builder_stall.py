@@ -26,7 +26,6 @@ TARGET_SHARE = 0.02
 QUIET: dict[str, Any] = {
     "warm_start.reader.steps": 1,
     "warm_start.embedder.steps": 1,
-    "pretrain.watch.sentences": 0,
     "pretrain.watch.interval_steps": 100_000,
     "evaluate.interval_steps": 100_000,
     "evaluate.cloze_sentences": 2,

@@ -126,11 +126,11 @@ def _run_plan(options: argparse.Namespace) -> None:
 
 def _run_bench(options: argparse.Namespace) -> None:
     params = params_of(options)
-    from realm_lab.planner import bench, calibration, show
+    from realm_lab.planner import bench, show
 
-    path = options.output or calibration.default_path(options.root)
+    path = options.output or bench.default_path(options.root)
     found = bench.measure(params, options.root, say=lambda what: print(f"measuring {what}", file=sys.stderr))
-    calibration.write_calibration(path, found)
+    bench.write_calibration(path, found)
     show.show_calibration(found, path)
 
 

@@ -1,23 +1,63 @@
-"""This machine: what its device is called, its best matrix product, and how fast it reads its memory."""
+"""Devices: those of the table (devices.json, each with its source), and what can be measured of this machine's."""
 
 from __future__ import annotations
 
+import difflib
 import platform
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import torch
-from torch.nn import functional
 
-# Rows, inner size, columns: the feed-forward and the query-key-value products of a small model, and a large square.
-PRODUCTS = ((1024, 384, 1536), (1024, 1536, 384), (1024, 384, 1152), (2048, 2048, 2048))
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ATTEMPTS = 5
-READ_BYTES = 1 << 28
+from realm_lab.core.files import read_json
+from realm_lab.errors import UserError
+
+TABLE = Path(__file__).with_name("devices.json")
+PRECISIONS = ("float32", "bfloat16")
 CPU = torch.device("cpu")
+
+
+class Device(NamedTuple):
+    """Peaks of one device, in SI units; `matrix_operations` a second by precision, None where it has no unit for it."""
+
+    name: str
+    matrix_operations: dict[str, float | None]
+    memory_bytes: float
+    bandwidth_bytes: float  # a second
+    source: str
+
+    def operations(self, precision: str) -> float:
+        """Peak a second in a precision; a device without it is a UserError."""
+        found = self.matrix_operations[precision]
+        if found is None:
+            remedy = "add --set model.precision=float32, or choose another device"
+            raise UserError(f"--device {self.name}: it multiplies no {precision} matrices; {remedy}")
+        return found
+
+
+def devices() -> dict[str, Device]:
+    """The table, by name."""
+    found = {}
+    for name, row in read_json(TABLE)["devices"].items():
+        peaks = {kind: None if row[kind] is None else 1e12 * row[kind] for kind in PRECISIONS}
+        found[name] = Device(name, peaks, 1e9 * row["memory"], 1e9 * row["bandwidth"], row["source"])
+    return found
+
+
+def find_device(name: str) -> Device:
+    """A device of the table, in upper or lower case; an unknown one is a UserError with the nearest name."""
+    known = {device.name.lower(): device for device in devices().values()}
+    if name.lower() in known:
+        return known[name.lower()]
+    [nearest] = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
+    raise UserError(
+        f"--device {name}: not in the table; the nearest is '{known[nearest].name}', all are "
+        f"{', '.join(device.name for device in known.values())}; for another machine run `realm-lab bench` there and "
+        "give its file with --calibration"
+    )
 
 
 def device_name(device: torch.device) -> str:
@@ -46,53 +86,12 @@ def processor() -> str:
     return f"{values.get('model name', platform.machine())} ({', '.join(units)})"
 
 
-def matrix_peak(precision: str, least_seconds: float = 0.1, device: torch.device = CPU) -> dict[str, float]:
-    """Best GFLOP/s of torch's matrix product at each size of PRODUCTS, and the best of all under `best`."""
-    kind = PRECISIONS[precision]
-    generator = torch.Generator().manual_seed(0)
-    found: dict[str, float] = {}
-    for rows, inner, columns in PRODUCTS:
-        left = torch.randn(rows, inner, generator=generator).to(device, kind)
-        right = torch.randn(columns, inner, generator=generator).to(device, kind)
-        seconds = best_seconds(partial(functional.linear, left, right), least_seconds, device)
-        found[f"{rows}x{inner}x{columns}"] = 2e-9 * rows * inner * columns / seconds
-    return found | {"best": max(found.values())}
-
-
-def read_rate(device: torch.device = CPU, size_bytes: int = READ_BYTES) -> float:
-    """Bytes a second of reading memory once from end to end."""
-    numbers = torch.ones(size_bytes // 4, device=device)
-    return size_bytes / best_seconds(numbers.sum, 0.0, device)
-
-
-def best_seconds(work: Callable[[], object], least_seconds: float, device: torch.device = CPU) -> float:
-    """Seconds of one call of `work`, best of ATTEMPTS runs of at least `least_seconds`."""
-    repeats, best = 1, float("inf")
-    work()
-    for _ in range(ATTEMPTS):
-        while True:
-            taken = seconds_of(partial(_repeat, work, repeats), device)
-            if taken >= least_seconds:
-                break
-            repeats *= 2
-        best = min(best, taken / repeats)
-    return best
-
-
 def seconds_of(work: Callable[[], object], device: torch.device = CPU) -> float:
     """Wall-clock seconds of one call, to the end of what it started on the device."""
-    _finish(device)
-    started = time.perf_counter()
-    work()
-    _finish(device)
-    return time.perf_counter() - started
-
-
-def _repeat(work: Callable[[], object], repeats: int) -> None:
-    for _ in range(repeats):
-        work()
-
-
-def _finish(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started

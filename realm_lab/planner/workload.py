@@ -1,49 +1,59 @@
-"""What a plan is about: the model's parameters, and the floating-point operations of a passage and of a step."""
-
-# Shapes: N sampled passages, B sentences, K candidates
+"""What a plan is about: the sizes of the text, the models' parameters, and operations of a passage and of a step."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from realm_lab.core.seeding import numpy_generator
-from realm_lab.masking import MaskedSentence
+from realm_lab.core.files import digest
+from realm_lab.corpus.prepare import corpus_inputs
+from realm_lab.corpus.store import PreparedCorpus
+from realm_lab.corpus.toy_world import ToyWorld
+from realm_lab.corpus.vocabulary import SPECIAL_TOKENS
+from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.initial import embedder_shape, encoder_shape, frozen_names, tower_names
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
-from realm_lab.planner.sample import Sample
-from realm_lab.retrieval.retriever import NULL
-from realm_lab.training.flops import PretrainingFlops
-from realm_lab.training.pretrain import QueryStream
+from realm_lab.systems.identity import Plan as RunPlan
+from realm_lab.systems.identity import corpus_folder
+from realm_lab.training.flops import encoder_operations
 
-SENTENCES = 64  # over which the operations of a step are averaged
+SAMPLE_ROWS = 2048  # of the prepared corpus, over which lengths are averaged
+SPECIALS = 3  # [CLS] x [SEP] z [SEP]
+TITLE, SPAN = 4, 3  # wordpieces of a title and of a salient span where no corpus says
 
 
-class Parameters(NamedTuple):
-    """How many numbers the models hold, and how many of them an optimiser moves."""
+class Text(NamedTuple):
+    """Mean lengths in wordpieces without specials, and the sizes of the corpus and its vocabulary."""
 
-    reader: int
-    embedder: int
-    trained: int
+    title: float
+    body: float
+    sentence: float
+    span: float
+    vocabulary_size: int
+    passages: int | None  # of the prepared corpus, where there is one
+    source: str  # for people
 
 
 class Workload(NamedTuple):
-    """One model on one kind of text. Operations count whole layers, as `refresh_share_of_flops` does."""
+    """One model on one kind of text. Operations count whole layers, the backward pass as twice the forward pass."""
 
     shape: EncoderShape
     dimension: int
-    parameters: Parameters
+    reader_parameters: int
+    embedder_parameters: int
+    trained_parameters: int
+    passage: float  # mean wordpieces of a passage, specials included
+    joined: float  # of a query with a passage
+    query: float
+    masks: float  # masked wordpieces of a sentence
     passage_operations: float  # of embedding one passage
-    sentence_operations: float  # of one sentence of a training step, its passages shared with no other
-    mean_passage: float  # wordpieces, specials included
-    mean_joined: float
-    mean_sentence: float
-    mean_masks: float  # masked wordpieces of a sentence
+    sentence_operations: float  # of one sentence of a training step whose passages no other sentence shares
 
 
 def without_checkpoint(params: Params) -> Params:
@@ -51,34 +61,66 @@ def without_checkpoint(params: Params) -> Params:
     return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": None})})
 
 
-def workload(params: Params, sample: Sample) -> Workload:
-    """Count everything for the parameters' model on text like the sample's."""
-    params = without_checkpoint(params)
-    shape = encoder_shape(params, sample.vocabulary_size)
-    corpus = params.corpus
-    flops = PretrainingFlops(params, sample.passages, shape, shape)
-    masked = masked_sentences(params, sample, SENTENCES)
-    candidates_BK = distinct_candidates(params, len(masked), len(sample.passages))
-    operations = [flops.step([sentence], candidates_BK[number : number + 1]) for number, sentence in enumerate(masked)]
-    body_N, title_N = sample.passages.bodies.lengths, sample.passages.titles.lengths
-    queries = np.array([len(sentence.tokens) for sentence in masked])
-    bodies_BK = np.where(candidates_BK >= 0, body_N[candidates_BK.clip(min=0)], 0)
-    joined_BK = np.minimum(corpus.sentence_length + corpus.passage_length, queries[:, None] + bodies_BK + 3)
-    return Workload(
-        shape,
-        params.model.projection_size,
-        count_parameters(params, shape),
-        float(flops.passage_N.mean()),
-        float(np.mean(operations)),
-        float(np.minimum(corpus.passage_length, title_N + body_N + 3).mean()),
-        float(joined_BK.mean()),
-        float(queries.mean()) + 2,
-        float(np.mean([len(sentence.positions) for sentence in masked])),
+def read_text(params: Params, root: Path) -> Text:
+    """Lengths of the first seed's prepared corpus; where there is none, as long as the parameters allow."""
+    folder = None
+    try:
+        run = RunPlan("realm", params.seeds[0], digest(corpus_inputs(params, params.seeds[0])), {})
+        folder = corpus_folder(root, run)
+    except UserError:
+        pass  # files that are not there yet are no obstacle
+    if folder is None or not (folder / "manifest.json").exists():
+        body, sentence = params.corpus.passage_length - SPECIALS - TITLE, params.corpus.sentence_length - 2
+        source = "every passage and sentence as long as the parameters allow"
+        return Text(TITLE, body, sentence, SPAN, _vocabulary_size(params), None, source)
+    corpus = PreparedCorpus(folder)
+    passages, sentences = corpus.passages(), corpus.sentences()
+    row_N = np.arange(SAMPLE_ROWS) * len(passages) // SAMPLE_ROWS
+    salient = sentences.rows_with_spans()
+    chosen = salient if len(salient) else np.arange(len(sentences))
+    sentence_N = chosen[np.arange(SAMPLE_ROWS) * len(chosen) // SAMPLE_ROWS]
+    widths = [np.diff(spans, axis=1).mean() for row in sentence_N if len(spans := sentences.salient_spans(row))]
+    return Text(
+        float(passages.titles.lengths[row_N].mean()),
+        float(passages.bodies.lengths[row_N].mean()),
+        float(sentences.tokens.lengths[sentence_N].mean()),
+        float(np.mean(widths)) if widths else SPAN,
+        corpus.manifest.vocabulary_size,
+        len(passages),
+        f"lengths of the prepared corpus {folder.name}",
     )
 
 
-def count_parameters(params: Params, shape: EncoderShape) -> Parameters:
-    """Numbers of the very models, made without memory."""
+def workload(params: Params, text: Text) -> Workload:
+    """Count everything for the parameters' model on such text."""
+    params = without_checkpoint(params)
+    shape, settings, corpus = encoder_shape(params, text.vocabulary_size), params.pretrain, params.corpus
+    passage = min(corpus.passage_length, text.title + text.body + SPECIALS)
+    query = min(corpus.sentence_length, text.sentence + 2)
+    joined = min(corpus.sentence_length + corpus.passage_length, text.sentence + text.body + SPECIALS)
+    salient = settings.masking not in ("random_token", "random_span")
+    masks = text.span * settings.salient_spans if salient else max(1.0, settings.mask_rate * text.sentence)
+
+    def operations(length: float) -> float:
+        return float(encoder_operations(shape, np.array(length)))
+
+    null = int(settings.null_document != "off")
+    found = settings.candidates - null
+    head = 2.0 * shape.hidden_size * (shape.hidden_size + shape.vocabulary_size)  # of a masked word and a candidate
+    reading = found * operations(joined) + null * operations(text.sentence + SPECIALS)
+    reading += masks * settings.candidates * head
+    asking = operations(query)
+    retrieving = asking + found * operations(passage) + null * operations(SPECIALS)
+    trains_retriever = settings.train_query_tower or settings.train_document_tower
+    sentence = reading * (3 if settings.train_reader else 1) + retrieving * (3 if trains_retriever else 1)
+    sentence += asking if settings.search_query == "stale" else 0.0
+    reader, embedder, trained = count_parameters(params, shape)
+    counted = (shape, params.model.projection_size, reader, embedder, trained)
+    return Workload(*counted, passage, joined, query, masks, operations(passage), sentence)
+
+
+def count_parameters(params: Params, shape: EncoderShape) -> tuple[int, int, int]:
+    """Numbers of reader and embedder, and how many of both are trained: of the very models, made without memory."""
     settings = params.pretrain
     with torch.device("meta"):
         reader = Reader(shape, params.finetune.span_hidden_size)
@@ -92,22 +134,13 @@ def count_parameters(params: Params, shape: EncoderShape) -> Parameters:
     still |= tower_names(embedder, settings.train_query_tower, settings.train_document_tower)
     trained = sum(value.numel() for name, value in reader.named_parameters() if name not in frozen)
     trained += sum(value.numel() for name, value in embedder.named_parameters() if name not in still)
-    total = [sum(value.numel() for value in module.parameters()) for module in (reader, embedder)]
-    return Parameters(total[0], total[1], trained)
+    in_reader, in_embedder = (sum(value.numel() for value in module.parameters()) for module in (reader, embedder))
+    return in_reader, in_embedder, trained
 
 
-def masked_sentences(params: Params, sample: Sample, count: int) -> list[MaskedSentence]:
-    """The first sentences of the stream that pre-training would read."""
-    stream = QueryStream(params.pretrain, sample.sentences, sample.special.mask, 0)
-    generator = numpy_generator(0, "planner-masks")
-    return [stream.masked(int(row), generator) for row in stream.rows(0, count)]
-
-
-def distinct_candidates(params: Params, sentences: int, passages: int) -> np.ndarray:
-    """Candidates of a batch whose sentences share no passage, as far as there are enough, [B, K]."""
-    settings = params.pretrain
-    null = int(settings.null_document != "off")
-    rows_BK = np.arange(sentences * settings.candidates).reshape(sentences, -1) % passages
-    if null:
-        rows_BK[:, 0] = NULL
-    return rows_BK
+def _vocabulary_size(params: Params) -> int:
+    if params.corpus.source == "toy":
+        toy = params.corpus.toy
+        world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, 0, toy.restate_facts)
+        return len(SPECIAL_TOKENS) + len(world.vocabulary)
+    return params.tokenizer.vocabulary_size

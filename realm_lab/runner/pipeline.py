@@ -12,7 +12,6 @@ from realm_lab.masking import masking_scheme
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.pool import Job, run_jobs
-from realm_lab.runner.summary import write_curves, write_metrics
 from realm_lab.systems.identity import Plan, exported_corpus_folder, open_stage, plan_runs, record_run
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
@@ -24,6 +23,19 @@ EXPORTS = {
     "finetune": ("model", "models/finetune"),
     "evaluate": ("eval", "data/evaluated"),
 }
+
+# What the report of the default run shows besides the figures of every study.
+FIGURES = tuple(
+    f"realm_lab.reporting.figures_training:{name}"
+    for name in (
+        "retrieval_utility",
+        "recall",
+        "early_warnings",
+        "index_freshness",
+        "warm_start",
+        "corpus_update",
+    )
+)
 
 
 def run(stage: str, params: Params, root: Path) -> None:
@@ -70,8 +82,10 @@ def _publish(stage: str, params: Params, root: Path) -> None:
     plans = plan_runs(params)
     _export(stage, plans, params, root)
     if stage == "evaluate":
-        write_metrics(root, params, plans)
-        write_curves(root, params, plans)
+        from realm_lab.reporting.default_run import write_default_outputs  # pandas takes a second to import
+        from realm_lab.reporting.frames import load_study
+
+        write_default_outputs(load_study(root / "runs", "default"), root / "reports")
 
 
 def _jobs(stage: str, params: Params, root: Path) -> list[Job]:
@@ -95,7 +109,7 @@ def _record(plans: list[Plan], params: Params, runs: Path) -> None:
     )
     members = [StudyRun(p.system, p.seed, p.run_key, record_run(runs, p, params).name) for p in plans]
     question = "What does REALM pre-training add to its own warm start?"
-    study = StudyRecord("default", question, "warm_start", cells, tuple(params.seeds), tuple(members))
+    study = StudyRecord("default", question, "warm_start", cells, tuple(params.seeds), tuple(members), figures=FIGURES)
     write_study_record(runs, study)
 
 

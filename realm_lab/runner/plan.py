@@ -189,6 +189,7 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         axes=axes,
         source=_relative(plan.path, Path(root)),
         tuning=_tuning(plan, tuple(of_grid)),
+        figures=tuple(plan.study.figures),
     )
     write_study_record(runs, record)
     return record

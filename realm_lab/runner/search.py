@@ -358,7 +358,7 @@ def _launcher_of(plan: SearchPlan, asked: str | None) -> tuple[str, Mapping[str,
 
 
 def _write_results(owner: SearchOwner, *, as_json: bool) -> None:
-    from realm_lab.runner.search_report import write_search_report  # brings matplotlib
+    from realm_lab.reporting.search_report import write_search_report  # brings matplotlib
 
     runs = {trial.number: owner.runs_of(trial) for trial in owner.counted()}
     names = {number: [folder_of(run) for run in known[1]] for number, known in runs.items() if known is not None}

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from realm_lab.errors import UserError
+from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.load import Source, flatten, lay_over, read_source, show
 from realm_lab.params.parameters import Params
 from realm_lab.params.yaml_file import read_yaml
-from realm_lab.runner.study import METRICS, Part, StudyFile, check_keys, explain_problem, nearest, overrides_of, plain
-from realm_lab.runner.summary import CURVES
+from realm_lab.runner.study import Part, StudyFile, check_keys, explain_problem, nearest, overrides_of, plain
 from realm_lab.systems.identity import Plan, plan_run
 
 RANGE, CHOICES = ("low", "high", "log", "step"), ("choices",)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from realm_lab.runner.collect import value_of
+from realm_lab.reporting.values import value_of
 from realm_lab.runner.search_file import Pruning
 from realm_lab.systems.identity import Plan
 from realm_lab.tracking.metric_log import read_metrics

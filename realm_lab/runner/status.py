@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from realm_lab.errors import UserError
-from realm_lab.runner.collect import value_of
+from realm_lab.reporting.values import value_of
 from realm_lab.runner.launchers import queued_jobs
 from realm_lab.runner.standing import (
     UNDER_WAY,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,49 +11,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from realm_lab.errors import UserError
+from realm_lab.metrics import METRICS
 from realm_lab.params.load import PRESETS, parameter_names
 from realm_lab.params.yaml_file import line_of, read_yaml
 
 LAUNCHERS = ("inline", "local", "slurm")  # as launchers.py, which stands above this file
-# What a run is measured by, as the results of a study name it.
-METRICS = (
-    "exact_match",
-    "exact_match_span",
-    "f1",
-    "recall_at_1",
-    "recall_at_5",
-    "recall_at_20",
-    "recall_at_1_finetuned",
-    "recall_at_5_finetuned",
-    "recall_at_20_finetuned",
-    "gold_recall_at_1",
-    "gold_recall_at_5",
-    "gold_recall_at_20",
-    "retrieval_utility",
-    "retrieval_utility_start",
-    "retrieval_utility_end",
-    "retrieval_utility_top1_start",
-    "retrieval_utility_top1_end",
-    "retrieval_utility_best_start",
-    "retrieval_utility_best_end",
-    "cloze_log_likelihood_start",
-    "cloze_log_likelihood_end",
-    "cloze_exact_match_start",
-    "cloze_exact_match_end",
-    "index_staleness_steps",
-    "wall_seconds",
-)
-# Curves of pre-training, on dev entities alone, by which one value of a parameter can be better than another.
-CHOSEN_BY = (
-    "cloze_exact_match",
-    "cloze_log_likelihood",
-    "recall_at_1",
-    "recall_at_5",
-    "recall_at_20",
-    "retrieval_utility",
-    "retrieval_utility_top1",
-    "retrieval_utility_best",
-)
 Seeds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
 Point = dict[str, Any]
 
@@ -165,6 +128,8 @@ class Study(StudyFile):
     """Combinations of points that are left out, such as `{refresh: never, pretrain.candidates: [4, 6]}`."""
     metrics: list[str] = ["exact_match", "recall_at_5", "retrieval_utility_end"]
     """What is compared, the most important first."""
+    figures: list[str] = []
+    """Figures of the study's own, `package.module:function`: called with its StudyFrames, it returns a figure."""
     tune: Tune | None = None
     """A grid that is searched for each cell, so that the study is reported at each cell's best value as well."""
     budget: Budget | None = None
@@ -273,6 +238,15 @@ def _check(study: Study) -> None:
             raise study.problem(f"metrics: unknown metric '{metric}'; the nearest one is '{near}'", "metrics", place)
         if metric in study.metrics[:place]:
             raise study.problem(f"metrics: '{metric}' is named twice; name each once", "metrics", place)
+    for place, name in enumerate(study.figures):
+        module, colon, function = name.partition(":")
+        try:
+            is_there = bool(colon and function) and importlib.util.find_spec(module) is not None
+        except (ImportError, ValueError):
+            is_there = False
+        if not is_there:
+            message = f"figures: '{name}' is no function that can be imported; write package.module:function"
+            raise study.problem(message, "figures", place)
     for name, cell in study.cells.items():
         overrides_of(study, cell.set, "cells", name, "set")
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from realm_lab.errors import UserError
 from realm_lab.runner.board import worked_on_by
-from realm_lab.runner.collect import collect
 from realm_lab.runner.jobs import UNFINISHED, JobState, Launcher, recorded_jobs
 from realm_lab.runner.launchers import make_launcher, queued_jobs
 from realm_lab.runner.plan import plan_study, record_study
@@ -51,6 +50,7 @@ class Request:
     follow: bool = False
     retry_failed: bool = False
     cancel: bool = False
+    force: bool = False  # replace a report of more runs
 
 
 def sweep(request: Request) -> int:
@@ -219,7 +219,9 @@ def _finish(plan: StudyPlan, request: Request, root: Path) -> int:
     """Collect the results and say how the study stands."""
     found = _standings(plan, root, {})
     now = Counter(one.state for one in found)
-    folder = collect(root, plan.name)
+    from realm_lab.reporting.report import write_study_report  # pandas and matplotlib take a second to import
+
+    folder = write_study_report(root, plan.name, force=request.force)
     if request.as_json:
         _print_json(plan, root)
     said = ", ".join(f"{count} {state.lower()}" for state, count in sorted(now.items()))

@@ -6,9 +6,13 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from realm_lab.metrics import CURVES
 from realm_lab.params.load import show
 from realm_lab.runner.design import CELL_NAME, Cell, Place, changes_title
-from realm_lab.runner.study import CHOSEN_BY, Study, Tune, nearest, overrides_of
+from realm_lab.runner.study import Study, Tune, nearest, overrides_of
+
+# Curves on development data of which more is better: by one of them a value can be better than another.
+CHOSEN_BY = [name for name, curve in CURVES.items() if curve.split == "dev" and curve.better == "up"]
 
 
 class TunedCell(NamedTuple):

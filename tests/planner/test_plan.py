@@ -1,4 +1,4 @@
-"""`realm-lab plan` through the command line: numbers, tables, and one line for every wrong request."""
+"""`realm-lab plan` and `bench` through the command line: numbers, tables, and one line for every wrong request."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ import torch
 
 from realm_lab import cli
 from realm_lab.corpus.prepare import prepare
+from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.planner.calibration import Calibration, default_path
+from realm_lab.planner import bench
+from realm_lab.planner.bench import Calibration, Effort, default_path, line_through
+from realm_lab.planner.machine import devices, find_device
+from realm_lab.planner.plan import Request, Seconds, asynchronous, synchronous
 from realm_lab.systems.identity import corpus_folder, plan_run
 
 Calibrate = Callable[..., Calibration]
@@ -37,14 +41,14 @@ def refused(project: Path, capsys: Capture, *arguments: str) -> str:
 def test_seconds_follow_from_the_measurement(project: Path, calibrate: Calibrate, capsys: Capture) -> None:
     calibrate()
     found = planned(project, capsys, "--passages", "1000000", "--price", "3")
-    passage, sentence = found["operations"]["passage"], found["operations"]["sentence"]
-    step = 0.05 + 8 * sentence / 2e10 + (1_000_000 - 100) * (1e-8 + 8e-9)
+    passage, sentence = found["model"]["passage_operations"], found["model"]["sentence_operations"]
+    search = 1_000_000 * (1e-8 + 8e-9)
     build = 1_000_000 * (passage / 1e10 + 32 * 4 / 1e8)
-    assert found["seconds"]["step"] == pytest.approx(step)
-    assert found["seconds"]["step_search"] == pytest.approx(1_000_000 * 1.8e-8)
+    assert found["seconds"]["step"] == pytest.approx(0.05 + 8 * sentence / 2e10 + search)
+    assert found["seconds"]["step_search"] == pytest.approx(search)
     assert found["seconds"]["build"] == pytest.approx(build)
     assert found["seconds"]["inline"] == pytest.approx(1_000_000 * (passage / 1e10 + 1e-7))
-    assert found["asynchronous"]["age_lowest"] == -(-build // step)
+    assert found["asynchronous"]["age_lowest"] == -(-build // found["seconds"]["step"])
     assert found["asynchronous"]["cost"] == pytest.approx(3 * found["asynchronous"]["device_hours"])
     assert found["synchronous"]["age_mean"] == 4.5
     assert (found["source"], found["notes"]) == ("measured", [])
@@ -55,14 +59,12 @@ def test_more_devices_share_the_work(project: Path, calibrate: Calibrate, capsys
     one = planned(project, capsys, "--passages", "1048576")
     four = planned(project, capsys, "--passages", "1048576", "--builders", "4", "--trainers", "4", "--dtype", "float16")
     assert four["seconds"]["inline"] - 0.1048576 == pytest.approx((one["seconds"]["inline"] - 0.1048576) / 4)
-    embedding = 262144 * one["operations"]["passage"] / 1e10
+    embedding = 262144 * one["model"]["passage_operations"] / 1e10
     assert four["seconds"]["build"] == pytest.approx(embedding + 262144 * 32 * 2 / 1e8)
-    assert four["memory_bytes"]["generation_on_disk"] == one["memory_bytes"]["generation_on_disk"] / 2
-    assert four["memory_bytes"]["trainer"]["activations (estimate)"] == pytest.approx(
-        one["memory_bytes"]["trainer"]["activations (estimate)"] / 4
-    )
+    assert four["memory_bytes"]["stored"] == one["memory_bytes"]["stored"] / 2
+    activations = [plan["memory_bytes"]["trainer"]["activations (estimate)"] for plan in (one, four)]
+    assert activations[1] == pytest.approx(activations[0] / 4)
     assert four["asynchronous"]["devices"] == 8
-    assert any("index build --shard" in line for line in four["assumptions"])
 
 
 def test_the_size_is_the_prepared_corpus_s(
@@ -76,94 +78,118 @@ def test_the_size_is_the_prepared_corpus_s(
     assert found["assumptions"][0].startswith("text: lengths of the prepared corpus")
 
 
-def test_a_device_of_the_table_needs_no_measurement(project: Path, capsys: Capture) -> None:
-    found = planned(project, capsys, "--passages", "1000000", "--device", "a100-80gb")
-    assert (found["device"], found["source"]) == ("A100-80GB", "table")
-    rate = 0.35 * 19.5e12
-    store = 32 * 4 / 5e8
-    assert found["seconds"]["build"] == pytest.approx(1_000_000 * (found["operations"]["passage"] / rate + store))
-    assert found["seconds"]["step_search"] == pytest.approx(1_000_000 * 32 * (2 / 2039e9 + 8 * 2 / (0.35 * 312e12)))
-    faster = planned(project, capsys, "--passages", "1000000", "--device", "A100-80GB", "--efficiency", "0.7")
-    assert faster["speeds"]["embed_operations"] == 2 * found["speeds"]["embed_operations"]
+def test_a_device_of_the_table(project: Path, capsys: Capture) -> None:
+    arguments = ("--device", "h100", "--passages", "100000")
+    full, half = (planned(project, capsys, *arguments, "--efficiency", share) for share in ("0.5", "0.25"))
+    assert (full["source"], full["device"]) == ("table", "H100")
+    assert full["speeds"]["embed_operations"] == pytest.approx(0.5 * 66.9e12)
+    assert half["seconds"]["step"] > full["seconds"]["step"]
+    assert cli.main(["plan", "--root", str(project), *arguments, "--trainers", "2"]) == 0
+    printed = capsys.readouterr().out
+    for words in ("100,000 passages", "asynchronous", "trainer with searcher", "assumed: ", "35% of it assumed"):
+        assert words in printed
 
 
-def test_the_tables_say_what_is_measured_and_what_is_assumed(
-    project: Path, calibrate: Calibrate, capsys: Capture
-) -> None:
-    calibration = calibrate()
-    assert cli.main(["plan", "--root", str(project), "--passages", "1000000", "--builders", "99", "--price", "2"]) == 0
-    shown = capsys.readouterr().out
-    assert f"speeds are measured: {default_path(project)}, 2026-01-02, host here" in shown
-    assert calibration.device in shown
-    for words in ("asynchronous", "synchronous", "age of the index", "share of time not training", "device hours"):
-        assert words in shown
-    for words in ("cost, at 2 an hour", "trainer: optimiser moments", "searcher: its bfloat16 copy", "builder: shard"):
-        assert words in shown
-    assert "assumed: text: every passage and sentence as long as the parameters allow" in shown
-    assert "note: 99 builders, but only 16 shards of 65,536 passages: some are idle" in shown
-    assert "pretrain.refresh.delay_steps=" in shown
-    arguments = ["--passages", "1000000", "--device", "H100", "--set", "pretrain.batch_size=1000000"]
-    assert cli.main(["plan", "--root", str(project), *arguments, "--set", "pretrain.refresh.policy=never"]) == 0
-    shown = capsys.readouterr().out
-    assert (
-        "speeds are from the table: NVIDIA H100 datasheet (SXM5); 66.9 Tflop/s in float32, 35% of it assumed" in shown
-    )
-    assert f"note: {default_path(project)} is of {calibration.device}: not used" in shown
-    assert "note: a trainer needs " in shown
-    assert "note: pretrain.refresh.policy is never; planned is a refresh every 10 steps" in shown
+def test_what_does_not_fit_or_is_not_planned_is_noted(project: Path, capsys: Capture) -> None:
+    arguments = ("--device", "T4", "--passages", "400000000", "--set", "pretrain.refresh.policy=never")
+    notes = planned(project, capsys, *arguments, "--builders", "9000")["notes"]
+    assert [note.split(",")[0] for note in notes] == [
+        "9000 builders",
+        "pretrain.refresh.policy is never; planned is a refresh every 10 steps (pretrain.refresh.interval_steps)",
+        f"a trainer needs {notes[2].split()[3]} GiB",
+    ]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (
-            ["--builders", "0"],
-            "--builders 0: give 1 or more; what happens without a builder of its own is the synchron",
-        ),
-        (["--trainers", "0"], "--trainers 0: give 1 or more"),
-        (["--passages", "-3"], "--passages -3: give 1 or more"),
-        (["--price", "-1"], "--price -1: give 0 or more"),
-        (["--dtype", "int4"], "--dtype int4: choose float32, float16"),
-        (["--device", "H10O"], "--device H10O: not in the table; the nearest is 'H100'"),
-        (["--device", "T4", "--set", "model.precision=bfloat16"], "--device T4: it multiplies no bfloat16 matrices"),
-        (["--device", "T4", "--efficiency", "1.5"], "--efficiency 1.5: give a share of the peak above 0, at most 1"),
-        ([], "this machine has not been measured; run `realm-lab bench`, or plan for a device of the table"),
-        (["--calibration", "no.json", "--device", "T4"], "no.json: this machine has not been measured"),
+        (("--passages", "0"), "--passages 0: give 1 or more"),
+        (("--builders", "0"), "--builders 0: give 1 or more; the synchronous column is without builders"),
+        (("--price", "-1"), "--price -1: give 0 or more"),
+        (("--dtype", "int4"), "--dtype int4: choose float32, float16"),
+        (("--efficiency", "2"), "--efficiency 2: give a share of the peak above 0, at most 1"),
+        (("--device", "H10O"), "--device H10O: not in the table; the nearest is 'H100', all are A10, A100-"),
+        (("--device", "V100", "--set", "model.precision=bfloat16"), "add --set model.precision=float32"),
+        (("--passages", "1000"), "this machine has not been measured; run `realm-lab bench`, or plan for a device"),
     ],
 )
-def test_wrong_requests(project: Path, capsys: Capture, arguments: list[str], said: str) -> None:
-    assert said in refused(project, capsys, "--passages", "1000", *arguments)
+def test_wrong_requests(project: Path, capsys: Capture, arguments: tuple[str, ...], message: str) -> None:
+    assert message in refused(project, capsys, *arguments)
 
 
-def test_a_measurement_of_another_device_is_refused_or_named(
-    project: Path, calibrate: Calibrate, capsys: Capture
-) -> None:
-    calibrate(device="Another GPU", device_type="cuda")
-    error = refused(project, capsys, "--passages", "1000")
-    assert f"{default_path(project)}: measured on Another GPU (host here), this machine is " in error
-    assert 'run `realm-lab bench` here, or plan for that one: --device "Another GPU"' in error
-    found = planned(project, capsys, "--passages", "1000", "--device", "another gpu")
-    assert (found["device"], found["source"]) == ("Another GPU", "measured")
-
-
-def test_a_measurement_of_another_model_is_refused(project: Path, calibrate: Calibrate, capsys: Capture) -> None:
+def test_a_measurement_of_something_else_is_refused(project: Path, calibrate: Calibrate, capsys: Capture) -> None:
     calibrate()
-    error = refused(project, capsys, "--passages", "1000", "--set", "model.layers=3")
+    size = ("--passages", "1000")
+    error = refused(project, capsys, *size, "--set", "model.layers=3")
     assert "measured with layers 2, the parameters say 3; run `realm-lab bench` with the same parameters" in error
-
-
-def test_a_measured_device_needs_no_assumed_efficiency(project: Path, calibrate: Calibrate, capsys: Capture) -> None:
-    calibrate()
-    error = refused(project, capsys, "--passages", "1000", "--efficiency", "0.5")
-    assert "--efficiency is for devices of the table" in error
-
-
-def test_a_damaged_file_and_an_old_torch(project: Path, calibrate: Calibrate, capsys: Capture) -> None:
-    calibrate(torch="1.0")
-    [note] = planned(project, capsys, "--passages", "1000")["notes"]
-    assert f"measured with torch 1.0, this is {torch.__version__}; run `realm-lab bench` again" in note
+    assert "--efficiency is for devices of the table" in refused(project, capsys, *size, "--efficiency", "0.5")
+    calibrate(device="another machine")
+    assert 'plan for that one: --device "another machine"' in refused(project, capsys, *size)
+    assert planned(project, capsys, *size, "--device", "Another machine")["source"] == "measured"
     path = default_path(project)
-    path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
-    assert "format 9, this engine reads 1; run `realm-lab bench`" in refused(project, capsys, "--passages", "1000")
-    path.write_text('{"format": 1}')
-    assert "bench.json: device: field required; run `realm-lab bench`" in refused(project, capsys, "--passages", "1000")
+    assert planned(project, capsys, *size, "--device", "L4")["notes"] == [f"{path} is of another machine: not used"]
+    calibrate(torch="1.0")
+    [note] = planned(project, capsys, *size)["notes"]
+    assert f"measured with torch 1.0, this is {torch.__version__}; run `realm-lab bench` again" in note
+    path.write_text(path.read_text().replace('"format": 2', '"format": 9'))
+    assert "format 9, this engine reads 2; run `realm-lab bench`" in refused(project, capsys, *size)
+    path.write_text('{"format": 2}')
+    assert "bench.json: device: field required; run `realm-lab bench`" in refused(project, capsys, *size)
+
+
+def test_bench_writes_what_plan_reads(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "Effort", lambda: Effort(seconds=0.02, search_rows=1 << 12))
+    monkeypatch.setattr(bench, "STORE_ROWS", 256)
+    assert cli.main(["bench", "--root", str(project)]) == 0
+    path = project / "runs" / "bench.json"
+    printed = capsys.readouterr()
+    for words in (f"written to {path}; `realm-lab plan` uses it", "embedding", "training", "exact search", "storing"):
+        assert words in printed.out
+    assert "measuring search and storing" in printed.err
+    assert [entry.name for entry in (project / "runs").iterdir()] == ["bench.json"]
+    written = json.loads(path.read_text())
+    assert all(value > 0 for name, value in written["speeds"].items() if not name.startswith("search_row"))
+    found = planned(project, capsys, "--passages", "5000")
+    assert (found["source"], found["device"]) == ("measured", written["device"])
+    assert found["speeds"] == written["speeds"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seconds", "expected"),
+    [
+        ([4, 8], [0.3, 0.5], (0.1, 0.05)),
+        ([8], [0.4], (0.0, 0.05)),
+        ([4, 8], [0.1, 0.4], (0.0, 0.05)),  # steeper than through the origin: nothing is fixed
+        ([4, 8], [0.5, 0.4], (0.0, 0.05)),  # noise
+    ],
+)
+def test_what_is_fixed_and_what_each_costs(
+    sizes: list[int], seconds: list[float], expected: tuple[float, float]
+) -> None:
+    assert line_through(sizes, seconds) == pytest.approx(expected)
+
+
+def test_stopping_to_refresh_or_building_beside_it() -> None:
+    found = synchronous(101, 10, Seconds(0.5, 0.0, 99.0, 5.0, 1.0), Request(trainers=4))
+    assert (found.age_lowest, found.age_mean, found.age_highest) == (0, 4.5, 9)
+    assert found.share_of_time == 0.5
+    assert found.hours == pytest.approx((101 * 0.5 + 10 * 5 + 5) / 3600)  # after 10, 20, ... 100, and the first
+    assert (found.devices, found.device_hours) == (4, 4 * found.hours)
+    found = asynchronous(101, 10, Seconds(0.5, 0.0, 8.0, 5.0, 1.0), Request(trainers=4, builders=2))
+    assert (found.refresh_seconds, found.interval_steps, found.age_lowest) == (8.0, 16, 16)
+    assert found.share_of_time == pytest.approx(1 / 9)
+    assert found.hours == pytest.approx((101 * 0.5 + 6 * 1 + 5) / 3600)
+    assert found.devices == 6
+
+
+def test_every_device_of_the_table_has_a_source() -> None:
+    for name, device in devices().items():
+        assert device.source
+        assert 1e12 < device.operations("float32") < (device.matrix_operations["bfloat16"] or 1e15), name
+        assert 1e10 < device.memory_bytes < 1e12
+        assert 1e11 < device.bandwidth_bytes < 1e13
+    assert find_device("h100").operations("bfloat16") == 989.4e12
+    with pytest.raises(UserError, match=r"--device V100: .* add --set model.precision=float32"):
+        find_device("v100").operations("bfloat16")

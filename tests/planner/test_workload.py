@@ -1,12 +1,13 @@
-"""Operations against torch's own counter, parameters against the real models, lengths against the corpus."""
+"""Operations against torch's counter, parameters against the models, activations against what autograd keeps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from realm_lab.corpus.prepare import prepare
@@ -16,14 +17,9 @@ from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
-from realm_lab.planner.sample import Sample, write_sample
-from realm_lab.planner.workload import count_parameters, workload
+from realm_lab.planner.memory import memory, saved_bytes
+from realm_lab.planner.workload import Workload, count_parameters, read_text, workload
 from realm_lab.systems.identity import corpus_folder, plan_run
-
-
-@pytest.fixture
-def sample(params: Params, project: Path) -> Sample:
-    return write_sample(params, project, project / "sample", 64)
 
 
 def counted(encoder: Encoder, length: int, sequences: int) -> float:
@@ -34,19 +30,15 @@ def counted(encoder: Encoder, length: int, sequences: int) -> float:
     return float(counter.get_total_flops())
 
 
-def test_a_passage_costs_what_torch_counts(params: Params, sample: Sample) -> None:
-    work = workload(params, sample)
-    assert sample.source == "every passage and sentence as long as the parameters allow"
-    assert work.mean_passage == 40
-    assert 3 * work.passage_operations == pytest.approx(counted(Encoder(work.shape), 40, 1))
-
-
-def test_a_sentence_of_a_step_costs_what_torch_counts(params: Params, sample: Sample) -> None:
+def test_a_passage_and_a_sentence_of_a_step_cost_what_torch_counts(params: Params, project: Path) -> None:
     """Read 7 passages and the null document with a gradient, embed them and the query, and the query once more."""
-    work = workload(params, sample)
+    text = read_text(params, project)
+    assert text.source == "every passage and sentence as long as the parameters allow"
+    work = workload(params, text)
     encoder = Encoder(work.shape)
+    assert (work.passage, work.query, work.masks) == (40, 26, 3)
+    assert 3 * work.passage_operations == pytest.approx(counted(encoder, 40, 1))
     sentence, body = 24, 33  # wordpieces without specials
-    assert (work.mean_sentence, work.mean_masks) == (sentence + 2, 3)
     expected = counted(encoder, sentence + body + 3, 7) + counted(encoder, sentence + 3, 1)
     expected += counted(encoder, 40, 7) + counted(encoder, 3, 1)
     query = counted(encoder, sentence + 2, 1)
@@ -58,65 +50,84 @@ def test_a_sentence_of_a_step_costs_what_torch_counts(params: Params, sample: Sa
     assert work.sentence_operations == pytest.approx(expected + counter.get_total_flops())
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {},
-        {"model.share_towers": False, "model.pooling": "tanh", "model.projection_norm": True},
-        {"pretrain.null_document": "learned", "model.share_projection": True},
-    ],
-)
+@pytest.mark.parametrize("overrides", [{}, {"model.share_towers": False}])
 def test_parameters_are_those_of_the_real_models(project: Path, overrides: dict[str, object]) -> None:
     params = load(project / "params.yaml", overrides)
-    shape = encoder_shape(params, 500)
-    found = count_parameters(params, shape)
     reader, embedder = new_reader(params, 500, 0), new_embedder(params, 500, 0, None)
-    assert found.reader == sum(value.numel() for value in reader.parameters())
-    assert found.embedder == sum(value.numel() for value in embedder.parameters())
-    assert found.trained == found.reader + found.embedder
-
-
-def test_parameters_of_a_shared_encoder_by_hand(project: Path) -> None:
-    params = load(project / "params.yaml", {"model.train_word_embeddings": False, "pretrain.train_reader": False})
-    shape = EncoderShape(500, 32, 2, 2, 64, 66)
-    found = count_parameters(params, shape)
-    tables = (500 + 66 + 2) * 32
-    block = 4 * 32 * 32 + 4 * 32 + 2 * 32 * 64 + 64 + 32 + 4 * 32
-    assert found.embedder == tables + 2 * 32 + 2 * block + 2 * 32 * 32
-    assert found.trained == found.embedder - tables
+    sizes = [sum(value.numel() for value in module.parameters()) for module in (reader, embedder)]
+    assert count_parameters(params, encoder_shape(params, 500)) == (*sizes, sum(sizes))
 
 
 def test_where_one_tower_learns_the_other_is_a_model_of_its_own(project: Path) -> None:
     params = load(project / "params.yaml", {"pretrain.train_document_tower": False, "pretrain.train_reader": False})
-    shape = encoder_shape(params, 500)
-    found = count_parameters(params, shape)
-    assert found.embedder == 2 * found.trained
+    _, embedder, trained = count_parameters(params, encoder_shape(params, 500))
+    assert embedder == 2 * trained
 
 
 def test_lengths_are_those_of_the_prepared_corpus(params: Params, project: Path) -> None:
+    guessed = read_text(params, project)
     folder = corpus_folder(project, plan_run(params, "realm", 0))
     prepare(params, folder, 0)
     corpus = PreparedCorpus(folder)
-    rows = len(corpus.passages())
-    sample = write_sample(params, project, project / "sample", rows)
-    assert sample.source == f"lengths of the prepared corpus {folder.name}"
-    assert sample.corpus_passages == rows
-    assert sample.vocabulary_size == corpus.manifest.vocabulary_size
-    assert np.array_equal(sample.passages.bodies.lengths, corpus.passages().bodies.lengths)
-    assert np.array_equal(sample.passages.titles.lengths, corpus.passages().titles.lengths)
-    assert abs(sample.sentences.tokens.lengths.mean() - corpus.sentences().tokens.lengths.mean()) < 0.5
+    text = read_text(params, project)
+    assert text.source == f"lengths of the prepared corpus {folder.name}"
+    assert text.passages == len(corpus.passages())
+    assert text.vocabulary_size == corpus.manifest.vocabulary_size == guessed.vocabulary_size
+    assert text.body == pytest.approx(corpus.passages().bodies.lengths.mean(), rel=0.02)
+    assert text.sentence == pytest.approx(corpus.sentences().tokens.lengths.mean(), rel=0.05)
 
 
-def test_a_sample_is_the_same_every_time_and_of_the_toy_worlds_vocabulary(params: Params, project: Path) -> None:
-    first, second = (write_sample(params, project, project / name, 32) for name in ("a", "b"))
-    assert np.array_equal(first.passages.bodies.values, second.passages.bodies.values)
-    folder = project / "corpus"
-    assert prepare(params, folder, 0).vocabulary_size == first.vocabulary_size
+def test_a_preset_whose_files_are_not_there_is_planned_all_the_same(project: Path) -> None:
+    text = read_text(load(project / "params.yaml", {"preset": "real"}), project)
+    assert (text.passages, text.vocabulary_size) == (None, 30_522)
 
 
-def test_a_preset_whose_files_are_not_there_is_sampled_all_the_same(project: Path) -> None:
-    params = load(project / "params.yaml", {"preset": "real"})
-    sample = write_sample(params, project, project / "sample", 8)
-    assert sample.corpus_passages is None
-    assert sample.vocabulary_size == params.tokenizer.vocabulary_size
-    assert set(sample.passages.bodies.lengths + sample.passages.titles.lengths) == {params.corpus.passage_length - 3}
+def saved_by(encoder: Encoder, work: Callable[[], Tensor]) -> int:
+    """Bytes of the distinct tensors that autograd keeps, the encoder's own weights aside."""
+    own = {value.untyped_storage().data_ptr() for value in encoder.parameters()}
+    kept: list[Tensor] = []  # alive, so that no address is given twice
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        work()
+    sizes = {kept.untyped_storage().data_ptr(): kept.untyped_storage().nbytes() for kept in kept}
+    return sum(size for address, size in sizes.items() if address not in own)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("size", "heads", "inner", "length"), [(64, 4, 128, 96), (128, 8, 512, 64)])
+def test_activations_are_what_autograd_saves(precision: str, size: int, heads: int, inner: int, length: int) -> None:
+    shape = EncoderShape(100, size, 4, heads, inner, 128)
+    encoder, sequences = Encoder(shape), 16
+    tokens_BL = torch.zeros(sequences, length, dtype=torch.int64)
+
+    def read() -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+            return encoder(tokens_BL, tokens_BL, torch.ones_like(tokens_BL, dtype=torch.bool))
+
+    found = saved_by(encoder, read)
+    if precision == "bfloat16":  # the cast weights are counted apart
+        found -= 2 * sum(value.numel() for block in encoder.blocks for value in block.parameters())
+    work = Workload(shape, size, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    assert sequences * saved_bytes(work, precision, length, spelled_out=True) == pytest.approx(found, rel=0.06)
+
+
+def test_what_memory_is_counted(project: Path) -> None:
+    sizes = []
+    for overrides in ({}, {"launch.micro_batch": 2}, {"launch.recompute": True, "launch.token_budget": 64}):
+        params = load(project / "params.yaml", overrides)
+        work = workload(params, read_text(params, project))
+        found = memory(params, work, 1_000_000, 8, on_processor=True, dtype="float16")
+        sizes.append(found.trainer["activations (estimate)"])
+    assert found.trainer["weights"] == 4 * (work.reader_parameters + work.embedder_parameters)
+    assert found.trainer["optimiser moments"] == 2 * found.trainer["gradients"] == 8 * work.trained_parameters
+    assert found.trainer["copies of the embedder"] == 2 * 4 * work.embedder_parameters  # behind the index, being built
+    assert found.searcher["index, float32"] == 4 * 32 * 1_000_000
+    assert found.stored == found.searcher["its bfloat16 copy"] == 2 * 32 * 1_000_000
+    assert found.builder["shard"] == 2 * 65536 * 32 * 4
+    assert found.on_trainer == sum(found.trainer.values()) + sum(found.searcher.values())
+    assert sizes[1] == pytest.approx(sizes[0] / 4)
+    assert sizes[2] < sizes[0] / 2

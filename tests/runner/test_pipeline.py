@@ -16,7 +16,7 @@ from realm_lab.core.files import MARK, read_json, read_json_lines
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.reporting.report import write_report
+from realm_lab.reporting.report import write_study_report
 from realm_lab.runner import pipeline as stages
 from realm_lab.systems.identity import plan_run
 from realm_lab.tracking.run_dir import read_run_records, run_state
@@ -45,7 +45,7 @@ def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("line")
     for stage in LINE:
         stages.run(stage, params, root)
-    write_report(root / "runs", root / "reports")
+    write_study_report(root, "default")
     return root
 
 
@@ -72,11 +72,11 @@ def test_metrics_have_the_fixed_keys(line: Path, params: Params) -> None:
         assert {*SHARES, *FINETUNED, *UTILITIES, "gold_recall_at_5", "questions", "seeds"} <= metrics[label].keys()
         assert all(0 <= metrics[label][name] <= 1 for name in (*SHARES, *FINETUNED))
         assert all(math.isfinite(metrics[label][name]) for name in UTILITIES)
-        assert not {"bm25", "edition_swap"} & metrics[label].keys()
+        assert not {"bm25", "corpus_update"} & metrics[label].keys()
         [seed] = metrics[label]["seeds"].items()
         assert seed[0] == "0"
         assert {name: metrics[label][name] for name in seed[1]} == seed[1]  # the mean of one
-    assert {"follows", "stays", "wrong", "seeds"} <= metrics["edition_swap"].keys()
+    assert {"follows", "stays", "wrong", "seeds"} <= metrics["corpus_update"].keys()
     assert {"recall_at_1", "recall_at_5", "recall_at_20", "gold_recall_at_5"} <= metrics["bm25"].keys()
     assert metrics["bm25"]["recall_at_20"] > 0.5  # the questions have the words of the passages
 
@@ -169,11 +169,11 @@ def test_curves_are_the_pretraining_log(line: Path, params: Params, tiny: Module
 
 
 def test_the_report_is_written(line: Path) -> None:
-    assert (line / "reports" / "report.md").read_text().startswith("# ")
+    assert (line / "reports" / "default" / "report.md").read_text().startswith("# ")
     page = (line / "reports" / "index.html").read_text()
     assert "realm" in page
     assert "warm_start" in page
-    assert list((line / "reports" / "figures").glob("*.png"))
+    assert list((line / "reports" / "default" / "figures").glob("*.png"))
 
 
 def test_runs_are_recorded_and_complete(line: Path, params: Params) -> None:

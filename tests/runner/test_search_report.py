@@ -10,8 +10,8 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.core.files import read_json
+from realm_lab.reporting.search_report import write_search_report
 from realm_lab.runner.search import SearchOwner, _write_results
-from realm_lab.runner.search_report import write_search_report
 from realm_lab.tracking.metric_log import read_metrics
 from realm_lab.tracking.views import read_groups
 from tests.runner.made_search import PARAMETERS, SPACE, FakeLauncher, owner_of, search, write_search
@@ -57,23 +57,18 @@ def test_every_trial_has_a_row_and_the_best_its_settings(tmp_path: Path) -> None
     for name, value in best.values.items():
         assert f"--set {name}={value!r}" in report
     assert "does not show that it is better than the baseline" in report
-    assert "fresh seeds" in report
-    assert "an importance needs 50 complete ones" in report
-    assert {path.name for path in (tmp_path / "reports" / "search-mine" / "figures").iterdir()} == {
-        "history.png",
-        "history.svg",
-    }
+    assert "run both as a study with other seeds" in report
+    assert "an importance needs 50 complete trials" in report
+    assert {path.name for path in (tmp_path / "reports" / "search-mine" / "figures").iterdir()} == {"history.png"}
 
 
 def test_where_the_baseline_is_the_best_nothing_is_recommended(tmp_path: Path) -> None:
     owner = search(tmp_path, trials=1)
     _write_results(owner, as_json=False)
     report = (tmp_path / "reports" / "search-mine" / "report.md").read_text()
-    assert "No trial reached more than the baseline: retrieval\\_utility 0.8" in report.replace(
-        "retrieval_u", "retrieval\\_u"
-    )
+    assert "No trial reached more than the baseline: retrieval utility 0.8" in report
     assert "--set" not in report
-    assert "there is no history yet" in report
+    assert "figures/history.png" not in report
 
 
 def told(root: Path, count: int) -> SearchOwner:
@@ -92,7 +87,7 @@ def test_importances_are_shown_where_there_are_enough_trials(tmp_path: Path) -> 
         owner = told(root, count)
         shares = owner.journal.importances()
         folder, _ = write_search_report(root, owner.plan, owner.counted(), {}, lambda shares=shares: shares)  # type: ignore[misc]
-        assert (folder / "figures" / "importance.svg").exists() == shown
+        assert ("Importance of the parameters" in (folder / "report.md").read_text()) == shown
     assert max(shares, key=lambda name: shares[name]) == "pretrain.refresh.interval_steps"
 
 
