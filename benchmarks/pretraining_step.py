@@ -9,12 +9,11 @@ the repository: python -m benchmarks.pretraining_step --help
 from __future__ import annotations
 
 import argparse
-import inspect
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,6 @@ from unittest import mock
 
 import numpy as np
 import torch
-from realm_lab.models.marginal import read_candidates
 
 from benchmarks.machine import description, peaks, report, summary
 from benchmarks.peer import Peer
@@ -32,10 +30,11 @@ from benchmarks.work import TRAINING, encoder_flops, word_flops
 from realm_lab.core.files import write_json
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.errors import UserError
+from realm_lab.masking import MaskedSentence
+from realm_lab.models.candidate_reader import CandidateReader, Reading
 from realm_lab.models.encoder import EncoderShape
-from realm_lab.models.inputs import join
+from realm_lab.models.inputs import join, pad_positions
 from realm_lab.params.parameters import Params
-from realm_lab.training import objective
 from realm_lab.training.pretrain import PretrainTask
 
 OURS = {"realm_lab bfloat16": "bfloat16", "realm_lab float32": "float32"}
@@ -189,16 +188,15 @@ def _task(params: Params, text: Text, arguments: argparse.Namespace) -> Pretrain
 def _recorded(task: PretrainTask, step: int) -> Recorded:
     """Takes a step, and what it read."""
     seen: list[Recorded] = []
-    read = read_candidates
-    signature = inspect.signature(read)
+    read = CandidateReader.read
 
-    def record(*positional: Any, **named: Any) -> torch.Tensor:
-        given = signature.bind(*positional, **named).arguments
-        at_BM, targets_BM = given["at_BM"].cpu().numpy(), given["targets_BM"].cpu().numpy()
-        seen.append(Recorded(list(given["queries"]), at_BM, targets_BM, given["rows_BK"]))
-        return read(*positional, **named)
+    def record(self: CandidateReader, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
+        at_BM, _ = pad_positions([sentence.positions for sentence in sentences])
+        targets_BM, _ = pad_positions([sentence.targets for sentence in sentences])
+        seen.append(Recorded([sentence.tokens for sentence in sentences], at_BM.numpy(), targets_BM.numpy(), rows_BK))
+        return read(self, sentences, rows_BK)
 
-    with mock.patch.object(objective, "read_candidates", record):
+    with mock.patch.object(CandidateReader, "read", record):
         task.train_step(step)
     return seen[0]
 
