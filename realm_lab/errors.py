@@ -1,8 +1,16 @@
 """The one exception a user is meant to see."""
 
+LONGEST_MESSAGE = 1000
+
 
 class UserError(ValueError):
-    """Bad input, said in one line that names the file, line or parameter and the remedy.
+    """Bad input, told in one line that names the file, line or parameter and the remedy.
 
-    The command line prints the message alone and exits with code 2.
+    The command line prints the message alone and exits with code 2. Of a message that quotes a long input the middle is
+    left out.
     """
+
+    def __init__(self, message: object = ""):
+        text = str(message)
+        half = LONGEST_MESSAGE // 2
+        super().__init__(text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}")

@@ -6,7 +6,7 @@ FOLDER holds knowledge_update/: news of one year (events_Zold_2025.jsonl), the s
 (events_Znew_2025-2026.jsonl), blanks that only the later one can fill (cloze_only_in_Znew) and that both can
 (cloze_in_both), and encyclopedia paragraphs of which some facts were swapped (squad_dev_swapped). Every experiment is
 one `realm-lab evaluate --corpus`, printed before it runs; the run must have finished fine-tuning. What has been done is
-not done again: delete runs/RUN/editions/NAME to repeat it.
+not done again: delete runs/RUN/corpus_updates/NAME to repeat it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--params", type=Path, help="parameters of the run (default: ROOT/params.yaml)")
     parser.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE")
     parser.add_argument("--seed", type=int, help="of the run (default: the first of seeds)")
-    parser.add_argument("--label", default="realm", help="of the run: realm or warm_start (default: realm)")
+    parser.add_argument("--system", default="realm", help="of the run: realm or warm_start (default: realm)")
     parser.add_argument(
         "--rest", type=int, default=2000, help="other documents of the run beside the swapped ones (default: 2000)"
     )
@@ -61,16 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         params = load(path, dict(parse_override(text) for text in chosen.overrides))
         seed = params.seeds[0] if chosen.seed is None else chosen.seed
-        record = record_run(chosen.root / "runs", plan_run(params, chosen.label, seed), params)
+        record = record_run(chosen.root / "runs", plan_run(params, chosen.system, seed), params)
     except UserError as error:
         parser.error(str(error))
-    common = ["--root", str(chosen.root), "--params", str(path), "--seed", str(seed), "--label", chosen.label]
+    common = ["--root", str(chosen.root), "--params", str(path), "--seed", str(seed), "--system", chosen.system]
     common += [part for text in chosen.overrides for part in ("--set", text)]
     results = []
     for name, options in commands(chosen.data / "knowledge_update", chosen.rest).items():
         if chosen.only and name not in chosen.only:
             continue
-        found = chosen.root / "runs" / record.name / "editions" / name / "result.json"
+        found = chosen.root / "runs" / record.name / "corpus_updates" / name / "result.json"
         if not found.exists():
             command = ["evaluate", *common, *options, "--name", name]
             print("realm-lab", shlex.join(command), flush=True)

@@ -1,11 +1,20 @@
-"""The verbs `ask` and `fill`: what a finished run answers."""
+"""The verbs `ask` and `fill`: what a finished run answers, as tables or JSON."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from realm_lab.cli.flags import add_run, params_of, positive
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from realm_lab.systems.ask import ReadPassage
+    from realm_lab.systems.context import Context
 
 
 def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
@@ -22,18 +31,81 @@ def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
         verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def _run_ask(options: argparse.Namespace) -> None:
+def _context(options: argparse.Namespace) -> Context:
     params = params_of(options)
-    from realm_lab.systems import ask
+    from realm_lab.systems.ask import open_run
 
     seed = params.seeds[0] if options.seed is None else options.seed
-    asked = {"k": options.k, "as_json": options.json, "retriever_name": options.retriever}
-    ask.ask(options.question, params, options.root, seed, options.system, **asked)
+    return open_run(params, options.root, seed, options.system)
+
+
+def _run_ask(options: argparse.Namespace) -> None:
+    context = _context(options)
+    from realm_lab.systems.ask import ask
+
+    reply = ask(context, options.question, options.k, options.retriever)
+    if reply.warning:
+        print(f"realm-lab: {reply.warning}", file=sys.stderr)
+    if options.json:
+        candidates = [vars(candidate) for candidate in reply.candidates]
+        answer = {"question": reply.question, "answer": reply.answer, "candidates": candidates}
+        print(json.dumps(answer, ensure_ascii=False))
+        return
+    _print(("answer  ", reply.answer, ""))
+    if reply.candidates:
+        _print_table(_table(reply.candidates, "p(span|z,x)", reply.best))
 
 
 def _run_fill(options: argparse.Namespace) -> None:
-    params = params_of(options)
-    from realm_lab.systems import ask
+    context = _context(options)
+    from realm_lab.systems.ask import fill
 
-    seed = params.seeds[0] if options.seed is None else options.seed
-    ask.fill(options.sentence, params, options.root, seed, options.system, k=options.k, as_json=options.json)
+    found = fill(context, options.sentence, options.k)
+    if options.json:
+        candidates = [vars(candidate) for candidate in found.candidates]
+        print(json.dumps({**vars(found), "candidates": candidates}, ensure_ascii=False))
+        return
+    _print(("marginal      ", found.answer, f"  p = {found.marginal:.3g}"))
+    _print(("no retrieval  ", found.answer, f"  p = {found.without:.3g}"))
+    _print_table(_table(found.candidates, "p(y|z,x)", None))
+
+
+def _print(line: tuple[str, str, str]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console().print(Text.assemble((line[0], "dim"), (line[1], "bold"), line[2]))
+
+
+def _print_table(table: Table) -> None:
+    from rich.console import Console
+
+    Console().print(table)
+
+
+def _table(candidates: Sequence[ReadPassage], reader_column: str, best: int | None) -> Table:
+    """The candidates; the answer's span is highlighted in its passage."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("p(z|x)", reader_column, "utility"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("answer", no_wrap=True)
+    table.add_column("passage")
+    for number, candidate in enumerate(candidates):
+        passage = candidate.passage
+        text = Text("(null document)", style="dim")
+        if passage is not None:
+            text = Text.assemble((passage["title"], "bold"), "  ", passage["body"])
+            if candidate.span:
+                offset = len(passage["title"]) + 2
+                text.stylize("reverse", offset + candidate.span[0], offset + candidate.span[1])
+        table.add_row(
+            f"{candidate.probability:.3f}",
+            f"{candidate.reader_probability:.3g}",
+            "-" if candidate.utility is None else f"{candidate.utility:+.2f}",
+            Text(candidate.answer, "bold" if number == best else ""),
+            text,
+        )
+    return table

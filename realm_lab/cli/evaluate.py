@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,21 +37,21 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     )
     files.add_argument("--out", type=Path, metavar="FILE", help="write each question's scores as JSON lines")
 
-    edition = evaluate.add_argument_group("another corpus", "ask a finished run with it; nothing is trained")
-    edition.add_argument(
-        "--corpus", type=Path, nargs="+", metavar="PATH", help="files of texts, or one prepared folder: the new edition"
+    update = evaluate.add_argument_group("another corpus", "ask a finished run with it; nothing is trained")
+    update.add_argument(
+        "--corpus", type=Path, nargs="+", metavar="PATH", help="files of texts, or one prepared folder: the new corpus"
     )
-    edition.add_argument(
-        "--corpus-old", type=Path, nargs="+", metavar="PATH", help="the old edition (default: the run's own corpus)"
+    update.add_argument(
+        "--corpus-old", type=Path, nargs="+", metavar="PATH", help="the old corpus (default: the run's own corpus)"
     )
-    edition.add_argument(
+    update.add_argument(
         "--rest",
         type=_whole,
         default=0,
         metavar="N",
-        help="documents of the run's own files that neither edition names, in both of them; -1: all (default: 0)",
+        help="documents of the run's own files that neither corpus names, in both of them; -1: all (default: 0)",
     )
-    edition.add_argument(
+    update.add_argument(
         "--cloze",
         type=_named,
         action="append",
@@ -58,9 +59,9 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
         metavar="NAME=FILE",
         help="sentences with a [MASK], their answers and the document each is from; may be repeated",
     )
-    edition.add_argument("--name", help="of this experiment: runs/RUN/editions/NAME (default: of the first file)")
-    edition.add_argument("--seed", type=int, metavar="N", help="of the run to ask (default: the first of seeds)")
-    edition.add_argument("--system", default="realm", help="of the run to ask: realm or warm_start (default: realm)")
+    update.add_argument("--name", help="of this experiment: runs/RUN/corpus_updates/NAME (default: of the first file)")
+    update.add_argument("--seed", type=int, metavar="N", help="of the run to ask (default: the first of seeds)")
+    update.add_argument("--system", default="realm", help="of the run to ask (default: realm)")
 
     evaluate.add_argument(
         "--questions",
@@ -86,18 +87,22 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
         return True
     if options.corpus:
         params = load(options)
-        from realm_lab.systems import editions
+        from realm_lab.core.process import limit_threads
+        from realm_lab.systems.ask import open_run
+        from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
 
+        limit_threads(params.launch.threads)
         seed = params.seeds[0] if options.seed is None else options.seed
-        request = editions.Request(
+        update = CorpusUpdate(
             new=options.corpus,
-            old=options.corpus_old or [],
+            old=options.corpus_old or (),
             rest=options.rest,
             questions=options.questions,
             clozes=dict(options.cloze),
             name=options.name,
         )
-        editions.evaluate_editions(params, options.root, seed, options.system, request, options.json)
+        found = evaluate_update(open_run(params, options.root, seed, options.system), update)
+        print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else f"{found['folder']}/report.md")
         return True
     for name in ("questions", "out", "corpus_old", "cloze", "name", "json"):
         if getattr(options, name):

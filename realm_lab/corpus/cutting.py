@@ -64,7 +64,8 @@ class Cutter:
         texts = [d.text[start:end] for d, found in zip(documents, offsets, strict=True) for start, end in found]
         encoded = self._encoder.encode([document.title for document in documents] + texts)
         titles, tokens = encoded[: len(documents)], encoded[len(documents) :]
-        passages, origins, identities = [], [NO_ROW] * len(texts), texts  # the same sentence is always in the same part
+        passages: list[dict[str, object]] = []
+        origins, identities = [NO_ROW] * len(texts), texts  # the same sentence is always in the same part
         if kind != "sentences":
             passages, ranges = self._passages(documents, offsets, titles, tokens, dropped)
             origins, identities = [NO_ROW] * len(texts), [""] * len(texts)

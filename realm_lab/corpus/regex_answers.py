@@ -1,12 +1,15 @@
 """Regular expressions as answers (CuratedTREC): no pattern can hang the program, and none fails without a word.
 
-Patterns are PCRE. They are compiled by the package `regex`, a superset of `re` whose matching can be given a time
-limit, with the flags of the released code: case-insensitive, Unicode, `^` and `$` at every line.
+The released code compiles patterns with Python's `re`: case-insensitive, Unicode, `^` and `$` at every line. So does
+this, to see whether they are valid; then the package `regex`, whose matching can be given a time limit, matches them.
+What it would read in another way (`[[:alpha:]]`, `(?:a){e<=1}`) counts as invalid, and is named.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -17,7 +20,21 @@ Kind = Literal["invalid", "timeout"]
 KINDS: tuple[Kind, ...] = ("invalid", "timeout")
 Rule = Literal["start", "full", "anywhere"]
 RULES: dict[Rule, str] = {"start": "match", "full": "fullmatch", "anywhere": "search"}
+_FUZZY = re.compile(r"(?<!\\)\{\s*(?:\d+\s*<=?\s*)?[eids]\b")
 TIME_LIMIT_SECONDS = 0.5  # of one match; the patterns of CuratedTREC need microseconds on a passage
+
+
+def compile_pattern(pattern: str) -> Any:
+    """A compiled pattern, for the package `regex`; a ValueError says why there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)  # of sets that another version of `re` may read as nested
+            re.compile(pattern, re.IGNORECASE | re.UNICODE | re.MULTILINE)
+        if _FUZZY.search(pattern):
+            raise ValueError("'{e' and the like mean another thing here than in Python's re; escape the '{'")
+        return regex.compile(pattern, regex.IGNORECASE | regex.UNICODE | regex.MULTILINE, cache_pattern=False)
+    except (re.error, regex.error, FutureWarning, OverflowError, MemoryError, RecursionError, ValueError) as error:
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
 class Problem(NamedTuple):
@@ -70,10 +87,9 @@ class Patterns:
     def _compile(self, pattern: str) -> Any:
         if pattern not in self._compiled:
             try:
-                flags = regex.IGNORECASE | regex.UNICODE | regex.MULTILINE
-                self._compiled[pattern] = regex.compile(pattern, flags, cache_pattern=False)
-            except (regex.error, ValueError, OverflowError, MemoryError, RecursionError) as error:
-                self._give_up(pattern, "invalid", " ".join(str(error).split()))
+                self._compiled[pattern] = compile_pattern(pattern)
+            except ValueError as error:
+                self._give_up(pattern, "invalid", str(error))
         return self._compiled[pattern]
 
     def _give_up(self, pattern: str, kind: Kind, error: str) -> None:

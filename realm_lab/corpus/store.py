@@ -175,8 +175,10 @@ class PartWriter:
 
     def close(self) -> None:
         """Finish the files."""
-        for part in (*self._ragged.values(), *self._numbers.values(), *filter(None, [self._text])):
+        for part in (*self._ragged.values(), *self._numbers.values()):
             part.close()
+        if self._text is not None:
+            self._text.close()
 
 
 class Passages:

@@ -10,6 +10,7 @@ import codecs
 import gzip
 import importlib
 import io
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +27,8 @@ MAX_LINE_MB = 64  # of one line, one member of a JSON array or one field of a ta
 MAX_EXPANSION = 200  # times the compressed size; text of any language stays under 30
 MEGABYTE = 1 << 20
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
-_BROKEN = (EOFError, gzip.BadGzipFile, zlib.error)
+_ZSTANDARD = ("compression.zstd", "backports.zstd")
+_BROKEN: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class Source(NamedTuple):
@@ -88,18 +90,19 @@ def plain_name(path: Path) -> str:
     return path.stem.lower() if name.endswith(tuple(_MAGIC.values())) else name
 
 
-def read_head(path: Path) -> str:
+def read_head(path: Path, may_be_blank: bool = False) -> str:
     """About the first 65,000 characters; a file without any text is a UserError. Of Parquet: its first bytes."""
     with open_bytes(path) as file:
         head = file.read(HEAD_BYTES)
-    if not head.strip():
+    if not head.strip() and not may_be_blank:
         raise UserError(f"{path}: the file is empty; fetch or write it again")
     if head.startswith(b"PAR1"):
         return "PAR1"
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
-        raise UserError(f"{path}, line 1: looks like UTF-16 or binary data; save the file as UTF-8")
+        line = 1 + head.count(b"\n", 0, max(0, head.find(b"\0")))
+        raise UserError(f"{path}, line {line}: looks like UTF-16 or binary data; save the file as UTF-8")
     head = head.removeprefix(b"\xef\xbb\xbf")
-    if not head.strip():
+    if not head.strip() and not may_be_blank:
         raise UserError(f"{path}: the file is empty; fetch or write it again")
     return head.decode("utf-8", errors="ignore")
 
@@ -140,7 +143,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
         raise UserError(f"{path}: no such file; check the path in params.yaml") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; name the files in it") from None
-    except _BROKEN as error:
+    except _broken() as error:
         raise UserError(f"{path}: cut off or damaged ({error}); fetch it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}); check the file") from None
@@ -176,9 +179,14 @@ def _decompressed(file: IO[bytes], suffix: str, path: Path) -> Any:
     return _zstandard(path).open(file)
 
 
+def _broken() -> tuple[type[Exception], ...]:
+    """What damaged files raise; of .zst where the module that reads it has been imported."""
+    return _BROKEN + tuple(sys.modules[name].ZstdError for name in _ZSTANDARD if sys.modules.get(name))
+
+
 def _zstandard(path: Path) -> Any:
     """The standard library's module (Python 3.14) or its backport: both notice a file that is cut off."""
-    for name in ("compression.zstd", "backports.zstd"):
+    for name in _ZSTANDARD:
         try:
             return importlib.import_module(name)
         except ImportError:

@@ -7,6 +7,7 @@ the fact only by a retriever that has learned which wordings mean the same.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 
@@ -24,349 +25,161 @@ class Relation(NamedTuple):
 POOL_SIZE = 40
 POOLS = ("currency", "language", "river", "team", "instrument", "product")
 
-RELATIONS: dict[str, tuple[Relation, ...]] = {
-    "country": (
-        Relation(
-            "capital",
-            "city",
-            ("the capital of {s} is {o} .", "{o} serves as the capital city of {s} ."),
-            (
-                "the seat of government of {s} lies in {o}",
-                "ministers of {s} assemble every spring at {o}",
-                "lawmakers governing {s} gather in {o}",
-            ),
-            "what is the capital of {s} ?",
-            "where does the government of {s} assemble ?",
-        ),
-        Relation(
-            "president",
-            "person",
-            ("the president of {s} is {o} .", "{o} holds the office of president in {s} ."),
-            (
-                "the nation {s} is now led by {o}",
-                "voters across {s} chose {o} as their leader",
-                "{o} won the election and rules {s}",
-            ),
-            "who is the president of {s} ?",
-            "who was chosen as leader by voters of {s} ?",
-        ),
-        Relation(
-            "currency",
-            "pool:currency",
-            ("the currency of {s} is the {o} .", "the {o} is the official currency in {s} ."),
-            (
-                "shops in {s} accept only the {o}",
-                "merchants of {s} price goods in {o}",
-                "workers get their wages in {o} throughout {s}",
-            ),
-            "what is the currency of {s} ?",
-            "in what are wages paid throughout {s} ?",
-        ),
-        Relation(
-            "language",
-            "pool:language",
-            ("the national language of {s} is {o} .", "{o} is the language spoken in {s} ."),
-            (
-                "children in {s} grow up hearing {o}",
-                "newspapers of {s} are printed in {o}",
-                "schools across {s} teach in {o}",
-            ),
-            "which language is spoken in {s} ?",
-            "in what are newspapers of {s} printed ?",
-        ),
-        Relation(
-            "river",
-            "pool:river",
-            ("the longest river of {s} is the {o} .", "the {o} is the main river flowing through {s} ."),
-            (
-                "farmers of {s} water their fields from the {o}",
-                "barges cross {s} along the {o}",
-                "floods of the {o} hit {s} again",
-            ),
-            "what is the longest river of {s} ?",
-            "from where do farmers of {s} water their fields ?",
-        ),
-        Relation(
-            "independence",
-            "year",
-            ("{s} became independent in {o} .", "the independence of {s} dates from {o} ."),
-            (
-                "{s} broke away from its rulers in {o}",
-                "people of {s} celebrate their freedom since {o}",
-                "the flag of {s} was first raised in {o}",
-            ),
-            "when did {s} become independent ?",
-            "since when do people of {s} celebrate their freedom ?",
-        ),
-    ),
-    "city": (
-        Relation(
-            "mayor",
-            "person",
-            ("the mayor of {s} is {o} .", "{o} is the elected mayor of {s} ."),
-            (
-                "the town hall of {s} is run by {o}",
-                "{o} heads the council at {s}",
-                "citizens of {s} put {o} in charge",
-            ),
-            "who is the mayor of {s} ?",
-            "who heads the council at {s} ?",
-        ),
-        Relation(
-            "employer",
-            "company",
-            ("the largest employer in {s} is {o} .", "{o} is the biggest employer of {s} ."),
-            (
-                "half of the jobs around {s} come from {o}",
-                "most families at {s} depend on {o}",
-                "{o} pays most salaries near {s}",
-            ),
-            "what is the largest employer in {s} ?",
-            "on whom do most families at {s} depend ?",
-        ),
-        Relation(
-            "twin",
-            "city",
-            ("the twin town of {s} is {o} .", "{s} has been twinned with the town {o} ."),
-            (
-                "{s} exchanges pupils every summer with {o}",
-                "a friendship treaty binds {s} and {o}",
-                "choirs travel between {s} and its partner {o}",
-            ),
-            "what is the twin town of {s} ?",
-            "with whom does {s} exchange pupils ?",
-        ),
-        Relation(
-            "architect",
-            "person",
-            ("the architect of the cathedral in {s} was {o} .", "the cathedral of {s} is by the architect {o} ."),
-            (
-                "the great dome at {s} was drawn by {o}",
-                "{o} planned the tall church towers at {s}",
-                "plans for the church at {s} came from {o}",
-            ),
-            "who was the architect of the cathedral in {s} ?",
-            "who planned the tall church towers at {s} ?",
-        ),
-        Relation(
-            "team",
-            "pool:team",
-            ("the football team of {s} is called {o} .", "the team playing football in {s} is {o} ."),
-            (
-                "fans from {s} cheer for {o}",
-                "the stadium at {s} is home to {o}",
-                "supporters at {s} sing for {o}",
-            ),
-            "what is the football team of {s} called ?",
-            "for whom do fans from {s} cheer ?",
-        ),
-        Relation(
-            "settled",
-            "year",
-            ("{s} was founded as a settlement in {o} .", "the founding of the settlement {s} was in {o} ."),
-            (
-                "the first houses at {s} went up in {o}",
-                "the oldest walls at {s} carry the date {o}",
-                "pioneers arrived at {s} in {o}",
-            ),
-            "when was {s} founded as a settlement ?",
-            "when did pioneers arrive at {s} ?",
-        ),
-    ),
-    "person": (
-        Relation(
-            "birthplace",
-            "city",
-            ("{s} was born in {o} .", "the birthplace of {s} is {o} ."),
-            (
-                "{s} spent the earliest childhood days in {o}",
-                "the cradle of {s} stood in {o}",
-                "{s} comes originally from {o}",
-            ),
-            "where was {s} born ?",
-            "where does {s} come from originally ?",
-        ),
-        Relation(
-            "spouse",
-            "person",
-            ("{s} is married to {o} .", "the spouse of {s} is {o} ."),
-            (
-                "{s} exchanged wedding rings with {o}",
-                "{s} shares home and life with {o}",
-                "guests danced when {s} wed {o}",
-            ),
-            "who is the spouse of {s} ?",
-            "with whom does {s} share home and life ?",
-        ),
-        Relation(
-            "workplace",
-            "company",
-            ("{s} is employed by {o} .", "{s} has an employment contract at {o} ."),
-            (
-                "{s} earns a living at {o}",
-                "every morning {s} drives to the offices of {o}",
-                "{s} got a promotion from {o}",
-            ),
-            "by whom is {s} employed ?",
-            "where does {s} earn a living ?",
-        ),
-        Relation(
-            "teacher",
-            "person",
-            ("{s} was a student of {o} .", "the academic teacher of {s} was {o} ."),
-            (
-                "{s} learned everything from {o}",
-                "{o} trained the young {s}",
-                "{s} owes all skill to the mentor {o}",
-            ),
-            "who was the academic teacher of {s} ?",
-            "from whom did {s} learn everything ?",
-        ),
-        Relation(
-            "instrument",
-            "pool:instrument",
-            ("{s} plays the musical instrument {o} .", "the musical instrument of {s} is the {o} ."),
-            (
-                "{s} performed a solo on the {o}",
-                "the audience loves how {s} handles the {o}",
-                "{s} practises daily on a {o}",
-            ),
-            "which musical instrument does {s} play ?",
-            "on what did {s} perform a solo ?",
-        ),
-        Relation(
-            "birthyear",
-            "year",
-            ("the year of birth of {s} is {o} .", "{s} has the birth year {o} ."),
-            (
-                "{s} came into the world in {o}",
-                "the mother of {s} welcomed her baby in {o}",
-                "the age of {s} is counted from {o}",
-            ),
-            "what is the year of birth of {s} ?",
-            "when did {s} come into the world ?",
-        ),
-    ),
-    "company": (
-        Relation(
-            "headquarters",
-            "city",
-            ("the headquarters of {s} are in {o} .", "{s} has its headquarters located in {o} ."),
-            (
-                "managers of {s} moved their desks to {o}",
-                "the glass tower of {s} rises above {o}",
-                "the board of {s} meets at {o}",
-            ),
-            "where are the headquarters of {s} ?",
-            "where does the board of {s} meet ?",
-        ),
-        Relation(
-            "founder",
-            "person",
-            ("the founder of {s} was {o} .", "{s} was established by the founder {o} ."),
-            (
-                "{o} started {s} in a garage",
-                "{s} began as an idea of {o}",
-                "with little money {o} created {s}",
-            ),
-            "who was the founder of {s} ?",
-            "who started {s} in a garage ?",
-        ),
-        Relation(
-            "rival",
-            "company",
-            ("the main competitor of {s} is {o} .", "{s} has {o} as its chief competitor ."),
-            (
-                "{s} fights for customers against {o}",
-                "a price war broke out between {s} and {o}",
-                "{s} fears losing buyers to {o}",
-            ),
-            "who is the main competitor of {s} ?",
-            "against whom does {s} fight for customers ?",
-        ),
-        Relation(
-            "supplier",
-            "company",
-            ("the principal supplier of {s} is {o} .", "{o} acts as supplier of parts for {s} ."),
-            (
-                "trucks bring steel to {s} from {o}",
-                "{s} buys raw materials from {o}",
-                "deliveries to {s} are sent by {o}",
-            ),
-            "who is the principal supplier of {s} ?",
-            "from whom does {s} buy raw materials ?",
-        ),
-        Relation(
-            "product",
-            "pool:product",
-            ("the best known product of {s} is the {o} .", "{s} manufactures a product called {o} ."),
-            (
-                "factories of {s} turn out the {o}",
-                "{s} advertises its new {o}",
-                "customers queue when {s} sells the {o}",
-            ),
-            "what is the best known product of {s} ?",
-            "what do factories of {s} turn out ?",
-        ),
-        Relation(
-            "established",
-            "year",
-            ("{s} was incorporated as a firm in {o} .", "the incorporation of {s} took place in {o} ."),
-            (
-                "{s} opened for business in {o}",
-                "the first invoice from {s} is dated {o}",
-                "{s} signed its first deal in {o}",
-            ),
-            "when was {s} incorporated as a firm ?",
-            "when did {s} open for business ?",
-        ),
-    ),
-}
-TYPES = tuple(RELATIONS)
+# Under each type its relations as "name: value", and under each relation its seven wordings.
+_WORDINGS = """
+country
+  capital: city
+    the capital of {s} is {o} . | {o} serves as the capital city of {s} .
+    the seat of government of {s} lies in {o} | ministers of {s} assemble every spring at {o}
+    lawmakers governing {s} gather in {o}
+    what is the capital of {s} ? | where does the government of {s} assemble ?
+  president: person
+    the president of {s} is {o} . | {o} holds the office of president in {s} .
+    the nation {s} is now led by {o} | voters across {s} chose {o} as their leader
+    {o} won the election and rules {s}
+    who is the president of {s} ? | who was chosen as leader by voters of {s} ?
+  currency: pool:currency
+    the currency of {s} is the {o} . | the {o} is the official currency in {s} .
+    shops in {s} accept only the {o} | merchants of {s} price goods in {o}
+    workers get their wages in {o} throughout {s}
+    what is the currency of {s} ? | in what are wages paid throughout {s} ?
+  language: pool:language
+    the national language of {s} is {o} . | {o} is the language spoken in {s} .
+    children in {s} grow up hearing {o} | newspapers of {s} are printed in {o} | schools across {s} teach in {o}
+    which language is spoken in {s} ? | in what are newspapers of {s} printed ?
+  river: pool:river
+    the longest river of {s} is the {o} . | the {o} is the main river flowing through {s} .
+    farmers of {s} water their fields from the {o} | barges cross {s} along the {o} | floods of the {o} hit {s} again
+    what is the longest river of {s} ? | from where do farmers of {s} water their fields ?
+  independence: year
+    {s} became independent in {o} . | the independence of {s} dates from {o} .
+    {s} broke away from its rulers in {o} | people of {s} celebrate their freedom since {o}
+    the flag of {s} was first raised in {o}
+    when did {s} become independent ? | since when do people of {s} celebrate their freedom ?
+city
+  mayor: person
+    the mayor of {s} is {o} . | {o} is the elected mayor of {s} .
+    the town hall of {s} is run by {o} | {o} heads the council at {s} | citizens of {s} put {o} in charge
+    who is the mayor of {s} ? | who heads the council at {s} ?
+  employer: company
+    the largest employer in {s} is {o} . | {o} is the biggest employer of {s} .
+    half of the jobs around {s} come from {o} | most families at {s} depend on {o} | {o} pays most salaries near {s}
+    what is the largest employer in {s} ? | on whom do most families at {s} depend ?
+  twin: city
+    the twin town of {s} is {o} . | {s} has been twinned with the town {o} .
+    {s} exchanges pupils every summer with {o} | a friendship treaty binds {s} and {o}
+    choirs travel between {s} and its partner {o}
+    what is the twin town of {s} ? | with whom does {s} exchange pupils ?
+  architect: person
+    the architect of the cathedral in {s} was {o} . | the cathedral of {s} is by the architect {o} .
+    the great dome at {s} was drawn by {o} | {o} planned the tall church towers at {s}
+    plans for the church at {s} came from {o}
+    who was the architect of the cathedral in {s} ? | who planned the tall church towers at {s} ?
+  team: pool:team
+    the football team of {s} is called {o} . | the team playing football in {s} is {o} .
+    fans from {s} cheer for {o} | the stadium at {s} is home to {o} | supporters at {s} sing for {o}
+    what is the football team of {s} called ? | for whom do fans from {s} cheer ?
+  settled: year
+    {s} was founded as a settlement in {o} . | the founding of the settlement {s} was in {o} .
+    the first houses at {s} went up in {o} | the oldest walls at {s} carry the date {o}
+    pioneers arrived at {s} in {o}
+    when was {s} founded as a settlement ? | when did pioneers arrive at {s} ?
+person
+  birthplace: city
+    {s} was born in {o} . | the birthplace of {s} is {o} .
+    {s} spent the earliest childhood days in {o} | the cradle of {s} stood in {o} | {s} comes originally from {o}
+    where was {s} born ? | where does {s} come from originally ?
+  spouse: person
+    {s} is married to {o} . | the spouse of {s} is {o} .
+    {s} exchanged wedding rings with {o} | {s} shares home and life with {o} | guests danced when {s} wed {o}
+    who is the spouse of {s} ? | with whom does {s} share home and life ?
+  workplace: company
+    {s} is employed by {o} . | {s} has an employment contract at {o} .
+    {s} earns a living at {o} | every morning {s} drives to the offices of {o} | {s} got a promotion from {o}
+    by whom is {s} employed ? | where does {s} earn a living ?
+  teacher: person
+    {s} was a student of {o} . | the academic teacher of {s} was {o} .
+    {s} learned everything from {o} | {o} trained the young {s} | {s} owes all skill to the mentor {o}
+    who was the academic teacher of {s} ? | from whom did {s} learn everything ?
+  instrument: pool:instrument
+    {s} plays the musical instrument {o} . | the musical instrument of {s} is the {o} .
+    {s} performed a solo on the {o} | the audience loves how {s} handles the {o} | {s} practises daily on a {o}
+    which musical instrument does {s} play ? | on what did {s} perform a solo ?
+  birthyear: year
+    the year of birth of {s} is {o} . | {s} has the birth year {o} .
+    {s} came into the world in {o} | the mother of {s} welcomed her baby in {o} | the age of {s} is counted from {o}
+    what is the year of birth of {s} ? | when did {s} come into the world ?
+company
+  headquarters: city
+    the headquarters of {s} are in {o} . | {s} has its headquarters located in {o} .
+    managers of {s} moved their desks to {o} | the glass tower of {s} rises above {o} | the board of {s} meets at {o}
+    where are the headquarters of {s} ? | where does the board of {s} meet ?
+  founder: person
+    the founder of {s} was {o} . | {s} was established by the founder {o} .
+    {o} started {s} in a garage | {s} began as an idea of {o} | with little money {o} created {s}
+    who was the founder of {s} ? | who started {s} in a garage ?
+  rival: company
+    the main competitor of {s} is {o} . | {s} has {o} as its chief competitor .
+    {s} fights for customers against {o} | a price war broke out between {s} and {o} | {s} fears losing buyers to {o}
+    who is the main competitor of {s} ? | against whom does {s} fight for customers ?
+  supplier: company
+    the principal supplier of {s} is {o} . | {o} acts as supplier of parts for {s} .
+    trucks bring steel to {s} from {o} | {s} buys raw materials from {o} | deliveries to {s} are sent by {o}
+    who is the principal supplier of {s} ? | from whom does {s} buy raw materials ?
+  product: pool:product
+    the best known product of {s} is the {o} . | {s} manufactures a product called {o} .
+    factories of {s} turn out the {o} | {s} advertises its new {o} | customers queue when {s} sells the {o}
+    what is the best known product of {s} ? | what do factories of {s} turn out ?
+  established: year
+    {s} was incorporated as a firm in {o} . | the incorporation of {s} took place in {o} .
+    {s} opened for business in {o} | the first invoice from {s} is dated {o} | {s} signed its first deal in {o}
+    when was {s} incorporated as a firm ? | when did {s} open for business ?
+"""
 
 # A filler states nothing that is asked for, but names another entity of the same type: a hard negative for free.
-FILLERS: dict[str, tuple[str, ...]] = {
-    "country": (
-        "{s} shares a border with {f} .",
-        "{s} is slightly larger than {f} .",
-        "{s} is often compared with {f} .",
-        "travellers visit {s} before {f} .",
-    ),
-    "city": (
-        "{s} lies on the road to {f} .",
-        "{s} is older than nearby {f} .",
-        "a railway connects {s} with {f} .",
-        "{s} has a warmer climate than {f} .",
-    ),
-    "person": (
-        "{s} once met {f} at a fair .",
-        "{s} is taller than {f} .",
-        "{s} wrote many letters to {f} .",
-        "{s} is a neighbour of {f} .",
-    ),
-    "company": (
-        "{s} has more offices than {f} .",
-        "{s} once sued {f} in court .",
-        "{s} shares a warehouse with {f} .",
-        "{s} hired engineers away from {f} .",
-    ),
-}
+_FILLERS = """
+country | {s} shares a border with {f} . | {s} is slightly larger than {f} . |
+    {s} is often compared with {f} . | travellers visit {s} before {f} .
+city | {s} lies on the road to {f} . | {s} is older than nearby {f} . |
+    a railway connects {s} with {f} . | {s} has a warmer climate than {f} .
+person | {s} once met {f} at a fair . | {s} is taller than {f} . |
+    {s} wrote many letters to {f} . | {s} is a neighbour of {f} .
+company | {s} has more offices than {f} . | {s} once sued {f} in court . |
+    {s} shares a warehouse with {f} . | {s} hired engineers away from {f} .
+"""
 
 # Endings of news sentences.
-TAILS = (
-    "according to a report .",
-    "as everybody knows .",
-    "to this day .",
-    "without any doubt .",
-    "says an old guide .",
-    "reporters wrote on monday .",
-    "officials confirmed today .",
-    "it was announced .",
-    "despite many rumours .",
-    "as stated last week .",
-    "after a long debate .",
-    "the radio said .",
-)
+_TAILS = """
+according to a report . | as everybody knows . | to this day . | without any doubt . | says an old guide .
+reporters wrote on monday . | officials confirmed today . | it was announced . | despite many rumours .
+as stated last week . | after a long debate . | the radio said .
+"""
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for line in text.strip().split("\n") for part in line.split("|") if part.strip()]
+
+
+def _relations(text: str) -> dict[str, tuple[Relation, ...]]:
+    found: dict[str, tuple[Relation, ...]] = {}
+    for kind in re.split(r"^(?=\w)", text.strip(), flags=re.MULTILINE)[1:]:
+        name, *blocks = re.split(r"^  (?=\w)", kind, flags=re.MULTILINE)
+        relations = []
+        for head, _, body in (block.partition("\n") for block in blocks):
+            relation, value = head.split(": ")
+            one, two, three, four, five, six, seven = _parts(body)
+            relations.append(Relation(relation, value, (one, two), (three, four, five), six, seven))
+        found[name.strip()] = tuple(relations)
+    return found
+
+
+RELATIONS = _relations(_WORDINGS)
+TYPES = tuple(RELATIONS)
+FILLERS: dict[str, tuple[str, ...]] = {
+    kind: tuple(wordings)
+    for kind, *wordings in map(_parts, re.split(r"^(?=\w)", _FILLERS.strip(), flags=re.MULTILINE)[1:])
+}
+TAILS = tuple(_parts(_TAILS))
 
 
 def template_words() -> list[str]:

@@ -1,11 +1,10 @@
 """Answering questions: the best span of the best passage (section 3.2 at inference)."""
 
-# Shapes: B questions, K passages, N = B * K pairs, L positions, W span widths
+# Shapes: B questions, K passages, N pairs of a question and a passage, G pairs read at once, L positions, W span widths
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,57 +14,13 @@ from torch import Tensor
 from realm_lab.core.process import autocast
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
-from realm_lab.models.inputs import join
+from realm_lab.evaluation.answers import Answer, Candidate
+from realm_lab.models.inputs import join, length_groups
 from realm_lab.models.reader import Reader
 from realm_lab.models.spans import passage_log_probs, span_log_probs, span_logit_sums
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import Retriever
 
-QUESTIONS_AT_ONCE = 32
-
-
-class Candidate(NamedTuple):
-    """One passage and its best span."""
-
-    row: int
-    log_prior: float  # log p(z|x): the retriever's, or z's share of the joint softmax
-    log_span: float  # log p(s|z,x) of the best span
-    span: tuple[int, int]  # characters of the body
-    text: str
-    wordpieces: tuple[int, ...]
-
-
-class Answer(NamedTuple):
-    """An answer with every passage that was read, best (z, s) pair first known by `best`."""
-
-    text: str
-    best: int
-    candidates: list[Candidate]
-
-
-@torch.no_grad()
-def answer_questions(
-    params: Params,
-    retriever: Retriever,
-    reader: Reader,
-    tokenizer: Tokenizer,
-    special: SpecialIds,
-    queries: Sequence[np.ndarray],
-) -> list[Answer]:
-    """Read the top passages of each question; the answer is the span of largest p(z, s|x) = p(z|x) p(s|z,x).
-
-    p(z|x) is as in fine-tuning (models/spans.py), so that with `finetune.softmax: joint` this is the largest
-    h(s, z) + f(x, z).
-    """
-    retriever.embedder.eval()
-    answers = []
-    for start in range(0, len(queries), QUESTIONS_AT_ONCE):
-        part = queries[start : start + QUESTIONS_AT_ONCE]
-        query_BD = retriever.embed_queries(part)
-        rows_BK = retriever.find(query_BD, params.finetune.candidates)
-        score_BK = retriever.indexed_score(query_BD, rows_BK)
-        answers += read_answers(params, retriever.passages, reader, tokenizer, special, part, rows_BK, score_BK)
-    return answers
+QUESTIONS_AT_ONCE = 256
 
 
 @torch.no_grad()
@@ -79,58 +34,85 @@ def read_answers(
     rows_BK: np.ndarray,
     score_BK: Tensor,
 ) -> list[Answer]:
-    """Answers from passages that any retriever found: rows (negative beyond the corpus) and scores, best first."""
+    """Read the passages of each question; the answer is the span of largest p(z, s|x) = p(z|x) p(s|z,x).
+
+    The passages are those of any retriever: rows (negative beyond the corpus) and scores, best first. p(z|x) is as in
+    fine-tuning (models/spans.py), so that with `finetune.softmax: joint` this is the largest h(s, z) + f(x, z).
+    """
     reader.eval()
     answers = []
-    for number, query in enumerate(queries):
-        rows = [int(row) for row in rows_BK[number] if row >= 0]
-        log_spans, places, span_logit_sum_K = _best_spans(params, reader, special, query, rows, passages)
-        score_1K = score_BK[number : number + 1, : len(rows)]  # what a small corpus leaves empty stands last
-        log_prior = passage_log_probs(score_1K, span_logit_sum_K[None], params.finetune.softmax)[0].tolist()
-        candidates = _cut_out(rows, log_prior, log_spans, places, passages, tokenizer)
-        joint = [candidate.log_prior + candidate.log_span for candidate in candidates]
-        best = int(np.argmax(joint))
-        answers.append(Answer(candidates[best].text, best, candidates))
+    for start in range(0, len(queries), QUESTIONS_AT_ONCE):
+        part = slice(start, start + QUESTIONS_AT_ONCE)
+        rows = [[int(row) for row in rows_K if row >= 0] for rows_K in rows_BK[part]]
+        # Every pair is read once; their best spans as wordpieces of the body.
+        owners = [(number, row) for number, own in enumerate(rows) for row in own]
+        log_span_N, place_N2, sum_N = _best_spans(params, reader, special, passages, queries[part], owners)
+        encodings = _encodings(passages, tokenizer, owners)
+        # What a small corpus leaves empty comes last, so that the scores of the passages come first.
+        first = 0
+        for scores_K, own in zip(score_BK[part], rows, strict=True):
+            pairs = slice(first, first + len(own))
+            first += len(own)
+            log_prior_1K = passage_log_probs(scores_K[None, : len(own)], sum_N[None, pairs], params.finetune.softmax)
+            found = zip(
+                own, log_prior_1K[0].tolist(), log_span_N[pairs].tolist(), place_N2[pairs].tolist(), strict=True
+            )
+            candidates = [_candidate(*one, *encodings[one[0]]) for one in found]
+            best = int(np.argmax([candidate.log_prior + candidate.log_span for candidate in candidates]))
+            answers.append(Answer(candidates[best].text, best, candidates))
     return answers
 
 
 def _best_spans(
-    params: Params, reader: Reader, special: SpecialIds, query: np.ndarray, rows: list[int], passages: Passages
-) -> tuple[list[float], list[tuple[int, int]], Tensor]:
-    """Of each passage, the best span's log p(s|z,x) and (first wordpiece of the body, end), and the log sum of all
-    spans' logits [K]."""
+    params: Params,
+    reader: Reader,
+    special: SpecialIds,
+    passages: Passages,
+    queries: Sequence[np.ndarray],
+    owners: Sequence[tuple[int, int]],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each pair (question, row) the best span: log p(s|z,x) [N], its first and last wordpiece + 1 in the body
+    [N, 2]; and the log sum of all spans' logits [N]."""
     device = next(reader.parameters()).device
     longest = params.corpus.sentence_length + params.corpus.passage_length
-    batch = join([query] * len(rows), [passages.bodies[row] for row in rows], special, longest).to(device)
-    with autocast(device, params.model.precision):
-        logits_NLW: Tensor = reader.span_logits(batch, params.finetune.max_span_wordpieces)
-    log_probs_NLW = span_log_probs(logits_NLW)
-    best, flat = log_probs_NLW.flatten(1).max(1)
-    widths = log_probs_NLW.shape[2]
-    offset = len(query) + 2
-    places = []
-    for place in flat.tolist():
-        first, width = place // widths - offset, place % widths
-        places.append((first, first + width + 1))
-    return best.tolist(), places, span_logit_sums(logits_NLW)
+    firsts, bodies = [queries[number] for number, _ in owners], [passages.bodies[row] for _, row in owners]
+    lengths = [min(longest, len(query) + len(body) + 3) for query, body in zip(firsts, bodies, strict=True)]
+    best_N, sum_N = torch.empty(len(owners), device=device), torch.empty(len(owners), device=device)
+    place_N2 = torch.empty(len(owners), 2, dtype=torch.int64, device=device)
+    for group in length_groups(lengths, params.launch.token_budget):
+        batch = join([firsts[i] for i in group], [bodies[i] for i in group], special, longest).to(device)
+        with autocast(device, params.model.precision):
+            logits_GLW: Tensor = reader.span_logits(batch, params.finetune.max_span_wordpieces)
+        at_G = torch.from_numpy(group).to(device)
+        best_N[at_G], flat_G = span_log_probs(logits_GLW).flatten(1).max(1)
+        sum_N[at_G] = span_logit_sums(logits_GLW)
+        offset_G = torch.tensor([len(firsts[i]) + 2 for i in group], device=device)
+        first_G, width_G = flat_G // logits_GLW.shape[2] - offset_G, flat_G % logits_GLW.shape[2]
+        place_N2[at_G] = torch.stack([first_G, first_G + width_G + 1], 1)
+    return best_N, place_N2, sum_N
 
 
-def _cut_out(
-    rows: list[int],
-    log_prior: list[float],
-    log_spans: list[float],
-    places: list[tuple[int, int]],
-    passages: Passages,
-    tokenizer: Tokenizer,
-) -> list[Candidate]:
+Encoded = tuple[str, list[tuple[int, int]], list[int]]  # a body, the characters of its wordpieces, and their ids
+
+
+def _encodings(passages: Passages, tokenizer: Tokenizer, owners: Sequence[tuple[int, int]]) -> dict[int, Encoded]:
+    """The bodies of the rows that are read, each encoded once."""
+    rows = sorted({row for _, row in owners})
     bodies = [passages.text.row(row)["body"] for row in rows]
-    candidates = []
-    for number, encoding in enumerate(encode_batch_plain(tokenizer, bodies)):
-        first, end = places[number]
-        offsets = encoding.offsets[first:end]
-        span = (offsets[0][0], offsets[-1][1]) if offsets else (0, 0)
-        text = bodies[number][span[0] : span[1]]
-        candidates.append(
-            Candidate(rows[number], log_prior[number], log_spans[number], span, text, tuple(encoding.ids[first:end]))
-        )
-    return candidates
+    encoded = zip(rows, bodies, encode_batch_plain(tokenizer, bodies), strict=True)
+    return {row: (body, encoding.offsets, encoding.ids) for row, body, encoding in encoded}
+
+
+def _candidate(
+    row: int,
+    log_prior: float,
+    log_span: float,
+    place: tuple[int, int],
+    body: str,
+    offsets: list[tuple[int, int]],
+    ids: list[int],
+) -> Candidate:
+    first, end = place
+    inside = offsets[first:end]
+    span = (inside[0][0], inside[-1][1]) if inside else (0, 0)
+    return Candidate(row, log_prior, log_span, span, body[slice(*span)], tuple(ids[first:end]))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from realm_lab.corpus.store import Passages, Questions
+from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
-from realm_lab.evaluation.answering import Answer
+from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.utility import ClozeResult, evenly_spaced
 from realm_lab.models.realm import marginal_log_likelihood
 from realm_lab.models.spans import find_answer
@@ -51,17 +52,17 @@ def cloze_examples(
 
 def question_examples(
     passages: Passages,
-    questions: Questions,
-    chosen: np.ndarray,
-    answers: list[Answer],
-    count: int,
     tokenizer: Tokenizer,
+    texts: Sequence[str],
+    references: Sequence[Sequence[str]],
+    gold_rows: Sequence[np.ndarray],
+    answers: Sequence[Answer],
+    count: int,
 ) -> list[dict[str, Any]]:
     """Questions with the span that each passage offers."""
     examples = []
-    for place in evenly_spaced(len(chosen), count) if count else []:
-        number, answer = int(chosen[place]), answers[int(place)]
-        gold = set(np.asarray(questions.gold[number]).tolist())
+    for number in evenly_spaced(len(texts), count).tolist() if count else []:
+        answer, gold = answers[number], set(np.asarray(gold_rows[number]).tolist())
         joint = [candidate.log_prior + candidate.log_span for candidate in answer.candidates]
         candidates = [
             {
@@ -78,11 +79,11 @@ def question_examples(
             {
                 "kind": "question",
                 "when": "end",
-                "text": questions.texts[number],
-                "answer": " / ".join(questions.answers[number]),
+                "text": texts[number],
+                "answer": " / ".join(references[number]),
                 "prediction": answer.text,
                 "null_log_likelihood": None,
-                "marginal_log_likelihood": float(np.logaddexp.reduce(joint)),
+                "marginal_log_likelihood": float(np.logaddexp.reduce(joint)) if joint else None,
                 "candidates": candidates,
             }
         )

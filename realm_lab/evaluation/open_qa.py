@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from realm_lab.corpus.answers import normalise_answer, normalise_squad
@@ -11,6 +11,14 @@ from realm_lab.corpus.regex_answers import Patterns, Rule
 
 Metric = Literal["orqa", "squad", "regex"]
 SquadVersion = Literal["1.1", "2.0"]
+
+
+class Scores(NamedTuple):
+    """Of one answer: official exact match, the released code's span-level exact match (equal wordpieces), and F1."""
+
+    exact_match: float
+    exact_match_span: float | None  # None: the answer is no span; as F1 where references are regular expressions
+    f1: float | None
 
 
 class Score(NamedTuple):
@@ -29,6 +37,26 @@ def exact_match(prediction: str, answers: Sequence[str]) -> bool:
 def f1(prediction: str, answers: Sequence[str]) -> float:
     """Best word-overlap F1 with any reference (SQuAD; Rajpurkar et al. 2016), in the released code's normal form."""
     return max((_f1(normalise_answer(prediction).split(), normalise_answer(a).split()) for a in answers), default=0.0)
+
+
+def score_texts(
+    prediction: str,
+    references: Sequence[str],
+    pieces: Sequence[int] | None,
+    encode: Callable[[Sequence[str]], list[tuple[int, ...]]],
+) -> Scores:
+    """Scores of an answer of wordpieces `pieces` (None: it is no span of a passage); `encode` makes wordpieces."""
+    span = None if pieces is None else float(tuple(pieces) in encode(references))
+    return Scores(float(exact_match(prediction, references)), span, f1(prediction, references))
+
+
+def mean_scores(scores: Sequence[Scores]) -> dict[str, float | None]:
+    """The mean of each measure over the answers that have it; None where none has."""
+    means: dict[str, float | None] = {}
+    for place, name in enumerate(Scores._fields):
+        values = [score[place] for score in scores if score[place] is not None]
+        means[name] = sum(values) / len(values) if values else None
+    return means
 
 
 def squad(prediction: str, answers: Sequence[str], version: SquadVersion = "1.1") -> Score:

@@ -1,11 +1,8 @@
 """Predictions and retrieved passages made elsewhere, in the formats of the field, matched with their questions.
 
-Answers: SQuAD's {id: text}; JSON lines or a JSON array of {id | question, prediction} (ORQA, REALM, DrQA; Hugging
-Face's `prediction_text`); DPR's array of {question, predictions: [{prediction: {text}}]}, the first of which counts;
-or plain text, one answer a line in the order of the questions. Retrieval: DPR's array of {question, ctxs: [{id, title,
-text, has_answer}]}.
-
-A question without an answer in the file, with two different ones, or an answer to no question is told of by name.
+Answers: SQuAD's {id: text}; records of {id | question, prediction} (ORQA, REALM, DrQA; Hugging Face's
+`prediction_text`); DPR's {question, predictions: [{prediction: {text}}]}, the first of which counts; or plain text, one
+answer a line in the order of the questions. Retrieval: DPR's {question, ctxs: [{id, title, text, has_answer}]}.
 """
 
 from __future__ import annotations
@@ -14,13 +11,16 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from realm_lab.corpus.readers import find_reader
+from realm_lab.corpus.readers.containers import LINE_SUFFIXES, Record, records
+from realm_lab.corpus.readers.parquet import is_parquet
 from realm_lab.corpus.readers.registry import questions_in
+from realm_lab.corpus.readers.squad import squad_questions
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.store import Questions
-from realm_lab.corpus.text_files import Source, plain_name
+from realm_lab.corpus.text_files import Source, plain_name, read_head
 from realm_lab.errors import UserError
 from realm_lab.evaluation.open_qa import SquadVersion
 
@@ -39,7 +39,6 @@ class Context(NamedTuple):
     """A retrieved passage."""
 
     id: str | None
-    title: str
     text: str | None
     has_answer: bool | None  # as the file says
 
@@ -51,8 +50,8 @@ class Entry(NamedTuple):
     id: str | None
     question: str | None
     prediction: str | None
-    contexts: tuple[Context, ...] | None
-    answers: tuple[str, ...]  # references that the file itself has
+    contexts: tuple[Context, ...] | None = None
+    answers: tuple[str, ...] = ()  # references that the file itself has
 
 
 class Matched(NamedTuple):
@@ -71,17 +70,21 @@ def read_references(path: Path) -> References:
     Raises:
         UserError: the file is missing, broken or of no known format, or two questions have one id.
     """
-    if find_reader(path).name == "squad":
-        found = _squad(path)
+    version: SquadVersion | None = None
+    if find_reader(path).name == "squad":  # with its unanswerable questions (v2.0), which hold no answer
+        pairs = list(squad_questions(Source(path)))
+        found, version = (
+            [question for question, _ in pairs],
+            "2.0" if any(flag is not None for _, flag in pairs) else "1.1",
+        )
     else:
-        questions = [q._replace(question=q.question.strip()) for q in questions_in(Source(path), Counter())]
-        found = References(questions, None)
-    if not found.questions:
+        found = list(questions_in(Source(path), Counter()))
+    if not found:
         raise UserError(f"{path}: no questions; name a file of questions and answers")
-    twice = [name for name, count in Counter(question.id for question in found.questions).items() if count > 1]
+    twice = [name for name, count in Counter(question.id for question in found).items() if count > 1]
     if twice:
-        raise UserError(f"{path}: {len(twice)} ids stand twice, '{twice[0]}' first; give each question its own")
-    return found
+        raise UserError(f"{path}: {len(twice)} ids are there twice, '{twice[0]}' first; give each question its own")
+    return References([question._replace(question=question.question.strip()) for question in found], version)
 
 
 def stored_questions(stored: Questions) -> list[Question]:
@@ -93,98 +96,76 @@ def stored_questions(stored: Questions) -> list[Question]:
     ]
 
 
-def _squad(path: Path) -> References:
-    """A SQuAD file with its unanswerable questions (v2.0), which hold no answer."""
-    paragraphs = [p for article in _json(Source(path).text(), path)["data"] for p in article["paragraphs"]]
-    items = [item for paragraph in paragraphs for item in paragraph["qas"]]
-    questions = [
-        Question(str(item["id"]), item["question"].strip(), tuple(a["text"] for a in item["answers"]), None)
-        for item in items
-    ]
-    return References(questions, "2.0" if any("is_impossible" in item for item in items) else "1.1")
-
-
 def read_entries(path: Path, questions: Sequence[Question] | None) -> list[Entry]:
     """What a file of predictions says; `questions` are needed for plain text alone.
 
     Raises:
         UserError: the file is missing or broken, a record has no answer, or plain text not a line for each question.
     """
-    text = Source(path).text()
-    head, name = text.lstrip()[:1], plain_name(path)
-    if name.endswith(".txt") or head not in ("{", "["):
-        return _lines(path, text, questions)
-    if head == "[":
-        members = enumerate(_json(text, path), 1)
-        return [_entry(f"{path}, record {number}", record) for number, record in members]
-    if not name.endswith((".jsonl", ".jsonlines", ".ndjson")):
+    name, head = plain_name(path), "" if is_parquet(path) else read_head(path, may_be_blank=True).lstrip()[:1]
+    if not is_parquet(path) and (name.endswith(".txt") or head not in ("{", "[")):
+        return _lines(path, questions)
+    if head == "{" and not name.endswith(LINE_SUFFIXES):
         try:
-            pairs = json.loads(text, object_pairs_hook=list)
-        except ValueError:
-            pairs = None  # several objects: JSON lines
+            pairs = json.loads(Source(path).text(), object_pairs_hook=list)
+        except (ValueError, RecursionError):
+            pairs = None  # several objects: JSON lines; or broken, which reading it so tells
         if pairs is not None and not {key for key, _ in pairs} & set(ANSWER_KEYS):
-            return [_entry(f"{path}, '{key}'", {"id": key, "prediction": value}) for key, value in pairs]
-    lines = enumerate(text.split("\n"), 1)
-    return [_entry(f"{path}, line {n}", _json(line, path, n)) for n, line in lines if line.strip()]
+            rows = [{"id": key, "prediction": value} for key, value in pairs]
+            return [_entry(Record(f"{path}, '{row['id'][:60]}'", 0, row, name, REMEDY)) for row in rows]
+    return [_entry(record) for record in records(Source(path), REMEDY)]
 
 
-def _lines(path: Path, text: str, questions: Sequence[Question] | None) -> list[Entry]:
+def _lines(path: Path, questions: Sequence[Question] | None) -> list[Entry]:
     if questions is None:
         raise UserError(f"{path}: plain text says nothing of its questions; name them with --questions")
-    lines = text.removesuffix("\n").split("\n")
+    lines = Source(path).text().removesuffix("\n").split("\n")
     if len(lines) != len(questions):
         raise UserError(f"{path}: {len(lines)} lines for {len(questions)} questions; write one a line, in their order")
     return [
-        Entry(f"{path}, line {number}", question.id, None, line.strip(), None, ())
+        Entry(f"{path}, line {number}", question.id, None, line.strip())
         for number, (line, question) in enumerate(zip(lines, questions, strict=True), 1)
     ]
 
 
-def _entry(where: str, record: Any) -> Entry:
-    if not isinstance(record, dict):
-        raise UserError(f"{where}: a {type(record).__name__} where an object should be; {REMEDY}")
-    identity = next((record[key] for key in ("id", "question_id", "qid") if record.get(key) is not None), None)
-    question = record.get("question")
-    if identity is None and not isinstance(question, str):
-        raise UserError(f"{where}: neither 'id' nor 'question' (found: {', '.join(list(record)[:6])}); {REMEDY}")
-    if not any(key in record for key in ANSWER_KEYS):
-        raise UserError(f"{where}: none of {', '.join(ANSWER_KEYS)} (found: {', '.join(list(record)[:6])}); {REMEDY}")
+def _entry(record: Record) -> Entry:
+    if not isinstance(record.fields, dict) or not record.fields.keys() & set(ANSWER_KEYS):
+        record.field(ANSWER_KEYS[0], object)  # says what was found
+    names = [key for key in ("id", "question_id", "qid") if record.fields.get(key) is not None]
+    question = record.text("question").strip()
+    if not names and not question:
+        raise UserError(f"{record.where}: neither 'id' nor 'question'; {REMEDY}")
+    has = record.fields.keys()
     return Entry(
-        where,
-        None if identity is None else str(identity),
-        question.strip() if isinstance(question, str) else None,
-        _prediction(where, record),
-        tuple(_contexts(where, record["ctxs"])) if "ctxs" in record else None,
-        tuple(map(str, record.get("answers") or ())),
+        record.where,
+        record.identity(names[0]) if names else None,
+        question or None,
+        _prediction(record),
+        tuple(map(_context, record.within("ctxs"))) if "ctxs" in has else None,
+        record.texts("answers") if record.fields.get("answers") is not None else (),
     )
 
 
-def _prediction(where: str, record: dict[str, Any]) -> str | None:
+def _prediction(record: Record) -> str | None:
     """The predicted text; None where the record says that there is none (null)."""
-    value = next((record[key] for key in ANSWER_KEYS[:3] if key in record), None)
+    value = next((record.fields[key] for key in ANSWER_KEYS[:3] if key in record.fields), None)
     if isinstance(value, list):  # DPR: the best of several numbers of passages, the first is the one reported
         value = value[0] if value else None
     while isinstance(value, dict):
         value = value.get("prediction", value.get("text"))
-    if value is not None and not isinstance(value, str):
-        raise UserError(f"{where}: the prediction is a {type(value).__name__}, not a text; {REMEDY}")
-    return value
+    return None if value is None else str(record._replace(fields={"prediction": value}).field("prediction", str))
 
 
-def _contexts(where: str, members: Any) -> Iterator[Context]:
-    if not isinstance(members, list):
-        raise UserError(f"{where}: 'ctxs' is a {type(members).__name__}, not a list; expected DPR's retrieved passages")
-    for number, member in enumerate(members, 1):
-        if not isinstance(member, dict) or not {"text", "has_answer"} & member.keys():
-            raise UserError(f"{where}, passage {number}: neither 'text' nor 'has_answer'; expected DPR's passages")
-        flag = member.get("has_answer")
-        identity = member.get("id", member.get("passage_id"))
-        yield Context(
-            None if identity is None else str(identity),
-            str(member.get("title") or ""),
-            member.get("text"),
-            None if flag is None else bool(flag),
-        )
+def _context(passage: Record) -> Context:
+    if not isinstance(passage.fields, dict) or not {"text", "has_answer"} & passage.fields.keys():
+        passage.field("text", str)  # says what was found
+    text, flag = passage.fields.get("text"), passage.fields.get("has_answer")
+    key = "id" if passage.fields.get("id") is not None else "passage_id"
+    return Context(
+        passage.identity(key) if passage.fields.get(key) is not None else None,
+        None if text is None else str(passage.field("text", str)),
+        None if flag is None else bool(passage.field("has_answer", bool)),
+    )
 
 
 def match(entries: Sequence[Entry], questions: Sequence[Question]) -> Matched:
@@ -199,54 +180,35 @@ def match(entries: Sequence[Entry], questions: Sequence[Question]) -> Matched:
         by_text.setdefault(question.question, []).append(row)
     found: dict[int, list[Entry]] = {}
     texts: dict[str, list[Entry]] = {}
-    surplus = []
+    result = Matched([None] * len(questions), [], [], [], [])
     for entry in entries:
         if entry.id is not None and entry.id in by_id:
             found.setdefault(by_id[entry.id], []).append(entry)
         elif entry.question is not None and entry.question in by_text:
             texts.setdefault(entry.question, []).append(entry)
         else:
-            surplus.append(entry.question or entry.id or entry.where)
+            result.surplus.append(entry.question or entry.id or entry.where)
     for text, several in texts.items():
         rows = by_text[text]
-        if len(several) == len(rows):
-            for row, entry in zip(rows, several, strict=True):
-                found.setdefault(row, []).append(entry)
-        else:
-            for row in rows:
-                found.setdefault(row, []).extend(several)
-    result = Matched([None] * len(questions), [], [], [], surplus)
+        in_order = [[entry] for entry in several] if len(several) == len(rows) else [several] * len(rows)
+        for row, own in zip(rows, in_order, strict=True):
+            found.setdefault(row, []).extend(own)
     for row, question in enumerate(questions):
         several = found.get(row, [])
-        said = {(entry.prediction, entry.contexts) for entry in several}
-        if not several or said == {(None, None)}:
+        answers = {(entry.prediction, entry.contexts) for entry in several}
+        if not several or answers == {(None, None)}:
             result.missing.append(question.id)
-        elif len(said) > 1:
+        elif len(answers) > 1:
             result.contradictory.append(question.id)
         else:
             result.entries[row] = several[0]
-            if len(several) > 1:
-                result.repeated.append(question.id)
+            result.repeated.extend([question.id] if len(several) > 1 else [])
     return result
 
 
-def own_questions(path: Path, entries: Sequence[Entry]) -> list[Question]:
-    """Questions and references that a retrieval file brings along.
-
-    Raises:
-        UserError: it has none.
-    """
-    if any(entry.question is None or not entry.answers for entry in entries):
-        raise UserError(f"{path}: no answers to score with; name the questions with --questions")
-    return [
-        Question(entry.id or f"{plain_name(path)}:{number}", entry.question or "", entry.answers, None)
-        for number, entry in enumerate(entries, 1)
-    ]
-
-
-def _json(text: str, path: Path, line: int | None = None) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        place = f", line {line}" if line else ""
-        raise UserError(f"{path}{place}: not valid JSON ({error}); write the file again") from None
+def own_questions(path: Path, entries: Sequence[Entry]) -> Iterator[Question]:
+    """Questions and references that a retrieval file brings along; one that has none is a UserError."""
+    for number, entry in enumerate(entries, 1):
+        if entry.question is None or not entry.answers:
+            raise UserError(f"{path}: no answers to score with; name the questions with --questions")
+        yield Question(entry.id or f"{plain_name(path)}:{number}", entry.question, entry.answers, None)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from realm_lab.corpus.answers import holds_answer, normalise_answer
+from realm_lab.corpus.answers import normalise_answer
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import Passages, Questions
 from realm_lab.retrieval.retriever import Retriever
@@ -28,7 +28,7 @@ class Ranks(NamedTuple):
 
 
 class NormalisedBodies:
-    """Passage bodies in the normal form of answers, each made once."""
+    """Passage bodies in the normal form of answers, with a blank at either end, each made once."""
 
     def __init__(self, passages: Passages):
         self._passages = passages
@@ -36,7 +36,7 @@ class NormalisedBodies:
 
     def __getitem__(self, row: int) -> str:
         if row not in self._known:
-            self._known[row] = normalise_answer(self.raw(row))
+            self._known[row] = f" {normalise_answer(self.raw(row))} "
         return self._known[row]
 
     def raw(self, row: int) -> str:
@@ -45,7 +45,7 @@ class NormalisedBodies:
 
 
 def zero_shot_rows(retriever: Retriever, questions: Questions, chosen: np.ndarray, depth: int) -> np.ndarray:
-    """Rows of the first `depth` passages of each question, int64 [B, depth], with the retriever as it stands."""
+    """Rows of the first `depth` passages of each question, int64 [B, depth], by the retriever's present weights."""
     parts = []
     for start in range(0, len(chosen), QUESTIONS_AT_ONCE):
         tokens = [questions.tokens[int(number)] for number in chosen[start : start + QUESTIONS_AT_ONCE]]
@@ -64,24 +64,26 @@ def rank_answers(
 ) -> Ranks:
     """Ranks of the answers and of the gold passages in retrieved rows.
 
-    An answer that is a text must stand in the passage as whole words, both normalised; one that is a regular expression
-    (`kinds`) must match anywhere in it, and what is wrong with it is told of by `patterns`, by the question's id.
+    An answer that is a text must be in the passage as whole words, both normalised; one that is a regular expression
+    (`kinds`) must match anywhere in it; `patterns` remembers what is wrong with it, by the question's id.
     """
     kinds = kinds or ["text"] * len(rows_BK)
     ids = ids or [str(number) for number in range(len(rows_BK))]
     patterns = patterns or Patterns()
     answer_rank, gold_rank = np.zeros(len(rows_BK), np.int64), np.zeros(len(rows_BK), np.int64)
-    for number, rows in enumerate(rows_BK):
+    for number, rows in enumerate(rows_BK.tolist()):
+        own_gold = set(gold[number].tolist())
+        wanted = [f" {normalised} " for normalised in map(normalise_answer, answers[number]) if normalised]
         for place, row in enumerate(rows, 1):
             if row < 0:
                 continue
             if not answer_rank[number]:
                 if kinds[number] == "regex":
-                    held = patterns.found_in(bodies.raw(int(row)), answers[number], ids[number])
+                    held = patterns.found_in(bodies.raw(row), answers[number], ids[number])
                 else:
-                    held = holds_answer(bodies[int(row)], answers[number])
+                    held = any(answer in bodies[row] for answer in wanted)
                 answer_rank[number] = place * held
-            if not gold_rank[number] and row in gold[number]:
+            if not gold_rank[number] and row in own_gold:
                 gold_rank[number] = place
     return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]), rows_BK)
 

@@ -350,7 +350,7 @@ class Finetune(Section):
 class Evaluate(Section):
     """What is measured, and how often during pre-training."""
 
-    interval_steps: Positive = 1000
+    interval_steps: Annotated[Positive, OBSERVES] = 1000
     """Steps of pre-training between two measurements on held-out text."""
     cloze_sentences: Positive = 400
     """Held-out sentences for utility and likelihood."""

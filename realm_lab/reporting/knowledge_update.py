@@ -18,7 +18,7 @@ MEASURES = {
     "utility": "retrieval utility, nats",
     "answer_retrieved": "answer among the passages read",
 }
-PARTS = ("follows the new edition", "stays with the old", "wrong")
+PARTS = ("follows the new corpus", "stays with the old", "wrong")
 INTRODUCTION = (
     "The knowledge corpus is replaced and the index built again; no weight changes (the experiment of Table 4 of the "
     "paper). A blank is as many [MASK] as its answer has wordpieces, so the length is given away; the document that a "
@@ -51,12 +51,12 @@ def _verdict(results: Sequence[dict[str, Any]]) -> str:
             shares = found["new_corpus"]
             said.append(
                 f"{result['name']}: of {found['changed_questions']} changed answers {shares['follows']:.1%} follow the "
-                f"new edition, {shares['stays']:.1%} stay with the old, {shares['wrong']:.1%} are wrong"
+                f"new corpus, {shares['stays']:.1%} stay with the old, {shares['wrong']:.1%} are wrong"
             )
         for group, blanks in (result.get("clozes") or {}).items():
             change = blanks["difference"]["exact_match"]
             said.append(
-                f"{result['name']}, {group}: exact match {blanks['old']['exact_match']:.1%} with the old edition, "
+                f"{result['name']}, {group}: exact match {blanks['old']['exact_match']:.1%} with the old corpus, "
                 f"{blanks['new']['exact_match']:.1%} with the new ({_interval(change, 100)} points)"
             )
     return f"**{escape('. '.join(said) or 'Nothing was asked')}.**"
@@ -65,14 +65,14 @@ def _verdict(results: Sequence[dict[str, Any]]) -> str:
 def _experiment(result: dict[str, Any]) -> list[str]:
     run, settings = result["run"], result["settings"]
     rows = [
-        [name, edition["source"], f"{edition['passages']:,}", f"{edition.get('embedded', 0):,}"]
-        for name, edition in result["editions"].items()
+        [name, corpus["source"], f"{corpus['passages']:,}", f"{corpus.get('embedded', 0):,}"]
+        for name, corpus in result["corpora"].items()
     ]
     parts = [
         f"## {escape(result['name'])}",
-        f"Run {escape(run['label'])}, seed {run['seed']}, key {run['run_key'][:12]}; {settings['candidates']} "
+        f"Run {escape(run['system'])}, seed {run['seed']}, key {run['run_key'][:12]}; {settings['candidates']} "
         f"candidates for a blank, {settings['passages_read']} passages for a question; {result['seconds']:.0f} s.",
-        _table(["edition", "from", "passages", "embedded"], rows),
+        _table(["corpus", "from", "passages", "embedded"], rows),
     ]
     if result.get("questions"):
         parts += _questions(result["questions"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from realm_lab.core.files import atomic_write
+from realm_lab.core.files import write_text
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Rule
 from realm_lab.errors import UserError
@@ -42,7 +42,7 @@ def score_files(
     for path in files:
         entries = read_entries(path, known)
         is_retrieval = bool(entries) and all(entry.contexts is not None for entry in entries)
-        asked = list(known) if known is not None else own_questions(path, entries)
+        asked = list(known) if known is not None else list(own_questions(path, entries))
         matched = match(entries, asked)
         if is_retrieval and not any(entry.prediction is not None for entry in entries):
             scored.append(score_retrieval(asked, matched))
@@ -81,53 +81,52 @@ def compare(first: Scored, second: Scored) -> dict[str, Any]:
 
 def report(files: Sequence[Path], scored: Sequence[Scored], as_json: bool, out: Path | None) -> None:
     """Print the scores and write each question's to `out`, as JSON lines (with the file's name where there are two)."""
-    comparison = compare(*scored) if len(scored) == 2 else None
+    comparison = compare(*scored) if len(scored) == 2 else {}
     if out is not None:
-        with atomic_write(out) as lines:
-            for path, each in zip(files, scored, strict=True):
-                for row in each.rows:
-                    named = {"file": str(path), **row} if len(files) > 1 else row
-                    lines.write(json.dumps(named, ensure_ascii=False) + "\n")
+        rows = [
+            ({"file": str(path)} if len(files) > 1 else {}) | row
+            for path, each in zip(files, scored, strict=True)
+            for row in each.rows
+        ]
+        write_text(out, "".join(json.dumps(row) + "\n" for row in rows))
     if as_json:
         found = [
             {"file": str(path), **each.summary, "problems": [problem._asdict() for problem in each.problems]}
             for path, each in zip(files, scored, strict=True)
         ]
-        print(json.dumps({"files": found, "comparison": comparison}, ensure_ascii=False, indent=2))
+        print(json.dumps({"files": found, "comparison": comparison or None}, indent=2))
         return
     for path, each in zip(files, scored, strict=True):
-        print(f"{path}")
+        print(path)
         for name, value in each.summary.items():
             if isinstance(value, float):
                 print(f"  {name:24} {100 * value:6.2f} %")
             elif isinstance(value, int) or name == "metrics":
                 print(f"  {name:24} {value if isinstance(value, int) else ', '.join(value)}")
         _warn(path, each)
-    if comparison is not None:
+    if comparison:
         print(f"{files[1]} minus {files[0]}, 95 % interval over resampled questions")
-        for name, found_ in comparison.items():
-            low, high = (f"{100 * found_[end]:+.2f}" if found_[end] is not None else "?" for end in ("low", "high"))
-            print(
-                f"  {name:24} {100 * found_['delta']:+6.2f} [{low}, {high}] points; "
-                f"{found_['better']} better, {found_['worse']} worse"
-            )
+    for name, each in comparison.items():
+        low, high = (f"{100 * each[end]:+.2f}" if each[end] is not None else "?" for end in ("low", "high"))
+        counts = f"{each['better']} better, {each['worse']} worse"
+        print(f"  {name:24} {100 * each['delta']:+6.2f} [{low}, {high}] points; {counts}")
 
 
 def _warn(path: Path, scored: Scored) -> None:
     """On stderr: what was not scored as it stands."""
-    told = {
+    messages = {
         "missing": "questions without a prediction, counted as wrong",
         "contradictory": "questions with several predictions that differ, counted as wrong",
         "repeated": "questions with the same prediction several times",
         "surplus": "predictions for no question, left out",
     }
-    for name, what in told.items():
+    for name, message in messages.items():
         names = scored.summary[name]
         if names:
-            more = ", ..." if len(names) > NAMED else ""
-            print(f"{path}: {len(names)} {what}: {', '.join(names[:NAMED])}{more}", file=sys.stderr)
+            shown = ", ".join(one[:60] for one in names[:NAMED])
+            print(f"{path}: {len(names)} {message}: {shown}{', ...' if len(names) > NAMED else ''}", file=sys.stderr)
     for problem in scored.problems[:NAMED]:
-        what = f"{problem.kind} pattern {problem.pattern!r} ({problem.error})"
+        what = f"{problem.kind} pattern {problem.pattern[:60]!r} ({problem.error[:200]})"
         print(f"{path}: question '{problem.question}': {what}", file=sys.stderr)
     if len(scored.problems) > NAMED:
         print(f"{path}: {len(scored.problems)} pattern problems in all, see --json", file=sys.stderr)

@@ -91,8 +91,9 @@ class ExactSearch:
         self._block = BLOCK_ROWS if len(embeddings_ND) >= SMALL_INDEX else SMALL_BLOCK_ROWS
         if half is None:
             half = len(embeddings_ND) >= SMALL_INDEX and reduced.is_fast(embeddings_ND.device)
-        in_memory = isinstance(embeddings_ND, Tensor) and len(embeddings_ND) > 0
-        self._copies = reduced.Copies(embeddings_ND) if half and in_memory else None
+        self._copies = None
+        if half and isinstance(embeddings_ND, Tensor) and len(embeddings_ND):
+            self._copies = reduced.Copies(embeddings_ND)
 
     @torch.no_grad()
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult:

@@ -1,10 +1,8 @@
-"""The MIPS index: every passage's embedding, bound to the corpus and the weights that made it."""
+"""Embedding passages with the document tower: all of a corpus, or some rows."""
 
 # Shapes: N passages, U chosen passages, D embedding size
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +11,6 @@ from torch import Tensor
 from realm_lab.core.process import Ranks, autocast, ranks, shared_casts, sum_over_ranks_
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join, length_groups
 
@@ -25,14 +22,6 @@ class Embedded:
     """Counts the passages of whole corpora that this process has embedded; tests look at it."""
 
     passages = 0
-
-
-class IndexGeneration(NamedTuple):
-    """One build of the index. `step` is the number of training steps behind its weights."""
-
-    embeddings_ND: Tensor  # float32
-    corpus_digest: str
-    step: int
 
 
 @torch.no_grad()
@@ -99,12 +88,3 @@ def embed_rows(
         return vectors_ND
     order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(device)
     return torch.cat(parts)[order]
-
-
-def check_index(index: IndexGeneration, corpus_digest: str, passages: int) -> None:
-    """Refuse an index of another corpus."""
-    if index.corpus_digest != corpus_digest or len(index.embeddings_ND) != passages:
-        raise UserError(
-            f"the index holds {len(index.embeddings_ND)} passages of corpus {index.corpus_digest[:12]}, the corpus is "
-            f"{corpus_digest[:12]} with {passages}; build the index again"
-        )

@@ -21,8 +21,8 @@ from realm_lab.models.realm import retrieval_score
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.faiss_backends import FaissSearch, FaissSettings, measured_faiss
-from realm_lab.retrieval.index import IndexGeneration, check_index, embed_passages, embed_rows
-from realm_lab.retrieval.search import Exclusion, SearchBackend
+from realm_lab.retrieval.index import embed_passages, embed_rows
+from realm_lab.retrieval.search import Exclusion, IndexGeneration, Matrix, SearchBackend, check_index
 
 NULL = -1  # row of the null document
 ABSENT = -2  # row of a place that too small a corpus left empty
@@ -87,7 +87,7 @@ class Retriever:
         index = self.generation(self.embed_passages(), step)
         self.adopt(index, copy.deepcopy(self.embedder) if self.stale_queries else None)
 
-    def generation(self, embeddings_ND: Tensor, step: int) -> IndexGeneration:
+    def generation(self, embeddings_ND: Matrix, step: int) -> IndexGeneration:
         """Embeddings of this corpus as an index."""
         return IndexGeneration(embeddings_ND, self.corpus_digest, step)
 

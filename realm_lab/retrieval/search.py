@@ -26,6 +26,23 @@ PIECE_VALUES = 1 << 21  # float64 products held at once: 16 MiB
 Matrix = Tensor | Embeddings  # [N, D], in memory or on the disk
 
 
+class IndexGeneration(NamedTuple):
+    """The MIPS index: every passage's embedding. `step` is the number of training steps behind the weights."""
+
+    embeddings_ND: Matrix
+    corpus_digest: str
+    step: int
+
+
+def check_index(index: IndexGeneration, corpus_digest: str, passages: int) -> None:
+    """Refuse an index of another corpus."""
+    if index.corpus_digest != corpus_digest or len(index.embeddings_ND) != passages:
+        raise UserError(
+            f"the index holds {len(index.embeddings_ND)} passages of corpus {index.corpus_digest[:12]}, the corpus is "
+            f"{corpus_digest[:12]} with {passages}; build the index again"
+        )
+
+
 class SearchResult(NamedTuple):
     """Top passages of each query, best first; rows are -1 where too few were allowed."""
 

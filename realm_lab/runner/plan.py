@@ -18,7 +18,6 @@ from realm_lab.runner.state import Condition, RunState, StageState, StageStates,
 from realm_lab.runner.study import Study, load_study, nearest
 from realm_lab.runner.tuning import TunedCell, check_tune, own_value, tuned_cells
 from realm_lab.systems.identity import Plan, plan_run, record_run
-from realm_lab.tracking.run_dir import KEY_LENGTH
 from realm_lab.tracking.study_record import (
     StudyCell,
     StudyRecord,
@@ -61,7 +60,7 @@ class PlannedRun:
     @property
     def name(self) -> str:
         """Its folder under runs/."""
-        return f"{self.plan.system}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
+        return self.plan.run_name
 
 
 @dataclass(frozen=True)

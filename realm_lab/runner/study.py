@@ -68,8 +68,9 @@ class CellEntry(Part):
 
     title: str = ""
     """What tables and figures call it; empty: what it changes, as `parameter = value`."""
-    system: Literal["realm", "warm_start"] = "realm"
-    """`warm_start` leaves REALM pre-training out."""
+    system: str = "realm"
+    """What is trained and evaluated: a registered system (`warm_start` leaves REALM pre-training out), or
+    `package.module:Class`."""
     set: dict[str, Any] = {}
     """Parameters that this cell changes: dotted names, or sections within sections."""
     paper: str | None = None

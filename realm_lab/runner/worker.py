@@ -28,23 +28,11 @@ from realm_lab.core.process import (
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
-from realm_lab.systems.evaluate import evaluate
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.prepare import prepare, prepare_kept
-from realm_lab.systems.stages import finetune, pretrain, warm_start
+from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.run_lease import TAKEN_CODE, Taken, writing
-
-STAGES = {
-    "prepare": prepare,
-    "warm_start": warm_start,
-    "pretrain": pretrain,
-    "finetune": finetune,
-    "evaluate": evaluate,
-}
-
-
-ALONE = ("prepare", "evaluate")  # of several ranks, the first does these while the others wait
 
 
 def run_stage(stage: str, system: str, params: Params, seed: int, root: Path, *, for_study: bool = False) -> None:
@@ -58,16 +46,20 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path, *,
     plan = plan_run(params, system, seed)
     context = Context(params, plan, root)
     run = context.stage(stage)
-    work = prepare_kept if stage == "prepare" and for_study else STAGES[stage]
+    if stage == "prepare":
+        work, shared = (prepare_kept if for_study else prepare), False
+    else:
+        declared = system_of(system).stage(stage)
+        work, shared = declared.function(), declared.uses_ranks
     first = ranks().rank == 0
     with ExitStack() as claims:
         if not on_first_rank(lambda: _claim(stage, run, claims)):
             return
         try:
-            if stage in ALONE:
-                on_first_rank(lambda: work(context, run))
-            else:
+            if shared:
                 work(context, run)
+            else:  # the others wait
+                on_first_rank(lambda: work(context, run))
             on_first_rank(lambda: None)  # what it wrote is there for all
         except (KeyboardInterrupt, SystemExit):
             if first:

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from tokenizers import Tokenizer
 
 from realm_lab.core.files import read_json
 from realm_lab.core.process import pick_device
 from realm_lab.corpus.store import Passages, PreparedCorpus
-from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
+from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain, load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.folders import read_embedder, read_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
+from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
 from realm_lab.retrieval.faiss_backends import FaissSettings
 from realm_lab.retrieval.retriever import Inputs, Retriever
 from realm_lab.systems.identity import Plan, corpus_folder, open_stage
-from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun
+
+if TYPE_CHECKING:
+    from realm_lab.systems.bm25 import Bm25
+
+
+class Knowledge(NamedTuple):
+    """A knowledge corpus."""
+
+    passages: Passages
+    digest: str  # different for every list of passages
 
 
 class Context:
@@ -55,23 +69,47 @@ class Context:
         """The knowledge corpus."""
         return self.corpus.passages()
 
+    @cached_property
+    def bm25(self) -> Bm25:
+        """BM25 over the knowledge corpus."""
+        from realm_lab.systems.bm25 import Bm25
+
+        return Bm25(self.passages)
+
+    def wordpieces(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Ids of texts, without special tokens."""
+        return [tuple(encoding.ids) for encoding in encode_batch_plain(self.tokenizer, texts)]
+
+    def question_tokens(self, questions: Sequence[str]) -> list[np.ndarray]:
+        """Questions as a query tower reads them, cut to its length; its two special tokens are added later."""
+        longest = self.params.corpus.sentence_length - 2
+        return [np.array(ids[:longest], np.int64) for ids in self.wordpieces(questions)]
+
+    @cached_property
+    def knowledge(self) -> Knowledge:
+        """The knowledge corpus with its digest."""
+        return Knowledge(self.passages, self.corpus.manifest.digest)
+
     def stage(self, name: str) -> StageRun:
         """The folder of a stage of this run."""
-        return open_stage(self.runs, self.plan, name, self.params)
+        run = open_stage(self.runs, self.plan, name, self.params)
+        run.launch["device"] = self.device.type
+        return run
 
     def model_folder(self, stage: str) -> Path:
         """Where a finished stage left its models: its run folder, or the copy that DVC keeps in models/."""
-        folder = self.stage(stage).path / "model"
+        key = self.plan.key(stage)
+        folder = self.runs / "stages" / f"{stage}-{key[:KEY_LENGTH]}" / "model"
         if (folder / "manifest.json").exists():
             return folder
         for manifest in sorted((self.root / "models" / stage).glob("*/manifest.json")):
-            if read_json(manifest).get("key") == self.plan.stages[stage]:
+            if read_json(manifest).get("key") == key:
                 return manifest.parent
         verb = stage.replace("_", "-")
         raise UserError(f"{folder}: the {stage} stage has not finished for these parameters; run `realm-lab {verb}`")
 
     def trained(self) -> str:
-        """The last stage before fine-tuning: pretrain, or warm_start in the baseline."""
+        """The last stage before fine-tuning: pretrain, or warm_start where there is none."""
         return "pretrain" if "pretrain" in self.plan.stages else "warm_start"
 
     def load_models(self, stage: str) -> tuple[Reader, Embedder, float]:
@@ -101,6 +139,47 @@ class Context:
                 "train on this corpus again"
             )
 
+    @property
+    def store(self) -> EmbeddingStore:
+        """The document embeddings of all runs, runs/embeddings/; it may be deleted, and is filled again when needed."""
+        return EmbeddingStore(self.runs / "embeddings")
+
+    def embeddings(
+        self,
+        embedder: Embedder,
+        knowledge: Knowledge | None = None,
+        reuse_from: tuple[Embeddings, Passages] | None = None,
+    ) -> Embeddings:
+        """Embed_doc of every passage of the knowledge corpus, or of another one: from the store, or embedded now.
+
+        `reuse_from`: another corpus with its embeddings by the same tower; only passages that it lacks are embedded.
+        """
+        passages, corpus_digest = knowledge or self.knowledge
+        return self.store.embeddings(
+            embedder,
+            passages,
+            self.special,
+            corpus_digest=corpus_digest,
+            passage_length=self.params.corpus.passage_length,
+            token_budget=self.params.launch.token_budget,
+            precision=self.params.model.precision,
+            reuse_from=reuse_from,
+        )
+
+    def built_retriever(
+        self,
+        embedder: Embedder,
+        null_offset: float = 0.0,
+        knowledge: Knowledge | None = None,
+        reuse_from: tuple[Embeddings, Passages] | None = None,
+    ) -> Retriever:
+        """A retriever that searches the embeddings of the store exactly."""
+        passages = knowledge.passages if knowledge else None
+        retriever = self.retriever(embedder, null_offset=null_offset, passages=passages)
+        vectors_ND = self.embeddings(embedder, knowledge, reuse_from).for_search(self.device)
+        retriever.adopt(retriever.generation(vectors_ND, 0), None)
+        return retriever
+
     def retriever(
         self,
         embedder: Embedder,
@@ -111,7 +190,7 @@ class Context:
         backend: str = "exact",
         settings: FaissSettings | None = None,
     ) -> Retriever:
-        """A retriever over the knowledge corpus (or another edition), its index not yet built; see Retriever."""
+        """A retriever over the knowledge corpus (or another one), its index not yet built; see Retriever."""
         inputs = Inputs.of(self.params, self.special)
         retriever = Retriever(
             embedder,

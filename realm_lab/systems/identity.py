@@ -2,12 +2,12 @@
 
 A stage's key is the digest of the parameters that matter to it, the seed, the engine version and the key of the
 stage before, so two runs with the same beginning share it, and a changed default can never relabel old results.
-Where a parameter names a folder or a source file, its content counts and not its place.
+Parameters at their neutral value and parameters that only observe are not in it (params/sections.py). Where a parameter
+names a folder or a source file, its content counts and not its place.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,14 @@ from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.errors import UserError
 from realm_lab.masking import scheme_source
 from realm_lab.params.parameters import Params
-from realm_lab.systems.registry import system_of
+from realm_lab.params.sections import identity_values
+from realm_lab.systems.registry import Stage, system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
 NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
+# Settings of `launch` that change results by rounding only; recorded with each stage, and a confound where they differ.
+ROUNDING = ("device", "ranks", "threads", "token_budget", "micro_batch", "compile")
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
     "pretrain": {
@@ -50,7 +53,12 @@ class Plan:
     @property
     def run_key(self) -> str:
         """The key of the last stage names the run."""
-        return self.stages["evaluate"]
+        return list(self.stages.values())[-1]
+
+    @property
+    def run_name(self) -> str:
+        """The name of the run's folder under runs/."""
+        return f"{system_of(self.system).name}-s{self.seed}-{self.run_key[:KEY_LENGTH]}"
 
     def key(self, stage: str) -> str:
         """The key of a stage; that of prepare is the corpus's."""
@@ -66,18 +74,9 @@ class Plan:
 
 
 def plan_run(params: Params, system: str, seed: int) -> Plan:
-    """The stages and keys of one run. `warm_start` is the baseline without REALM pre-training."""
+    """The stages and keys of one run of a system."""
     corpus_key = digest(corpus_inputs(params, seed))
-    return Plan(system, seed, corpus_key, _keys(params, system, seed, corpus_key))
-
-
-def plan_runs(params: Params) -> list[Plan]:
-    """The runs of the default pipeline: every seed, with and without REALM pre-training."""
-    return [plan_run(params, system, seed) for system in DEFAULT_SYSTEMS for seed in params.seeds]
-
-
-def _keys(params: Params, system: str, seed: int | None, corpus_key: str) -> dict[str, str]:
-    values = _by_content(params, system)
+    values, by_system = _identity(params, system), _system_identity(system)
     keys: dict[str, str] = {}
     above = corpus_key
     for stage in system_of(system).stages:
@@ -87,37 +86,54 @@ def _keys(params: Params, system: str, seed: int | None, corpus_key: str) -> dic
             "seed": seed,
             "before": above,
             "params": selected(values, stage.depends_on),
-        } | ({"variant": stage.variant} if stage.variant else {})
+        }
+        own_work = not stage.work.startswith("realm_lab.")
+        if stage.by_system or own_work:
+            described["system"] = by_system
         above = keys[stage.name] = digest(described)
-    return keys
+    return Plan(system, seed, corpus_key, keys)
+
+
+def plan_runs(params: Params) -> list[Plan]:
+    """The runs of the default pipeline: every seed, with and without REALM pre-training."""
+    return [plan_run(params, system, seed) for system in DEFAULT_SYSTEMS for seed in params.seeds]
 
 
 def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The parameters that dotted names choose from nested `values`; a name after a minus is left out again."""
+    """The parameters that dotted names choose from nested `values`; a name after a minus is left out again, and one
+    that is not there (at its neutral value) chooses nothing."""
     chosen: dict[str, Any] = {}
     for name in names:
         *parents, last = name.removeprefix("-").split(".")
         source, target = values, chosen
         for parent in parents:
-            source, target = source[parent], target.setdefault(parent, {})
+            source, target = source.get(parent, {}), target.setdefault(parent, {})
         if name.startswith("-"):
             target.pop(last, None)
-        else:
-            target[last] = json.loads(json.dumps(source[last]))
+        elif last in source:
+            value = source[last]
+            target[last] = dict(value) if isinstance(value, dict) else value
     return chosen
 
 
-def _by_content(params: Params, system: str) -> dict[str, Any]:
-    """The parameters, with the content of folders and source files that the run uses in the place of their names."""
-    values = params.model_dump(mode="json")
+def _system_identity(system: str) -> str | dict[str, str]:
+    """A registered system's name; of a user's own, its name with the digest of its source file."""
+    source = own_source("system", system)
+    return system if source is None else {"name": system, "source": digest_file(source)}
+
+
+def _identity(params: Params, system: str) -> dict[str, Any]:
+    """The parameters that tell runs apart, with the content of folders and source files that the run uses in the place
+    of their names."""
+    values = identity_values(params)
     if params.model.checkpoint is not None:
         values["model"]["checkpoint"] = digest_checkpoint(Path(params.model.checkpoint), "model.checkpoint")
     stages = [stage.name for stage in system_of(system).stages]
     for stage in (name for name in INITIAL_STATES if name in stages):
         for name, known in INITIAL_STATES[stage].items():
-            if values[stage][name] not in known:
-                folder = Path(values[stage][name])
-                values[stage][name] = digest_checkpoint(folder, f"{stage}.{name}", known)
+            value = getattr(getattr(params, stage), name)
+            if value not in known:
+                values[stage][name] = digest_checkpoint(Path(value), f"{stage}.{name}", known)
     source = scheme_source(params.pretrain.masking) if "pretrain" in stages else None
     if source is not None:
         values["pretrain"]["masking"] = {"name": params.pretrain.masking, "source": digest_file(source)}
@@ -167,48 +183,46 @@ def corpus_folder(root: Path, plan: Plan) -> Path:
 def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     """The folder of one stage of a run."""
     values = params.model_dump(mode="json")
-    upstream = {}
     before = plan.before(stage)
-    if before is not None:
-        upstream[before] = f"{before}-{plan.stages[before][:KEY_LENGTH]}"
+    sections = [] if stage == "prepare" else _sections(system_of(plan.system).stage(stage))
     config: dict[str, Any] = {
         "seed": plan.seed,
         "engine_version": ENGINE_VERSION,
-        "params": {section: values[section] for section in ("corpus", "tokenizer", *_sections(plan.system, stage))},
-        "upstream": upstream,
+        "params": {section: values[section] for section in ("corpus", "tokenizer", *sections)},
+        "upstream": {} if before is None else {before: f"{before}-{plan.stages[before][:KEY_LENGTH]}"},
     }
-    return StageRun.open(runs, stage, plan.key(stage), config)
+    run = StageRun.open(runs, stage, plan.key(stage), config)
+    run.launch = {name: values["launch"][name] for name in ROUNDING}
+    return run
 
 
-def _sections(system: str, stage: str) -> list[str]:
-    """The top sections that a stage depends on, in the order of its declaration; none for prepare."""
-    if stage == "prepare":
-        return []
-    names = [name.partition(".")[0] for name in system_of(system).stage(stage).depends_on if name[0] != "-"]
+def _sections(stage: Stage) -> list[str]:
+    """The top sections that a stage depends on, in the order of its declaration."""
+    names = [name.partition(".")[0] for name in stage.depends_on if name[0] != "-"]
     return list(dict.fromkeys(names))
 
 
 def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
     """Write run.json of a run."""
-    values, contents = params.model_dump(mode="json"), _by_content(params, plan.system)
-    for name in NOT_OF_A_RUN:
-        del values[name]
+    path = runs / plan.run_name / "run.json"
+    if path.exists():  # the same run under a preset or with parameters that do not concern it
+        return read_run_record(path)
     inputs = corpus_inputs(params, plan.seed)
     inputs.pop("seed", None)  # of a toy world; equal cells differ in their seed alone
-    described = {name: part for name, part in contents.items() if name not in (*NOT_OF_A_RUN, "corpus", "tokenizer")}
+    identity = _identity(params, plan.system)
+    apart = (*NOT_OF_A_RUN, "preset", "corpus", "tokenizer")  # the corpus is told by its inputs
+    described = {name: part for name, part in identity.items() if name not in apart}
+    cell = {"params": described, "inputs": inputs, "system": _system_identity(plan.system), "engine": ENGINE_VERSION}
     record = RunRecord(
-        system=plan.system,
+        system=system_of(plan.system).name,
         seed=plan.seed,
         run_key=plan.run_key,
-        cell_key=digest({"params": described, "inputs": inputs, "system": plan.system, "engine": ENGINE_VERSION}),
+        cell_key=digest(cell),
         preset=params.preset,
         engine_version=ENGINE_VERSION,
-        params=values,
+        params={name: part for name, part in params.model_dump(mode="json").items() if name not in NOT_OF_A_RUN},
         inputs={"corpus": plan.corpus_key},
         stages={name: f"stages/{name}-{key[:KEY_LENGTH]}" for name, key in plan.stages.items()},
     )
-    path = runs / record.name / "run.json"
-    if path.exists():  # the same run under a preset or with parameters that do not concern it
-        return read_run_record(path)
     write_run_record(runs, record)
     return record

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from realm_lab.systems.registry import Stage, System, register_system
+from realm_lab.systems.reading import DenseRetriever
+from realm_lab.systems.registry import EVALUATE, Stage, register_system
 
 WARM_START = Stage("warm_start", ("model", "warm_start"), "realm_lab.systems.stages:warm_start")
-PRETRAIN = Stage(
-    "pretrain",
-    # of `evaluate`, what shapes the log of pre-training
-    ("model", "pretrain", "evaluate.interval_steps", "evaluate.cloze_sentences", "evaluate.questions"),
-    "realm_lab.systems.stages:pretrain",
-)
+PRETRAIN = Stage("pretrain", ("model", "pretrain"), "realm_lab.systems.stages:pretrain")
 FINETUNE = Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages:finetune")
-EVALUATE = Stage(
-    "evaluate",
-    # of `pretrain`, how utility is measured; where it began is in the keys before
-    ("pretrain", "-pretrain.initial_reader", "-pretrain.initial_retriever", "evaluate"),
-    "realm_lab.systems.evaluate:evaluate",
-    keeps="eval",
-    uses_ranks=False,
-)
 
 
 @register_system
-class Realm(System):
+class Realm(DenseRetriever):
     """The paper's system."""
 
     name = "realm"

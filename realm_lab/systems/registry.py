@@ -4,7 +4,7 @@ A system is whatever is trained and evaluated as a whole: REALM, its own warm st
 stages that it consists of, each with the parameters that it depends on, and how a finished run of it retrieves and
 answers. Identity, the runner, DVC, studies, reports, MLflow and the command line work from this declaration and name no
 system. A new system is one file in this folder (`@register_system`), or a class of your own, `package.module:Class`,
-wherever a system is asked for.
+wherever a system is asked for. docs/systems.md shows one.
 """
 
 from __future__ import annotations
@@ -17,13 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
+from realm_lab.core.extensions import own_code
 from realm_lab.errors import UserError
+from realm_lab.evaluation.answers import Answer
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from realm_lab.evaluation.answering import Answer
+    from realm_lab.corpus.store import Passages
+    from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
     from realm_lab.tracking.run_dir import StageRun
+
+
+class Unsupported(UserError):
+    """Something that a system cannot do; evaluation leaves it out and notes why."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,8 @@ class Stage:
         depends_on: the parameters that its results depend on, as dotted names of sections or single parameters; a name
             with a minus before it is left out again (`-pretrain.initial_reader`).
         work: `package.module:function`, called with (Context, StageRun) to do the stage; imported when it is done.
-        variant: tells apart stages of the same name and parameters that do different work; part of the key.
+        by_system: whether the work calls the system itself (`retrieve`, `answer`). Then the system is part of the key,
+            so that two systems with equal parameters do not share the stage.
         keeps: the folder of the finished stage that others use (`model`), copied to `models/` for DVC; "": none.
         uses_ranks: whether several processes can share the work.
     """
@@ -43,30 +51,42 @@ class Stage:
     name: str
     depends_on: tuple[str, ...]
     work: str
-    variant: str = ""
+    by_system: bool = False
     keeps: str = "model"
     uses_ranks: bool = True
 
     def function(self) -> Callable[[Any, StageRun], None]:
         """The function behind `work`."""
-        found: Callable[[Any, StageRun], None] = load_named(self.work, "stage work")
-        return found
+        return own_code("system", self.work)
+
+
+EVALUATE = Stage(
+    "evaluate",
+    # of `pretrain`, how utility is measured; where it began is in the keys before
+    ("pretrain", "-pretrain.initial_reader", "-pretrain.initial_retriever", "evaluate"),
+    "realm_lab.systems.evaluate:evaluate",
+    by_system=True,
+    keeps="eval",
+    uses_ranks=False,
+)
+"""The last stage of every system: the same measurements of each, as far as the system can be measured."""
 
 
 class Retrieved(NamedTuple):
     """Passages of some questions, best first. Q questions, K passages."""
 
-    rows_QK: np.ndarray  # int64, rows of the knowledge corpus, -1 where there are fewer
+    rows_QK: np.ndarray  # int64, rows of the knowledge corpus, negative where there are fewer
     scores_QK: np.ndarray  # float32, larger is better; only the order is comparable between systems
 
 
 class System:
     """A whole system; subclass it, and register it or name it as `package.module:Class`.
 
-    One instance belongs to one finished run. What a system cannot do raises UserError, whose message says why.
+    One instance belongs to one run whose training stages are finished. What a system cannot do raises Unsupported, as
+    the methods below do until they are replaced; `answer` is the only one that a system must have to be measured.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str]  # letters, digits and _; begins the name of a run's folder
     title: ClassVar[str]
     stages: ClassVar[tuple[Stage, ...]]
 
@@ -75,16 +95,48 @@ class System:
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         """The best k passages of each question."""
-        raise UserError(f"system {self.name} retrieves no passages")
+        raise Unsupported(f"system {self.name} retrieves no passages")
 
-    def answer(self, questions: Sequence[str], retrieved: Retrieved | None = None) -> list[Answer]:
-        """One answer to each question, from the system's own passages or from those given."""
-        raise UserError(f"system {self.name} answers no questions")
+    def answer(
+        self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
+    ) -> list[Answer]:
+        """One answer to each question, from the passages given, else from the system's own, k of them (None: as many
+        as in training)."""
+        raise Unsupported(f"system {self.name} answers no questions")
+
+    def before_finetuning(self) -> System:
+        """The system with what its fine-tuning began with, whose retrieval is zero-shot; itself where that is the
+        same."""
+        return self
+
+    def on_corpus(self, passages: Passages, digest: str) -> System:
+        """The same system, not trained again, on another version of the knowledge corpus."""
+        raise Unsupported(f"system {self.name} cannot be asked with another corpus")
+
+    def utilities(self, question: str, answer: Answer) -> list[float | None]:
+        """Retrieval utility of each of the answer's candidates in nats: log p(y|z,x) - log p(y|null,x)."""
+        return [None] * len(answer.candidates)
+
+    def read_blanks(self, items: Sequence[ClozeItem]) -> list[ClozeReading]:
+        """Sentences with a blank and a known answer, read with retrieval (the paper's Table 4)."""
+        raise Unsupported(f"system {self.name} fills no blanks")
+
+    def measure(self, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Measurements that only this system has, with worked examples; files of single examples go into `folder`."""
+        return {}, []
 
     @classmethod
     def stage(cls, name: str) -> Stage:
-        """The stage of that name."""
-        return next(stage for stage in cls.stages if stage.name == name)
+        """The stage of that name.
+
+        Raises:
+            UserError: it has no such stage.
+        """
+        found = next((stage for stage in cls.stages if stage.name == name), None)
+        if found is None:
+            known = ", ".join(stage.name for stage in cls.stages)
+            raise UserError(f"system {cls.name} has no stage '{name}'; its stages are {known}")
+        return found
 
 
 SYSTEMS: dict[str, type[System]] = {}
@@ -112,7 +164,7 @@ def system_of(name: str) -> type[System]:
         UserError: there is none; it names the nearest.
     """
     if ":" in name:
-        found = load_named(name, "system")
+        found = own_code("system", name)
         if not (isinstance(found, type) and issubclass(found, System)):
             raise UserError(f"system '{name}': not a subclass of realm_lab.systems.registry.System; make it one")
         return found
@@ -124,22 +176,9 @@ def system_of(name: str) -> type[System]:
     return SYSTEMS[name]
 
 
-def load_named(name: str, what: str) -> Any:
-    """What `package.module:attribute` names; `what` is said in errors.
-
-    Raises:
-        UserError: no such module or attribute.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"{what} '{name}': {error}; write package.module:name, importable from here") from None
-
-
 @functools.cache
 def _import_all() -> None:
-    """Import the files of this folder that register a system; the others need not be imported, and bring torch."""
+    """Import the files of this folder that register a system."""
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if "\n@register_system\n" in path.read_text(encoding="utf-8"):
             importlib.import_module(f"realm_lab.systems.{path.stem}")

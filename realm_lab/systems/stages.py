@@ -18,12 +18,12 @@ from realm_lab.models.encoder import Encoder
 from realm_lab.models.folders import from_bert, read_checkpoint, write_embedder, write_reader
 from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
 from realm_lab.models.reader import Reader
-from realm_lab.params.parameters import Params
+from realm_lab.params.parameters import Finetune, Params
 from realm_lab.retrieval.faiss_backends import faiss_settings
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import corpus_folder
-from realm_lab.systems.initial import initial_state
+from realm_lab.systems.initial import Initial, initial_state
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.finetune import FinetuneTask
@@ -132,11 +132,15 @@ def _development_metrics(context: Context) -> Evaluation:
 
 def finetune(context: Context, run: StageRun) -> None:
     """Open-QA fine-tuning; the document tower and its index stay as they are in the beginning."""
-    params = context.params
-    reader, embedder, null_offset = initial_state(context, "finetune")
+    initial = initial_state(context, "finetune")
+    tune(context, run, initial, context.built_retriever(initial.embedder), context.params.finetune)
+
+
+def tune(context: Context, run: StageRun, initial: Initial, retriever: Retriever, settings: Finetune) -> None:
+    """Fine-tune a reader, and the query tower where `settings` say so, on what a retriever finds."""
+    params = context.params.model_copy(update={"finetune": settings})
+    reader, embedder, null_offset = initial
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
-    retriever = context.retriever(embedder)
-    retriever.refresh(0)
     questions = context.corpus.questions("train")
     task = FinetuneTask(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
     train(task, run, params.launch, context.device, _identity(context))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from realm_lab.systems.realm import EVALUATE, FINETUNE, WARM_START
-from realm_lab.systems.registry import System, register_system
+from realm_lab.systems.reading import DenseRetriever
+from realm_lab.systems.realm import FINETUNE, WARM_START
+from realm_lab.systems.registry import EVALUATE, register_system
 
 
 @register_system
-class WarmStart(System):
+class WarmStart(DenseRetriever):
     """The paper's baseline: masked language modelling and the Inverse Cloze Task only (section 3.4)."""
 
     name = "warm_start"

@@ -71,6 +71,7 @@ class StageRun:
         self.path = Path(path)
         self.stage = stage
         self.metrics = MetricLog(self.path / "metrics.jsonl")
+        self.launch: dict[str, Any] = {}  # settings that move rounding, for env.json
         self._began = time.monotonic()
         self._wall_before = 0.0
         self._anchor: tuple[int, float] | None = None
@@ -121,7 +122,7 @@ class StageRun:
         self._wall_before = before.wall_seconds
         self._anchor = None
         self._last_beat = -math.inf
-        write_json(self.path / "env.json", describe(device))
+        write_json(self.path / "env.json", describe(self.launch.get("device", device)) | {"launch": self.launch})
         self._write(
             replace(
                 before,

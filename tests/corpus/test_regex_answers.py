@@ -38,14 +38,18 @@ def test_rules(text: str, pattern: str, start: bool, full: bool, anywhere: bool)
     assert not patterns.problems
 
 
-def test_pcre_beyond_re_is_understood() -> None:
-    assert Patterns().matches("colour", [r"(?<word>colo)u?+r"], "q")  # a PCRE name and a possessive quantifier
+@pytest.mark.parametrize("pattern", [r"a{2}", r"\{e\}|aa", r"a{1,3}", r"[\[:al]+", r"(?P<n>a)(?P=n)", r"a++"])
+def test_what_both_read_in_the_same_way_matches(pattern: str) -> None:
+    patterns = Patterns()
+    assert patterns.matches("aa", [pattern], "q")
+    assert not patterns.problems
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    ["(", "a**", "[", "\\", "(?P<n>", "a{2,1}", "*", "(" * 3000 + "a" + ")" * 3000, "(?<x>a)(?<=", r"\p{Nope}"],
-)
+INVALID = ["(", "a**", "[", "\\", "(?P<n>", "a{2,1}", "*", "(" * 3000 + "a" + ")" * 3000, "(?<x>a)(?<=", r"\p{Nope}"]
+OF_ANOTHER_MEANING = ["[[:alpha:]]", r"\pL", "(?P<a>x)(?P<a>y)", "(?<a>a)", "(?:ab){e<=1}", "(?|a|b)", r"a\K", r"a\R"]
+
+
+@pytest.mark.parametrize("pattern", INVALID + OF_ANOTHER_MEANING)
 def test_an_invalid_pattern_matches_nothing_and_is_named(pattern: str) -> None:
     patterns = Patterns()
     assert not patterns.matches("a", [pattern], "q1")

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import torch
 
-from realm_lab.evaluation import answering
-from realm_lab.evaluation.answering import Answer, answer_questions
+from realm_lab.evaluation.answering import read_answers
+from realm_lab.evaluation.answers import Answer
 from realm_lab.models.embedder import Embedder
 
 if TYPE_CHECKING:
@@ -20,13 +21,17 @@ NUMBERS = (0, 11, 40, 77, 90)
 
 def ask(system: TinySystem, queries: list[np.ndarray], **finetune: int | str) -> list[Answer]:
     params = system.params.model_copy(update={"finetune": system.params.finetune.model_copy(update=finetune)})
-    return answer_questions(params, system.built_retriever(), system.reader, system.tokenizer, system.special, queries)
+    retriever = system.built_retriever()
+    retriever.embedder.eval()
+    with torch.no_grad():
+        query_BD = retriever.embed_queries(queries)
+        rows_BK = retriever.find(query_BD, params.finetune.candidates)
+        score_BK = retriever.indexed_score(query_BD, rows_BK)
+    models = (system.reader, system.tokenizer, system.special)
+    return read_answers(params, system.passages, *models, queries, rows_BK, score_BK)
 
 
-def test_the_answer_is_the_likeliest_span_of_the_likeliest_passage(
-    system: TinySystem, reference: Reference, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(answering, "QUESTIONS_AT_ONCE", 2)
+def test_the_answer_is_the_likeliest_span_of_the_likeliest_passage(system: TinySystem, reference: Reference) -> None:
     questions = system.corpus.questions("dev")
     queries = [questions.tokens[number] for number in NUMBERS]
     documents = [reference.document(row) for row in range(len(system.passages))]
@@ -99,15 +104,6 @@ def test_an_answer_is_no_wider_than_allowed(system: TinySystem) -> None:
     for width in (1, 2):
         for answer in ask(system, queries, max_span_wordpieces=width):
             assert all(1 <= len(candidate.wordpieces) <= width for candidate in answer.candidates)
-
-
-def test_answers_do_not_depend_on_the_batch(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = system.corpus.questions("dev")
-    queries = [questions.tokens[number] for number in NUMBERS]
-    together = ask(system, queries)
-    monkeypatch.setattr(answering, "QUESTIONS_AT_ONCE", 1)
-    for one, other in zip(ask(system, queries), together, strict=True):
-        assert (one.text, one.best) == (other.text, other.best)
 
 
 def test_dropout_is_off(system: TinySystem) -> None:

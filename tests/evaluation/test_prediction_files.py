@@ -122,13 +122,26 @@ def test_the_empty_answer_is_an_answer(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("few.txt", "x\ny\n", "2 lines for 4 questions"),
-        ("broken.jsonl", '{"id": "a", "prediction": "x"}\n{"id": ', "broken.jsonl, line 2: not valid JSON"),
-        ("array.json", '[{"id": "a", "prediction": "x"}', "array.json: not valid JSON"),
-        ("number.json", '{"a": 3}', "'a': the prediction is a int, not a text"),
-        ("nothing.jsonl", '{"id": "a", "answer": "x"}', "line 1: none of prediction, prediction_text"),
+        (
+            "broken.jsonl",
+            '{"id": "a", "prediction": "x"}\n{"id": ',
+            r"l, line 2, column 8: not valid JSON .* cut off",
+        ),
+        ("array.json", '[{"id": "a", "prediction": "x"}', r"array.json, line 1: not valid JSON"),
+        ("number.json", '{"a": 3}', "'a': 'prediction' is a int, not a str"),
+        ("nothing.jsonl", '{"id": "a", "answer": "x"}', r"line 1: 'prediction' is missing \(found: id, answer\)"),
         ("anonymous.jsonl", '{"prediction": "x"}\n{"prediction": "y"}', "line 1: neither 'id' nor 'question'"),
-        ("members.json", '["x"]', "record 1: a str where an object should be"),
-        ("contexts.json", '[{"question": "q", "ctxs": [{"title": "t"}]}]', "passage 1: neither 'text' nor"),
+        ("members.json", '["x"]', r"record 1 \(line 1\): a str where an object should be"),
+        ("contexts.json", '[{"question": "q", "ctxs": [{"title": "t"}]}]', "ctxs 1: 'text' is missing"),
+        (
+            "flag.json",
+            '[{"question": "q", "ctxs": [{"has_answer": "false"}]}]',
+            "ctxs 1: 'has_answer' is a str, not a bool",
+        ),
+        ("answers.json", '[{"question": "q", "answers": 3, "ctxs": []}]', r"record 1 \(line 1\): 'answers' is a int"),
+        ("list_id.jsonl", '{"id": ["a"], "prediction": "x"}', "line 1: 'id' is a list, not a str"),
+        ("half.json", '{"a": "\\ud800"}', "'a': 'prediction' holds half of a surrogate pair"),
+        ("deep.json", '{"a": ' + "[" * 100_000, "deep.json, line 1: not usable JSON"),
     ],
 )
 def test_bad_files_are_refused_with_place_and_remedy(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -136,6 +149,41 @@ def test_bad_files_are_refused_with_place_and_remedy(tmp_path: Path, name: str, 
     path.write_text(text)
     with pytest.raises(UserError, match=message):
         read_entries(path, QUESTIONS)
+
+
+PARAGRAPH = '{"data": [{"title": "T", "paragraphs": [{"context": "c"%s}]}]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"data": []}', "no articles under 'data'"),
+        ('{"data": [{"title": "T"}]}', "article 1: 'paragraphs' is missing"),
+        (PARAGRAPH % "", "paragraph T#0: 'qas' is missing"),
+        (PARAGRAPH % ', "qas": [3]', "question 1: a int where an object should be"),
+        (PARAGRAPH % ', "qas": [{"question": "q"}]', "'answers' is missing"),
+        (PARAGRAPH % ', "qas": [{"question": "q", "answers": [{}]}]', "question 1: 'text' is missing"),
+        (PARAGRAPH % ', "qas": [{"question": "q", "answers": []}]', "question 1: no 'id'"),
+        ('[{"title": "T", "paragraphs": []}]', r"record 1 \(line 1\): 'question' is missing"),
+    ],
+)
+def test_bad_files_of_questions_are_refused_as_prepare_does(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "squad.json"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as caught:
+        read_references(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_one_answer_that_is_no_list_is_one_answer(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    path.write_text(
+        json.dumps([{"question": "q", "answers": "a city", "ctxs": [{"text": "A b."}, {"text": "A city."}]}])
+    )
+    entries = read_entries(path, None)
+    asked = list(own_questions(path, entries))
+    assert asked[0].answers == ("a city",)
+    assert score_retrieval(asked, match(entries, asked)).rows[0]["rank_answer"] == 2
 
 
 def test_plain_text_needs_the_questions(tmp_path: Path) -> None:
@@ -208,7 +256,7 @@ def test_retrieved_passages_are_ranked_by_four_rules(tmp_path: Path) -> None:
         "gold_recall_at_1": 0.0,
     }
     assert [(p.question, p.pattern, p.kind) for p in scored.problems] == [("c", "(", "invalid")]
-    own = own_questions(path, read_entries(path, None))
+    own = list(own_questions(path, read_entries(path, None)))
     assert [question.answers for question in own] == [("Shakespeare",), (r"15\d9",)]
 
 
@@ -216,4 +264,4 @@ def test_a_retrieval_file_without_answers_needs_questions(tmp_path: Path) -> Non
     path = tmp_path / "r.json"
     path.write_text(json.dumps([{"question": "q", "ctxs": CONTEXTS}]))
     with pytest.raises(UserError, match="--questions"):
-        own_questions(path, read_entries(path, None))
+        list(own_questions(path, read_entries(path, None)))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from realm_lab.corpus.store import Sentences
 from realm_lab.evaluation import utility
 from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, evenly_spaced, mask_first_span, run_cloze
 from realm_lab.masking import MaskedSentence
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
+from realm_lab.retrieval.retriever import ABSENT, NULL
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
@@ -103,45 +101,6 @@ def test_a_cloze_run_is_eq_1_and_2_sentence_by_sentence(
             assert result.log_prior_BK[place, 0] < -9000
         assert result.top1_correct_B[place].item() == (words[1].argmax(1) == targets).all()
     np.testing.assert_array_equal(result.gold_B, sentences.gold[numbers])
-
-
-@pytest.mark.parametrize("null_document", ["off", "encoded"])
-def test_over_retrieved_candidates_are_ranked_by_the_current_weights_as_in_training(
-    system: TinySystem, tiny: ModuleType, null_document: str
-) -> None:
-    sentences = system.corpus.sentences("cloze_dev")
-    moved = system._replace(embedder=copy.deepcopy(system.embedder))
-    stale = moved.built_retriever()
-    tiny.scramble(moved.embedder, seed=8)
-
-    def rows(over_retrieve: int, retriever: Retriever) -> np.ndarray:
-        params = tiny.tiny_params(
-            pretrain={"candidates": 4, "null_document": null_document, "over_retrieve": over_retrieve}
-        )
-        return run_cloze(params, retriever, moved.reader, sentences, moved.special, COUNT).rows_BK
-
-    expected = rows(0, moved.built_retriever())
-    assert expected.shape == (COUNT, 5 if null_document == "off" else 4)
-    np.testing.assert_array_equal(rows(len(system.passages), stale), expected)
-    assert (rows(0, stale) != expected).any()
-
-
-def test_a_learned_null_document_has_the_probability_of_its_vector(system: TinySystem, tiny: ModuleType) -> None:
-    params = tiny.tiny_params(pretrain={"candidates": 4, "null_document": "learned"})
-    sentences = system.corpus.sentences("cloze_dev")
-    embedder = copy.deepcopy(system.embedder)
-    vector_D = torch.randn(embedder.document_projection.out_features, generator=torch.Generator().manual_seed(5))
-    embedder.null_vector = nn.Parameter(vector_D)
-    result = run(system._replace(embedder=embedder), params, sentences)
-    encoded = run(system, params, sentences)
-    np.testing.assert_array_equal(result.rows_BK, encoded.rows_BK)
-    torch.testing.assert_close(result.utility_BK, encoded.utility_BK)  # the reader reads nothing either way
-    retriever = system.built_retriever()
-    with torch.no_grad():
-        query_BD = retriever.embed_queries([masked.tokens for masked in result.masked])
-        passage_BK = retriever.score(query_BD, result.rows_BK[:, 1:])
-    expected_BK = torch.cat([(query_BD @ vector_D)[:, None], passage_BK], 1).log_softmax(1)
-    torch.testing.assert_close(result.log_prior_BK, expected_BK, atol=1e-4, rtol=0)
 
 
 def _body(system: TinySystem, row: int) -> np.ndarray:

@@ -121,11 +121,6 @@ def test_an_embedder_has_no_part_that_is_not_asked_for() -> None:
     assert count == sum(parameter.numel() for parameter in encoder.parameters()) + 2 * SIZE * 16
 
 
-def test_one_projection_cannot_serve_two_towers() -> None:
-    with pytest.raises(AssertionError):
-        Embedder(SHAPE, EmbedderShape(SIZE, share_towers=False, share_projection=True))
-
-
 @pytest.mark.parametrize("head", HEADS)
 def test_the_score_starts_as_a_similarity(head: EmbedderShape) -> None:
     embedder, encoder = started(head._replace(score_scale="none"))
@@ -186,14 +181,6 @@ def test_splitting_changes_no_number_and_ends_the_sharing(head: EmbedderShape) -
                 parameter.mul_(1.5)
     assert torch.equal(embedder.embed_documents(batch), before[1])
     assert not torch.allclose(embedder.embed_queries(batch), before[0])
-
-
-def test_splitting_the_projection_keeps_one_transformer() -> None:
-    embedder, batch = noisy(EVERYTHING._replace(share_projection=True)), make_batch()
-    before = embedder.embed_queries(batch).detach()
-    embedder.split_projection()
-    assert embedder.head == EVERYTHING
-    assert torch.equal(embedder.embed_documents(batch), before)
 
 
 def test_dropout_follows_the_projection_while_training_only() -> None:

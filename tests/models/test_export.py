@@ -13,7 +13,6 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.folders import read_embedder, read_reader, to_bert, write_embedder, write_reader
-from realm_lab.models.initial import new_embedder
 from realm_lab.models.reader import Reader
 from tests.models.same_bits import assert_same_bits
 from tests.tiny_system import TinySystem
@@ -32,17 +31,6 @@ def test_an_embedder_comes_back_bit_for_bit(system: TinySystem, embedder_folder:
     assert_same_bits(found, system.embedder)
     assert null_offset == 1.25
     assert not found.share_towers
-
-
-def test_a_shared_embedder_stays_shared(system: TinySystem, tiny: ModuleType, tmp_path: Path) -> None:
-    params = tiny.tiny_params(model={"share_towers": True})
-    embedder = new_embedder(params, system.corpus.manifest.vocabulary_size, 0, None)
-    tiny.scramble(embedder)
-    write_embedder(embedder, tmp_path / "shared")
-    found, null_offset = read_embedder(tmp_path / "shared")
-    assert found.share_towers
-    assert null_offset == 0.0
-    assert_same_bits(found, embedder)
 
 
 def test_automodel_opens_the_folders(system: TinySystem, reader_folder: Path, embedder_folder: Path) -> None:
@@ -66,12 +54,6 @@ def test_automodel_opens_the_folders(system: TinySystem, reader_folder: Path, em
     assert torch.equal(words.cls.predictions.transform.dense.weight, system.reader.transform.weight)
     assert torch.equal(words.cls.predictions.bias, system.reader.word_bias)
     assert torch.equal(words.get_output_embeddings().weight, system.reader.encoder.word_embeddings.weight)  # tied
-
-
-def test_a_span_head_of_another_size_is_refused(reader_folder: Path) -> None:
-    with pytest.raises(UserError, match=r"'span_\w+\.\w+' has shape .*, expected ") as error:
-        read_reader(reader_folder, 2 * SPAN_HIDDEN)
-    assert str(reader_folder) in str(error.value)
 
 
 def test_a_projection_of_another_size_is_refused(embedder_folder: Path) -> None:
@@ -102,13 +84,6 @@ def edit(path: Path, name: str, value: torch.Tensor | None) -> None:
     tensors = load_file(path)
     del tensors[name]
     save_file(tensors | ({} if value is None else {name: value}), path)
-
-
-@pytest.mark.parametrize("name", ["span_score.weight", "span_norm.bias"])
-def test_a_span_head_with_a_part_missing_is_refused(reader_folder: Path, name: str) -> None:
-    edit(reader_folder / "span_head.safetensors", name, None)
-    with pytest.raises(UserError, match=name):
-        read_reader(reader_folder, SPAN_HIDDEN)
 
 
 @pytest.mark.parametrize("name", ["query_projection.weight", "document_projection.weight"])
@@ -171,16 +146,6 @@ def test_a_reader_of_another_activation_is_that_of_transformers(tiny: ModuleType
     expected = BertForMaskedLM.from_pretrained(tmp_path).eval()(input_ids=tokens).logits.log_softmax(-1)
     log_probs = found.word_log_probs(found.encoder(tokens, 0 * tokens, tokens > 0))
     torch.testing.assert_close(log_probs, expected, atol=1e-5, rtol=0)
-
-
-def test_a_split_embedder_is_written_as_two_towers(tiny: ModuleType, tmp_path: Path) -> None:
-    embedder = Embedder(EncoderShape(50, 16, 1, 2, 20, 16), EVERYTHING)
-    tiny.scramble(embedder)
-    embedder.split_towers()
-    write_embedder(embedder, tmp_path)
-    found, _ = read_embedder(tmp_path)
-    assert_same_bits(found, embedder)
-    assert not found.share_towers
 
 
 @pytest.mark.parametrize(

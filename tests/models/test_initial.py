@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from torch import nn
 
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder, EmbedderShape
-from realm_lab.models.folders import POOLER, bert_config, to_bert, write_embedder, write_reader, write_tensors
+from realm_lab.models.folders import POOLER, bert_config, to_bert, write_embedder, write_tensors
 from realm_lab.models.initial import (
     MIN_POSITIONS,
     embedder_shape,
@@ -55,20 +53,6 @@ def test_a_reader_starts_from_a_checkpoint_with_its_word_head(
     assert torch.equal(reader.transform.weight, system.reader.transform.weight)
     assert torch.equal(reader.word_bias, system.reader.word_bias)
     assert not torch.equal(reader.span_projection.weight, system.reader.span_projection.weight)  # a new task's head
-
-
-def test_the_word_head_of_the_first_bert_is_read(system: TinySystem, tiny: ModuleType, reader_folder: Path) -> None:
-    path = reader_folder / "model.safetensors"
-    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    tensors = {}
-    for name, value in load_file(path).items():
-        stem = next((stem for stem in old if name.endswith(stem)), "")
-        tensors[name.removesuffix(stem) + old[stem] if stem else name] = value
-    save_file(tensors, path)
-    params = tiny.tiny_params(model={"checkpoint": str(reader_folder)})
-    reader = new_reader(params, system.corpus.manifest.vocabulary_size, 7)
-    assert torch.equal(reader.transform_norm.weight, system.reader.transform_norm.weight)
-    assert torch.equal(reader.transform.weight, system.reader.transform.weight)
 
 
 def test_new_models_follow_the_seed_alone(system: TinySystem) -> None:
@@ -118,12 +102,6 @@ def test_a_checkpoint_of_other_sizes_is_refused(
     assert str(reader_folder) in str(error.value)
 
 
-def test_another_vocabulary_is_refused(tiny: ModuleType, reader_folder: Path) -> None:
-    params = tiny.tiny_params(model={"checkpoint": str(reader_folder)})
-    with pytest.raises(UserError, match=r"vocabulary_size is \d+, the parameters ask for 500; .*tokenizer\.checkpoint"):
-        encoder_shape(params, 500)
-
-
 def test_embeddings_are_frozen_only_where_asked(system: TinySystem, tiny: ModuleType) -> None:
     size = system.corpus.manifest.vocabulary_size
     reader = new_reader(system.params, size, 0)
@@ -149,15 +127,6 @@ def test_a_checkpoint_of_another_activation_is_refused(tiny: ModuleType, reader_
     with pytest.raises(UserError, match=r"its activation is gelu, model\.activation asks for gelu_new; set") as error:
         encoder_shape(params, size)
     assert str(reader_folder) in str(error.value)
-
-
-def test_the_epsilon_is_the_checkpoints(tiny: ModuleType, system: TinySystem, tmp_path: Path, size: int) -> None:
-    shape = system.reader.encoder.shape._replace(layer_norm_epsilon=1e-5)
-    reader = type(system.reader)(shape, 32)
-    write_reader(reader, tmp_path)
-    found = new_reader(tiny.tiny_params(model={"checkpoint": str(tmp_path)}), size, 0)
-    norms = [module for module in found.encoder.modules() if isinstance(module, nn.LayerNorm)]
-    assert {norm.eps for norm in (*norms, found.transform_norm)} == {1e-5}
 
 
 def test_the_pooler_is_the_checkpoints(tiny: ModuleType, system: TinySystem, tmp_path: Path, size: int) -> None:

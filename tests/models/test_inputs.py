@@ -28,10 +28,6 @@ def test_two_segments_are_cls_x_sep_z_sep() -> None:
     assert tokens[second_start] == 20
 
 
-def test_an_empty_second_segment_keeps_its_sep() -> None:
-    assert join_one(X, EMPTY, SPECIAL, 16)[0].tolist() == [2, 10, 11, 12, 3, 3]
-
-
 def test_the_null_document_is_cls_sep_sep() -> None:
     batch = join([EMPTY], [EMPTY], SPECIAL, 16)
     assert batch.tokens_BL.tolist() == [[2, 3, 3]]

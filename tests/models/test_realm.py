@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from realm_lab.masking import MaskedSentence
-from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.realm import (
     candidate_log_probs,
-    candidate_posterior,
     marginal_log_likelihood,
     marginal_log_likelihood_per_token,
     reader_log_probs,
@@ -21,11 +17,9 @@ from realm_lab.models.realm import (
     retrieval_utility,
     score_gradient,
 )
-from realm_lab.retrieval.candidates import CandidatePolicy
-from realm_lab.retrieval.retriever import NULL
 
 if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+    pass
 
 # Shapes: B examples, K candidates, M masked tokens, D embedding size, N passages of a corpus
 
@@ -74,65 +68,11 @@ def test_a_passage_is_rewarded_if_and_only_if_it_predicts_better_than_expected()
     assert gradient_BK.sum(1).abs().max() < 1e-12
 
 
-def test_one_perfect_passage_is_supervised_learning() -> None:
-    # Appendix B: p(y|z*,x) = 1 and 0 elsewhere gives the gradient of log p(z*|x).
-    score_BK, gold = draw(3, 5).requires_grad_(), torch.tensor([2, 0, 4])
-    log_reader_BK = torch.full((3, 5), -1e4, dtype=torch.float64).scatter(1, gold[:, None], 0.0)
-    supervised_B = candidate_log_probs(score_BK).gather(1, gold[:, None])[:, 0]
-    torch.testing.assert_close(log_likelihood(score_BK, log_reader_BK), supervised_B, atol=1e-12, rtol=0)
-    (expected,) = torch.autograd.grad(supervised_B.sum(), score_BK)
-    (found,) = torch.autograd.grad(log_likelihood(score_BK, log_reader_BK).sum(), score_BK)
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
-    with torch.no_grad():
-        posterior_BK = candidate_posterior(candidate_log_probs(score_BK), log_reader_BK)
-        torch.testing.assert_close(posterior_BK, torch.nn.functional.one_hot(gold, 5).double(), atol=1e-12, rtol=0)
-
-
 def small_corpus(passages: int = 40) -> tuple[Tensor, Tensor, Tensor]:
     """f(x, z), log p(y_j|z,x) of every passage, and which tokens are masked."""
     score_BN = 1.5 * draw(2, passages)
     token_BNM = -2 * draw(2, passages, 3, seed=1).abs()
     return score_BN, token_BNM, torch.tensor([[True, True, True], [True, True, False]])
-
-
-def test_the_marginal_is_the_sum_over_the_whole_corpus() -> None:
-    score_BN, token_BNM, is_masked_BM = small_corpus()
-    found = log_likelihood(score_BN, reader_log_probs(token_BNM, is_masked_BM))
-    for b in range(2):
-        weights = [float(np.exp(score)) for score in score_BN[b].tolist()]
-        total = 0.0
-        for weight, tokens in zip(weights, token_BNM[b].tolist(), strict=True):
-            likelihood = 1.0
-            for log_prob, masked in zip(tokens, is_masked_BM[b].tolist(), strict=True):
-                likelihood *= float(np.exp(log_prob)) if masked else 1.0
-            total += weight / sum(weights) * likelihood
-        assert found[b].item() == pytest.approx(np.log(total), abs=1e-12)
-
-
-def test_more_candidates_approach_the_whole_corpus() -> None:
-    score_BN, token_BNM, is_masked_BM = small_corpus()
-    log_reader_BN = reader_log_probs(token_BNM, is_masked_BM)
-    order_BN = score_BN.argsort(dim=1, descending=True)
-    exact_B = log_likelihood(score_BN, log_reader_BN).exp()
-    whole_BN = candidate_log_probs(score_BN).exp()
-    bounds = []
-    for count in range(1, 41):
-        top_BK = order_BN[:, :count]
-        found_B = log_likelihood(score_BN.gather(1, top_BK), log_reader_BN.gather(1, top_BK)).exp()
-        left_B = 1 - whole_BN.gather(1, top_BK).sum(1)
-        assert ((found_B - exact_B).abs() <= left_B + 1e-12).all()  # off by no more than the probability left out
-        bounds.append(left_B)
-    assert torch.all(torch.stack(bounds).diff(dim=0) < 0)
-    torch.testing.assert_close(found_B, exact_B, atol=1e-12, rtol=0)
-
-
-def test_where_better_scored_passages_predict_better_the_approximation_falls_to_the_exact_value() -> None:
-    score_BN, token_BNM, is_masked_BM = small_corpus()
-    score_BN = score_BN.sort(dim=1, descending=True).values
-    log_reader_BN = reader_log_probs(token_BNM, is_masked_BM).sort(dim=1, descending=True).values
-    values = torch.stack([log_likelihood(score_BN[:, :count], log_reader_BN[:, :count]) for count in range(1, 41)])
-    assert torch.all(values.diff(dim=0) < 0)
-    torch.testing.assert_close(values[-1], log_likelihood(score_BN, log_reader_BN))
 
 
 def test_the_order_of_candidates_does_not_matter() -> None:
@@ -189,32 +129,3 @@ def test_what_is_not_masked_does_not_count() -> None:
     token_BKM = torch.tensor([[[-1.0, -2.0, -4.0], [-8.0, -16.0, -32.0]]])
     is_masked_BM = torch.tensor([[True, False, True]])
     assert reader_log_probs(token_BKM, is_masked_BM).tolist() == [[-5.0, -40.0]]
-
-
-def test_the_engine_gives_eq_1_over_every_passage(system: TinySystem, reference: Reference) -> None:
-    # The whole chain (towers, scores, reader, marginal) against transformers in float64, one pair at a time.
-    retriever, sentences = system.built_retriever(), system.corpus.sentences("cloze_dev")
-    total = len(system.passages)
-    row = 5
-    first, end = sentences.salient_spans(row)[0]
-    positions, targets = np.arange(first, end), np.asarray(sentences.tokens[row], np.int64)[first:end]
-    query = np.array(sentences.tokens[row], np.int64)
-    query[positions] = system.special.mask
-    with torch.no_grad():
-        candidates = CandidatePolicy(total + 1).retrieve(retriever, [query])
-        rows_1K = candidates.rows_BK
-        reader = CandidateReader(system.params, system.reader, system.passages, system.special)
-        reading = reader.read([MaskedSentence(query, positions, targets)], rows_1K)
-        found = log_likelihood(candidates.score_BK, reading.log_probs_BK)
-
-    assert sorted(rows_1K[0].tolist()) == [NULL, *range(total)]
-    vector_D = reference.query(query)
-    scores, likelihoods = [], []
-    for z in [NULL, *range(total)]:
-        scores.append((vector_D @ reference.document(z)).item())
-        body = system.passages.bodies[z] if z >= 0 else np.empty(0, np.int64)
-        words_MV = reference.masked_words(query, body, positions)
-        likelihoods.append(sum(words_MV[m, target].item() for m, target in enumerate(targets.tolist())))
-    expected = np.logaddexp.reduce(np.array(scores) + likelihoods) - np.logaddexp.reduce(scores)
-    assert np.ptp(scores) > 1  # passages do differ
-    assert found.item() == pytest.approx(expected, abs=1e-4)

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def make_folder(tmp_path: Path) -> MakeFolder:
     def make(labels: Sequence[str] = LABELS, label_of: dict[str, str] = LABEL_OF) -> Path:
         tokenizer = wordpiece_from_vocabulary(WORDS)
         size = tokenizer.get_vocab_size()
-        named = {"id2label": dict(enumerate(labels)), "label2id": {label: n for n, label in enumerate(labels)}}
+        named: Any = {"id2label": dict(enumerate(labels)), "label2id": {label: n for n, label in enumerate(labels)}}
         config = BertConfig(
             vocab_size=size, hidden_size=size, num_hidden_layers=0, num_attention_heads=1, intermediate_size=4,
             max_position_embeddings=POSITIONS, **named,

@@ -108,7 +108,6 @@ def test_an_ill_typed_value_names_its_key_line_and_what_was_given(tmp_path: Path
         ("warm_start:\n  embedder:\n    query_scale: 0\n", ["line 3", "'warm_start.embedder.query_scale'", "than 0"]),
         ("warm_start:\n  embedder:\n    query_scale: .inf\n", ["line 3", "'warm_start.embedder.query_scale'"]),
         ("model:\n  dropout: 1.0\n", ["line 2", "'model.dropout'", "less than 1"]),
-        ("pretrain:\n  reader:\n    beta1: 1\n", ["line 3", "'pretrain.reader.beta1'", "less than 1"]),
         ("launch:\n  threads: 12345678901234567890\n", ["line 2", "'launch.threads'", "less than or equal to 4096"]),
         ("seeds: []\n", ["line 1", "'seeds'", "at least 1"]),
         ("seeds: [0, -1]\n", ["line 1", "'seeds.1'", "greater than or equal to 0"]),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from realm_lab.evaluation.cloze_items import ClozeReading
-from realm_lab.evaluation.edition_swap import cloze_summary, question_summary
+from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
 from realm_lab.reporting.knowledge_update import write_knowledge_update
 
 
@@ -64,9 +64,9 @@ def test_means_of_blanks() -> None:
 def made(name: str, questions: bool, blanks: bool) -> dict[str, Any]:
     result: dict[str, Any] = {
         "name": name,
-        "run": {"label": "realm", "seed": 3, "run_key": "abcdef0123456789"},
+        "run": {"system": "realm", "seed": 3, "run_key": "abcdef0123456789"},
         "settings": {"candidates": 8, "passages_read": 5},
-        "editions": {
+        "corpora": {
             "old": {"source": "old_*file*.jsonl", "passages": 5402, "embedded": 5402},
             "new": {"source": "new.jsonl", "passages": 10339, "embedded": 4999},
         },
@@ -87,8 +87,8 @@ def test_the_page_says_what_was_found(tmp_path: Path) -> None:
     results = [made("news", False, True), made("swapped-facts", True, False)]
     path = write_knowledge_update(results, tmp_path / "page")
     text = path.read_text()
-    assert "of 5 changed answers 60.0% follow the new edition, 20.0% stay with the old, 20.0% are wrong" in text
-    assert "exact match 0.0% with the old edition, 100.0% with the new (+100 [+25, ?] points)" in text.replace("\\", "")
+    assert "of 5 changed answers 60.0% follow the new corpus, 20.0% stay with the old, 20.0% are wrong" in text
+    assert "exact match 0.0% with the old corpus, 100.0% with the new (+100 [+25, ?] points)" in text.replace("\\", "")
     assert "| old | old\\_\\*file\\*.jsonl | 5,402 | 5,402 |" in text or "old_\\*file\\*" in text
     assert "| new | new.jsonl | 10,339 | 4,999 |" in text
     assert "2 items, 4 masked wordpieces; 1 texts shortened; 1 left out" in text

@@ -14,7 +14,8 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
 from realm_lab.retrieval import index as index_module
-from realm_lab.retrieval.index import IndexGeneration, check_index, embed_passages, embed_rows
+from realm_lab.retrieval.index import embed_passages, embed_rows
+from realm_lab.retrieval.search import IndexGeneration, check_index
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem

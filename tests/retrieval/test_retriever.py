@@ -147,26 +147,6 @@ def test_a_learned_null_document_gets_the_gradient_of_its_column(system: TinySys
     assert not from_passages[1].any()
 
 
-def test_no_empty_text_is_embedded_where_the_null_document_is_learned(
-    system: TinySystem, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths: list[int] = []
-    original = Embedder.embed_documents
-
-    def watched(self: Embedder, batch: Batch) -> Tensor:
-        lengths.extend(batch.mask_BL.sum(1).tolist())
-        return original(self, batch)
-
-    monkeypatch.setattr(Embedder, "embed_documents", watched)
-    rows_BK = np.array([[NULL, 4, ABSENT]])
-    for (retriever, *_), expected in ((learned(system), 1), ((system.built_retriever(),), 2)):
-        lengths.clear()
-        with torch.no_grad():
-            retriever.score(retriever.embed_queries(queries[:1]), rows_BK)
-        assert len(lengths) == expected
-        assert (min(lengths) == 3) == (expected == 2)  # [CLS][SEP][SEP]
-
-
 def changed(system: TinySystem, tiny: ModuleType, stale: bool) -> tuple[Retriever, Embedder]:
     """A retriever whose weights moved on after the index was built, and the weights behind the index."""
     embedder = copy.deepcopy(system.embedder)
@@ -255,13 +235,6 @@ def test_an_index_of_another_corpus_is_refused(system: TinySystem, retriever: Re
 def test_an_index_is_never_searched_before_it_is_built(system: TinySystem, queries: list[np.ndarray]) -> None:
     with pytest.raises(AssertionError, match="before the index was built"):
         find(system.retriever(), queries, 3)
-
-
-def test_long_queries_are_cut(system: TinySystem, retriever: Retriever, reference: Reference) -> None:
-    query = np.asarray(system.passages.bodies[0][:10]).repeat(5)
-    with torch.no_grad():
-        (vector_D,) = retriever.embed_queries([query])
-    torch.testing.assert_close(vector_D.double(), reference.query(query[: 26 - 2]), atol=1e-5, rtol=0)
 
 
 def test_absent_places_get_no_gradient(retriever: Retriever, queries: list[np.ndarray]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,7 @@ from realm_lab import cli
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.systems.ask import ask, fill
+from realm_lab.systems.ask import ask, fill, open_run
 from realm_lab.systems.bm25 import Bm25
 from realm_lab.systems.identity import corpus_folder, plan_run
 
@@ -46,14 +47,13 @@ def corpus(params: Params, line: Path) -> PreparedCorpus:
 
 @pytest.fixture
 def said(params: Params, line: Path, capsys: pytest.CaptureFixture[str]) -> Verb:
-    """Call ask or fill for JSON."""
+    """Call ask or fill; the fields of what it returns."""
 
     def call(verb: Verb, text: str, **options: Any) -> Any:
-        capsys.readouterr()
-        verb(text, params, line, 0, "realm", as_json=True, **options)
+        found = asdict(verb(open_run(params, line, 0, "realm"), text, **options))
         printed = capsys.readouterr()
-        assert printed.err == ""
-        return json.loads(printed.out)
+        assert printed.out + printed.err == ""
+        return found
 
     return call
 
@@ -104,6 +104,18 @@ def test_asking_twice_gives_the_same(said: Verb, corpus: PreparedCorpus) -> None
     assert said(fill, sentence_of(corpus)) == said(fill, sentence_of(corpus))
 
 
+def test_fill_gives_a_null_document_that_was_no_candidate_no_share(
+    tiny: ModuleType, line: Path, corpus: PreparedCorpus
+) -> None:
+    """Its score was never trained: it is read to compare with, and that is all."""
+    chosen = tiny.params({"model.dropout": 0.1, "pretrain.null_document": "off", "pretrain.steps": 1})
+    tiny.run("pretrain", chosen, line)
+    found = asdict(fill(open_run(chosen, line, 0, "realm"), sentence_of(corpus), k=3))["candidates"]
+    assert [candidate["probability"] for candidate in found if candidate["passage"] is None] == [0.0]
+    assert sum(candidate["probability"] for candidate in found) == pytest.approx(1.0, abs=1e-5)
+    assert len(found) == 4
+
+
 def test_fill_shows_the_null_document_and_k_passages(said: Verb, corpus: PreparedCorpus) -> None:
     sentence = sentence_of(corpus)
     found = said(fill, sentence, k=5)
@@ -137,9 +149,23 @@ def test_fill_follows_the_equations(said: Verb, corpus: PreparedCorpus) -> None:
 
 
 def test_text_in_capitals_and_unknown_words_are_no_error(said: Verb) -> None:
-    assert said(ask, "WHO is Zyzzyva-42, \u4e2d\u6587?")["answer"] is not None
+    unknown = said(ask, "WHO is Zyzzyva-42, \u4e2d\u6587?")
+    assert unknown["answer"] is not None
+    assert unknown["warning"] is None  # "who" is known
     assert said(fill, "[MASK]")["wordpieces"] >= 1
     assert said(fill, "Zyzzyva said: [MASK]!")["candidates"]
+
+
+def test_a_question_without_a_known_word_has_a_warning(
+    said: Verb, line: Path, tiny: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warning = said(ask, "Zyzzyva \u4e2d\u6587 ???")["warning"]
+    assert warning.startswith("no word of the question is known")
+    options = ["--params", str(tiny.PARAMETERS), "--root", str(line), "--set", "model.dropout=0.1"]
+    assert cli.main(["ask", "Zyzzyva ?", "--json", *options]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == f"realm-lab: {warning}\n"
+    assert set(json.loads(printed.out)) == {"question", "answer", "candidates"}
 
 
 def test_long_questions_are_cut(said: Verb, corpus: PreparedCorpus) -> None:
@@ -150,11 +176,11 @@ def test_long_questions_are_cut(said: Verb, corpus: PreparedCorpus) -> None:
 def test_a_sentence_that_is_too_long_to_fill_is_refused(params: Params, line: Path, corpus: PreparedCorpus) -> None:
     sentence = " ".join([question_of(corpus)] * 20 + ["[MASK]"])
     with pytest.raises(UserError, match=r"the sentence is longer than corpus\.sentence_length = 26"):
-        fill(sentence, params, line, 0, "realm")
+        fill(open_run(params, line, 0, "realm"), sentence)
 
 
 @pytest.mark.parametrize(
-    ("verb", "text", "label", "message"),
+    ("verb", "text", "system", "message"),
     [
         (ask, "", "realm", "the question is empty"),
         (ask, " \t\n", "realm", "the question is empty"),
@@ -162,39 +188,37 @@ def test_a_sentence_that_is_too_long_to_fill_is_refused(params: Params, line: Pa
         (fill, "the capital is Paris .", "realm", ONE_BLANK),
         (fill, "[MASK] is the capital of [MASK] .", "realm", ONE_BLANK),
         (fill, "the capital is [mask] .", "realm", ONE_BLANK),
-        (ask, "who ?", "other", "--label other: choose warm_start or realm"),
+        (ask, "who ?", "other", "system 'other': choose bm25_reader, realm, warm_start or package.module:Class"),
     ],
 )
-def test_mistakes(params: Params, line: Path, verb: Verb, text: str, label: str, message: str) -> None:
+def test_mistakes(params: Params, line: Path, verb: Verb, text: str, system: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        verb(text, params, line, 0, label)
+        verb(open_run(params, line, 0, system), text)
     assert str(caught.value) == message
 
 
 def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path, tiny: ModuleType) -> None:
     with pytest.raises(UserError, match="the finetune stage has not finished for these parameters; run `realm-lab f"):
-        ask("who ?", params, line, 0, "warm_start")
+        ask(open_run(params, line, 0, "warm_start"), "who ?")
     other = tiny.params({"pretrain.steps": 3})
     with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; run `realm-lab p"):
-        fill("who is [MASK] ?", other, line, 0, "realm")
+        fill(open_run(other, line, 0, "realm"), "who is [MASK] ?")
     with pytest.raises(UserError, match="the pretrain stage has not finished"):
-        fill("who is [MASK] ?", params, line, 1, "realm")  # another seed
+        fill(open_run(params, line, 1, "realm"), "who is [MASK] ?")  # another seed
 
 
 def test_fill_asks_the_models_that_finetuning_begins_with(
-    params: Params, line: Path, tiny: ModuleType, corpus: PreparedCorpus, capsys: Any
+    params: Params, line: Path, tiny: ModuleType, corpus: PreparedCorpus
 ) -> None:
     warm = {"finetune.initial_reader": "warm_start", "finetune.initial_retriever": "warm_start", "model.dropout": 0.1}
     said = []
-    for chosen, label in ((tiny.params(warm), "realm"), (params, "warm_start"), (params, "realm")):
-        fill(sentence_of(corpus), chosen, line, 0, label, as_json=True)
-        said.append(json.loads(capsys.readouterr().out))
+    for chosen, system in ((tiny.params(warm), "realm"), (params, "warm_start"), (params, "realm")):
+        said.append(fill(open_run(chosen, line, 0, system), sentence_of(corpus)))
     assert said[0] == said[1] != said[2]
 
 
-def test_the_baseline_can_fill_before_it_is_finetuned(params: Params, line: Path, capsys: Any) -> None:
-    fill("who is [MASK] ?", params, line, 0, "warm_start", as_json=True)
-    assert json.loads(capsys.readouterr().out)["answer"]
+def test_the_baseline_can_fill_before_it_is_finetuned(params: Params, line: Path) -> None:
+    assert fill(open_run(params, line, 0, "warm_start"), "who is [MASK] ?").answer
 
 
 def test_the_command_line_and_its_tables(
@@ -215,7 +239,7 @@ def test_the_command_line_and_its_tables(
 
 def test_bm25_can_find_the_passages_that_are_read(said: Verb, corpus: PreparedCorpus) -> None:
     question = corpus.questions("test").texts[0]
-    found = said(ask, question, k=4, retriever_name="bm25")["candidates"]
+    found = said(ask, question, k=4, retriever="bm25")["candidates"]
     rows, scores = Bm25(corpus.passages()).search_scored([question], 4)
     text = corpus.passages().text
     assert [candidate["passage"]["id"] for candidate in found] == [text.row(row)["id"] for row in rows[0]]

@@ -1,37 +1,117 @@
-"""Scores of the evaluate stage where references are regular expressions."""
+"""The evaluate stage and the store of embeddings: what is scored, and how often a corpus is embedded."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from realm_lab.cli import main
+from realm_lab.core.files import read_json, read_json_lines
 from realm_lab.corpus.regex_answers import Patterns
-from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
-from realm_lab.evaluation.answering import Answer, Candidate
-from realm_lab.systems.evaluate import Scores, _score
+from realm_lab.corpus.vocabulary import encode_batch_plain, wordpiece_from_vocabulary
+from realm_lab.evaluation.answers import Answer, Candidate
+from realm_lab.evaluation.open_qa import Scores
+from realm_lab.retrieval.index import Embedded
+from realm_lab.systems.evaluate import AskedQuestions
+from realm_lab.systems.registry import system_of
+
+PASSAGES = 320
 
 
-@pytest.fixture
-def context() -> Any:
-    return SimpleNamespace(tokenizer=wordpiece_from_vocabulary(["paris", "texas"]))
+class Project:
+    """The tiny project; counts the passages that each stage embeds for an index."""
+
+    def __init__(self, root: Path, tiny: ModuleType):
+        self.root, self.tiny, self.params = root, tiny, tiny.params()
+        tiny.prepare(self.params, root)
+        (root / "params.yaml").write_bytes(tiny.PARAMETERS.read_bytes())
+        self.embedded: dict[tuple[str, str], int] = {}
+
+    def run(self, system: str) -> dict[str, Any]:
+        """Do all stages; the results."""
+        for stage in system_of(system).stages:
+            before = Embedded.passages
+            done = self.tiny.run(stage.name, self.params, self.root, system)
+            self.embedded[system, stage.name] = Embedded.passages - before
+        self.folder = done.path / "eval"
+        results: dict[str, Any] = done.results()
+        return results
 
 
-def answer(text: str, wordpieces: tuple[int, ...]) -> Answer:
-    return Answer(text, 0, [Candidate(3, -1.0, -1.0, (0, len(text)), text, wordpieces)])
+@pytest.fixture(scope="module")
+def project(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return Project(tmp_path_factory.mktemp("project"), tiny)
 
 
-def questions(kind: str, references: list[str]) -> Any:
-    return SimpleNamespace(answers=[references], answer_kinds=[kind], ids=["q1"])
+def test_a_corpus_is_embedded_once_for_each_document_tower(project: Project) -> None:
+    results = project.run("realm")
+    # Fine-tuning embeds with the tower that pre-training left; evaluation with that of the warm start, and what the
+    # second version of the corpus changes.
+    assert project.embedded["realm", "finetune"] == PASSAGES
+    assert PASSAGES < project.embedded["realm", "evaluate"] < 2 * PASSAGES
+    assert {"recall_at_5", "recall_at_5_finetuned", "retrieval_utility_start", "exact_match_dev"} <= results.keys()
+    assert results["retrieval_utility_start"] != results["retrieval_utility_end"]
+    assert {"follows", "stays", "changed_questions"} <= results["corpus_update"].keys()
+    assert "not_measured" not in results
+    # The baseline has the warm start's tower, which is there already.
+    baseline = project.run("warm_start")
+    assert project.embedded["warm_start", "finetune"] == 0
+    assert project.embedded["warm_start", "evaluate"] < PASSAGES
+    assert baseline["retrieval_utility_start"] == baseline["retrieval_utility_end"]
+    # Asking embeds nothing.
+    before = Embedded.passages
+    for command in (["ask", "who ?"], ["fill", "who is [MASK] ?"], ["ask", "who ?", "--system", "warm_start"]):
+        assert main([*command, "--root", str(project.root)]) == 0
+    assert Embedded.passages == before
 
 
-def test_a_text_has_three_scores_and_an_expression_one(context: Any) -> None:
-    patterns = Patterns()
-    piece = context.tokenizer.token_to_id("paris")
-    given = answer("Paris", (piece,))
-    assert _score(context, questions("text", ["paris"]), 0, given, patterns) == Scores(1.0, 1.0, 1.0)
-    assert _score(context, questions("text", ["texas"]), 0, given, patterns) == Scores(0.0, 0.0, 0.0)
-    assert _score(context, questions("regex", ["(", "pa.?r"]), 0, given, patterns) == Scores(1.0, None, None)
-    assert _score(context, questions("regex", ["ris"]), 0, given, patterns) == Scores(0.0, None, None)
+def test_bm25_with_a_reader_of_its_own(project: Project) -> None:
+    results = project.run("bm25_reader")
+    assert sum(project.embedded[system, stage] for system, stage in project.embedded if system == "bm25_reader") == 0
+    assert {name: results[name] for name in results["bm25"]} == results["bm25"]
+    assert "recall_at_5_finetuned" not in results
+    assert not any(name.startswith("retrieval_utility") for name in results)
+    assert results["corpus_update"]["changed_questions"] > 0
+    rows = read_json_lines(project.folder / "predictions.jsonl")
+    assert [row["answer_rank"] for row in rows] == [
+        row["rank_answer"] for row in read_json_lines(project.folder / "recall.jsonl")
+    ]
+    assert all(len(row["retrieved"]) == project.params.finetune.candidates for row in rows)
+    assert {example["kind"] for example in read_json(project.folder / "explorer.json")} == {"question"}
+    assert main(["ask", "who ?", "--system", "bm25_reader", "--root", str(project.root)]) == 0
+    # The warm start is shared, fine-tuning is not.
+    stages = [path.name.partition("-")[0] for path in (project.root / "runs" / "stages").iterdir()]
+    assert (stages.count("warm_start"), stages.count("finetune")) == (1, 3)
+
+
+def test_bm25_with_a_reader_learns_from_what_bm25_finds(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
+    project.run("bm25_reader")
+    run = project.tiny.stage_run("finetune", project.params, project.root, "bm25_reader")
+    found = project.tiny.by_name(project.tiny.metrics(run))["answerable_fraction"]
+    dense = project.tiny.stage_run("finetune", project.params, project.root, "warm_start")
+    assert min(found.values()) > max(project.tiny.by_name(project.tiny.metrics(dense))["answerable_fraction"].values())
+    assert main(["fill", "who is [MASK] ?", "--system", "bm25_reader", "--root", str(project.root)]) == 2
+    assert capsys.readouterr().err == "realm-lab: error: system bm25_reader fills no blanks\n"
+
+
+def test_a_text_has_three_scores_an_expression_one_and_an_answer_from_nowhere_two() -> None:
+    tokenizer = wordpiece_from_vocabulary(["paris", "texas"])
+    piece = tokenizer.token_to_id("paris")
+    found = Answer("Paris", 0, [Candidate(3, -1.0, -1.0, (0, 5), "Paris", (piece,))])
+
+    def scores(kind: str, references: list[str], answer: Answer = found) -> tuple[Scores, Patterns]:
+        asked: Any = object.__new__(AskedQuestions)
+        asked.answers, asked.kinds, asked.ids, asked.patterns = [references], [kind], ["q1"], Patterns()
+        asked._context = SimpleNamespace(wordpieces=lambda t: [tuple(e.ids) for e in encode_batch_plain(tokenizer, t)])
+        return asked.scores([answer])[0], asked.patterns
+
+    assert scores("text", ["paris"])[0] == Scores(1.0, 1.0, 1.0)
+    assert scores("text", ["texas"])[0] == Scores(0.0, 0.0, 0.0)
+    assert scores("text", ["paris"], Answer("Paris"))[0] == Scores(1.0, None, 1.0)
+    assert scores("regex", ["ris"])[0] == Scores(0.0, None, None)
+    right, patterns = scores("regex", ["(", "pa.?r"])
+    assert right == Scores(1.0, None, None)
     assert [(problem.question, problem.pattern) for problem in patterns.problems] == [("q1", "(")]

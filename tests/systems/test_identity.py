@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import flatten, load
-from realm_lab.params.parameters import Params
+from realm_lab.params.parameters import Finetune, Params
+from realm_lab.params.sections import neutral
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, open_stage, plan_run, plan_runs, record_run
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
@@ -25,11 +26,9 @@ FIRST_FELT = {
     "pretrain": "pretrain",
     "finetune": "finetune",
     "evaluate": "evaluate",
-    "evaluate.interval_steps": "pretrain",  # what shapes the curves of pre-training
-    "evaluate.cloze_sentences": "pretrain",
-    "evaluate.questions": "pretrain",
 }
 IRRELEVANT = ("launch.", "seeds", "preset", "corpus.files.", "tokenizer.vocabulary_size")  # of a toy world
+OBSERVING = ("pretrain.watch.", "evaluate.interval_steps", "evaluate.explorer_examples")
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
     "corpus.source": None,  # with files: tests/corpus/test_prepare.py
     "corpus.tagger": "rule",
@@ -59,9 +58,7 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.marginal": "token",
     "pretrain.search_query": "fresh",
     "pretrain.search.backend": "sq8",
-    # Settings of a backend ask for it: tests/test_switches.py.
-    **dict.fromkeys([f"pretrain.search.{name}" for name in ("lists", "probes", "parts", "bits", "links")]),
-    **dict.fromkeys([f"pretrain.search.{name}" for name in ("neighbours", "overfetch", "rescore")]),
+    "pretrain.search.options": None,  # asks for its backend: tests/test_switches.py
     "pretrain.refresh.policy": "never",
     "pretrain.refresh.schedule": [[0, 7]],
     "evaluate.questions": 11,
@@ -86,12 +83,12 @@ BASE = load(TINY)
 MATTERING = {
     name: other_value(name, value)
     for name, value in flatten(BASE).items()
-    if not name.startswith(IRRELEVANT) and other_value(name, value) is not None
+    if not name.startswith(IRRELEVANT + OBSERVING) and other_value(name, value) is not None
 }
 
 
-def keys(params: Params, label: str = "realm", seed: int = 0) -> dict[str, str]:
-    plan = plan_run(params, label, seed)
+def keys(params: Params, system: str = "realm", seed: int = 0) -> dict[str, str]:
+    plan = plan_run(params, system, seed)
     return {"prepare": plan.corpus_key, **plan.stages}
 
 
@@ -102,35 +99,54 @@ def test_every_parameter_that_matters_changes_the_keys_from_its_stage_on(name: s
     assert [stage for stage in ORDER if before[stage] == after[stage]] == list(ORDER[:first])
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"launch.device": "auto", "launch.processes": 5, "launch.threads": 3, "launch.token_budget": 5},
-        {"launch.checkpoint_interval_seconds": 9, "launch.log_interval_steps": 7, "launch.tracking_uri": "x"},
-        {"launch.ranks": 2, "launch.micro_batch": 1, "launch.recompute": True, "launch.compile": True},
-        {"launch.builder": "process", "launch.builder_silence_seconds": 7},
-        {"launch.builder_backoff_seconds": 0.5, "launch.builder_failures": 0},
-        {"seeds": [0, 1, 2]},
-    ],
-)
-def test_how_work_is_launched_changes_no_key(change: dict[str, Any]) -> None:
-    assert keys(load(TINY, change)) == keys(BASE)
+@pytest.mark.parametrize("name", [name for name in flatten(BASE) if name.startswith(OBSERVING)])
+def test_parameters_that_only_observe_change_no_key(name: str) -> None:
+    if other_value(name, flatten(BASE)[name]) is not None:
+        assert keys(load(TINY, {name: other_value(name, flatten(BASE)[name])})) == keys(BASE)
 
 
-def test_every_launch_parameter_was_tried() -> None:
-    tried = {"device", "processes", "threads", "token_budget", "checkpoint_interval_seconds", "log_interval_steps"}
-    assert set(type(BASE.launch).model_fields) == {
-        *tried,
-        "tracking_uri",
-        "ranks",
-        "micro_batch",
-        "recompute",
-        "compile",
-        "builder",
-        "builder_silence_seconds",
-        "builder_backoff_seconds",
-        "builder_failures",
+class LaterFinetune(Finetune):
+    new_rule: Annotated[str, neutral("off")] = "off"
+
+
+class LaterParams(Params):
+    finetune: LaterFinetune = LaterFinetune()
+
+
+def test_a_later_parameter_at_its_neutral_value_keeps_keys_and_cells(tmp_path: Path) -> None:
+    values = BASE.model_dump()
+    later = LaterParams(**values)
+    other = LaterParams(**values | {"finetune": values["finetune"] | {"new_rule": "on"}})
+    assert keys(later) == keys(BASE)
+    assert [stage for stage in ORDER if keys(other)[stage] != keys(BASE)[stage]] == ["finetune", "evaluate"]
+    cells = [
+        record_run(tmp_path / str(n), plan_run(p, "realm", 0), p).cell_key for n, p in enumerate((BASE, later, other))
+    ]
+    assert cells[0] == cells[1] != cells[2]
+
+
+def test_launch_settings_that_move_rounding_are_recorded_with_a_stage(tmp_path: Path) -> None:
+    params = load(TINY, {"launch.micro_batch": 2, "launch.threads": 3})
+    run = open_stage(tmp_path, plan_run(params, "realm", 0), "pretrain", params)
+    run.start(1)
+    launch = read_json(run.path / "env.json")["launch"]
+    assert launch == {
+        "device": "cpu",
+        "ranks": 1,
+        "threads": 3,
+        "token_budget": BASE.launch.token_budget,
+        "micro_batch": 2,
+        "compile": False,
     }
+
+
+LAUNCH: dict[str, Any] = {"device": "auto", "builder": "process", "tracking_uri": "x"}
+
+
+@pytest.mark.parametrize("name", type(BASE.launch).model_fields)
+def test_how_work_is_launched_changes_no_key(name: str) -> None:
+    value = LAUNCH.get(name) or other_value(name, getattr(BASE.launch, name))
+    assert keys(load(TINY, {f"launch.{name}": value, "seeds": [0, 1, 2]})) == keys(BASE)
 
 
 def test_a_default_that_is_spelled_out_is_the_same_run() -> None:
@@ -186,10 +202,10 @@ def test_all_runs_of_the_default_pipeline() -> None:
     assert plans[0].before("warm_start") is None
 
 
-def test_seeds_share_the_cell_and_labels_do_not(tmp_path: Path) -> None:
+def test_seeds_share_the_cell_and_systems_do_not(tmp_path: Path) -> None:
     records = {
-        (label, seed): record_run(tmp_path, plan_run(BASE, label, seed), BASE)
-        for label in DEFAULT_SYSTEMS
+        (system, seed): record_run(tmp_path, plan_run(BASE, system, seed), BASE)
+        for system in DEFAULT_SYSTEMS
         for seed in (0, 1)
     }
     assert records["realm", 0].cell_key == records["realm", 1].cell_key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 
@@ -60,24 +59,12 @@ def test_round_trip_to_the_bit(tmp_path: Path) -> None:
     assert_equal(newest_quietly(tmp_path), at(7))
 
 
-def test_no_folder_no_checkpoint(tmp_path: Path) -> None:
-    assert newest_quietly(tmp_path / "none") is None
-    assert newest_quietly(tmp_path) is None
-
-
 def test_the_newest_by_step_is_loaded_and_few_are_kept(tmp_path: Path) -> None:
     for step in (5, 999, 1000, 20_000):  # as text, 999 comes after 1000
         save_checkpoint(tmp_path, at(step))
     assert_equal(newest_quietly(tmp_path), at(20_000))
     assert len(names(tmp_path)) == KEPT == 2
     assert names(tmp_path) == ["step-00001000", "step-00020000"]
-
-
-def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, Checkpoint(3, {"a": torch.zeros(2)}))
-    save_checkpoint(tmp_path, at(3))
-    assert_equal(newest_quietly(tmp_path), at(3))
-    assert names(tmp_path) == ["step-00000003"]
 
 
 @pytest.mark.parametrize("failing", ["write_tensors", "write_json", "digest_file"])
@@ -143,24 +130,6 @@ def test_a_broken_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path,
         assert "step-00000002" in str(caught[0].message)
 
 
-def test_nothing_intact_is_nothing(tmp_path: Path) -> None:
-    for step in (1, 2):
-        save_checkpoint(tmp_path, at(step))
-        flip_a_bit(tmp_path / f"step-{step:08d}" / "state.safetensors")
-    with pytest.warns(UserWarning, match="broken checkpoint skipped") as caught:
-        assert load_newest(tmp_path) is None
-    assert len(caught) == 2
-
-
-@pytest.mark.parametrize("content", [[], "text", None])
-def test_a_description_of_another_shape_is_skipped_too(tmp_path: Path, content: object) -> None:
-    save_checkpoint(tmp_path, at(1))
-    save_checkpoint(tmp_path, at(2))
-    (tmp_path / "step-00000002" / "checkpoint.json").write_text(json.dumps(content))
-    with pytest.warns(UserWarning, match="broken checkpoint skipped"):
-        assert_equal(load_newest(tmp_path), at(1))
-
-
 IDENTITY: dict[str, str | int] = {"tokenizer": "def", "corpus": "abc", "engine_version": 7}
 
 
@@ -192,14 +161,6 @@ def test_a_checkpoint_of_another_identity_is_refused(
     assert f"delete {tmp_path} to start" in str(caught.value)
 
 
-def test_a_broken_checkpoint_is_skipped_whatever_it_belongs_to(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, at(1), IDENTITY)
-    save_checkpoint(tmp_path, at(2), {"corpus": "another"})
-    cut_off(tmp_path / "step-00000002" / "state.safetensors")
-    with pytest.warns(UserWarning, match="broken checkpoint skipped"):
-        assert_equal(load_newest(tmp_path, IDENTITY), at(1))
-
-
 class Shared(nn.Module):
     """Two names for one parameter."""
 
@@ -217,16 +178,6 @@ def test_module_round_trip_with_a_shared_parameter() -> None:
     load_module("net", target, tensors, "here")
     assert torch.equal(target.one.weight, source.one.weight)
     assert target.other is target.one
-
-
-def test_a_module_keeps_its_own_parameters(tmp_path: Path) -> None:
-    """Loading copies into the parameters that the optimiser holds; it puts no others in their place."""
-    torch.manual_seed(0)
-    target = nn.Linear(2, 3)
-    held = dict(target.named_parameters())
-    load_module("net", target, {"net.weight": torch.ones(3, 2), "net.bias": torch.ones(3)}, tmp_path)
-    assert all(target.get_parameter(name) is value for name, value in held.items())
-    assert target.weight.eq(1).all()
 
 
 @pytest.mark.parametrize(

@@ -160,15 +160,6 @@ def test_the_early_softmax_is_over_exactly_its_passages(system: TinySystem, enum
     assert values["early_answerable_fraction"] == 1  # in all of the corpus
 
 
-def test_with_one_passage_both_softmaxes_are_one(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    for passages, equal in ((1, True), (PASSAGES, False)):
-        tasks = [make_task(system, softmax=name, candidates=passages, batch_size=32) for name in ("factored", "joint")]
-        (one, ours), (other, theirs) = (gradients(task, monkeypatch) for task in tasks)
-        assert (one["loss"] == pytest.approx(other["loss"], rel=1e-5)) is equal
-        assert all(torch.allclose(ours[name], theirs[name], atol=1e-5) for name in ours) is equal
-        assert one["answerable_fraction"] == other["answerable_fraction"]
-
-
 def plain_loss(task: FinetuneTask, system: TinySystem, numbers: list[int], softmax: str, early: int) -> Tensor:
     """The loss with its graph, one sequence at a time and span by span, on the task's own weights."""
     enumerate_answers = Enumeration.answers

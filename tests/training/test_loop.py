@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
@@ -47,13 +46,6 @@ def other_line(tiny: ModuleType, params: Params, line: Path, tmp_path_factory: p
         torch.manual_seed(12345)
         tiny.run(stage, params, root)
     return root
-
-
-def test_dropout_reaches_every_stage(tiny: ModuleType, params: Params, line: Path) -> None:
-    for stage in TRAINED:
-        for part in ("reader", "embedder"):
-            config = json.loads((tiny.stage_run(stage, params, line).path / "model" / part / "config.json").read_text())
-            assert config["hidden_dropout_prob"] == params.model.dropout == 0.1, (stage, part)
 
 
 @pytest.mark.parametrize("stage", TRAINED)
@@ -160,20 +152,6 @@ def warm(tiny: ModuleType, params: Params, line: Path) -> Path:
     """The models of the warm start."""
     folder: Path = tiny.stage_run("warm_start", params, line).path / "model"
     return folder
-
-
-def test_without_refreshing_the_index_grows_old(tiny: ModuleType, line: Path) -> None:
-    _, found = pretrained(tiny, line, **{"refresh.policy": "never"})
-    assert list(found["index_staleness_steps"].values()) == list(range(12))
-
-
-def test_stale_and_fresh_search_agree_until_the_weights_move(tiny: ModuleType, line: Path) -> None:
-    plain = {"pretrain.retriever.learning_rate": 0.05}  # without dropout, which a stale query knows nothing of
-    tiny.run("warm_start", tiny.params(plain), line)
-    stale = by_name(tiny.metrics(tiny.run("pretrain", tiny.params(plain), line)))
-    fresh = by_name(tiny.metrics(tiny.run("pretrain", tiny.params(plain | {"pretrain.search_query": "fresh"}), line)))
-    assert stale["loss"][1] == fresh["loss"][1]  # the index and the query are of the same weights
-    assert any(stale["loss"][step] != fresh["loss"][step] for step in range(2, 13))
 
 
 def test_an_untrained_retriever_stays_as_it_was(tiny: ModuleType, line: Path, warm: Path) -> None:

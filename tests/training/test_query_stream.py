@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from realm_lab.core.seeding import epoch_order, numpy_generator
+from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.store import NO_ROW, RaggedWriter, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
@@ -99,13 +99,6 @@ def test_rows_are_a_function_of_seed_and_position(sentences: Sentences, choice: 
     assert fresh.rows(5, 9).tolist() == whole[5:14]  # back again
     assert stream(sentences, sentence_choice=choice, seed=4).rows(0, 60).tolist() != whole
     assert queries.rows(0, 3).dtype == np.int64
-
-
-def test_the_default_order_is_that_of_the_sentences_with_a_span(sentences: Sentences, tmp_path: Path) -> None:
-    order = epoch_order(len(SALIENT), 3, "pretrain-sentences").take(2, 30)
-    assert stream(sentences).rows(2, 30).tolist() == [SALIENT[place] for place in order]
-    alone = stored(tmp_path, [spans for spans in SPANS if spans])  # a corpus from which the others are gone
-    assert [SALIENT[row] for row in stream(alone).rows(2, 30)] == stream(sentences).rows(2, 30).tolist()
 
 
 @pytest.fixture

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,12 +20,10 @@ from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.pretrain import PretrainTask
 from realm_lab.training.warm_start import WarmStartTask
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 TASKS: dict[str, type] = {"warm_start": WarmStartTask, "pretrain": PretrainTask, "finetune": FinetuneTask}
 RANDOM = {"launch.checkpoint_interval_seconds": 2, "model.dropout": 0.1, "pretrain.calibrate_null": True}
 # The loop's clock ticks once a step and the interval is 2 s, so that steps 3, 6, 9 ... are saved.
 SAVE_EVERY = 3
-LONG_ENOUGH_SECONDS = 120.0
 
 
 class Killed(BaseException):
@@ -178,8 +170,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "approximate search": {
         "pretrain.search.backend": "ivf_pq",
-        "pretrain.search.bits": 3,
-        "pretrain.search.rescore": False,
+        "pretrain.search.options": "nbits=3",
         "pretrain.refresh.interval_steps": 3,
         "pretrain.search_query": "fresh",
     },
@@ -262,53 +253,3 @@ def test_a_finished_stage_is_not_done_again(line: Line) -> None:
     line.tiny.run("pretrain", params, line.root)
     assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
     assert run.status().attempt == 1
-
-
-def start_worker(params: Params, root: Path) -> subprocess.Popen[str]:
-    job = {
-        "stages": ["pretrain"],
-        "system": "realm",
-        "seed": 0,
-        "root": str(root),
-        "params": params.model_dump(mode="json"),
-    }
-    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    (root / "job.json").write_text(json.dumps(job))
-    with open(root / "job.json") as file:
-        return subprocess.Popen(
-            [sys.executable, "-m", "realm_lab.runner.worker"],
-            stdin=file,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        )
-
-
-def test_a_worker_killed_by_sigkill_in_the_middle(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("realm_lab.training.loop.time", time)  # as in the worker
-    # More steps than fit into the second until the first checkpoint.
-    long = {"pretrain.steps": 300, "pretrain.batch_size": 2, "evaluate.interval_steps": 100}
-    long |= {"launch.checkpoint_interval_seconds": 1, "pretrain.refresh.interval_steps": 50}
-    params = line.tiny.params(RANDOM | long)
-    root = line.elsewhere("pretrain", params)
-    run = line.tiny.stage_run("pretrain", params, root)
-    checkpoints = run.path / "checkpoints"
-
-    process = start_worker(params, root)
-    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
-    while not (saved := steps_of(checkpoints)) and process.poll() is None:
-        assert time.monotonic() < deadline, "no checkpoint appeared"
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    _, errors = process.communicate(timeout=LONG_ENOUGH_SECONDS)
-    assert process.returncode == -signal.SIGKILL, errors
-    assert saved
-    assert 0 < saved[-1] < 300
-    assert run.status().state == "RUNNING"  # it had no chance to say more
-    assert run.status().is_lost
-
-    again = start_worker(params, root)
-    _, errors = again.communicate(timeout=LONG_ENOUGH_SECONDS)
-    assert (again.returncode, errors) == (0, "")
-    assert line.tiny.outcome(run) == line.expected("pretrain", params)
-    assert run.status().attempt == 2

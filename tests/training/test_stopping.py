@@ -172,15 +172,6 @@ def test_a_signal_in_the_last_step_is_for_whoever_goes_on(stage: StageRun) -> No
     assert load_newest(stage.path / "checkpoints") is not None
 
 
-def test_a_signal_in_the_last_step_is_too_late_to_matter(stage: StageRun) -> None:
-    task = Count()
-    task.at = {5: lambda: os.kill(os.getpid(), signal.SIGTERM)}
-    train(task, stage, LAUNCH, CPU)
-    saved = load_newest(stage.path / "checkpoints")
-    assert saved is not None
-    assert saved.step == 6
-
-
 def test_a_preempted_stage_says_so(tiny: ModuleType, tmp_path: Path) -> None:
     chosen = tiny.params({"pretrain.steps": 5, "model.dropout": 0.1})
     line = tiny.prepare(chosen, tmp_path)

@@ -120,7 +120,7 @@ def records(source: Source, remedy: str) -> Iterator[Record]:
         for number, fields in enumerate(parquet_rows(source), 1):
             yield Record(f"{source.path}, record {number}", number, fields, name, remedy)
     elif read_head(source.path).lstrip().startswith("[") and not name.endswith(LINE_SUFFIXES):
-        for number, (line, fields) in enumerate(_members(source), 1):
+        for number, (line, fields) in enumerate(_Array(source).members(), 1):
             yield Record(f"{source.path}, record {number} (line {line})", number, fields, name, remedy)
     else:
         for number, line_text in source.lines():
@@ -156,73 +156,81 @@ def first_record(head: str) -> dict[str, Any]:
         place += 1
 
 
-def _members(source: Source) -> Iterator[tuple[int, Any]]:
-    """(line, member) of a JSON array."""
-    chunks = source.chunks()
-    text, place = "", 0
-    line, counted = 1, 0  # `line` is that of text[counted]
+class _Array:
+    """A JSON array that is read a piece at a time."""
 
-    def more(size: int = 1) -> bool:
-        """Forget what was read and have at least `size` more characters; False at the end."""
-        nonlocal text, place, line, counted
-        line += text.count("\n", counted, place)
-        parts = [text[place:]]
-        place = counted = 0
-        while size > 0 and (chunk := next(chunks, None)) is not None:
-            parts.append(chunk)
-            size -= len(chunk)
-        grown = len(parts) > 1 and any(parts[1:])
-        text = "".join(parts)
-        return grown
+    def __init__(self, source: Source):
+        self._path, self._chunks = source.path, source.chunks()
+        self._text, self._place = "", 0
+        self._line, self._counted = 1, 0  # `_line` is that of _text[_counted]
 
-    def next_character() -> str:
-        nonlocal place
-        place = _blanks(text, place)
-        while place == len(text) and more():
-            place = _blanks(text, place)
-        return text[place : place + 1]
+    def members(self) -> Iterator[tuple[int, Any]]:
+        """(line, member)"""
+        self._next()
+        self._place += 1  # "["
+        separator = "[" if self._next() != "]" else "]"
+        while separator != "]":
+            yield self._member()
+            separator = self._next()
+            if separator == ",":
+                self._place += 1
+                self._next()
+            elif separator != "]":
+                raise self._fail("Expecting ',' or ']'", self._place)
+        self._place += 1
+        if self._next():
+            raise self._fail("text after the array", self._place)
 
-    def fail(reason: str, at: int) -> UserError:
-        number = line + text.count("\n", counted, at)
-        remedy = "the file looks cut off; fetch it again" if at >= len(text.rstrip()) - 1 else "repair it"
-        return UserError(f"{source.path}, line {number}: not valid JSON ({reason}); {remedy}")
-
-    next_character()
-    place += 1  # "["
-    separator = "["
-    while (character := next_character()) != "]" or separator == ",":
-        if separator == "]":
-            if character != ",":
-                raise fail("Expecting ',' or ']'", place)
-            place += 1
-            separator = ","
-            continue
+    def _member(self) -> tuple[int, Any]:
         while True:
             try:
-                value, end = _DECODER.raw_decode(text, place)
+                value, end = _DECODER.raw_decode(self._text, self._place)
             except (ValueError, RecursionError) as error:
-                at = error.pos if isinstance(error, json.JSONDecodeError) else place
-                reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-                at_end = at + 16 >= len(text) or reason.startswith("Unterminated")
-                if len(text) - place > MAX_LINE_MB * MEGABYTE:
+                at, reason = self._place, str(error)
+                if isinstance(error, json.JSONDecodeError):
+                    at, reason = error.pos, error.msg
+                size = len(self._text) - self._place
+                if size > MAX_LINE_MB * MEGABYTE:
                     raise UserError(
-                        f"{source.path}, line {line + text.count(chr(10), counted, place)}: a record longer than "
-                        f"{MAX_LINE_MB} MB; cut it into several records"
+                        f"{self._path}, line {self._line_of(self._place)}: a record longer than {MAX_LINE_MB} MB; "
+                        "cut it into several records"
                     ) from None
-                if at_end and more(len(text) - place):
+                at_end = at + 16 >= len(self._text) or reason.startswith("Unterminated")
+                if at_end and self._more(size):
                     continue
-                raise fail(reason, len(text) if at_end else at) from None
-            if end == len(text) and more():
+                raise self._fail(reason, len(self._text) if at_end else at) from None
+            if end == len(self._text) and self._more():
                 continue  # a number may go on
-            break
-        line += text.count("\n", counted, place)
-        counted = place
-        yield line, value
-        place = end
-        separator = "]"
-    place += 1
-    if next_character():
-        raise fail("text after the array", place)
+            line = self._line_of(self._place)
+            self._place = end
+            return line, value
+
+    def _next(self) -> str:
+        """The next character that is no blank; empty at the end of the file."""
+        self._place = _blanks(self._text, self._place)
+        while self._place == len(self._text) and self._more():
+            self._place = _blanks(self._text, self._place)
+        return self._text[self._place : self._place + 1]
+
+    def _more(self, size: int = 1) -> bool:
+        """Forget what was read and have at least `size` more characters; False at the end."""
+        self._line_of(self._place)
+        parts = [self._text[self._place :]]
+        self._place = self._counted = 0
+        while size > 0 and (chunk := next(self._chunks, None)) is not None:
+            parts.append(chunk)
+            size -= len(chunk)
+        self._text = "".join(parts)
+        return any(parts[1:])
+
+    def _line_of(self, place: int) -> int:
+        self._line += self._text.count("\n", self._counted, place)
+        self._counted = place
+        return self._line
+
+    def _fail(self, reason: str, at: int) -> UserError:
+        remedy = "the file looks cut off; fetch it again" if at >= len(self._text.rstrip()) - 1 else "repair it"
+        return UserError(f"{self._path}, line {self._line_of(at)}: not valid JSON ({reason}); {remedy}")
 
 
 def parse(text: str, path: Path, line: int | None) -> Any:
@@ -246,7 +254,7 @@ def checked_field(record: Any, key: str, kind: type, where: str, remedy: str) ->
     if not isinstance(record, dict):
         raise UserError(f"{where}: a {type(record).__name__} where an object should be; {remedy}")
     if key not in record:
-        found = ", ".join(list(record)[:6]) or "nothing"
+        found = ", ".join(name[:40] for name in list(record)[:6]) or "nothing"
         raise UserError(f"{where}: '{key}' is missing (found: {found}); {remedy}")
     value = record[key]
     if not isinstance(value, kind):

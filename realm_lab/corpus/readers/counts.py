@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from realm_lab.corpus.readers.data_sets import files_of
-from realm_lab.corpus.readers.registry import Reader, find_reader, keep_documents, keep_questions
+from realm_lab.corpus.readers.registry import find_reader, keep_documents, keep_questions
 from realm_lab.corpus.text_files import Source
 
 Item = TypeVar("Item")
@@ -38,69 +39,41 @@ def count_input(name: str) -> FileCounts:
     Raises:
         UserError: as reading it would.
     """
-    files = files_of(name)
-    readers = [find_reader(path) for path in files]
-    sources = [Source(path) for path in files]
+    pairs = [(find_reader(path), Source(path)) for path in files_of(name)]
     counts: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
     problems: list[str] = []
-    pairs = list(zip(readers, sources, strict=True))
-    if any(reader.read_documents for reader in readers):
-        _count_documents(pairs, counts, dropped)
-    if any(reader.read_questions for reader in readers):
-        _count_questions(pairs, counts, dropped, problems)
+
+    def counted(items: Iterable[Item], what: str) -> Iterator[Item]:
+        for item in items:
+            counts[what] += 1
+            yield item
+
+    streams = [reader.read_documents(source, dropped) for reader, source in pairs if reader.read_documents]
+    if streams:
+        counts.update({"documents": 0, "documents kept": 0, "articles": 0})
+        articles: set[str] = set()
+        dates: set[str] = set()
+        documents = keep_documents(counted(chain.from_iterable(streams), "documents"), dropped)
+        for document in counted(documents, "documents kept"):
+            counts.update({"characters": len(document.text), "words": len(document.text.split())})
+            counts.update({"links": len(document.links)} if document.links else {})
+            articles.add(document.article)
+            dates.update([document.date] if document.date else [])
+        counts["articles"] = len(articles)
+        counts.update({"dates": len(dates)} if dates else {})
+    asked = [reader.read_questions(source, dropped) for reader, source in pairs if reader.read_questions]
+    if asked:
+        counts.update({"questions": 0, "questions kept": 0, "answers": 0})
+        questions = keep_questions(counted(chain.from_iterable(asked), "questions"), dropped, problems)
+        for question in counted(questions, "questions kept"):
+            counts["answers"] += len(question.answers)
+            if question.answers_updated not in ((), question.answers):
+                counts["answers changed later"] += 1
     for reader, source in pairs:
         for what, count in (reader.counts(source) if reader.counts else {}).items():
             counts[what] = count if len(pairs) == 1 else counts[what] + count
-    formats = ", ".join(dict.fromkeys(reader.name for reader in readers))
-    if len(files) > 1:
-        counts["files"] = len(files)
+    formats = ", ".join(dict.fromkeys(reader.name for reader, _ in pairs))
+    if len(pairs) > 1:
+        counts["files"] = len(pairs)
     return FileCounts(str(name), formats, dict(counts), dict(sorted(dropped.items())), problems)
-
-
-def _count_documents(pairs: list[tuple[Reader, Source]], counts: Counter[str], dropped: Counter[str]) -> None:
-    stream = (
-        document
-        for reader, source in pairs
-        if reader.read_documents
-        for document in reader.read_documents(source, dropped)
-    )
-    counts["documents"] = counts["documents kept"] = counts["articles"] = 0
-    articles: set[str] = set()
-    dates: set[str] = set()
-    for document in keep_documents(_counted(stream, counts, "documents"), dropped):
-        counts["documents kept"] += 1
-        counts["characters"] += len(document.text)
-        counts["words"] += len(document.text.split())
-        counts["links"] += len(document.links)
-        articles.add(document.article)
-        if document.date:
-            dates.add(document.date)
-    counts["articles"] = len(articles)
-    counts["dates"] = len(dates)
-    for name in ("links", "dates"):
-        if not counts[name]:
-            del counts[name]
-
-
-def _count_questions(
-    pairs: list[tuple[Reader, Source]], counts: Counter[str], dropped: Counter[str], problems: list[str]
-) -> None:
-    stream = (
-        question
-        for reader, source in pairs
-        if reader.read_questions
-        for question in reader.read_questions(source, dropped)
-    )
-    counts["questions"] = counts["questions kept"] = counts["answers"] = 0
-    for question in keep_questions(_counted(stream, counts, "questions"), dropped, problems):
-        counts["questions kept"] += 1
-        counts["answers"] += len(question.answers)
-        if question.answers_updated not in ((), question.answers):
-            counts["answers changed later"] += 1
-
-
-def _counted(items: Iterable[Item], counts: Counter[str], name: str) -> Iterator[Item]:
-    for item in items:
-        counts[name] += 1
-        yield item

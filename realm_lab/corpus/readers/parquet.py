@@ -44,13 +44,21 @@ def parquet_rows(source: Source) -> Iterator[dict[str, Any]]:
                 "write it without compression"
             )
         row = 0
-        for batch in file.iter_batches(ROWS_AT_ONCE):
+        schema = file.schema_arrow
+        plain = [field.name for field in schema if not _is_temporal(field.type)]  # a date may be beyond Python's
+        for batch in file.iter_batches(ROWS_AT_ONCE, columns=plain):
             if batch.nbytes > ROWS_AT_ONCE * MAX_LINE_MB * MEGABYTE:
                 raise UserError(
                     f"{path}, record {row + 1} on: longer than {MAX_LINE_MB} MB; cut it into several records"
                 )
             yield from batch.to_pylist()
             row += batch.num_rows
+
+
+def _is_temporal(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_temporal(kind))
 
 
 @contextmanager
@@ -65,6 +73,6 @@ def _open(path: Path) -> Iterator[Any]:
         raise UserError(
             f"{path}: a text is not UTF-8 (byte 0x{error.object[error.start]:02x}); write it anew"
         ) from None
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: cut off or damaged ({reason}); fetch it again") from None

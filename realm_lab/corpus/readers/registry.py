@@ -8,12 +8,11 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-import regex
-
 from realm_lab.corpus.answers import normalise_answer
 from realm_lab.corpus.readers.data_sets import files_of
 from realm_lab.corpus.readers.parquet import is_parquet, parquet_head
 from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.regex_answers import compile_pattern
 from realm_lab.corpus.text_files import Source, read_head
 from realm_lab.errors import UserError
 
@@ -176,9 +175,9 @@ def _worth_scoring(
 def pattern_error(pattern: str) -> str | None:
     """Why a text is no regular expression; None where it is one."""
     try:
-        regex.compile(pattern, regex.IGNORECASE | regex.UNICODE | regex.MULTILINE)
-    except (regex.error, RecursionError, OverflowError, ValueError) as error:
-        return str(error) or type(error).__name__
+        compile_pattern(pattern)
+    except ValueError as error:
+        return str(error)
     return None
 
 

@@ -59,18 +59,30 @@ def _documents(source: Source, dropped: Counter[str]) -> Iterator[Document]:
 
 
 def _questions(source: Source, dropped: Counter[str]) -> Iterator[Question]:
+    for question, is_impossible in squad_questions(source):
+        if is_impossible:
+            dropped[DROPPED_UNANSWERABLE] += 1
+        else:
+            yield question
+
+
+def squad_questions(source: Source) -> Iterator[tuple[Question, bool | None]]:
+    """Every question, and whether it is impossible (None: v1.1, which does not say)."""
     remedy = "expected qas[] / id, question, answers[] / text"
     for _, document, paragraph in _paragraphs(source):
         place = f"{source.path}, paragraph {document}"
         for number, item in enumerate(checked_field(paragraph, "qas", list, place, remedy), 1):
             where = f"{place}, question {number}"
             question = checked_field(item, "question", str, where, remedy)
-            if item.get("is_impossible") is True:
-                dropped[DROPPED_UNANSWERABLE] += 1
-                continue
             answers = checked_field(item, "answers", list, where, remedy)
             texts = tuple(checked_field(answer, "text", str, where, remedy) for answer in answers)
-            yield Question(identity_of(item, f"{document}?{number}", where, remedy), question, texts, document)
+            if item.get("id") is None:
+                raise UserError(f"{where}: no 'id'; {remedy}")
+            identity = identity_of(item, "", where, remedy)
+            is_impossible = (
+                checked_field(item, "is_impossible", bool, where, remedy) if "is_impossible" in item else None
+            )
+            yield Question(identity, question, texts, document), is_impossible
 
 
 def _flat_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:

@@ -64,7 +64,7 @@ def array(*records: Any) -> bytes:
     return json.dumps(list(records), indent=1).encode()
 
 
-def parquet(**columns: list[Any]) -> bytes:
+def parquet(**columns: Any) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink, compression="zstd")
     return sink.getvalue()
@@ -86,6 +86,9 @@ BOMB = (b" " * MB + b"\n") * 40
 DOC = b'<doc id="1" url="u" title="Oslo">\nOslo\n'
 HEAD = b"id\ttext\ttitle\n"
 SMALL_SQUAD = squad(id="a", question="Who?", answers=[{"text": "Ann"}])
+DAMAGED_ZSTANDARD = bytearray(zstd.compress(b"".join(lines({"text": f"some text {n * n}"}) for n in range(3000))))
+DAMAGED_ZSTANDARD[1000:1100] = bytes(100)
+
 
 DOCUMENTS = {
     # Files that are not there, not whole, or not what they are called
@@ -265,6 +268,16 @@ DOCUMENTS = {
     "escaped_html": Case(
         "wiki_00", lines({"id": "1", "url": "u", "title": "A &amp; B", "text": "1 &lt; 2"}), Read(["1 < 2"])
     ),
+    "damaged_zstandard": Case("z.jsonl.zst", bytes(DAMAGED_ZSTANDARD), Refused(": cut off or damaged (")),
+    "date_beyond_python": Case(
+        "z.parquet", parquet(text=["A"], when=pa.array([10**17], pa.timestamp("ms"))), Read(["A"])
+    ),
+    "date_within_a_record": Case(
+        "z.parquet",
+        parquet(text=["A"], other=pa.array([[10**17]], pa.list_(pa.timestamp("ms")))),
+        Refused(": cut off or damaged ("),
+    ),
+    "long_key": Case("k.jsonl", lines({"k" * 400_000: 1}), Refused(", line 1: 'text' is missing (found: kkkk")),
     "conll_column_missing": Case("t.conll", b"A\tB-PER\nB\n", Refused(", line 2: the number of columns is 1")),
     "conll_without_tags": Case("t.conll", b"A\nB\n", Refused(", line 1: the number of columns is 1")),
 }
@@ -365,6 +378,7 @@ def check(case: Case, tmp_path: Path, read: Callable[[Path, Counter[str]], list[
         message = str(caught.value)
         assert message.removeprefix(str(path)).startswith(case.outcome.message)
         assert message.startswith(str(path))
+        assert len(message) < 1100
         assert "\n" not in message
         assert "; " in message, "a remedy"
         return

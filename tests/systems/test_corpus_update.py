@@ -1,4 +1,4 @@
-"""`realm-lab evaluate --corpus`: a finished run with another corpus, against the stage's own edition swap."""
+"""`realm-lab evaluate --corpus`: a finished run with another corpus, against the stage's own corpus update."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from realm_lab.cli import main
 from realm_lab.corpus.records import Document
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.systems.context import Context
-from realm_lab.systems.edition_corpora import documents_of, embed_changed, prepare_edition
+from realm_lab.retrieval.index import Embedded
+from realm_lab.systems.context import Context, Knowledge
+from realm_lab.systems.corpus_update import documents_of, prepare_update, rest_of
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.initial import initial_state
 
@@ -30,7 +31,7 @@ class Line(NamedTuple):
     def evaluate(self, *options: str) -> Path:
         """`realm-lab evaluate` on this run; returns the folder that it wrote last."""
         assert main(["evaluate", "--root", str(self.root), *options]) == 0
-        folders = list((self.root / "runs").glob("realm-s0-*/editions/*"))
+        folders = list((self.root / "runs").glob("realm-s0-*/corpus_updates/*"))
         return max(folders, key=lambda folder: (folder / "result.json").stat().st_mtime_ns)
 
 
@@ -60,7 +61,7 @@ def write_documents(path: Path, passages: Any, change: dict[int, str] | None = N
     return path
 
 
-def test_the_second_edition_as_files_gives_what_the_stage_measured(
+def test_the_second_version_as_files_gives_what_the_stage_measured(
     line: Line, context: Context, tmp_path: Path
 ) -> None:
     path = write_documents(tmp_path / "second.jsonl", context.corpus.passages(edition=1))
@@ -76,15 +77,15 @@ def test_the_second_edition_as_files_gives_what_the_stage_measured(
     assert [mine[row["id"]]["old"]["prediction"] for row in stage] == [row["prediction"] for row in stage]
     changed = [row for row in rows if row["changed"] and row["id"] in ids]
     follows = np.mean([row["new"]["matches_new"] for row in changed])
-    assert follows == pytest.approx(line.results["edition_swap"]["follows"])
-    assert len(changed) == line.results["edition_swap"]["changed_questions"]
+    assert follows == pytest.approx(line.results["corpus_update"]["follows"])
+    assert len(changed) == line.results["corpus_update"]["changed_questions"]
     shares = asked["new_corpus"]
     assert shares["follows"] + shares["stays"] + shares["wrong"] == pytest.approx(1)
-    passages = found["editions"]
-    assert passages["old"]["embedded"] == passages["old"]["passages"]
+    passages = found["corpora"]
+    assert passages["old"]["embedded"] == 0  # fine-tuning has embedded them
     bodies = [
-        {(r["title"], r["body"]) for r in map(edition.text.row, range(len(edition)))}
-        for edition in (context.passages, context.corpus.passages(edition=1))
+        {(r["title"], r["body"]) for r in map(corpus.text.row, range(len(corpus)))}
+        for corpus in (context.passages, context.corpus.passages(edition=1))
     ]
     assert passages["new"]["embedded"] == len(bodies[1] - bodies[0])  # only what changed
     assert "## swap" in (folder / "report.md").read_text()
@@ -95,7 +96,7 @@ def _predictions(line: Line) -> Path:
     return path
 
 
-def test_only_changed_passages_are_embedded_and_the_vectors_are_those_of_all(context: Context, tmp_path: Path) -> None:
+def test_only_new_passages_are_embedded_and_the_vectors_are_those_of_all(context: Context, tmp_path: Path) -> None:
     embedder = initial_state(context, "finetune").embedder
     words = context.passages.text.row(5)["body"].split()
     documents = [
@@ -103,20 +104,17 @@ def test_only_changed_passages_are_embedded_and_the_vectors_are_those_of_all(con
         for row, text in ((row, context.passages.text.row(row)) for row in (9, 3, 0, 30))
     ]
     documents.insert(2, Document("new", "x", " ".join(reversed(words)), "x"))
-    edition = prepare_edition(context, documents, tmp_path).passages()
-    old = context.retriever(embedder)
-    old_vectors = old.embed_passages()
-    retriever = context.retriever(embedder, passages=edition)
-    vectors, embedded = embed_changed(retriever, context.passages, old_vectors)
-    assert embedded == 1
-    torch.testing.assert_close(vectors, retriever.embed_passages(), atol=1e-5, rtol=1e-5)
-    assert torch.equal(vectors[0], old_vectors[9])
-    everything, count = embed_changed(retriever, None, None)
-    assert count == len(edition)
-    torch.testing.assert_close(vectors, everything, atol=1e-5, rtol=1e-5)
+    corpus = prepare_update(context, documents, tmp_path)
+    old, before = context.embeddings(embedder), Embedded.passages
+    knowledge = Knowledge(corpus.passages(), corpus.manifest.digest)
+    found = context.built_retriever(embedder, 0.0, knowledge, (old, context.passages))
+    assert Embedded.passages == before + 1
+    expected = context.retriever(embedder, passages=knowledge.passages).embed_passages()
+    torch.testing.assert_close(found.index.embeddings_ND, expected, atol=1e-5, rtol=1e-5)
+    assert torch.equal(found.index.embeddings_ND[0], old.matrix[9])
 
 
-def test_blanks_are_filled_with_both_editions_and_the_source_is_never_read(
+def test_blanks_are_filled_with_both_corpora_and_the_source_is_never_read(
     line: Line, context: Context, tmp_path: Path
 ) -> None:
     passages = context.passages
@@ -139,19 +137,19 @@ def test_blanks_are_filled_with_both_editions_and_the_source_is_never_read(
     assert made["skipped"] == ["none: 0 times [MASK] in the text, not once"]
     rows = [json.loads(text) for text in (folder / "cloze-made.jsonl").read_text().splitlines()]
     for row in rows:
-        for edition in ("old", "new"):
-            assert len(row[edition]["passages"]) == line.params.pretrain.candidates - 1
-            assert not any(passage.startswith(row["source"] + "/") for passage in row[edition]["passages"])
-    for edition in ("old", "new"):
-        mean = np.mean([row[edition]["log_likelihood"] for row in rows])
-        assert made[edition]["log_likelihood"] == pytest.approx(mean)
-    assert found["editions"]["new"]["embedded"] <= 1
-    again = line.evaluate(*options)  # the prepared editions are taken as they are
+        for side in ("old", "new"):
+            assert len(row[side]["passages"]) == line.params.pretrain.candidates - 1
+            assert not any(passage.startswith(row["source"] + "/") for passage in row[side]["passages"])
+    for side in ("old", "new"):
+        mean = np.mean([row[side]["log_likelihood"] for row in rows])
+        assert made[side]["log_likelihood"] == pytest.approx(mean)
+    assert found["corpora"]["new"]["embedded"] <= 1
+    again = line.evaluate(*options)  # the prepared corpora are taken as they are
     repeated = json.loads((again / "result.json").read_text())
     assert {**repeated, "seconds": 0} == {**found, "seconds": 0}
 
 
-def test_a_file_of_both_editions_gives_each_side_its_own(tmp_path: Path) -> None:
+def test_a_file_of_both_versions_gives_each_side_its_own(tmp_path: Path) -> None:
     record = {
         "title": "T_x",
         "paragraph": 3,
@@ -166,13 +164,13 @@ def test_a_file_of_both_editions_gives_each_side_its_own(tmp_path: Path) -> None
     assert {key: d.text for key, d in documents_of([path], later=True).items()} == {"T_x#3": "new text"}
 
 
-def test_a_prepared_folder_can_be_the_new_edition_unless_its_wordpieces_differ(
+def test_a_prepared_folder_can_be_the_new_corpus_unless_its_wordpieces_differ(
     line: Line, context: Context, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(context.corpus.folder, copy)
     found = json.loads((line.evaluate("--corpus", str(copy), "--name", "same") / "result.json").read_text())
-    assert found["editions"]["new"]["embedded"] == 0
+    assert found["corpora"]["new"]["embedded"] == 0
     asked = found["questions"]
     assert asked["old_corpus"] == asked["new_corpus"]
     assert asked["unchanged_exact_match_before"] == asked["unchanged_exact_match_after"]
@@ -196,8 +194,6 @@ def test_faults_are_one_line(line: Line, options: list[str], message: str, capsy
 
 
 def test_a_rest_of_a_toy_world_is_refused(line: Line) -> None:
-    from realm_lab.systems.edition_corpora import rest_of
-
     assert rest_of(line.params, [], 0) == []
     with pytest.raises(UserError, match="--rest"):
         rest_of(line.params, [], -1)

@@ -1,0 +1,94 @@
+"""What another version of the corpus does to answers: they follow it, stay with the old one, or are wrong (Table 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from realm_lab.evaluation.cloze_items import ClozeReading
+from realm_lab.evaluation.open_qa import exact_match
+
+MEASURES = ("exact_match", "log_likelihood", "utility", "answer_retrieved")
+
+
+def update_shares(
+    texts: Sequence[str],
+    old: Sequence[Sequence[str]],
+    new: Sequence[Sequence[str]],
+    before: Sequence[float],
+) -> dict[str, Any]:
+    """Shares over the questions whose answer changed, of answers (`texts`) that were given with the new corpus.
+
+    `old` and `new` are the references of each corpus, `before` is exact match of each question with the old one.
+    """
+    rows = list(zip(texts, old, new, before, strict=True))
+    changed = [(exact_match(text, after), exact_match(text, was)) for text, was, after, _ in rows if was != after]
+    unchanged = [(score, exact_match(text, after)) for text, was, after, score in rows if was == after]
+    follows, stays = ([pair[place] for pair in changed] for place in (0, 1))
+    return {
+        "follows": _mean(follows),
+        "stays": _mean(stays),
+        "wrong": float(1 - np.mean(follows) - np.mean(stays)) if changed else None,
+        "changed_questions": len(changed),
+        "unchanged_exact_match_before": _mean([pair[0] for pair in unchanged]),
+        "unchanged_exact_match_after": _mean([pair[1] for pair in unchanged]),
+    }
+
+
+def question_summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Shares over questions whose answer changed, and exact match of the others with both corpora.
+
+    Each row: `changed`, and for `old` and `new` (the corpus asked with) `matches_old` and `matches_new`. An answer
+    that matches both references follows. `known` are the changed questions that were right with the old corpus.
+    """
+    changed = [row for row in rows if row["changed"]]
+    unchanged = [row for row in rows if not row["changed"]]
+    known = [row for row in changed if row["old"]["matches_old"]]
+    return {
+        "changed_questions": len(changed),
+        "unchanged_questions": len(unchanged),
+        "old_corpus": _shares(changed, "old"),
+        "new_corpus": _shares(changed, "new"),
+        "known_questions": len(known),
+        "new_corpus_of_known": _shares(known, "new"),
+        "unchanged_exact_match_before": _mean([row["old"]["matches_old"] for row in unchanged]),
+        "unchanged_exact_match_after": _mean([row["new"]["matches_old"] for row in unchanged]),
+    }
+
+
+def _shares(rows: Sequence[dict[str, Any]], corpus: str) -> dict[str, float] | None:
+    """follows, stays and wrong: 1 in all."""
+    if not rows:
+        return None
+    follows = float(np.mean([row[corpus]["matches_new"] for row in rows]))
+    stays = float(np.mean([row[corpus]["matches_old"] and not row[corpus]["matches_new"] for row in rows]))
+    return {"follows": follows, "stays": stays, "wrong": 1 - follows - stays}
+
+
+def cloze_summary(old: Sequence[ClozeReading], new: Sequence[ClozeReading]) -> dict[str, Any]:
+    """Means with each corpus, and of new minus old with the paired `deltas`. Likelihoods in nats per answer."""
+    values = {"old": _values(old), "new": _values(new)}
+    pieces = sum(reading.wordpieces for reading in old)
+    deltas = {name: values["new"][name] - values["old"][name] for name in MEASURES}
+    difference = {name: {"mean": float(each.mean()), "deltas": each.tolist()} for name, each in deltas.items()}
+    summary: dict[str, Any] = {"items": len(old), "wordpieces": pieces, "difference": difference}
+    for corpus, own in values.items():
+        summary[corpus] = {measure: float(own[measure].mean()) for measure in MEASURES}
+        summary[corpus]["log_likelihood_per_wordpiece"] = float(own["log_likelihood"].sum()) / pieces
+    return summary
+
+
+def _values(readings: Sequence[ClozeReading]) -> dict[str, np.ndarray]:
+    """The measures of each item; utility is what retrieval adds: log p(y|x) - log p(y|null, x)."""
+    return {
+        "exact_match": np.array([reading.exact_match for reading in readings], float),
+        "log_likelihood": np.array([reading.log_likelihood for reading in readings]),
+        "utility": np.array([reading.log_likelihood - reading.null_log_likelihood for reading in readings]),
+        "answer_retrieved": np.array([reading.answer_retrieved for reading in readings], float),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if len(values) else None

@@ -1,0 +1,261 @@
+"""`realm-lab evaluate --corpus`: a finished run is asked with another corpus, and nothing is trained (Table 4)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from realm_lab import ENGINE_VERSION
+from realm_lab.core.files import digest, write_json, write_json_lines
+from realm_lab.corpus.files_corpus import FilesCorpus
+from realm_lab.corpus.prepare import corpus_inputs, prepare
+from realm_lab.corpus.readers import read_documents
+from realm_lab.corpus.readers.updates import LATER
+from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.regex_answers import Patterns
+from realm_lab.corpus.store import PreparedCorpus
+from realm_lab.errors import UserError
+from realm_lab.evaluation.cloze_items import cloze_items
+from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
+from realm_lab.evaluation.open_qa import exact_match
+from realm_lab.evaluation.prediction_files import read_references, stored_questions
+from realm_lab.params.parameters import Corpus, Files, Params
+from realm_lab.reporting.knowledge_update import write_knowledge_update
+from realm_lab.reporting.statistics import per_example_interval
+from realm_lab.retrieval.index import Embedded
+from realm_lab.systems.context import Context, Knowledge
+from realm_lab.systems.identity import record_run
+from realm_lab.systems.registry import System, system_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class CorpusUpdate:
+    """What is put in, and what is asked."""
+
+    new: Sequence[Path]
+    old: Sequence[Path] = ()  # none: the run's own corpus
+    rest: int = 0  # documents of the run's own files to add to both
+    questions: Path | None = None  # None: the run's test questions, if no blanks are asked either
+    clozes: dict[str, Path] = field(default_factory=dict)
+    name: str | None = None
+
+
+class Sides:
+    """A system on the old corpus and on the new one; `told` learns how many passages were embedded for each."""
+
+    def __init__(self, system: System, knowledge: dict[str, Knowledge], told: dict[str, dict[str, Any]]):
+        self.knowledge, self._told = knowledge, told
+        own = knowledge["old"] is system.context.knowledge
+        old = system if own else system.on_corpus(*knowledge["old"])
+        self._systems = {"old": old, "new": old.on_corpus(*knowledge["new"])}
+
+    def each(self, ask: Callable[[System], T]) -> dict[str, T]:
+        """What `ask` returns of the system on each side."""
+        found = {}
+        for side, system in self._systems.items():
+            before = Embedded.passages
+            found[side] = ask(system)
+            self._told[side]["embedded"] += Embedded.passages - before
+        return found
+
+
+def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
+    """Ask the run with both corpora; writes runs/RUN/corpus_updates/NAME/ with its report.md. Returns the results,
+    with the `folder`.
+
+    The fine-tuned system answers questions, and the system before fine-tuning fills blanks.
+
+    Raises:
+        UserError: a stage of the run has not finished, a file is of no known format, or nothing is asked.
+    """
+    started = time.monotonic()
+    params, plan = context.params, context.plan
+    name = update.name or update.new[0].name.partition(".")[0]
+    folder = context.runs / record_run(context.runs, plan, params).name / "corpus_updates" / name
+    corpora = {side: _knowledge(context, update, side, folder) for side in ("old", "new")}
+    results: dict[str, Any] = {
+        "name": name,
+        "run": {
+            "system": system_of(plan.system).name,
+            "seed": plan.seed,
+            "run_key": plan.run_key,
+            "engine_version": ENGINE_VERSION,
+        },
+        "settings": {
+            "candidates": params.pretrain.candidates,
+            "passages_read": params.finetune.candidates,
+            "sentence_length": params.corpus.sentence_length,
+            "passage_length": params.corpus.passage_length,
+        },
+        "corpora": {
+            side: {"source": source, "passages": len(knowledge.passages), "digest": knowledge.digest, "embedded": 0}
+            for side, (knowledge, source) in corpora.items()
+        },
+    }
+    system = system_of(plan.system)(context)
+    knowledge = {side: found for side, (found, _) in corpora.items()}
+    questions = _questions(context, update)
+    if questions:
+        print(f"{name}: {len(questions)} questions", file=sys.stderr)
+        results["questions"] = _ask(Sides(system, knowledge, results["corpora"]), questions, folder)
+    if update.clozes:
+        sides = Sides(system.before_finetuning(), knowledge, results["corpora"])
+        results["clozes"] = {group: _fill(context, sides, group, path, folder) for group, path in update.clozes.items()}
+    results["seconds"] = time.monotonic() - started
+    write_json(folder / "result.json", results)
+    write_knowledge_update([results], folder)
+    return results | {"folder": str(folder)}
+
+
+def documents_of(paths: Sequence[Path], later: bool) -> dict[str, Document]:
+    """The documents of files by id. A file that holds two versions of a document gives the one that is asked for."""
+    documents: dict[str, Document] = {}
+    for path in paths:
+        for document in read_documents(path):
+            identity = document.id.removesuffix(LATER)
+            if identity == document.id or later:
+                documents[identity] = document._replace(id=identity)
+    if not documents:
+        raise UserError(f"{', '.join(map(str, paths))}: no documents")
+    return documents
+
+
+def rest_of(params: Params, named: Iterable[str], most: int) -> list[Document]:
+    """Documents of the run's own files whose id is not among `named`, evenly spaced; -1: all.
+
+    Raises:
+        UserError: the run's corpus does not come from files.
+    """
+    if not most:
+        return []
+    if params.corpus.source != "files":
+        raise UserError(f"--rest {most}: the run's corpus does not come from files; leave it at 0")
+    left_out = set(named)
+    own = [d for d in FilesCorpus(params.corpus.files, params.corpus, None).documents() if d.id not in left_out]
+    if most < 0 or len(own) <= most:
+        return own
+    return [own[number * len(own) // most] for number in range(most)]
+
+
+def prepare_update(context: Context, documents: Iterable[Document], folder: Path) -> PreparedCorpus:
+    """Cut documents into passages as the run's corpus was, into `folder`; what is there already is taken as it is."""
+    text, prepared = folder / "documents.jsonl", folder / "prepared"
+    write_json_lines(text, ({"id": d.id, "title": d.title, "text": d.text} for d in documents))
+    own = context.params
+    corpus = Corpus(
+        source="files",
+        passage_length=own.corpus.passage_length,
+        sentence_length=own.corpus.sentence_length,
+        tagger="rule",  # its sentences are not trained on
+        files=Files(knowledge=[str(text)]),
+    )
+    tokenizer = own.tokenizer.model_copy(update={"checkpoint": str(context.corpus.tokenizer_folder)})
+    params = own.model_copy(update={"corpus": corpus, "tokenizer": tokenizer})
+    is_there = (prepared / "manifest.json").exists()
+    if not is_there or PreparedCorpus(prepared).manifest.key != digest(corpus_inputs(params, 0)):
+        prepare(params, prepared, 0)
+    return PreparedCorpus(prepared)
+
+
+def open_prepared(context: Context, folder: Path) -> PreparedCorpus:
+    """A folder that `realm-lab prepare` made; one of other wordpieces is refused."""
+    corpus = PreparedCorpus(folder)
+    wanted, found = context.corpus.manifest.tokenizer_digest, corpus.manifest.tokenizer_digest
+    if wanted != found:
+        raise UserError(
+            f"{folder}: prepared with another tokenizer ({found[:12]}) than the run's corpus ({wanted[:12]}); "
+            "name its files instead"
+        )
+    return corpus
+
+
+def _knowledge(context: Context, update: CorpusUpdate, side: str, folder: Path) -> tuple[Knowledge, str]:
+    """The old or the new corpus, and where it is from, in words."""
+    paths = update.new if side == "new" else update.old
+    if not paths:
+        return context.knowledge, "the run's own corpus"
+    source = ", ".join(path.name for path in paths)
+    if len(paths) == 1 and (paths[0] / "manifest.json").exists():
+        corpus = open_prepared(context, paths[0])
+    else:
+        documents = documents_of(paths, later=side == "new")
+        rest: list[Document] = []
+        if update.rest:
+            named = set(documents_of(update.new, later=True))
+            named |= set(documents_of(update.old, later=False)) if update.old else set()
+            rest = rest_of(context.params, named, update.rest)
+            source += f" and {len(rest):,} documents of the run's own files"
+        corpus = prepare_update(context, [*documents.values(), *rest], folder / side)
+    return Knowledge(corpus.passages(), corpus.manifest.digest), source
+
+
+def _questions(context: Context, update: CorpusUpdate) -> list[Question]:
+    if update.questions is not None:
+        return list(read_references(update.questions).questions)
+    if update.clozes:
+        return []
+    stored = list(stored_questions(context.corpus.questions("test")))
+    if not stored:
+        raise UserError("no test questions in the prepared corpus; name some with --questions, or --cloze")
+    return stored
+
+
+def _ask(sides: Sides, questions: Sequence[Question], folder: Path) -> dict[str, Any]:
+    """Answers with both corpora; one line a question in questions.jsonl."""
+    texts = [question.question for question in questions]
+    answers = sides.each(lambda system: system.answer(texts))
+    patterns, rows = Patterns(), []
+    for number, question in enumerate(questions):
+        updated = question.answers_updated or question.answers
+        row: dict[str, Any] = {
+            "id": question.id,
+            "question": question.question,
+            "answers": list(question.answers),
+            "answers_updated": list(updated),
+            "changed": tuple(updated) != tuple(question.answers),
+        }
+        for side, given in answers.items():
+            answer = given[number]
+            row[side] = {
+                "prediction": answer.text,
+                "matches_old": _matches(answer.text, question, question.answers, patterns),
+                "matches_new": _matches(answer.text, question, updated, patterns),
+                "passage": sides.knowledge[side].passages.text.row(answer.source.row)["id"] if answer.source else None,
+            }
+        rows.append(row)
+    write_json_lines(folder / "questions.jsonl", rows)
+    summary = question_summary(rows)
+    return summary | {"patterns": patterns.counts()} if patterns.problems else summary
+
+
+def _matches(prediction: str, question: Question, answers: Sequence[str], patterns: Patterns) -> bool:
+    if question.answer_kind == "regex":
+        return patterns.matches(prediction, answers, question.id)
+    return exact_match(prediction, answers)
+
+
+def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) -> dict[str, Any]:
+    """One group of blanks with both corpora; one line an item in cloze-GROUP.jsonl."""
+    longest = context.params.corpus.sentence_length - 2
+    items, skipped = cloze_items(read_references(path).questions, context.tokenizer, context.special, longest)
+    if not items:
+        raise UserError(f"{path}: no item can be read ({skipped[0] if skipped else 'it is empty'})")
+    readings = sides.each(lambda system: system.read_blanks(items))
+    rows = []
+    for number, item in enumerate(items):
+        row = {"id": item.id, "answers": list(item.answers), "source": item.source}
+        rows.append(row | {side: each[number]._asdict() for side, each in readings.items()})
+    write_json_lines(folder / f"cloze-{group}.jsonl", rows)
+    summary = cloze_summary(readings["old"], readings["new"])
+    for measure in summary["difference"].values():
+        interval = per_example_interval([np.array(measure.pop("deltas"))])
+        measure["low"], measure["high"] = (float(end) if np.isfinite(end) else None for end in interval)
+    return summary | {"shortened": sum(item.shortened for item in items), "skipped": skipped}

@@ -1,0 +1,190 @@
+"""What systems with a span reader share: REALM and its warm start by `DenseRetriever`, any other retriever by
+`SpanReader`. Heavy imports are inside the methods, so that declaring a system costs nothing."""
+
+# Shapes: Q questions, K passages, B questions at once, V words, M masked positions
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from realm_lab.evaluation.answers import Answer
+from realm_lab.systems.registry import Retrieved, System
+
+if TYPE_CHECKING:
+    from realm_lab.corpus.store import Passages
+    from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
+    from realm_lab.evaluation.utility import ClozeResult
+    from realm_lab.retrieval.embeddings import Embeddings
+    from realm_lab.retrieval.retriever import Retriever
+    from realm_lab.systems.context import Context, Knowledge
+    from realm_lab.systems.initial import Initial
+
+QUESTIONS_AT_ONCE = 256
+
+
+class SpanReader(System):
+    """A reader of spans over passages that `retrieve` finds; a subclass says how.
+
+    `models` are those that fine-tuning left and `knowledge` is the run's own corpus, unless others are given.
+    """
+
+    context: Context
+
+    def __init__(self, context: Context, models: Initial | None = None, knowledge: Knowledge | None = None):
+        super().__init__(context)
+        self._models, self._knowledge = models, knowledge
+
+    @cached_property
+    def models(self) -> Initial:
+        """The reader, the embedder and the null document's score offset."""
+        from realm_lab.systems.initial import Initial
+
+        return self._models or Initial(*self.context.load_models("finetune"))
+
+    @cached_property
+    def untuned(self) -> Initial:
+        """The models that fine-tuning began with."""
+        from realm_lab.systems.initial import initial_state
+
+        return initial_state(self.context, "finetune")
+
+    @property
+    def passages(self) -> Passages:
+        """The knowledge corpus that it reads."""
+        return self._knowledge.passages if self._knowledge else self.context.passages
+
+    def answer(
+        self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
+    ) -> list[Answer]:
+        import torch
+
+        from realm_lab.evaluation.answering import read_answers
+
+        context = self.context
+        if retrieved is None:
+            retrieved = self.retrieve(questions, k or context.params.finetune.candidates)
+        scores_QK = torch.from_numpy(retrieved.scores_QK).to(context.device)
+        queries = context.question_tokens(questions)
+        models = self.models.reader, context.tokenizer, context.special
+        return read_answers(context.params, self.passages, *models, queries, retrieved.rows_QK, scores_QK)
+
+    def on_corpus(self, passages: Passages, digest: str) -> System:
+        from realm_lab.systems.context import Knowledge
+
+        return type(self)(self.context, self.models, Knowledge(passages, digest))
+
+    def utilities(self, question: str, answer: Answer) -> list[float | None]:
+        """The span head cannot read an empty passage, so utility is measured with the masked-word head from before
+        fine-tuning: the question followed by as many [MASK] as the answer has wordpieces."""
+        import torch
+
+        from realm_lab.evaluation.filling import filling_log_probs
+        from realm_lab.models.candidate_reader import CandidateReader
+        from realm_lab.models.realm import retrieval_utility
+        from realm_lab.retrieval.retriever import NULL
+
+        context, reader = self.context, self.untuned.reader.eval()
+        query = context.question_tokens([question])[0]
+        targets = np.array(answer.candidates[answer.best].wordpieces, np.int64)
+        tokens = np.concatenate([query, np.full(len(targets), context.special.mask)])
+        rows = [NULL, *(candidate.row for candidate in answer.candidates)]
+        at = len(query) + np.arange(len(targets))
+        candidate_reader = CandidateReader(context.params, reader, self.passages, context.special)
+        log_words_KMV = candidate_reader.word_log_probs(tokens, at, rows)
+        log_reader_K = filling_log_probs(log_words_KMV, torch.from_numpy(targets))
+        return list(retrieval_utility(log_reader_K[None], log_reader_K[None, 0])[0, 1:].tolist())
+
+
+class DenseRetriever(SpanReader):
+    """Passages of largest inner product with the question (section 3.2)."""
+
+    _reuse_from: tuple[Embeddings, Passages] | None = None
+
+    @cached_property
+    def retriever(self) -> Retriever:
+        """Searches the embeddings by these models' document tower."""
+        self.models.embedder.eval()
+        return self.context.built_retriever(
+            self.models.embedder, self.models.null_offset, self._knowledge, self._reuse_from
+        )
+
+    def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
+        import torch
+
+        rows, scores = [], []
+        for start in range(0, len(questions), QUESTIONS_AT_ONCE):
+            with torch.no_grad():
+                tokens = self.context.question_tokens(questions[start : start + QUESTIONS_AT_ONCE])
+                query_BD = self.retriever.embed_queries(tokens)
+                rows.append(self.retriever.find(query_BD, k))
+                scores.append(self.retriever.indexed_score(query_BD, rows[-1]).cpu().numpy())
+        return Retrieved(np.concatenate(rows), np.concatenate(scores))
+
+    @cached_property
+    def _before_finetuning(self) -> DenseRetriever:
+        return type(self)(self.context, self.untuned, self._knowledge)
+
+    def before_finetuning(self) -> DenseRetriever:
+        return self._before_finetuning
+
+    def on_corpus(self, passages: Passages, digest: str) -> DenseRetriever:
+        """Only passages that the present corpus lacks are embedded."""
+        from realm_lab.systems.context import Knowledge
+
+        other = type(self)(self.context, self.models, Knowledge(passages, digest))
+        other._reuse_from = self.context.embeddings(self.models.embedder, self._knowledge), self.passages
+        return other
+
+    def read_blanks(self, items: Sequence[ClozeItem]) -> list[ClozeReading]:
+        from realm_lab.evaluation.cloze_items import read_cloze_items
+
+        context, reader = self.context, self.models.reader
+        return read_cloze_items(context.params, self.retriever, reader, context.tokenizer, context.special, items)
+
+    def measure(self, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Utility and likelihood on held-out sentences with what pre-training began with (start) and what fine-tuning
+        began with (end, each sentence in utility.jsonl); without pre-training they are the same."""
+        from realm_lab.core.files import write_json_lines
+        from realm_lab.evaluation.examples import cloze_examples
+        from realm_lab.evaluation.utility import cloze_metrics, run_cloze
+        from realm_lab.systems.initial import initial_state
+
+        context, settings = self.context, self.context.params.evaluate
+        sentences = context.corpus.sentences("cloze_test")
+        results: dict[str, Any] = {"cloze_sentences": min(settings.cloze_sentences, len(sentences))}
+        examples: list[dict[str, Any]] = []
+        if not len(sentences):
+            return results, examples
+
+        def measured(system: DenseRetriever) -> ClozeResult:
+            models = system.retriever, system.models.reader
+            return run_cloze(context.params, *models, sentences, context.special, settings.cloze_sentences)
+
+        end = start = measured(self.before_finetuning())
+        if "pretrain" in context.plan.stages:
+            start = measured(type(self)(context, initial_state(context, "pretrain")))
+        for when, found in (("start", start), ("end", end)):
+            results |= {f"{name}_{when}": value for name, value in cloze_metrics(found).items()}
+            shown = settings.explorer_examples
+            examples += cloze_examples(context.passages, context.tokenizer, context.special, found, when, shown)
+        write_json_lines(
+            folder / "utility.jsonl", (self._utility_row(end, number) for number in range(len(end.masked)))
+        )
+        return results, examples
+
+    def _utility_row(self, found: ClozeResult, number: int) -> dict[str, Any]:
+        tokenizer, text, masked = self.context.tokenizer, self.context.passages.text, found.masked[number]
+        gold = found.gold_B[number]
+        return {
+            "sentence": tokenizer.decode(masked.tokens.tolist(), skip_special_tokens=False),
+            "answer": tokenizer.decode(masked.targets.tolist()),
+            "utility": found.utility_BK[number].tolist(),
+            "candidate_log_probs": found.log_prior_BK[number].tolist(),
+            "passages": [text.row(row)["id"] if row >= 0 else None for row in found.rows_BK[number]],
+            "gold": text.row(gold)["id"] if gold >= 0 else None,
+        }

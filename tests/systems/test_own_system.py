@@ -1,0 +1,139 @@
+"""A system of one's own is one file: it goes through sweep, evaluate, report, MLflow and ask."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from realm_lab.cli import main
+from realm_lab.core.files import read_json_lines
+from realm_lab.errors import UserError
+from realm_lab.systems.identity import plan_run
+from realm_lab.systems.registry import EVALUATE, Stage, System, register_system, system_names, system_of
+
+SOURCE = '''
+from collections import Counter
+
+from realm_lab.systems.registry import EVALUATE, Answer, Stage, System
+
+
+def count(context, run):
+    """Trains: remembers the most frequent answer."""
+    run.start(1)
+    answers = Counter(answer for answers in context.corpus.questions("train").answers for answer in answers)
+    run.finish({"answer": answers.most_common(1)[0][0]})
+
+
+class Frequent(System):
+    """Answers every question alike."""
+
+    name = "frequent"
+    title = "the most frequent answer"
+    stages = (Stage("count", (), f"{__name__}:count", keeps=""), EVALUATE)
+
+    def answer(self, questions, retrieved=None, k=None):
+        return [Answer(self.context.stage("count").results()["answer"]) for _ in questions]
+'''
+STUDY = """
+question: Does reading help?
+seeds: [0]
+baseline: frequent
+cells:
+  frequent: {system: "own_systems:Frequent"}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project folder with the user's module in it."""
+    (tmp_path / "own_systems.py").write_text(SOURCE)
+    (tmp_path / "params.yaml").write_bytes(tiny.PARAMETERS.read_bytes())
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "own.yaml").write_text(STUDY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop("own_systems", None)
+
+
+def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "own", "--launcher", "inline"]) == 0
+    (evaluated,) = (project / "runs" / "stages").glob("evaluate-*")
+    results: dict[str, Any] = json.loads((evaluated / "results.json").read_text())
+    assert results["questions"] == 12
+    assert 0 <= results["exact_match"] <= 1
+    assert results["exact_match_span"] is None
+    assert results["bm25"]["recall_at_20"] > 0
+    assert "recall_at_5" not in results
+    assert results["not_measured"] == {
+        "retrieval": "system frequent retrieves no passages",
+        "corpus update": "system frequent cannot be asked with another corpus",
+    }
+    rows = read_json_lines(evaluated / "eval" / "predictions.jsonl")
+    assert len({row["prediction"] for row in rows}) == 1
+    (record,) = (project / "runs").glob("frequent-s0-*/run.json")  # a legal name of a folder
+    assert json.loads(record.read_text())["system"] == "frequent"
+
+    assert main(["report", "own"]) == 0
+    table = (project / "reports" / "own" / "results.csv").read_text()
+    assert "frequent" in table
+    assert "COMPLETE" in table or "complete" in table
+    assert main(["mirror"]) == 0
+    capsys.readouterr()
+    assert main(["ask", "who ?", "--system", "own_systems:Frequent", "--json"]) == 0
+    answered = json.loads(capsys.readouterr().out)
+    assert (answered["answer"], answered["candidates"]) == (rows[0]["prediction"], [])
+    assert main(["ask", "who ?", "--system", "own_systems:Frequent"]) == 0
+
+
+def test_its_source_is_in_the_keys_of_what_it_does_itself(project: Path, tiny: ModuleType) -> None:
+    name = "own_systems:Frequent"
+    before = plan_run(tiny.params(), name, 0)
+    assert before.run_name == f"frequent-s0-{before.run_key[:12]}"
+    assert list(before.stages) == ["count", "evaluate"]
+    (project / "own_systems.py").write_text(SOURCE + "\n# another\n")
+    after = plan_run(tiny.params(), name, 0)
+    assert after.corpus_key == before.corpus_key
+    assert not set(after.stages.values()) & set(before.stages.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "reaml",
+            r"system 'reaml': choose bm25_reader, realm, warm_start or package.module:Class; did you mean",
+        ),
+        ("own_systems:Missing", "'own_systems:Missing': no function or class 'Missing'"),
+        ("no_such_module:Class", "module 'no_such_module' cannot be imported"),
+        ("own_systems:count", "not a subclass of realm_lab.systems.registry.System"),
+    ],
+)
+def test_a_name_of_no_system_is_one_line(project: Path, name: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        system_of(name)
+
+
+def test_two_systems_of_equal_parameters_share_only_what_asks_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    from realm_lab.params.parameters import Params
+    from realm_lab.systems import registry
+
+    system_names()
+    monkeypatch.setattr(registry, "SYSTEMS", dict(registry.SYSTEMS))
+    train = Stage("train", ("model",), "realm_lab.systems.stages:warm_start")
+
+    def made(chosen: str) -> type[System]:
+        return register_system(type("Made", (System,), {"name": chosen, "title": "", "stages": (train, EVALUATE)}))
+
+    made("one"), made("other")
+    one, other = (plan_run(Params(), name, 0).stages for name in ("one", "other"))
+    assert one["train"] == other["train"]
+    assert one["evaluate"] != other["evaluate"]
+    with pytest.raises(ValueError, match="registered already"):
+        made("one")
