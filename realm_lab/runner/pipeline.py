@@ -107,11 +107,10 @@ def _publish(stage: str, plan: StudyPlan, params: Params, root: Path) -> None:
         return
     _export(stage, plan, root)
     if stage == "evaluate":
-        from realm_lab.runner.summary import write_curves, write_metrics
+        from realm_lab.reporting.default_run import write_default_outputs  # pandas takes a second to import
+        from realm_lab.reporting.frames import load_study
 
-        plans = [run.plan for run in plan.runs]
-        write_metrics(root, params, plans)
-        write_curves(root, params, plans)
+        write_default_outputs(load_study(root / "runs", plan.name), root / "reports")
 
 
 def _export_corpora(plan: StudyPlan, root: Path) -> None:

@@ -65,6 +65,7 @@ class StudyPlan:
     seeds: tuple[int, ...]
     runs: tuple[PlannedRun, ...]
     metrics: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()  # of its own, package.module:function
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     launcher: Mapping[str, Any] = field(default_factory=dict)
     source: Path | None = None
@@ -154,11 +155,19 @@ def plan_study(
         chosen,
         tuple(runs),
         metrics=tuple(study.metrics),
+        figures=tuple(study.figures),
         axes=axes,
         launcher=study.launcher,
         source=Path(path),
         grid=grid,
     )
+
+
+# What the report of the default run shows besides the figures of every study.
+DEFAULT_FIGURES = tuple(
+    f"realm_lab.reporting.figures_training:{name}"
+    for name in ("retrieval_utility", "recall", "early_warnings", "index_freshness", "warm_start", "corpus_update")
+)
 
 
 def default_plan(params: Params) -> StudyPlan:
@@ -171,7 +180,7 @@ def default_plan(params: Params) -> StudyPlan:
         for seed in params.seeds
     ]
     question = "What does REALM pre-training add to its own warm start?"
-    return StudyPlan("default", question, cells, tuple(params.seeds), tuple(runs))
+    return StudyPlan("default", question, cells, tuple(params.seeds), tuple(runs), figures=DEFAULT_FIGURES)
 
 
 def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
@@ -207,6 +216,7 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         source="" if plan.source is None else _relative(plan.source, Path(root)),
         last_stage=plan.last_stage,
         tuning=tuning,
+        figures=plan.figures,
     )
     write_study_record(runs, record)
     return record

@@ -29,8 +29,8 @@ from realm_lab.core.files import digest, write_json
 from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
+from realm_lab.reporting.values import value_of
 from realm_lab.runner.cells import Cell, changes_title
-from realm_lab.runner.collect import value_of
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
 from realm_lab.runner.search_file import Dimension, SearchPlan, plan_search
@@ -407,7 +407,7 @@ def _distribution(item: Dimension) -> BaseDistribution:
 
 
 def _report(owner: SearchOwner, *, as_json: bool) -> None:
-    from realm_lab.runner.search_report import write_search_report  # brings matplotlib
+    from realm_lab.reporting.search_report import write_search_report  # brings matplotlib
 
     folder, summary = write_search_report(owner.root, owner.plan.name)
     if as_json:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from realm_lab.errors import UserError
-from realm_lab.runner.collect import value_of
+from realm_lab.reporting.values import value_of
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
 from realm_lab.systems.identity import Plan

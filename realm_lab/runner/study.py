@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -135,6 +136,8 @@ class Study(StudyFile):
     of values, or any name with named points, each of which says which parameters it sets."""
     metrics: list[str] = ["exact_match", "recall_at_5", "retrieval_utility_end"]
     """What is compared, the most important first."""
+    figures: list[str] = []
+    """Figures of the study's own, `package.module:function`: called with its StudyFrames, it returns a figure."""
     tune: Tune | None = None
     """A grid that is searched for each cell, so that the study is reported at each cell's best value as well."""
 
@@ -239,6 +242,15 @@ def _check(study: Study) -> None:
             raise study.problem(f"metrics: unknown metric '{metric}'; the nearest one is '{near}'", "metrics", place)
         if metric in study.metrics[:place]:
             raise study.problem(f"metrics: '{metric}' is named twice; name each once", "metrics", place)
+    for place, name in enumerate(study.figures):
+        module, colon, function = name.partition(":")
+        try:
+            is_there = bool(colon and function) and importlib.util.find_spec(module) is not None
+        except (ImportError, ValueError):
+            is_there = False
+        if not is_there:
+            message = f"figures: '{name}' is no function that can be imported; write package.module:function"
+            raise study.problem(message, "figures", place)
     for name, cell in study.cells.items():
         overrides_of(study, cell.set, "cells", name, "set")
         try:

@@ -44,6 +44,7 @@ class Request:
     follow: bool = False
     retry_failed: bool = False
     cancel: bool = False
+    force: bool = False  # replace a report of more complete runs
 
 
 def sweep(request: Request) -> int:
@@ -217,9 +218,9 @@ def mirroring(request: Request, root: Path) -> Iterator[None]:
 
 def _finish(plan: StudyPlan, request: Request, root: Path) -> int:
     """Collect the results and say how many runs are in which state."""
-    from realm_lab.runner.collect import collect  # brings the libraries of reports
+    from realm_lab.reporting.report import write_study_report  # pandas and matplotlib take a second to import
 
-    folder = collect(root, plan.name)
+    folder = write_study_report(root, plan.name, force=request.force)
     if request.as_json:
         print(json.dumps(plan_as_json(plan, root), indent=2))
     counts = _counts(plan, root)

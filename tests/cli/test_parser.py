@@ -221,16 +221,16 @@ class Recorder:
         return self.answer
 
 
-def test_report_writes_from_runs_to_reports(
+def test_report_is_told_what_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_report = Recorder(tmp_path / "index.html")
-    monkeypatch.setattr("realm_lab.reporting.report.write_report", write_report)
+    report = Recorder(tmp_path / "index.html")
+    monkeypatch.setattr("realm_lab.reporting.report.report", report)
     assert cli.main(["report", "--root", str(tmp_path)]) == 0
-    assert cli.main(["report", "--runs", "a", "--reports", "b"]) == 0
-    assert [call[0] for call in write_report.calls] == [
-        (tmp_path / "runs", tmp_path / "reports"),
-        (Path("a"), Path("b")),
+    assert cli.main(["report", "masking", "--html", "--force"]) == 0
+    assert report.calls == [
+        ((tmp_path, None), {"force": False, "html": False}),
+        ((Path("."), "masking"), {"force": True, "html": True}),
     ]
     assert capsys.readouterr().out == f"{tmp_path / 'index.html'}\n" * 2
 

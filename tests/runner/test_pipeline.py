@@ -16,7 +16,7 @@ from realm_lab.core.files import MARK, read_json, read_json_lines
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.reporting.report import write_report
+from realm_lab.reporting.report import write_study_report
 from realm_lab.runner import pipeline as stages
 from realm_lab.systems.identity import kept_corpus_folder, plan_run
 from realm_lab.tracking.run_dir import read_run_records
@@ -46,7 +46,7 @@ def done(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("done")
     for stage in STAGES:
         stages.run(stage, params, root)
-    write_report(root / "runs", root / "reports")
+    write_study_report(root, "default")
     return root
 
 
@@ -73,11 +73,11 @@ def test_metrics_have_the_fixed_keys(done: Path, params: Params) -> None:
         assert {*SHARES, *FINETUNED, *UTILITIES, "gold_recall_at_5", "questions", "seeds"} <= metrics[system].keys()
         assert all(0 <= metrics[system][name] <= 1 for name in (*SHARES, *FINETUNED))
         assert all(math.isfinite(metrics[system][name]) for name in UTILITIES)
-        assert not {"bm25", "edition_swap"} & metrics[system].keys()
+        assert not {"bm25", "corpus_update"} & metrics[system].keys()
         [seed] = metrics[system]["seeds"].items()
         assert seed[0] == "0"
         assert {name: metrics[system][name] for name in seed[1]} == seed[1]  # the mean of one
-    assert {"follows", "stays", "wrong", "seeds"} <= metrics["edition_swap"].keys()
+    assert {"follows", "stays", "wrong", "seeds"} <= metrics["corpus_update"].keys()
     assert {"recall_at_1", "recall_at_5", "recall_at_20", "gold_recall_at_5"} <= metrics["bm25"].keys()
     assert metrics["bm25"]["recall_at_20"] > 0.5  # the questions have the words of the passages
 
@@ -132,7 +132,7 @@ def test_results_follow_from_the_scores_of_each_example(done: Path, params: Para
         assert results["retrieval_utility_end"] == pytest.approx(weighted / len(utility), abs=1e-4)
         assert results["questions_dev"] == params.evaluate.questions
         assert 0 <= results["exact_match_dev"] <= 1
-        swap = results["edition_swap"]
+        swap = results["corpus_update"]
         assert swap["follows"] + swap["stays"] + swap["wrong"] == pytest.approx(1.0)
         assert 0 < swap["changed_questions"] < results["questions"]
 
@@ -173,11 +173,11 @@ def test_curves_are_the_pretraining_log(done: Path, params: Params, tiny: Module
 
 
 def test_the_report_is_written(done: Path) -> None:
-    assert (done / "reports" / "report.md").read_text().startswith("# ")
+    assert (done / "reports" / "default" / "report.md").read_text().startswith("# ")
     page = (done / "reports" / "index.html").read_text()
     assert "realm" in page
     assert "warm_start" in page
-    assert list((done / "reports" / "figures").glob("*.png"))
+    assert list((done / "reports" / "default" / "figures").glob("*.png"))
 
 
 def test_the_warm_start_is_trained_once_and_shared(done: Path, params: Params, tiny: ModuleType) -> None:
@@ -240,7 +240,7 @@ def test_metrics_are_means_over_the_seeds(project: Path, tiny: ModuleType, monke
     for stage in STAGES:
         stages.run(stage, both, project)
     metrics = read_json(project / "reports" / "metrics.json")
-    for part in ("realm", "warm_start", "edition_swap", "bm25"):
+    for part in ("realm", "warm_start", "corpus_update", "bm25"):
         seeds = metrics[part]["seeds"]
         assert list(seeds) == ["0", "1"]
         for name in seeds["0"]:

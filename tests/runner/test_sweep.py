@@ -200,7 +200,7 @@ def test_results_are_those_of_the_runs(done: Path) -> None:
         assert float(row["device_hours"]) == pytest.approx(float(row["wall_seconds"]) / 3600)
         assert (row["collapsed"], row["engine_version"]) == ("0", "1")
         cell = summary["cells"][name]
-        assert cell["coverage"] == {"runs": 1, "complete": 1, "failed": 0, "running": 0, "missing": 0}
+        assert cell["coverage"] == {"runs": 1, "complete": 1, "states": {"COMPLETE": 1}}
         value = results["recall_at_5"]
         assert cell["metrics"]["recall_at_5"] == {"n": 1, "mean": value, "sd": None, "min": value, "max": value}
     assert table["warm_start"]["index_staleness_steps"] == ""
@@ -212,7 +212,7 @@ def test_results_are_those_of_the_runs(done: Path) -> None:
 def test_again_there_is_nothing_to_do(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = done / "reports" / "mini"
     before = {path: path.read_bytes() for path in folder.rglob("*.*")}
-    assert {path.name for path in before} >= {"results.csv", "summary.json", "report.md", "index.html", "curves.png"}
+    assert {path.name for path in before} >= {"results.csv", "summary.json", "report.md", "curves.png"}
     assert inline(done) == 0
     assert main(["sweep", str(done / "experiments" / "mini.yaml"), "--root", str(done)]) == 0
     assert capsys.readouterr().err.count("study mini: 3 runs in 3 cells, 3 complete; nothing to do") == 2
@@ -363,7 +363,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
     }
     assert table["broken"]["exact_match"] == table["broken"]["wall_seconds"] == ""
     coverage = read_json(root / "reports" / "mini" / "summary.json")["coverage"]
-    assert coverage == {"runs": 3, "complete": 1, "failed": 2, "running": 0, "missing": 0}
+    assert coverage == {"runs": 3, "complete": 1, "states": {"COMPLETE": 1, "FAILED": 2}}
     [pretrain] = [run for run in stages(root).values() if run.stage == "pretrain"]
     ended = pretrain.status().finished_at
 
