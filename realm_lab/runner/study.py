@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -166,9 +167,9 @@ def read_study_file(path: Path, model: type[File], parts: Mapping[str, type[Part
     _check_keys(document, model, path, document, ())
     for key, part in parts.items():
         found = document.get(key)
-        groups = {(key,): found} if key != "cells" else {}
+        groups: dict[tuple[str, ...], Any] = {(key,): found} if key != "cells" else {}
         if key == "cells" and isinstance(found, dict):
-            groups = {(key, name): cell for name, cell in found.items()}
+            groups = {(key, str(name)): cell for name, cell in found.items()}
         for keys, group in groups.items():
             if isinstance(group, dict):
                 _check_keys(group, part, path, document, keys)
@@ -282,16 +283,11 @@ def _check_parameter(study: StudyFile, name: str, value: Any, place: tuple[str |
         raise study.problem(f"parameter '{name}' is a value, not a section; write it as {name}: VALUE", *place)
 
 
+@functools.cache
 def _parameters() -> dict[str, str]:
     """Every dotted name -> "" for a parameter, a parameter in it for a section."""
-    if not _PARAMETERS:
-        names = parameter_names()
-        for name in names:
-            _PARAMETERS[name] = next((other for other in names if other.startswith(f"{name}.")), "")
-    return _PARAMETERS
-
-
-_PARAMETERS: dict[str, str] = {}
+    names = parameter_names()
+    return {name: next((other for other in names if other.startswith(f"{name}.")), "") for name in names}
 
 
 def _leaves(

@@ -36,7 +36,7 @@ class Request:
     path: Path
     root: Path
     params_path: Path | None = None
-    launcher: str | None = None  # None: the study's own, else local
+    launcher: str | None = None  # None: the study's (or search's) own, else local
     seeds: int | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     dry_run: bool = False
@@ -45,6 +45,7 @@ class Request:
     retry_failed: bool = False
     cancel: bool = False
     force: bool = False  # replace a report of more complete runs
+    trials: int | None = None  # of a search; None: its own
 
 
 def sweep(request: Request) -> int:
