@@ -43,7 +43,9 @@ DRIFTING = RESTLESS | {
 FLAT = {"pretrain.search.backend": "faiss_flat", "pretrain.search.options": "overfetch=1"}
 LISTS = {"pretrain.search.backend": "ivf_flat", "pretrain.search.options": "nlist=16,nprobe=1"}
 SAME = {"corpus.pretrain_corpus": "same"}  # queries have an origin
-SOON = {"pretrain.watch.patience_steps": 1, "pretrain.watch.interval_steps": 2}
+# p(z|x) is flat, which is flagged soon.
+FLAT = {"warm_start.embedder.query_scale": 1.0e-6, "pretrain.watch.patience_steps": 1}
+FLAT |= {"pretrain.watch.interval_steps": 2}
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ SWITCHES: dict[str, Switch] = {
     **optimiser("pretrain.reader"),
     **optimiser("pretrain.retriever"),
     "pretrain.watch.interval_steps": Switch(3, ("metrics",)),
-    "pretrain.watch.patience_steps": Switch(400, ("flags",), SOON),
+    "pretrain.watch.patience_steps": Switch(400, ("flags",), FLAT),
     "finetune.steps": Switch(5),
     "finetune.batch_size": Switch(7),
     "finetune.candidates": Switch(10),

@@ -235,14 +235,6 @@ def test_a_chunk_of_near_ties_is_read_again_in_float32(monkeypatch: pytest.Monke
     assert read[1:] == [torch.bfloat16, torch.float32]
 
 
-def test_half_precision_alone_would_be_wrong() -> None:
-    """What the proof is for: without the bound, these searches go wrong."""
-    embeddings_ND, query_BD = near_ties()
-    coarse_BN = (query_BD.bfloat16() @ embeddings_ND.bfloat16().T).float()
-    rows_BK, _ = enumerated(embeddings_ND, query_BD, 8)
-    assert (coarse_BN.topk(8).indices.numpy() != rows_BK).any()
-
-
 def signs(seed: int, rows: int) -> Tensor:
     return torch.randint(0, 2, (rows, 128), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1
 
@@ -426,14 +418,6 @@ def test_a_score_has_the_same_bits_in_every_shape() -> None:
         vectors = zip(query_BD[query_M[pair]].tolist(), embeddings_ND[row_M[pair]].tolist(), strict=True)
         exactly = sum(Fraction(a) * Fraction(b) for a, b in vectors)
         assert float(np.float32(float(exactly))) == float(together[pair])
-
-
-def test_pieces_change_no_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    embeddings_ND, query_BD = ordinary()
-    pair_M = (torch.arange(600) % QUERIES, torch.arange(600))
-    expected = true_scores(query_BD, embeddings_ND, *pair_M)
-    monkeypatch.setattr(search, "PIECE_VALUES", 7 * SIZE)
-    assert torch.equal(true_scores(query_BD, embeddings_ND, *pair_M), expected)
 
 
 def test_the_best_are_kept_whatever_the_order_of_arrival() -> None:

@@ -105,14 +105,12 @@ def test_asking_twice_gives_the_same(said: Verb, corpus: PreparedCorpus) -> None
 
 
 def test_fill_gives_a_null_document_that_was_no_candidate_no_share(
-    tiny: ModuleType, line: Path, corpus: PreparedCorpus, capsys: pytest.CaptureFixture[str]
+    tiny: ModuleType, line: Path, corpus: PreparedCorpus
 ) -> None:
     """Its score was never trained: it is read to compare with, and that is all."""
     chosen = tiny.params({"model.dropout": 0.1, "pretrain.null_document": "off", "pretrain.steps": 1})
     tiny.run("pretrain", chosen, line)
-    capsys.readouterr()
-    fill(sentence_of(corpus), chosen, line, 0, "realm", k=3, as_json=True)
-    found = json.loads(capsys.readouterr().out)["candidates"]
+    found = asdict(fill(open_run(chosen, line, 0, "realm"), sentence_of(corpus), k=3))["candidates"]
     assert [candidate["probability"] for candidate in found if candidate["passage"] is None] == [0.0]
     assert sum(candidate["probability"] for candidate in found) == pytest.approx(1.0, abs=1e-5)
     assert len(found) == 4

@@ -134,21 +134,6 @@ def test_an_error_is_one_line(tiny: ModuleType, root: Path, capsys: Capture, arg
     assert printed.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "VERB"),
-        (["bild"], "invalid choice: 'bild'"),
-        (["search", "Who?", "--count", "0"], "0 is not 1 or more"),
-    ],
-)
-def test_a_wrong_command_line_leaves_with_2(arguments: list[str], said: str, capsys: Capture) -> None:
-    with pytest.raises(SystemExit) as left:
-        cli.main(["index", *arguments])
-    assert left.value.code == 2
-    assert said in capsys.readouterr().err
-
-
 def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     original = Console
 
