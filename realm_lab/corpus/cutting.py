@@ -81,8 +81,8 @@ class Cutter:
                 if kind == "sentences" or origin != NO_ROW:
                     placed = self._part(ids, place_spans(self._encoder, text, found, dropped), identity, dropped)
                     if placed is not None:
-                        row = {"tokens": ids, "spans": placed[1], "origins": origin, "gold": NO_ROW}
-                        sentences[placed[0]].append(row)
+                        part, flat = placed
+                        sentences[part].append({"tokens": ids, "spans": flat, "origins": origin, "gold": NO_ROW})
         rows = {part: pa.RecordBatch.from_pylist(found, Sentences.COLUMNS) for part, found in sentences.items()}
         return Cut(pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS), rows, dropped)
 

@@ -86,7 +86,7 @@ def test_the_later_edition_keeps_the_articles_of_the_first_and_all_new_files(
     tokenizer: Tokenizer, train: str, dev: str, tmp_path: Path
 ) -> None:
     new = write_squad(tmp_path / "new.json", {f"New_{n}": ["New text."] for n in range(3)})
-    named = {"knowledge": [train, dev], "knowledge_updated": [train, new], "questions_test": [dev]}
+    named: dict[str, Any] = {"knowledge": [train, dev], "knowledge_updated": [train, new], "questions_test": [dev]}
     assert articles_of(corpus_of(tokenizer, updated=True, max_articles=1, **named)) == [
         "Train_0",
         "New_0",
@@ -152,7 +152,7 @@ def test_a_long_article_is_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) 
 def test_questions_of_articles_left_out_are_left_out_before_sampling(
     tokenizer: Tokenizer, train: str, dev: str
 ) -> None:
-    named = {"knowledge": [train, dev], "questions_train": [train], "questions_test": [dev]}
+    named: dict[str, Any] = {"knowledge": [train, dev], "questions_train": [train], "questions_test": [dev]}
     corpus = corpus_of(tokenizer, **named, max_articles=2, max_train_questions=4, max_test_questions=3)
     train_questions = asked(corpus, "train")
     assert [question.id for question in train_questions] == ["Train_0-0-0", "Train_0-1-0", "Train_1-0-0", "Train_1-1-0"]
