@@ -15,7 +15,7 @@ from typing import Any
 from realm_lab.core.files import digest, write_json, write_text
 from realm_lab.params import load as config
 from realm_lab.params.parameters import Params
-from realm_lab.runner.pipeline import FIGURES
+from realm_lab.runner.plan import DEFAULT_FIGURES as FIGURES
 from realm_lab.tracking.run_dir import RunRecord, write_run_record
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
