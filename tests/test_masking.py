@@ -20,6 +20,7 @@ from realm_lab.masking import (
     MASKING_SCHEMES,
     SPAN_MAX_LENGTH,
     MaskRequest,
+    check_masking,
     mask,
     masking_scheme,
     random_span,
@@ -28,6 +29,7 @@ from realm_lab.masking import (
     salient_span,
     scheme_source,
 )
+from realm_lab.params.parameters import Pretrain
 
 SPANS = np.array([[0, 2], [3, 4], [6, 9]], np.int32)
 NO_SPANS = np.empty((0, 2), np.int32)
@@ -276,6 +278,44 @@ def test_what_a_function_returns_is_checked(own: str, function: str, said: str) 
     assert "\n" not in message
 
 
+SHARE = "tests.tiny_masks:first_words"
+
+
+def with_options(scheme: str, options: dict[str, object]) -> Pretrain:
+    return Pretrain(masking=scheme, masking_options=options)
+
+
+@pytest.mark.parametrize(("options", "masked"), [({}, 5), ({"share": 0.3}, 3), ({"share": 1}, 10)])
+def test_a_scheme_has_options_of_its_own(options: dict[str, object], masked: int) -> None:
+    check_masking(with_options(SHARE, options))
+    request = asked()._replace(options=options)
+    assert masking_scheme(SHARE)(request, np.random.default_rng(0)).tolist() == list(range(masked))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "said"),
+    [
+        (SHARE, {"shares": 0.3}, "'shares' is no option of this masking scheme; the nearest one is 'share'"),
+        (SHARE, {"share": "a"}, "'share' is 'a'; write it as float, such as 0.5"),
+        (SHARE, {"share": True}, "'share' is True; write it as float, such as 0.5"),
+        *(
+            (name, {"share": 1.0}, "'share' is no option of this masking scheme; it takes none; leave masking_options")
+            for name in BUILT_IN
+        ),
+    ],
+)
+def test_an_option_that_a_scheme_does_not_know_is_refused(scheme: str, options: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_masking(with_options(scheme, options))
+    assert str(caught.value).startswith(f"parameter 'pretrain.masking_options': {said}")
+
+
+@pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("inf")])
+def test_an_option_is_text_a_number_or_a_truth_value(value: object) -> None:
+    with pytest.raises(ValueError, match="share should be text, a finite number, or true or false"):
+        with_options(SHARE, {"share": value})
+
+
 def test_a_function_that_fails_is_named(own: str) -> None:
     with pytest.raises(UserError, match=r"'pretrain\.masking': 'own_masks_\w+:crash' failed with KeyError \('tags'\)"):
         masking_scheme(f"{own}:crash")(asked(), np.random.default_rng(0))
@@ -286,7 +326,8 @@ def test_a_missing_function_is_named(own: str, function: str, tmp_path: Path) ->
     with pytest.raises(UserError) as caught:
         masking_scheme(f"{own}:{function}")
     message = str(caught.value)
-    assert message.startswith(f"parameter 'pretrain.masking': '{own}:{function}': no function '{function}' in")
+    about = f"parameter 'pretrain.masking': '{own}:{function}': no function or class '{function}' in "
+    assert message == f"{about}{tmp_path / own}.py"
     assert str(tmp_path) in message
 
 

@@ -44,8 +44,8 @@ FLAT = {"pretrain.search.backend": "faiss_flat", "pretrain.search.options": "ove
 LISTS = {"pretrain.search.backend": "ivf_flat", "pretrain.search.options": "nlist=16,nprobe=1"}
 SAME = {"corpus.pretrain_corpus": "same"}  # queries have an origin
 # p(z|x) is flat, which is flagged soon.
-FLAT = {"warm_start.embedder.query_scale": 1.0e-6, "pretrain.watch.patience_steps": 1}
-FLAT |= {"pretrain.watch.interval_steps": 2}
+COLLAPSED = {"warm_start.embedder.query_scale": 1.0e-6, "pretrain.watch.patience_steps": 1}
+COLLAPSED |= {"pretrain.watch.interval_steps": 2}
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,7 @@ SWITCHES: dict[str, Switch] = {
     "warm_start.embedder.initial_encoder": Switch("reader", ("embedder",)),
     "warm_start.embedder.query_scale": Switch(1.0, ("embedder",)),
     "pretrain.masking": Switch("random_span"),
+    "pretrain.masking_options": Switch({"share": 0.9}, base={"pretrain.masking": "tests.tiny_masks:first_words"}),
     "pretrain.mask_rate": Switch(0.5, base={"pretrain.masking": "random_token"}),
     "pretrain.salient_spans": Switch(2, base=SAME),
     "pretrain.sentence_choice": Switch("by_span", base=SAME),
@@ -130,7 +131,7 @@ SWITCHES: dict[str, Switch] = {
     **optimiser("pretrain.reader"),
     **optimiser("pretrain.retriever"),
     "pretrain.watch.interval_steps": Switch(3, ("metrics",)),
-    "pretrain.watch.patience_steps": Switch(400, ("flags",), FLAT),
+    "pretrain.watch.patience_steps": Switch(400, ("flags",), COLLAPSED),
     "finetune.steps": Switch(5),
     "finetune.batch_size": Switch(7),
     "finetune.candidates": Switch(10),

@@ -25,7 +25,9 @@ from realm_lab.reporting.study_contents import StudyContents
 from realm_lab.reporting.table import column
 from realm_lab.tracking.study_record import StudyRecord
 
-MASKING = {"pretrain.masking", "pretrain.mask_rate", "pretrain.salient_spans", "pretrain.sentence_choice"}
+MASKING = {
+    f"pretrain.{name}" for name in ("masking", "masking_options", "mask_rate", "salient_spans", "sentence_choice")
+}
 CURVES = (
     Panel("retrieval_utility", "retrieval utility, weighted by p(z|x)", "nats per span"),
     Panel("recall_at_5", "recall@5 before fine-tuning", "share of dev questions", 0.0, 1.03),

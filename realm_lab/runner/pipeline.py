@@ -8,7 +8,7 @@ from pathlib import Path
 from realm_lab.core.files import atomic_directory, is_ours, read_json, remove_directory
 from realm_lab.core.launched import launched
 from realm_lab.errors import UserError
-from realm_lab.masking import masking_scheme
+from realm_lab.masking import check_masking
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.pool import Job, run_jobs
@@ -36,7 +36,7 @@ def run(stage: str, params: Params, root: Path) -> None:
         UserError: something in the input or in a run failed; finished runs are kept and not done again.
     """
     root = Path(root)
-    masking_scheme(params.pretrain.masking)  # unknown names are refused before any work
+    check_masking(params.pretrain)  # unknown names and options are refused before any work
     refresh_policy(params.pretrain.refresh)
     if launched().size > 1:
         _run_as_rank(stage, params, root)

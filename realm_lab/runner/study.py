@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from realm_lab.errors import UserError
-from realm_lab.params.load import PRESETS, parameter_names
+from realm_lab.params.load import PRESETS, mappings, parameter_names
 from realm_lab.params.yaml_file import line_of, read_yaml
 
 LAUNCHERS = ("inline", "local", "slurm")  # as launchers.py, which stands above this file
@@ -291,7 +291,7 @@ def _check_parameter(study: StudyFile, name: str, value: Any, place: tuple[str |
         raise study.problem(f"unknown parameter '{name}'; the nearest valid one is '{near}'", *place)
     if known[name]:
         raise study.problem(f"'{name}' is a section; name a parameter in it, such as '{known[name]}'", *place)
-    if isinstance(value, dict):
+    if isinstance(value, dict) and name not in mappings():
         raise study.problem(f"parameter '{name}' is a value, not a section; write it as {name}: VALUE", *place)
 
 
