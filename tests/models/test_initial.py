@@ -19,16 +19,22 @@ from realm_lab.models.initial import (
     encoder_shape,
     frozen_names,
     has_span_head,
+    load_reader,
     new_embedder,
     new_reader,
     read_initial_embedder,
     read_initial_reader,
+    read_reader_weights,
+    read_released_embedder,
     tower_names,
 )
-from tests.models.released_writers import write_released_embedder, write_released_reader
 from tests.models.same_bits import assert_same_bits
 from tests.tiny_system import TinySystem
 
+DATA = Path(__file__).parents[1] / "parity" / "data"  # of transformers 4.40.2
+RELEASED = {
+    "hidden_size": 8, "layers": 2, "heads": 2, "intermediate_size": 12, "projection_size": 6, "activation": "gelu_new"
+}  # fmt: skip
 EVERYTHING = {
     "activation": "gelu_new",
     "pooling": "tanh",
@@ -230,34 +236,28 @@ def test_an_embedder_of_another_kind_is_refused(
     assert str(embedder_folder) in str(error.value)
 
 
-@pytest.mark.parametrize("span_head", [True, False])
-def test_a_released_reader_is_read(tiny: ModuleType, tmp_path: Path, span_head: bool) -> None:
-    params = tiny.tiny_params(model={"activation": "gelu_new"})
-    reader = new_reader(params, 50, 0)
-    tiny.scramble(reader)
-    write_released_reader(reader, tmp_path, span_head)
-    assert has_span_head(tmp_path) == span_head
-    found = read_initial_reader(tmp_path, params, 50, 1)
-    assert_same_bits(found.encoder, reader.encoder)
-    assert torch.equal(found.transform.weight, reader.transform.weight)
-    drawn = new_reader(params, 50, 1)
-    assert torch.equal(found.span_projection.weight, (reader if span_head else drawn).span_projection.weight)
+@pytest.mark.parametrize(("name", "span_head"), [("reader", True), ("encoder", False)])
+def test_a_released_reader_is_read(tiny: ModuleType, name: str, span_head: bool) -> None:
+    head = {"span_hidden_size": 5}
+    params, folder = tiny.tiny_params(model=RELEASED, finetune=head), DATA / name
+    assert has_span_head(folder) == span_head
+    found, expected = read_initial_reader(folder, params, 40, 1), new_reader(params, 40, 1)
+    load_reader(expected, read_reader_weights(folder), folder)
+    assert_same_bits(found, expected)  # a span head that is not there is drawn
     with pytest.raises(UserError, match=r"its activation is gelu_new, model\.activation asks for gelu;"):
-        read_initial_reader(tmp_path, tiny.tiny_params(), 50, 1)
+        read_initial_reader(folder, tiny.tiny_params(model=RELEASED | {"activation": "gelu"}, finetune=head), 40, 1)
 
 
-def test_a_released_embedder_is_read(tiny: ModuleType, tmp_path: Path) -> None:
-    params = tiny.tiny_params(model=EVERYTHING)
-    embedder = new_embedder(params, 50, 0, None)
-    tiny.scramble(embedder)
-    write_released_embedder(embedder, tmp_path)
-    found, null_offset = read_initial_embedder(tmp_path, params, 50, 1)
+def test_a_released_embedder_is_read(tiny: ModuleType) -> None:
+    params = tiny.tiny_params(model=EVERYTHING | RELEASED)
+    found, null_offset = read_initial_embedder(DATA / "embedder", params, 40, 1)
     assert null_offset == 0.0
-    assert found.head == embedder.head._replace(projection_bias=True)
-    state = found.state_dict()
-    assert all(torch.equal(state[name], value) for name, value in embedder.state_dict().items())
+    assert found.head == embedder_shape(params)._replace(projection_bias=True)
+    assert_same_bits(found, read_released_embedder(DATA / "embedder"))
     with pytest.raises(UserError, match=r"its pooling is tanh, model\.pooling asks for cls"):
-        read_initial_embedder(tmp_path, tiny.tiny_params(model=EVERYTHING | {"pooling": "cls"}), 50, 1)
+        read_initial_embedder(
+            DATA / "embedder", tiny.tiny_params(model=EVERYTHING | RELEASED | {"pooling": "cls"}), 40, 1
+        )
 
 
 @pytest.mark.parametrize("share_towers", [True, False])

@@ -200,16 +200,6 @@ def test_what_an_old_index_found_is_ranked_by_the_current_weights(
         np.testing.assert_array_equal(rows_BK, ranked(current_BN)[:, :5])
 
 
-def test_equal_scores_are_ranked_by_row(system: TinySystem, queries: list[np.ndarray]) -> None:
-    retriever = system.retriever(copy.deepcopy(system.embedder))
-    retriever.refresh(0)
-    nn.init.zeros_(retriever.embedder.document_projection.weight)
-    policy = CandidatePolicy(5, over_retrieve=20)
-    among = retrieve(CandidatePolicy(20, False), retriever, queries).rows_BK
-    rows_BK = retrieve(policy, retriever, queries).rows_BK
-    np.testing.assert_array_equal(rows_BK[:, 1:], np.sort(among, axis=1)[:, :4])
-
-
 def test_ranking_again_takes_no_gradient_and_no_dropout(
     system: TinySystem, tiny: ModuleType, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,8 +238,3 @@ def test_calibration_puts_the_null_document_at_the_mean_of_the_top(
     first = int(by_trivial)
     top = np.take_along_axis(scores_BN, ranked(scores_BN)[:, first : 5 + first], axis=1).mean()
     assert score_BK[:, 1:].mean().item() == pytest.approx(top, abs=1e-4)
-
-
-def test_calibration_takes_no_notice_of_absent_places(system: TinySystem, queries: list[np.ndarray]) -> None:
-    exact, short = (calibrate_null(few(system, 5), CandidatePolicy(count), queries, None) for count in (6, 9))
-    assert short == pytest.approx(exact, abs=1e-4)

@@ -50,12 +50,6 @@ def find(retriever: Retriever, queries: list[np.ndarray], count: int) -> np.ndar
     return retriever.find(retriever.search_queries(queries), count)
 
 
-def test_candidates_are_the_passages_of_largest_inner_product(
-    retriever: Retriever, queries: list[np.ndarray], scores_BN: np.ndarray
-) -> None:
-    np.testing.assert_array_equal(find(retriever, queries, 6), ranked(scores_BN)[:, :6])
-
-
 def test_scores_use_the_current_weights_of_both_towers(
     retriever: Retriever, queries: list[np.ndarray], reference: Reference
 ) -> None:
@@ -89,18 +83,6 @@ def test_each_distinct_document_is_embedded_once(
     with torch.no_grad():
         retriever.score(retriever.embed_queries(queries[:3]), rows_BK)
     assert len(embedded) == len(set(embedded)) == 4  # the null document, 4, 7, 9
-
-
-def test_the_null_offset_shifts_the_null_document_alone(system: TinySystem, queries: list[np.ndarray]) -> None:
-    retriever = system.built_retriever()
-    rows_BK = np.array([[NULL, 5, 0, 9]]).repeat(len(queries), 0)
-    with torch.no_grad():
-        query_BD = retriever.embed_queries(queries)
-        before_BK = retriever.score(query_BD, rows_BK)
-        retriever.null_offset = 2.5
-        shift_BK = retriever.score(query_BD, rows_BK) - before_BK
-    torch.testing.assert_close(shift_BK[:, 0], torch.full((len(queries),), 2.5), atol=1e-5, rtol=0)
-    assert not shift_BK[:, 1:].any()
 
 
 def learned(system: TinySystem) -> tuple[Retriever, Embedder, nn.Parameter]:
@@ -182,18 +164,6 @@ def test_fresh_search_asks_an_old_index_with_the_current_weights(
     np.testing.assert_array_equal(find(retriever, queries, 5), expected_BK.numpy())
 
 
-def test_a_refresh_ends_the_staleness(system: TinySystem, tiny: ModuleType, queries: list[np.ndarray]) -> None:
-    retriever, _ = changed(system, tiny, True)
-    assert retriever.index is not None
-    before_ND = retriever.index.embeddings_ND
-    assert retriever.index.step == 3
-    retriever.refresh(9)
-    assert retriever.index.step == 9
-    assert not torch.allclose(retriever.index.embeddings_ND, before_ND)
-    with torch.no_grad():
-        assert torch.equal(retriever.search_queries(queries), retriever.embed_queries(queries))
-
-
 def test_indexed_scores_are_the_scores_while_the_index_is_fresh(
     system: TinySystem, tiny: ModuleType, queries: list[np.ndarray]
 ) -> None:
@@ -230,15 +200,3 @@ def test_an_index_of_another_corpus_is_refused(system: TinySystem, retriever: Re
     assert other.index is None
     other.adopt(retriever.index)
     assert other.index is retriever.index
-
-
-def test_an_index_is_never_searched_before_it_is_built(system: TinySystem, queries: list[np.ndarray]) -> None:
-    with pytest.raises(AssertionError, match="before the index was built"):
-        find(system.retriever(), queries, 3)
-
-
-def test_absent_places_get_no_gradient(retriever: Retriever, queries: list[np.ndarray]) -> None:
-    query_BD = retriever.embed_queries(queries[:2]).detach().requires_grad_()
-    score_BK = retriever.score(query_BD, np.array([[4, 7, ABSENT, ABSENT]] * 2))
-    (gradient_BD,) = torch.autograd.grad(score_BK[:, 2:].sum(), query_BD)
-    assert not gradient_BD.any()

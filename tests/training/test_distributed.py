@@ -88,19 +88,6 @@ def test_the_gradient_of_all_ranks_is_that_of_the_batch(tiny: ModuleType, prepar
         assert values[0] == pytest.approx(values[1], rel=2e-6)
 
 
-@pytest.mark.slow
-def test_dropout_differs_between_ranks_and_a_run_repeats_itself(
-    tiny: ModuleType, prepared: Path, tmp_path: Path
-) -> None:
-    params = tiny.params(EVEN | {"model.dropout": 0.1, "launch.ranks": 2})
-    outcomes = []
-    for name in ("first", "again"):
-        root = copy(prepared, tmp_path / name)
-        stages.run("warm_start", params, root)
-        outcomes.append(tiny.outcome(tiny.stage_run("warm_start", params, root)))
-    assert outcomes[0] == outcomes[1]
-
-
 @pytest.mark.parametrize("stage", ["pretrain", pytest.param("finetune", marks=pytest.mark.slow)])
 def test_two_processes_do_the_later_stages_as_one_does(
     tiny: ModuleType, prepared: Path, tmp_path: Path, stage: str

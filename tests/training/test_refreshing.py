@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -103,17 +102,6 @@ def test_drift_refreshes_when_the_overlap_falls_below_the_bound(tiny: ModuleType
     assert found["index_staleness_steps"] == expected
     assert min(overlaps.values()) < 1
     assert found["refresh_share_of_flops"][-1] > 0  # the checks alone
-
-
-def test_budget_spends_its_share(tiny: ModuleType, start: Path) -> None:
-    """It refreshes exactly where the share of all operations has fallen below the budget."""
-    found = by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, "budget"), start)))
-    shares, ages = found["refresh_share_of_flops"], found["index_staleness_steps"]
-    assert [age == 0 for age in ages] == [True, *(share < 0.6 for share in shares[:-1])]
-    assert 1 < found["refreshes"][-1] < STEPS - 1
-    spent, trained = found["refresh_operations"], found["training_operations"]
-    assert shares[-1] == pytest.approx(spent[-1] / (spent[-1] + trained[-1]))
-    assert all(after > before > 0 for before, after in pairwise(trained))
 
 
 @pytest.mark.parametrize(
