@@ -12,7 +12,7 @@ from torch import Tensor
 
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import CandidateReader
-from realm_lab.models.inputs import Batch, join
+from realm_lab.models.inputs import Batch
 from realm_lab.models.reader import Reader
 
 if TYPE_CHECKING:
@@ -123,18 +123,6 @@ def test_recomputing_holds_no_activations(system: TinySystem, monkeypatch: pytes
     with torch.no_grad():
         read(system, 4096, recompute=True)
     assert len(reads) == 1
-
-
-@torch.no_grad()
-def test_a_passage_too_long_for_the_reader_is_cut(system: TinySystem) -> None:
-    max_length = 28
-    token_BKM = read(system, passage_length=max_length - system.params.corpus.sentence_length)
-    query, body = queries(system)[0], system.passages.bodies[12]
-    batch = join([query], [body], system.special, max_length)
-    assert batch.tokens_BL.shape[1] == max_length
-    hidden_1MD = system.reader.masked_hidden(batch, torch.from_numpy(POSITIONS[0])[None] + 1)
-    expected_1M = system.reader.target_log_probs(hidden_1MD, torch.from_numpy(targets()[0])[None])
-    torch.testing.assert_close(token_BKM[0, 1], expected_1M[0], atol=1e-5, rtol=0)
 
 
 @torch.no_grad()

@@ -126,16 +126,6 @@ def test_the_score_starts_as_a_similarity(head: EmbedderShape) -> None:
     assert torch.equal(embedder.embed_queries(batch), embedder.embed_documents(batch))
 
 
-def test_a_new_pooler_is_drawn_after_the_projection() -> None:
-    plain, _ = started(EmbedderShape(SIZE))
-    pooled, _ = started(EVERYTHING)
-    assert torch.equal(plain.query_projection.weight, pooled.query_projection.weight)
-    assert pooled.query_pooler is not None
-    assert 0.5 / 4 < pooled.query_pooler.weight.std().item() < 1.5 / 4
-    assert not pooled.query_pooler.bias.any()
-    assert not pooled.query_projection.bias.any()
-
-
 @pytest.mark.parametrize("head", HEADS)
 def test_splitting_changes_no_number_and_ends_the_sharing(head: EmbedderShape) -> None:
     embedder, batch = noisy(head), make_batch()
@@ -155,18 +145,6 @@ def test_splitting_changes_no_number_and_ends_the_sharing(head: EmbedderShape) -
                 parameter.mul_(1.5)
     assert torch.equal(embedder.embed_documents(batch), before[1])
     assert not torch.allclose(embedder.embed_queries(batch), before[0])
-
-
-def test_dropout_follows_the_projection_while_training_only() -> None:
-    embedder, batch = noisy(EVERYTHING._replace(projection_dropout=0.5)), make_batch()
-    plain_BD = embedder.embed_queries(batch).detach()
-    torch.testing.assert_close(plain_BD, by_formula(embedder, "query", batch), atol=1e-5, rtol=0)
-    embedder.train()
-    torch.manual_seed(0)
-    dropped_BD = embedder.embed_queries(batch).detach()
-    kept = dropped_BD != 0  # after the norm, so that what is kept is doubled and the rest exactly 0
-    assert 0 < kept.sum() < kept.numel()
-    torch.testing.assert_close(dropped_BD[kept], 2 * plain_BD[kept])
 
 
 def test_a_learned_null_starts_with_the_score_0_and_learns() -> None:

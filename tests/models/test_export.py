@@ -14,8 +14,7 @@ from safetensors.torch import load_file, save_file
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import EncoderShape
-from realm_lab.models.folders import read_embedder, read_reader, to_bert, write_embedder, write_reader
-from realm_lab.models.reader import Reader
+from realm_lab.models.folders import read_embedder, read_reader, to_bert, write_embedder
 from tests.models.same_bits import assert_same_bits
 from tests.tiny_system import TinySystem
 
@@ -90,20 +89,6 @@ def test_an_embedder_with_every_switch_comes_back(tiny: ModuleType, tmp_path: Pa
             first = getattr(embedder, f"{tower}_encoder").eval()(tokens, 0 * tokens, tokens > 0)[:, 0]
             ours = torch.tanh(getattr(embedder, f"{tower}_pooler")(first))
         torch.testing.assert_close(ours, pooled, atol=1e-5, rtol=0)
-
-
-def test_a_reader_of_another_activation_is_that_of_transformers(tiny: ModuleType, tmp_path: Path) -> None:
-    from transformers import BertForMaskedLM
-
-    reader = Reader(EncoderShape(50, 16, 1, 2, 20, 16, 0.0, "gelu_new", 1e-2), 8)
-    tiny.scramble(reader)
-    write_reader(reader, tmp_path)
-    found = read_reader(tmp_path, 8).eval()
-    assert_same_bits(found, reader)
-    tokens = torch.tensor([[2, 7, 8, 3]])
-    expected = BertForMaskedLM.from_pretrained(tmp_path).eval()(input_ids=tokens).logits.log_softmax(-1)
-    log_probs = found.word_log_probs(found.encoder(tokens, 0 * tokens, tokens > 0))
-    torch.testing.assert_close(log_probs, expected, atol=1e-5, rtol=0)
 
 
 def cut_in_half(path: Path) -> None:

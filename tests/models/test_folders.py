@@ -14,7 +14,6 @@ from types import ModuleType
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from realm_lab.errors import UserError
@@ -169,14 +168,6 @@ def test_other_sizes_are_named(folder: Path) -> None:
         load_encoder(folder, SHAPE._replace(hidden_size=48))
 
 
-def test_activation_and_epsilon_come_from_the_folder(folder: Path) -> None:
-    change_config(folder, {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5})
-    shape, _ = read_checkpoint(folder)
-    assert shape == SHAPE._replace(activation="gelu_new", layer_norm_epsilon=1e-5)
-    config = bert_config(shape, "BertModel")
-    assert (config["hidden_act"], config["layer_norm_eps"]) == ("gelu_new", 1e-5)
-
-
 def test_the_command_of_the_message_converts_a_pickle(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
@@ -190,18 +181,3 @@ def test_the_command_of_the_message_converts_a_pickle(folder: Path) -> None:
     _, found = read_checkpoint(folder)
     assert all(torch.equal(value, found[name]) for name, value in tensors.items())
     assert torch.equal(found["tied.two"], tied["tied.one"])
-
-
-def test_files_say_that_they_are_of_pytorch(folder: Path) -> None:
-    with safe_open(str(folder / "model.safetensors"), "pt") as file:
-        assert file.metadata() == {"format": "pt"}  # transformers 4 opens no other
-
-
-@pytest.mark.parametrize("prefix", ["", "bert."])
-def test_a_pooler_is_found_where_there_is_one(prefix: str) -> None:
-    pooler = {"pooler.dense.weight": torch.ones(2, 2), "pooler.dense.bias": torch.zeros(2)}
-    found = read_pooler({f"{prefix}{name}": value for name, value in pooler.items()})
-    assert found is not None
-    assert torch.equal(found["weight"], torch.ones(2, 2))
-    assert torch.equal(found["bias"], torch.zeros(2))
-    assert read_pooler({}) is None

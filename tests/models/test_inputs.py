@@ -17,12 +17,6 @@ X, Z = np.array([10, 11, 12], np.uint16), np.array([20, 21, 22, 23], np.uint16)
 EMPTY = np.empty(0, np.int64)
 
 
-def test_two_segments_are_cls_x_sep_z_sep() -> None:
-    tokens, second_start = join_one(X, Z, SPECIAL, 16)
-    assert tokens.tolist() == [2, 10, 11, 12, 3, 20, 21, 22, 23, 3]
-    assert tokens[second_start] == 20
-
-
 def test_the_second_segment_is_cut_first() -> None:
     assert join_one(X, Z, SPECIAL, 8)[0].tolist() == [2, 10, 11, 12, 3, 20, 21, 3]
     assert join_one(X, Z, SPECIAL, 6)[0].tolist() == [2, 10, 11, 12, 3, 3]

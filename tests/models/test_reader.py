@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from realm_lab.models.inputs import join
-from realm_lab.models.reader import Reader, initialise_heads
 from realm_lab.models.spans import span_log_probs
 
 if TYPE_CHECKING:
@@ -59,23 +58,6 @@ def test_spans_equal_the_enumeration_of_the_mlp(system: TinySystem, reference: R
             assert found == pytest.approx(value, abs=2e-5), (number, start, end)
 
 
-def test_the_gradient_reaches_the_span_head_and_the_encoder(system: TinySystem) -> None:
-    queries, bodies = pairs(system)
-    logits_NLW = system.reader.span_logits(join(queries, bodies, system.special, 64), WIDTH)
-    log_probs_NLW = span_log_probs(logits_NLW)
-    # -log p of one span: in the logits p - 1 at the span, p at the others, 0 at what is no span
-    chosen = (1, 3 + 2 + 4, 2)
-    (gradient_NLW,) = torch.autograd.grad(-log_probs_NLW[chosen], logits_NLW, retain_graph=True)
-    expected_NLW = torch.zeros_like(gradient_NLW)
-    expected_NLW[1] = log_probs_NLW[1].exp().detach()
-    expected_NLW[chosen] -= 1
-    torch.testing.assert_close(gradient_NLW, expected_NLW, atol=1e-6, rtol=0)
-    reached = [system.reader.span_score.weight, system.reader.span_projection.weight]
-    reached += [block.qkv.weight for block in system.reader.encoder.blocks]  # type: ignore[union-attr, misc]
-    for gradient in torch.autograd.grad(-log_probs_NLW[chosen], reached):
-        assert gradient.abs().max() > 0
-
-
 @pytest.mark.parametrize("gradient", [True, False])
 def test_masked_words_are_those_of_bert(system: TinySystem, reference: Reference, gradient: bool) -> None:
     queries, bodies = pairs(system)
@@ -92,16 +74,3 @@ def test_masked_words_are_those_of_bert(system: TinySystem, reference: Reference
     found_NM = system.reader.target_log_probs(hidden_NMD, targets_NM)
     for (number, place), target in np.ndenumerate(targets_NM.numpy()):
         assert found_NM[number, place] == words_NMV[number, place, target]
-
-
-def test_heads_start_from_the_generator_alone(system: TinySystem) -> None:
-    shape = system.reader.encoder.shape
-    readers = []
-    for seed, outside in ((0, 1), (0, 2), (3, 2)):
-        torch.manual_seed(outside)
-        readers.append(Reader(shape, 16))
-        initialise_heads(readers[-1], torch.Generator().manual_seed(seed), words_too=True)
-    heads = [{k: v for k, v in reader.state_dict().items() if not k.startswith("encoder.")} for reader in readers]
-    assert all(torch.equal(value, heads[1][name]) for name, value in heads[0].items())
-    assert not torch.equal(heads[0]["span_projection.weight"], heads[2]["span_projection.weight"])
-    assert not torch.equal(heads[0]["transform.weight"], heads[2]["transform.weight"])

@@ -21,9 +21,7 @@ from realm_lab.models.spans import (
     find_answer,
     holds_answer,
     mark_answers,
-    passage_log_probs,
     span_log_probs,
-    span_logit_sums,
 )
 
 if TYPE_CHECKING:
@@ -78,30 +76,6 @@ def test_a_passage_without_the_answer_gives_no_gradient_and_no_nan() -> None:
     assert gradient_NLW[0, 1, 0] > 0
     assert found_N[2].item() == pytest.approx(0.0, abs=1e-12)
     assert gradient_NLW[2].abs().max() < 1e-12
-
-
-def test_both_ways_to_weigh_passages() -> None:
-    logits_NLW = logits()  # three passages of one question
-    logits_NLW[0] += 2  # which the joint softmax alone can feel
-    score_1K = torch.tensor([[0.3, -1.2, 2.0]], dtype=torch.float64)
-    is_answer_NLW = torch.zeros(3, 5, 2, dtype=torch.bool)
-    is_answer_NLW[0, 1, 0] = is_answer_NLW[0, 3, 1] = is_answer_NLW[2, 4, 0] = True
-    log_reader_1K = answer_log_probs(span_log_probs(logits_NLW), is_answer_NLW)[None]
-    places = [(z, s, w) for z in range(3) for s in range(5) for w in range(2)]
-    gold = [place for place in places if is_answer_NLW[place]]
-    score = [math.exp(value) for value in score_1K[0].tolist()]
-    weight = {place: math.exp(logits_NLW[place]) for place in places}
-    total = [sum(weight[place] for place in places if place[0] == z) for z in range(3)]
-    expected = {
-        "factored": sum(score[z] / sum(score) * weight[z, s, w] / total[z] for z, s, w in gold),
-        "joint": sum(score[z] * weight[z, s, w] for z, s, w in gold)
-        / sum(score[z] * weight[z, s, w] for z, s, w in places),
-    }
-    assert expected["joint"] > 1.1 * expected["factored"]
-    for softmax, likelihood in expected.items():
-        log_prior_1K = passage_log_probs(score_1K, span_logit_sums(logits_NLW)[None], softmax)
-        assert log_prior_1K.exp().sum().item() == pytest.approx(1.0, abs=1e-12)
-        assert (log_prior_1K + log_reader_1K).logsumexp(1).item() == pytest.approx(math.log(likelihood), abs=1e-12)
 
 
 def test_the_early_likelihood_is_that_of_any_passage_with_an_answer() -> None:

@@ -19,34 +19,12 @@ from realm_lab.params.parameters import Pretrain
 from realm_lab.retrieval.candidates import CandidatePolicy, Candidates, calibrate_null
 from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
 
+from tests.retrieval.tiny_index import ranked
+
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
 
 NULLS = [pytest.param(True, id="null"), pytest.param(False, id="no null")]
-
-
-@pytest.fixture(scope="module")
-def retriever(system: TinySystem) -> Retriever:
-    """A retriever with a fresh index; tests leave it as it is."""
-    return system.built_retriever()
-
-
-@pytest.fixture(scope="module")
-def queries(system: TinySystem) -> list[np.ndarray]:
-    questions = system.corpus.questions("dev")
-    return [questions.tokens[number] for number in range(0, 40, 5)]
-
-
-@pytest.fixture(scope="module")
-def scores_BN(reference: Reference, queries: list[np.ndarray]) -> np.ndarray:
-    """f(x, z) of every passage, by transformers, float64."""
-    document_ND = torch.stack([reference.document(row) for row in range(len(reference.passages))])
-    return np.stack([(document_ND @ reference.query(query)).numpy() for query in queries])
-
-
-def ranked(scores_BN: np.ndarray, allowed_BN: np.ndarray | None = None) -> np.ndarray:
-    allowed = scores_BN if allowed_BN is None else np.where(allowed_BN, scores_BN, -np.inf)
-    return np.argsort(-allowed, axis=1, kind="stable")
 
 
 @torch.no_grad()

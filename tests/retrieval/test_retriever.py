@@ -16,34 +16,12 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
 from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
 
+from tests.retrieval.tiny_index import ranked
+
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
 
 # Shapes: B queries, K candidates, L candidates before the ranking, N passages, D embedding size
-
-
-@pytest.fixture(scope="module")
-def retriever(system: TinySystem) -> Retriever:
-    """A retriever with a fresh index; tests leave it as it is."""
-    return system.built_retriever()
-
-
-@pytest.fixture(scope="module")
-def queries(system: TinySystem) -> list[np.ndarray]:
-    """Questions of the toy world."""
-    questions = system.corpus.questions("dev")
-    return [questions.tokens[number] for number in range(0, 40, 5)]
-
-
-@pytest.fixture(scope="module")
-def scores_BN(reference: Reference, queries: list[np.ndarray]) -> np.ndarray:
-    """f(x, z) of every passage, by transformers, float64."""
-    document_ND = torch.stack([reference.document(row) for row in range(len(reference.passages))])
-    return np.stack([(document_ND @ reference.query(query)).numpy() for query in queries])
-
-
-def ranked(scores_BN: np.ndarray) -> np.ndarray:
-    return np.argsort(-scores_BN, axis=1, kind="stable")
 
 
 def find(retriever: Retriever, queries: list[np.ndarray], count: int) -> np.ndarray:
@@ -112,21 +90,6 @@ def test_a_learned_null_document_is_its_vector_and_the_others_stay(
     torch.testing.assert_close(only_BK[:, 0], shifted_BK[:, 0])  # a batch without a passage
     assert (score_BK[:, 0] - encoded_BK[:, 0]).abs().min() > 1e-2
     torch.testing.assert_close(score_BK[:, 1:], encoded_BK[:, 1:], atol=1e-5, rtol=0)
-
-
-def test_a_learned_null_document_gets_the_gradient_of_its_column(system: TinySystem, queries: list[np.ndarray]) -> None:
-    retriever, embedder, vector_D = learned(system)
-    query_BD = retriever.embed_queries(queries[:3]).detach()
-    score_BK = retriever.score(query_BD, np.array([[NULL, 4], [NULL, 9], [NULL, ABSENT]]))
-    (gradient_D,) = torch.autograd.grad(score_BK[:, 0].sum(), vector_D, retain_graph=True)
-    torch.testing.assert_close(gradient_D, query_BD.sum(0))
-    matrix = embedder.document_projection.weight  # the document tower has no part in it
-    from_null, from_passages = (
-        torch.autograd.grad(score_BK[:, column].sum(), [matrix, vector_D], retain_graph=True) for column in (0, 1)
-    )
-    assert not from_null[0].any()
-    assert from_passages[0].any()
-    assert not from_passages[1].any()
 
 
 def changed(system: TinySystem, tiny: ModuleType, stale: bool) -> tuple[Retriever, Embedder]:

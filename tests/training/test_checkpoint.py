@@ -16,7 +16,6 @@ from realm_lab.training.checkpoint import (
     Checkpoint,
     load_module,
     load_newest,
-    module_tensors,
     save_checkpoint,
 )
 
@@ -148,25 +147,6 @@ def test_a_checkpoint_of_another_identity_is_refused(
         load_newest(tmp_path, wanted)
     assert str(caught.value).startswith(f"{tmp_path / 'step-00000002'}: {said}")
     assert f"delete {tmp_path} to start" in str(caught.value)
-
-
-class Shared(nn.Module):
-    """Two names for one parameter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = nn.Linear(2, 3)
-        self.other = self.one
-
-
-def test_module_round_trip_with_a_shared_parameter() -> None:
-    torch.manual_seed(0)
-    source, target = Shared(), Shared()
-    tensors = module_tensors("net", source)
-    assert sorted(tensors) == ["net.one.bias", "net.one.weight"]
-    load_module("net", target, tensors, "here")
-    assert torch.equal(target.one.weight, source.one.weight)
-    assert target.other is target.one
 
 
 @pytest.mark.parametrize(

@@ -124,16 +124,3 @@ def test_killed_in_the_middle_of_what_must_not_be_half_done(line: Line) -> None:
     chosen += [{"torn": kind, "write": number} for kind, number in TORN]
     for number, death in enumerate(chosen):
         line.assert_survives(line.place(f"purpose-{number}"), death)
-
-
-@pytest.mark.slow
-def test_killed_again_and_again(line: Line) -> None:
-    root = line.place("again")
-    generator = np.random.default_rng(3)
-    deaths = 0
-    while line.attempt(root, {"inside": "", "event": int(generator.integers(1, line.events[""]))})["signal"]:
-        deaths += 1
-        assert deaths < 40, "it makes no progress"
-    print(f"killed {deaths} times")
-    assert deaths > 0
-    assert line.outcome(root)[:4] == line.expected[:4]

@@ -41,23 +41,20 @@ def make(settings: Optimiser = SETTINGS, total_steps: int = 20, frozen: set[str]
     return module, ScheduledAdamW(name, module, settings, total_steps, frozen or set())
 
 
-def test_the_rate_goes_up_then_down_along_straight_lines() -> None:
-    # 4 steps of warm-up, then 1 - 0.9 * (step - 4) / 16
-    factors = [learning_rate_factor(step, 20, SETTINGS) for step in (0, 1, 2, 3, 4, 5, 12, 19, 20, 50)]
-    assert factors == pytest.approx([0.25, 0.5, 0.75, 1.0, 1.0, 0.94375, 0.55, 0.15625, 0.1, 0.1])
-
-
-def test_berts_line_down_begins_at_step_0() -> None:
-    # Up to 1 in 4 steps, then 1 - 0.9 * step / 20: a jump from 1 to 0.82
-    factors = [learning_rate_factor(step, 20, BERT) for step in (0, 3, 4, 5, 10, 20, 50)]
-    assert factors == pytest.approx([0.25, 1.0, 0.82, 0.775, 0.55, 0.1, 0.1])
-
-
-def test_a_run_shorter_than_its_warm_up_only_rises() -> None:
-    factors = [learning_rate_factor(step, 3, Optimiser(warmup_steps=10)) for step in range(3)]
-    assert factors == pytest.approx([0.1, 0.2, 0.3])
-    settings = Optimiser(warmup_steps=10, recipe="short")
-    assert learning_rate_factor(10, 10, settings) == pytest.approx(1.0)  # and divides by no zero
+@pytest.mark.parametrize(
+    ("settings", "total", "expected"),
+    [
+        # 4 steps of warm-up, then 1 - 0.9 * (step - 4) / 16
+        (SETTINGS, 20, {0: 0.25, 1: 0.5, 2: 0.75, 3: 1, 4: 1, 5: 0.94375, 12: 0.55, 19: 0.15625, 20: 0.1, 50: 0.1}),
+        # up to 1 in 4 steps, then 1 - 0.9 * step / 20: a jump from 1 to 0.82
+        (BERT, 20, {0: 0.25, 3: 1, 4: 0.82, 5: 0.775, 10: 0.55, 20: 0.1, 50: 0.1}),
+        # a run shorter than its warm-up only rises
+        (Optimiser(warmup_steps=10), 3, {0: 0.1, 1: 0.2, 2: 0.3}),
+        (Optimiser(warmup_steps=10, recipe="short"), 10, {10: 1}),  # and divides by no zero
+    ],
+)
+def test_the_rate_goes_along_straight_lines(settings: Optimiser, total: int, expected: dict[int, float]) -> None:
+    assert {step: learning_rate_factor(step, total, settings) for step in expected} == pytest.approx(expected)
 
 
 def test_two_steps_are_those_of_adamw_by_hand() -> None:

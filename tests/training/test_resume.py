@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from realm_lab.models.folders import write_tensors
 from realm_lab.params.parameters import Params
 from realm_lab.systems import stages as train_module
 from realm_lab.training.finetune import FinetuneTask
@@ -162,27 +161,6 @@ def test_every_kind_of_pretraining_resumes(line: Line, variant: str) -> None:
     root = line.elsewhere("pretrain", params)
     killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=8))
     assert_resumes(line, "pretrain", params, root)
-
-
-@pytest.mark.parametrize("stage", TASKS)
-def test_killed_while_saving(line: Line, stage: str) -> None:
-    params = line.tiny.params(RANDOM)
-    root = line.elsewhere(stage, params)
-
-    def arrange(patches: pytest.MonkeyPatch) -> None:
-        saves = itertools.count()
-
-        def write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-            write_tensors(path, tensors)
-            if next(saves) == 1:
-                raise Killed
-
-        patches.setattr("realm_lab.training.checkpoint.write_tensors", write)
-
-    killed(line, stage, params, root, arrange)
-    checkpoints = line.tiny.stage_run(stage, params, root).path / "checkpoints"
-    assert [path.name for path in checkpoints.iterdir()] == ["step-00000003"]
-    assert_resumes(line, stage, params, root)
 
 
 @pytest.mark.parametrize("stage", TASKS)

@@ -83,17 +83,6 @@ def test_parts_of_a_batch_add_up_to_the_batch() -> None:
     assert total.over_ranks().means() == total.means()
 
 
-def test_what_nobody_measured_is_left_out() -> None:
-    assert CandidateHealth.zero().means() == {}
-    rows_BK = np.array([[3, 4], [5, 6]])
-    means = made(rows_BK, np.array([-1, -1]), null=False)[0].means()
-    assert not {"null_probability", "retrieval_utility_train", "gold_among_candidates"} & means.keys()
-    # Read without a passage for comparison only: a utility, and no p(null|x).
-    compared = made(rows_BK, np.array([-1, -1]))[0].means()
-    assert "retrieval_utility_train" in compared
-    assert "null_probability" not in compared
-
-
 NULL_BOUND = Bound("null_probability", "p(null|x)", True, 0.9, "")
 
 
