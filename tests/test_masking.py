@@ -266,12 +266,6 @@ def test_an_option_that_a_scheme_does_not_know_is_refused(scheme: str, options: 
     assert str(caught.value).startswith(f"parameter 'pretrain.masking_options': {said}")
 
 
-@pytest.mark.parametrize("value", [None, [1], {"a": 1}, float("inf")])
-def test_an_option_is_text_a_number_or_a_truth_value(value: object) -> None:
-    with pytest.raises(ValueError, match="share should be text, a finite number, or true or false"):
-        with_options(SHARE, {"share": value})
-
-
 def test_a_function_that_fails_is_named(own: str) -> None:
     with pytest.raises(UserError, match=r"'pretrain\.masking': 'own_masks_\w+:crash' failed with KeyError \('tags'\)"):
         masking_scheme(f"{own}:crash")(asked(), np.random.default_rng(0))

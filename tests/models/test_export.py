@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -96,7 +95,7 @@ def cut_in_half(path: Path) -> None:
 
 
 PROJECTIONS, HEAD, WORDS = "projections.safetensors", "span_head.safetensors", "model.safetensors"
-WORD_BIAS = "cls.predictions.transform.dense.bias"
+BIAS_SHAPE, WORD_BIAS = r"'transform\.bias' has shape", "cls.predictions.transform.dense.bias"
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "projection of another size": (
         lambda folder: edit(folder / PROJECTIONS, "document_projection.weight", torch.zeros(32, 16)),
@@ -108,8 +107,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "embedder.json").write_text('{"size": 3}', encoding="utf-8"),
         r"embedder\.json: not an emb",
     ),
-    "word head of one": (lambda folder: edit(folder / WORDS, WORD_BIAS, torch.zeros(1)), re.escape(WORD_BIAS)),
-    "word head of 31": (lambda folder: edit(folder / WORDS, WORD_BIAS, torch.zeros(31)), re.escape(WORD_BIAS)),
+    "word head of one": (
+        lambda folder: edit(folder / WORDS, WORD_BIAS, torch.zeros(1)),
+        r"'transform\.bias' has shape",
+    ),
+    "word head of 31": (
+        lambda folder: edit(folder / WORDS, WORD_BIAS, torch.zeros(31)),
+        r"'transform\.bias' has shape",
+    ),
     "half of the words": (lambda folder: cut_in_half(folder / WORDS), WORDS),
     "half of the head": (lambda folder: cut_in_half(folder / HEAD), HEAD),
     "no words": (lambda folder: (folder / WORDS).unlink(), WORDS),

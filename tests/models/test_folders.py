@@ -22,7 +22,6 @@ from realm_lab.models.folders import (
     bert_config,
     from_bert,
     read_checkpoint,
-    read_pooler,
     read_tensors,
     to_bert,
     write_tensors,
@@ -168,6 +167,7 @@ def test_other_sizes_are_named(folder: Path) -> None:
         load_encoder(folder, SHAPE._replace(hidden_size=48))
 
 
+@pytest.mark.slow
 def test_the_command_of_the_message_converts_a_pickle(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.models.inputs import join, join_one, length_groups, pad_positions
+from realm_lab.models.inputs import join, join_one, length_groups
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 X, Z = np.array([10, 11, 12], np.uint16), np.array([20, 21, 22, 23], np.uint16)
@@ -58,10 +58,3 @@ def test_groups_hold_every_row_once_within_the_budget(lengths: list[int], budget
     assert flat == sorted(flat)
     for group, following in pairwise(groups):  # no group could have taken one row more
         assert (len(group) + 1) * lengths[following[0]] > budget
-
-
-def test_positions_are_padded_with_zero() -> None:
-    values, real = pad_positions([np.array([4, 7]), np.array([2]), EMPTY])
-    assert values.tolist() == [[4, 7], [2, 0], [0, 0]]
-    assert real.tolist() == [[True, True], [True, False], [False, False]]
-    assert pad_positions([EMPTY])[0].shape == (1, 1)  # a batch without masks is still a batch

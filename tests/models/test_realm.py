@@ -84,9 +84,3 @@ def test_utility_is_the_gain_over_the_null_document() -> None:
     utility_BK = retrieval_utility(log_reader_BK, log_reader_BK[:, 0])
     assert torch.equal(utility_BK[:, 0], torch.zeros(3, dtype=torch.float64))  # exactly
     assert utility_BK[1, 2].item() == log_reader_BK[1, 2].item() - log_reader_BK[1, 0].item()
-
-
-def test_what_is_not_masked_does_not_count() -> None:
-    token_BKM = torch.tensor([[[-1.0, -2.0, -4.0], [-8.0, -16.0, -32.0]]])
-    is_masked_BM = torch.tensor([[True, False, True]])
-    assert reader_log_probs(token_BKM, is_masked_BM).tolist() == [[-5.0, -40.0]]

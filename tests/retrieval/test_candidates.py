@@ -18,7 +18,6 @@ from realm_lab.models.realm import marginal_log_likelihood
 from realm_lab.params.parameters import Pretrain
 from realm_lab.retrieval.candidates import CandidatePolicy, Candidates, calibrate_null
 from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
-
 from tests.retrieval.tiny_index import ranked
 
 if TYPE_CHECKING:

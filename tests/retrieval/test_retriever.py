@@ -15,7 +15,6 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
 from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
-
 from tests.retrieval.tiny_index import ranked
 
 if TYPE_CHECKING:

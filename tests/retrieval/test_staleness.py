@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
-import torch
 
-from realm_lab.retrieval.staleness import divergence, overlap_at_k, total_variation
+from realm_lab.retrieval.staleness import overlap_at_k
 
 GENERATOR = np.random.default_rng(5)
 

@@ -56,6 +56,7 @@ def assert_alike(tiny: ModuleType, one: StageRun, two: StageRun, names: tuple[st
             torch.testing.assert_close(others[part], value, rtol=0, atol=1e-5, msg=f"{name} {part}")
 
 
+@pytest.mark.slow
 def test_two_processes_do_what_one_does(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
     params = tiny.params(TEMPERATE | UNEVEN)
     one = tiny.run("warm_start", params, copy(prepared, tmp_path / "one"))
@@ -137,6 +138,7 @@ def write_params(params: Params, root: Path) -> None:
     (root / "params.yaml").write_text(json.dumps(params.model_dump(mode="json")))
 
 
+@pytest.mark.slow
 def test_torchrun_does_the_same(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
     params = tiny.params(TEMPERATE | UNEVEN)
     one = tiny.run("warm_start", params, copy(prepared, tmp_path / "one"))
@@ -149,6 +151,7 @@ def test_torchrun_does_the_same(tiny: ModuleType, prepared: Path, tmp_path: Path
     assert tiny.files(root / "models" / "warm_start" / "s0") == tiny.files(two.path / "model")
 
 
+@pytest.mark.slow
 def test_a_batch_too_small_to_share_is_refused_in_one_line(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
     params = tiny.params({"launch.ranks": 2, "warm_start.embedder.batch_size": 1})
     root = copy(prepared, tmp_path / "root")

@@ -18,6 +18,7 @@ import pytest
 
 from realm_lab.params.parameters import Params
 
+pytestmark = pytest.mark.slow  # what an interruption leaves is in test_resume.py, in a second each
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Dropout, a calibrated null document, stale search, delayed refreshes within the run, evaluations, and a checkpoint
 # every third step (the children's clocks tick once a step).
@@ -112,13 +113,11 @@ def test_killed_at_three_random_instants(line: Line) -> None:
         line.assert_survives(line.place(f"quick-{number}"), death)
 
 
-@pytest.mark.slow
 def test_killed_at_random_instants_anywhere(line: Line) -> None:
     for number, death in enumerate(instants(line.events, "", 20, seed=2)):
         line.assert_survives(line.place(f"anywhere-{number}"), death)
 
 
-@pytest.mark.slow
 def test_killed_in_the_middle_of_what_must_not_be_half_done(line: Line) -> None:
     chosen = [death for name in ON_PURPOSE for death in instants(line.events, name, 2, seed=len(name))]
     chosen += [{"torn": kind, "write": number} for kind, number in TORN]

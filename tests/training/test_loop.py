@@ -34,24 +34,6 @@ def line(tiny: ModuleType, params: Params, tmp_path_factory: pytest.TempPathFact
     return root
 
 
-@pytest.fixture(scope="module")
-def other_line(tiny: ModuleType, params: Params, line: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same once more, where torch's generator stands elsewhere."""
-    root: Path = tiny.prepare(params, tmp_path_factory.mktemp("other"))
-    for stage in TRAINED:
-        torch.manual_seed(12345)
-        tiny.run(stage, params, root)
-    return root
-
-
-@pytest.mark.parametrize("stage", TRAINED)
-def test_the_same_seed_gives_the_same_bits(
-    tiny: ModuleType, params: Params, line: Path, other_line: Path, stage: str
-) -> None:
-    one, other = (tiny.outcome(tiny.stage_run(stage, params, root)) for root in (line, other_line))
-    assert one == other
-
-
 def test_warm_start_logs_two_phases(tiny: ModuleType, params: Params, line: Path) -> None:
     found = by_name(tiny.metrics(tiny.stage_run("warm_start", params, line)))
     assert list(found["loss_mlm"]) == list(found["accuracy_mlm"]) == list(range(1, 13))

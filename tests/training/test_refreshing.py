@@ -106,7 +106,15 @@ def test_drift_refreshes_when_the_overlap_falls_below_the_bound(tiny: ModuleType
 
 @pytest.mark.parametrize(
     ("policy", "how", "kills"),
-    [*((policy, "inline", (1, 4, 7, 10)) for policy in POLICIES), ("delayed beyond the next", "process", (5, 8))],
+    [
+        ("delayed beyond the next", "inline", (1, 4, 7, 10)),
+        *(
+            pytest.param(policy, "inline", (1, 4, 7, 10), marks=pytest.mark.slow)
+            for policy in POLICIES
+            if policy != "delayed beyond the next"
+        ),
+        pytest.param("delayed beyond the next", "process", (5, 8), marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_run_resumes_to_the_same_bits(
     tiny: ModuleType,
@@ -172,8 +180,14 @@ def test_an_approximate_search_is_measured_and_evaluation_is_exact(tiny: ModuleT
         assert found[name] == expected[name], name  # what an approximate search misses is no staleness
 
 
-@pytest.mark.parametrize("search", ["stale", "fresh"])
-@pytest.mark.parametrize("policy", ["interval", "delayed beyond the next"])
+@pytest.mark.parametrize(
+    ("policy", "search"),
+    [
+        ("delayed beyond the next", "stale"),
+        pytest.param("delayed beyond the next", "fresh", marks=pytest.mark.slow),
+        pytest.param("interval", "stale", marks=pytest.mark.slow),
+    ],
+)
 def test_a_builder_process_changes_no_bit(
     tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, search: str
 ) -> None:

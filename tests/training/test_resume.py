@@ -140,11 +140,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "pretrain.refresh.policy": "never",
         "model.train_word_embeddings": False,
     },
-    "refreshed every step, retriever frozen": {
-        "pretrain.refresh.interval_steps": 1,
-        "pretrain.train_query_tower": False,
-        "pretrain.train_document_tower": False,
-    },
     "approximate search": {
         "pretrain.search.backend": "ivf_pq",
         "pretrain.search.options": "nbits=3",
@@ -155,7 +150,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+SLOW = [pytest.param(variant, marks=pytest.mark.slow) for variant in list(VARIANTS)[1:]]
+
+
+@pytest.mark.parametrize("variant", [next(iter(VARIANTS)), *SLOW])
 def test_every_kind_of_pretraining_resumes(line: Line, variant: str) -> None:
     params = line.tiny.params(RANDOM | VARIANTS[variant])
     root = line.elsewhere("pretrain", params)

@@ -117,12 +117,6 @@ def test_a_flag_is_up_exactly_after_the_patience(metric: str, inside: float, out
     assert found[7] == ()
 
 
-def test_one_look_inside_starts_the_patience_anew() -> None:
-    found = flags_after(watch(NULL_BOUND), "null_probability", [0.95] * 5 + [0.5] + [0.95] * 6)
-    assert found[:11] == [()] * 11
-    assert found[11] == ("collapsed: p(null|x) above 0.9 since step 700",)
-
-
 @pytest.mark.parametrize("killed_at", [0, 3, 6, 9])
 def test_a_resumed_watch_says_what_one_that_never_stopped_says(killed_at: int) -> None:
     values = [0.95, 0.2, *[0.95] * 7, 0.1, 0.95]
