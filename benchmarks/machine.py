@@ -5,19 +5,45 @@ from __future__ import annotations
 import datetime
 import platform
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch.nn import functional
 
-from realm_lab.planner.machine import PRECISIONS, matrix_peak, processor
+from realm_lab.planner.machine import processor, seconds_of
 
+# Rows, inner size, columns: the feed-forward and the query-key-value products of a small model, and a large square.
+PRODUCTS = ((1024, 384, 1536), (1024, 1536, 384), (1024, 384, 1152), (2048, 2048, 2048))
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ATTEMPTS = 5
 COLUMNS = ("per_second", "slowest", "fastest", "reference_is_faster_by", "at_least", "at_most")
 
 
 def peaks(tiny: bool) -> dict[str, dict[str, float]]:
     """matrix_peak of both precisions."""
     return {precision: matrix_peak(precision, 0.01 if tiny else 0.1) for precision in PRECISIONS}
+
+
+def matrix_peak(precision: str, least_seconds: float) -> dict[str, float]:
+    """Best GFLOP/s of torch's matrix product at each size of PRODUCTS, and the best of all under `best`."""
+    generator = torch.Generator().manual_seed(0)
+    found: dict[str, float] = {}
+    for rows, inner, columns in PRODUCTS:
+        left = torch.randn(rows, inner, generator=generator).to(PRECISIONS[precision])
+        right = torch.randn(columns, inner, generator=generator).to(PRECISIONS[precision])
+        seconds = best_seconds(partial(functional.linear, left, right), least_seconds)
+        found[f"{rows}x{inner}x{columns}"] = 2e-9 * rows * inner * columns / seconds
+    return found | {"best": max(found.values())}
+
+
+def best_seconds(work: Callable[[], object], least_seconds: float = 0.0) -> float:
+    """Seconds of one call of `work`, best of ATTEMPTS runs of at least `least_seconds`."""
+    repeats = 1
+    while (taken := seconds_of(lambda count=repeats: [work() for _ in range(count)])) < least_seconds:  # type: ignore[misc]
+        repeats *= 2
+    return min([taken, *(seconds_of(lambda: [work() for _ in range(repeats)]) for _ in range(ATTEMPTS))]) / repeats
 
 
 def description(threads: int) -> dict[str, Any]:

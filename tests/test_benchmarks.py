@@ -1,10 +1,8 @@
-"""The benchmarks run end to end on a toy, without the other libraries' environments, and count what they say."""
+"""The benchmarks run end to end on next to nothing, without other libraries' environments, and count what they say."""
 
 from __future__ import annotations
 
-import importlib
 import json
-import math
 import os
 import subprocess
 import sys
@@ -15,69 +13,84 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.profile_groups import group_of
+from benchmarks.work import encoder_flops, word_flops
 from realm_lab.models.encoder import Encoder, EncoderShape
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-TINY = {
-    "pretraining_step": ["--batch-size", "4", "--repetitions", "1"],
-    "embedding": ["--repetitions", "1"],
-}
 
 
-@pytest.fixture
-def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The repository's root first, so that `benchmarks` is ours."""
-    monkeypatch.syspath_prepend(str(REPOSITORY))
-    for name in [name for name in sys.modules if name.split(".")[0] == "benchmarks"]:
-        monkeypatch.delitem(sys.modules, name)
-
-
-@pytest.mark.parametrize("name", TINY)
-def test_the_tiny_mode_measures_every_path_of_ours(name: str, tmp_path: Path) -> None:
-    output = tmp_path / "result.json"
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--tiny", "--threads", "1", "--output", str(output)]
+def benchmark(name: str, *arguments: object, output: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A benchmark in a process of its own, on one thread."""
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, *TINY[name]], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
-    )
+    more = ["--output", str(output)] if output else []
+    command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments), *more]
+    return subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
+
+
+def result_of(tmp_path: Path, name: str, *arguments: object) -> tuple[dict[str, Any], str]:
+    """What a benchmark wrote, and what it printed."""
+    done = benchmark(name, *arguments, output=tmp_path / "result.json")
     assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(output.read_text())
+    return json.loads((tmp_path / "result.json").read_text()), done.stdout
+
+
+@pytest.mark.parametrize(("name", "more"), [("pretraining_step", ["--batch-size", "4"]), ("embedding", [])])
+def test_our_speed_is_measured_in_both_precisions(name: str, more: list[str], tmp_path: Path) -> None:
+    result, shown = result_of(tmp_path, name, "--tiny", "--threads", 1, "--repetitions", 1, *more)
     assert {"realm_lab bfloat16", "realm_lab float32"} <= set(result["paths"])
     assert result["ratios"]["realm_lab bfloat16"] == 1
-    numbers = [value for path in result["paths"].values() for value in path.values()] + [*result["ratios"].values()]
-    assert all(math.isfinite(number) and number > 0 for number in numbers)
-    assert sum(result["profile"].values()) == pytest.approx(1.0, abs=0.2)
-    for path in result["paths"]:
-        assert path in done.stdout
+    assert all(value > 0 for path in result["paths"].values() for value in path.values())
+    assert all(path in shown for path in result["paths"])
     if name == "embedding":  # the vectors that are compared are the same
-        assert result["agreement"]["realm_lab float32"] < 1e-5
-        assert 1e-5 < result["agreement"]["realm_lab bfloat16"] < 0.05
+        assert result["agreement"]["realm_lab float32"] < 1e-5 < result["agreement"]["realm_lab bfloat16"] < 0.05
 
 
-@pytest.mark.usefixtures("on_path")
-@pytest.mark.parametrize("name", TINY)
-def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        importlib.import_module(f"benchmarks.{name}").main(["--help"])
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out
-    assert f"python -m benchmarks.{name}" in shown
-    assert "--squad" in shown
-    assert "--tiny" in shown
+def test_exact_search_is_compared_bit_for_bit(tmp_path: Path) -> None:
+    sizes = ["--threads", 1, "--rows", 3000, "--approximate-rows", 600]
+    result, _ = result_of(tmp_path, "index_search", "--tiny", *sizes)
+    assert list(result["batches"]) == ["1", "16", "64", "256"]
+    for name, batch in result["batches"].items():
+        assert batch["of_these_identical_bit_for_bit"] == batch["checked_against_every_row"] == min(2, int(name))
+        assert batch["shared_with_faiss_flat"] > 0.99
 
 
-@pytest.mark.usefixtures("on_path")
-@pytest.mark.parametrize("name", TINY)
-def test_a_missing_file_is_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "no.json"
-    assert importlib.import_module(f"benchmarks.{name}").main(["--squad", str(file), "--threads", "1"]) == 2
-    assert capsys.readouterr().err == f"benchmarks.{name}: --squad: {file}; name an existing one, or use --tiny\n"
+def test_building_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
+    folder = ["--sizes", 10_000, "--folder", tmp_path / "worlds", "--threads", 1]
+    result, shown = result_of(tmp_path, "embedding_scale", *folder)
+    assert result["sizes"]["10000"]["passages"] == 10_000
+    assert "| 10,000 | " in shown
 
 
-@pytest.mark.usefixtures("on_path")
+@pytest.mark.slow
+def test_preparing_is_compared_with_the_bare_tokenizer(tmp_path: Path) -> None:
+    sizes = ["--passages", 400, "--full-passages", 200, "--workers", 2, "--folder", tmp_path]
+    result, _ = result_of(tmp_path, "prepare", "--tiny", *sizes)
+    for row in result["rows"]:
+        reference = sum(bare["per_second"] for bare in row["bare"]) / 2
+        assert row["ratio"]["per_second"] == pytest.approx(row["per_second"] / reference)
+
+
+@pytest.mark.slow
+def test_the_cost_of_studies_is_measured(tmp_path: Path) -> None:
+    result, shown = result_of(tmp_path, "platform", "--runs", 4, "--cells", 5, "--repetitions", 1)
+    assert len(result["seconds"]) == 5
+    assert "report of 4 runs: " in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("embedding", ["--squad", "no.json"], "--squad: no.json; name an existing one, or use --tiny"),
+        ("embedding_scale", ["--sizes", 1234], "--sizes 1234: give multiples of 1000, 10000 or more"),
+    ],
+)
+def test_what_is_missing_is_one_line(name: str, arguments: list[object], message: str) -> None:
+    done = benchmark(name, *arguments)
+    assert (done.returncode, done.stderr) == (2, f"benchmarks.{name}: {message}\n")
+
+
 def test_useful_work_is_what_torch_counts() -> None:
-    from benchmarks.work import encoder_flops, word_flops
-
     shape = EncoderShape(100, 32, 3, 4, 64, 50)
     encoder = Encoder(shape)
     used_BM = torch.tensor([[3, 7], [0, 1]])
@@ -87,21 +100,4 @@ def test_useful_work_is_what_torch_counts() -> None:
         encoder(tokens_BL, torch.zeros_like(tokens_BL), mask_BL, used_BM)
     assert encoder_flops(shape, [17, 17], [2, 2]) == counter.get_total_flops()
     assert word_flops(shape, 5) == 2 * 5 * 32 * 32 + 2 * 5 * 32 * 100
-
-
-@pytest.mark.usefixtures("on_path")
-def test_operators_are_grouped_by_purpose() -> None:
-    from benchmarks.profile_groups import group_of
-
-    expected = {
-        "aten::addmm": "matrix products",
-        "aten::bmm": "attention",
-        "aten::_softmax": "attention",
-        "aten::_log_softmax": "vocabulary log-softmax",
-        "aten::gelu_backward": "GELU",
-        "aten::_fused_adamw_": "optimiser",
-        "aten::copy_": "casts and copies",
-        "aten::embedding_dense_backward": "embedding tables",
-        "aten::something_else": "other operators",
-    }
-    assert {name: group_of(name) for name in expected} == expected
+    assert (group_of("aten::addmm"), group_of("aten::something_else")) == ("matrix products", "other operators")

@@ -18,7 +18,7 @@ from typing import NoReturn
 from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
-from realm_lab.cli.flags import add_parameters, add_runs, params_of
+from realm_lab.cli.flags import add_parameters, params_of
 from realm_lab.cli.studies import add_studies
 from realm_lab.cli.tools import add_index, add_mirror, add_tools
 from realm_lab.errors import UserError
@@ -130,8 +130,8 @@ def _add_stages(add: Callable[..., argparse.ArgumentParser]) -> None:
             add_evaluation(verb)
     report = add("report", _run_report, "write the reports of all runs here, and the overview reports/index.html")
     report.add_argument("study", nargs="?", help="only reports/STUDY, and the overview (default: every study)")
-    add_runs(report)
-    report.add_argument("--reports", type=Path, metavar="DIR", help="where to write (default: ROOT/reports)")
+    report.add_argument("--html", action="store_true", help="also reports/STUDY/report.html, one self-contained page")
+    report.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
 
 
 def _run_stage(options: argparse.Namespace) -> None:
@@ -167,21 +167,9 @@ def _run_evaluate(options: argparse.Namespace) -> None:
 
 
 def _run_report(options: argparse.Namespace) -> None:
-    if options.study is not None and options.study != "default":
-        from realm_lab.runner.collect import collect
+    from realm_lab.reporting.report import report  # pandas and matplotlib take a second to import
 
-        if options.runs or options.reports:
-            raise UserError("report STUDY: --runs and --reports are of the default report; give --root")
-        print(collect(options.root, Path(options.study).stem) / "report.md")
-        return
-    if options.runs or options.reports:
-        from realm_lab.reporting.report import write_report
-
-        print(write_report(options.runs or options.root / "runs", options.reports or options.root / "reports"))
-        return
-    from realm_lab.runner.all_reports import report_all
-
-    print(report_all(options.root))
+    print(report(options.root, options.study, force=options.force, html=options.html))
 
 
 def _unknown(words: Sequence[str], verb: str) -> str:

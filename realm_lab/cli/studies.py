@@ -25,6 +25,7 @@ def add_studies(add: Add, add_look: Add) -> None:
     sweep.add_argument("--json", action="store_true", help="print JSON: a list of runs")
     sweep.add_argument("--follow", action="store_true", help="wait until all jobs have finished, mirroring to MLflow")
     sweep.add_argument("--retry-failed", action="store_true", help="also retry runs that failed with an error")
+    sweep.add_argument("--force", action="store_true", help="replace a report that counts more complete runs than here")
     sweep.add_argument("--cancel", action="store_true", help="cancel this study's running and queued jobs")
 
     search = add("search", _run_search, "hyper-parameter search with Optuna (prunes bad trials; rerun to resume)")
@@ -66,15 +67,16 @@ def _run_sweep(options: argparse.Namespace) -> int:
         follow=options.follow,
         retry_failed=options.retry_failed,
         cancel=options.cancel,
+        force=options.force,
     )
     return sweep(request)
 
 
 def _run_search(options: argparse.Namespace) -> int:
-    from realm_lab.runner.search import SearchRequest, search
-    from realm_lab.runner.sweep import find_study
+    from realm_lab.runner.search import search
+    from realm_lab.runner.sweep import Request, find_study
 
-    request = SearchRequest(
+    request = Request(
         path=find_study(options.search, options.root),
         root=options.root,
         params_path=options.params,
@@ -105,6 +107,6 @@ def _run_status(options: argparse.Namespace) -> None:
 
 
 def _run_compare(options: argparse.Namespace) -> None:
-    from realm_lab.reporting.run_comparison_page import compare_runs
+    from realm_lab.reporting.compare import compare_runs
 
     compare_runs(options.root, options.runs, options.out, is_json=options.json)

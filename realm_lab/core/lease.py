@@ -1,4 +1,4 @@
-"""Who works on what, between processes and machines that share a file system: leases, pins' owners, short locks.
+"""Who works on what, between processes and machines that share a file system: leases and short locks.
 
 A lease is a JSON file that says which process holds it and when it was last heard of. It ends when it is released, when
 its process is dead (seen at once on the same machine), or when it has been silent for too long: a hung process, or one
@@ -55,16 +55,6 @@ def this_process() -> Owner:
     return Owner(socket.gethostname(), os.getpid(), psutil.Process().create_time())
 
 
-def read_owner(path: Path) -> Owner:
-    """The `owner` in a JSON file; anything else is a UserError that names the file."""
-    found = read_json(path)
-    try:
-        owner = found["owner"]
-        return Owner(str(owner["host"]), int(owner["pid"]), float(owner["born"]))
-    except (KeyError, TypeError, ValueError):
-        raise UserError(f"{path}: does not say which process wrote it; delete the file") from None
-
-
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
     """Hold a lock for a short piece of work; waits for other processes. The kernel frees it when a process dies."""
@@ -77,15 +67,9 @@ def exclusive(path: Path) -> Iterator[None]:
         yield
 
 
-def drop_torn(folder: Path) -> None:
-    """Delete what writers that were killed left in a folder in which every writer holds a lock; inside that lock."""
-    for path in folder.glob(".*.tmp"):
-        path.unlink()
-
-
 @dataclass(frozen=True)
 class Holder:
-    """What a lease file says. Times are unix seconds; `work` is what the holder says it does."""
+    """What a lease file says. Times are unix seconds."""
 
     name: str
     owner: Owner
@@ -93,7 +77,6 @@ class Holder:
     since: float
     heard: float
     limit_seconds: float
-    work: str = ""
 
     def is_held(self, limit_seconds: float) -> bool:
         """False when its process is dead, or silent for longer than the limit."""
@@ -101,9 +84,8 @@ class Holder:
 
     def __str__(self) -> str:
         now = time.time()
-        what = f"builds {self.work}" if self.work else "holds the lease"
         return (
-            f"process {self.owner.pid} on {self.owner.host} {what} for {now - self.since:.0f} s, "
+            f"process {self.owner.pid} on {self.owner.host} holds the lease for {now - self.since:.0f} s, "
             f"last heard of {now - self.heard:.0f} s ago"
         )
 
@@ -128,22 +110,7 @@ class Lease:
         """
         if force or time.monotonic() - self._last_beat >= BEAT_INTERVAL_SECONDS:
             with exclusive(self._folder / ".lock"):
-                self._write(self._holder.work)
-
-    def claim(self, work: str) -> list[Holder]:
-        """Say what we do; returns the other holders.
-
-        Raises:
-            UserError: another holder does something else.
-        """
-        with exclusive(self._folder / ".lock"):
-            others = [holder for holder in holders(self._folder) if holder.name != self.name]
-            others = [holder for holder in others if holder.is_held(holder.limit_seconds)]
-            for holder in others:
-                if holder.work not in ("", work):
-                    raise UserError(f"{self._folder.parent}: {holder}; wait for it or stop it, to build {work}")
-            self._write(work)
-        return others
+                self._write()
 
     def release(self) -> None:
         """Give it back; one that was taken over stays with the other."""
@@ -159,12 +126,12 @@ class Lease:
     ) -> None:
         self.release()
 
-    def _write(self, work: str) -> None:
+    def _write(self) -> None:
         if not self._is_ours():
             path = _path(self._folder, self.name)
             after = f"{time.time() - self._holder.heard:.0f} s of silence"
             raise UserError(f"{path}: the lease was taken over by another process after {after}; this one stops")
-        self._holder = replace(self._holder, work=work, heard=time.time())
+        self._holder = replace(self._holder, heard=time.time())
         _save(self._folder, self._holder)
         self._last_beat = time.monotonic()
 
@@ -184,7 +151,8 @@ def take(
     now = time.time()
     holder = Holder(name, this_process(), secrets.token_hex(8), now, now, limit_seconds)
     with exclusive(folder / ".lock"):
-        drop_torn(folder)
+        for path in folder.glob(".*.tmp"):  # of writers that were killed: every living one holds the lock
+            path.unlink()
         for other in holders(folder):
             if not other.is_held(limit_seconds):
                 _path(folder, other.name).unlink()
@@ -211,9 +179,10 @@ def _save(folder: Path, holder: Holder) -> None:
 
 
 def _read(path: Path) -> Holder:
-    owner, found = read_owner(path), read_json(path)
+    found = read_json(path)
     try:
+        owner = Owner(str(found["owner"]["host"]), int(found["owner"]["pid"]), float(found["owner"]["born"]))
         times = (float(found["since"]), float(found["heard"]), float(found["limit_seconds"]))
-        return Holder(path.stem, owner, str(found["token"]), *times, str(found["work"]))
+        return Holder(path.stem, owner, str(found["token"]), *times)
     except (KeyError, TypeError, ValueError):
-        raise UserError(f"{path}: not a lease; delete the file if nothing is building") from None
+        raise UserError(f"{path}: not a lease; delete the file if no run of it is under way") from None

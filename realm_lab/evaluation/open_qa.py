@@ -53,8 +53,8 @@ def score_texts(
 def mean_scores(scores: Sequence[Scores]) -> dict[str, float | None]:
     """The mean of each measure over the answers that have it; None where none has."""
     means: dict[str, float | None] = {}
-    for place, name in enumerate(Scores._fields):
-        values = [score[place] for score in scores if score[place] is not None]
+    for name in Scores._fields:
+        values = [value for score in scores if (value := getattr(score, name)) is not None]
         means[name] = sum(values) / len(values) if values else None
     return means
 

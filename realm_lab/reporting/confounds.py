@@ -1,75 +1,102 @@
-"""What would make a comparison unfair: whatever differs between cells beside what the study says it changes."""
+"""What would make a comparison unfair: whatever differs between runs beside what the study says it changes."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from realm_lab.params import load as config
 from realm_lab.params.parameters import Params
-from realm_lab.reporting.provenance_sections import flat_parameters
-from realm_lab.reporting.table import Collection, Run
+from realm_lab.reporting.frames import Run, StudyFrames
 from realm_lab.tracking.study_record import StudyRecord
 
-DEFAULTS = flat_parameters(Params().model_dump(mode="json"))
+ROUNDING = ("ranks", "micro_batch", "token_budget", "compile", "device")
+"""Settings of `launch` that change no result in exact arithmetic, and move the last digits of a real one."""
 
 
-def confounds(study: StudyRecord, collection: Collection) -> list[str]:
+def confounds(study: StudyFrames) -> list[str]:
     """A sentence for each; empty when cells differ in their declared changes alone."""
+    record = study.record
+    engines = sorted({run.record.engine_version for run in study.own_runs})
     found = []
-    engines = sorted({run.record.engine_version for run in collection.runs})
     if len(engines) > 1:
         found.append(f"Confounded: runs of engine versions {', '.join(map(str, engines))} are compared.")
-    for label in collection.labels:
-        if _seeds_differ(collection.of(label)):
-            found.append(f"Confounded: the seeds of {label} differ in more than the seed.")
-    base = {run.record.seed: run for run in collection.of(study.baseline)}
-    for cell in study.cells:
-        for run in collection.of(cell.name):
-            if run.record.seed in base and cell.name != study.baseline:
-                found += _against(cell.name, cell.changes, run, base[run.record.seed])
-    versions = sorted({_torch(run) for run in collection.runs if _torch(run)})
+    for cell in record.everything().cells:
+        if _seeds_differ(study.of(cell.name)):
+            found.append(f"Confounded: the seeds of {cell.name} differ in more than the seed.")
+    base = {run.seed: run for run in study.of(record.baseline)}
+    for cell in record.cells:
+        for run in study.of(cell.name):
+            if run.seed in base and cell.name != record.baseline:
+                found += _against(cell.name, cell.changes, run, base[run.seed], "the baseline")
+    found += _grid(study, record, set(engines))
+    found += _rounding(study.runs)
+    versions = {torch for run in study.runs if (torch := " and ".join(sorted(_torch(run))))}
     if len(versions) > 1:
-        found.append(f"Runs were made with torch {' and '.join(versions)}: last digits may differ for that alone.")
+        versions_text = " and ".join(sorted(versions))
+        found.append(f"Runs were made with torch {versions_text}: last digits may differ for that alone.")
     return list(dict.fromkeys(found))
 
 
-def grid_confounds(study: StudyRecord, collection: Collection, grid: Collection) -> list[str]:
-    """The same of the runs of a study's grid: each must differ from its own cell in the tuned parameter alone.
+def flat_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted parameters without those that are no property of the method."""
+    flat = config.flatten(dict(params))
+    return {
+        key: value
+        for key, value in flat.items()
+        if key not in ("preset", "seeds", "seed") and not key.startswith("launch.")
+    }
 
-    So it differs from the baseline at the same value in what its cell changes, and in nothing else.
-    """
-    if study.tuning is None:
-        return []
-    found = []
-    engines = {run.record.engine_version for run in collection.runs}
-    own = {(run.label, run.record.seed): run for run in collection.runs}
-    for tuned in study.tuning.cells:
-        runs = grid.of(tuned.name)
-        if _seeds_differ(runs):
-            found.append(f"Confounded: the seeds of {tuned.name} differ in more than the seed.")
-        for run in runs:
+
+@functools.cache
+def paper_parameters() -> dict[str, Any]:
+    """The defaults, which are the paper's values."""
+    return flat_parameters(Params().model_dump(mode="json"))
+
+
+def _grid(study: StudyFrames, record: StudyRecord, engines: set[int]) -> Iterable[str]:
+    """Each run of the tuning grid must differ from its own cell in the tuned parameter alone."""
+    own = {(run.cell, run.seed): run for run in study.own_runs}
+    tuning = record.tuning
+    for tuned in tuning.cells if tuning else ():
+        for run in study.of(tuned.name):
             if run.record.engine_version not in engines:
-                found.append(f"Confounded: {tuned.name} was run by engine version {run.record.engine_version}.")
-            if (tuned.of, run.record.seed) in own:
-                changes = {study.tuning.parameter: tuned.value}
-                found += _against(tuned.name, changes, run, own[tuned.of, run.record.seed], tuned.of)
-    return list(dict.fromkeys(found))
+                yield f"Confounded: {tuned.name} was run by engine version {run.record.engine_version}."
+            if tuning and (tuned.of, run.seed) in own:
+                changes = {tuning.parameter: tuned.value}
+                yield from _against(tuned.name, changes, run, own[tuned.of, run.seed], tuned.of)
 
 
-def _against(name: str, changes: dict[str, Any], run: Run, base: Run, what: str = "the baseline") -> list[str]:
+def _against(name: str, changes: Mapping[str, Any], run: Run, base: Run, what: str) -> Iterable[str]:
     ours, theirs = _parameters(run), _parameters(base)
     differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
-    found = []
     if undeclared := sorted(differing - changes.keys()):
-        found.append(f"Confounded: {name} also differs from {what} in {', '.join(undeclared)}.")
+        yield f"Confounded: {name} also differs from {what} in {', '.join(undeclared)}."
     if absent := sorted(changes.keys() - differing - {key for key in changes if key.startswith("launch.")}):
-        found.append(f"Confounded: {name} says that it changes {', '.join(absent)}, and its runs do not.")
-    data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
-    if not data and run.record.inputs.get("corpus") != base.record.inputs.get("corpus"):
-        found.append(f"Confounded: {name}, seed {run.record.seed}, was run on another corpus than {what}.")
-    return found
+        yield f"Confounded: {name} says that it changes {', '.join(absent)}, and its runs do not."
+    changes_data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
+    if not changes_data and run.record.inputs.get("corpus") != base.record.inputs.get("corpus"):
+        yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than {what}."
 
 
-def _seeds_differ(runs: list[Run]) -> bool:
+def _rounding(runs: Sequence[Run]) -> Iterable[str]:
+    """Launch settings that differ between runs in a stage that trains; what env.json does not record is the same."""
+    for name in ROUNDING:
+        seen: dict[str, set[str]] = {}
+        for stage, env in ((stage, env) for run in runs for stage, env in run.environments.items()):
+            launch = env["launch"] if isinstance(env.get("launch"), dict) else {}
+            value = launch.get(name, env.get({"ranks": "processes"}.get(name, name)))
+            if value is not None and stage != "evaluate":
+                seen.setdefault(stage, set()).add(str(value))
+        differing = sorted({value for values in seen.values() if len(values) > 1 for value in values})
+        if differing:
+            yield (
+                f"Runs differ in launch.{name} ({', '.join(differing)}): rounding differs, which training can amplify."
+            )
+
+
+def _seeds_differ(runs: Sequence[Run]) -> bool:
     """Whether runs of one cell differ in more than the seed; parameters that one record lacks have their default."""
     if len({run.record.cell_key for run in runs}) < 2:
         return False
@@ -81,14 +108,10 @@ def _seeds_differ(runs: list[Run]) -> bool:
 
 
 def _parameters(run: Run) -> dict[str, Any]:
-    """Of a record made before a parameter was there, with that parameter's default, which changes no result."""
-    return DEFAULTS | flat_parameters(run.record.params)
+    """With the defaults of parameters that were not there when the run was made, which change no result."""
+    return paper_parameters() | flat_parameters(run.record.params)
 
 
-def _torch(run: Run) -> str:
-    versions = set()
-    for env in run.environments.values():
-        packages = env.get("packages")
-        if isinstance(packages, dict) and packages.get("torch"):
-            versions.add(str(packages["torch"]))
-    return ", ".join(sorted(versions))
+def _torch(run: Run) -> set[str]:
+    packages = [env.get("packages") for env in run.environments.values()]
+    return {str(found["torch"]) for found in packages if isinstance(found, dict) and found.get("torch")}

@@ -1,175 +1,257 @@
-"""`realm-lab report`: everything under reports/ that can be rebuilt from the run folders, rebuilt from them."""
+"""Everything under reports/NAME of a study, from the run folders alone: the same runs give the same bytes.
+
+    results.csv     a row for each run            summary.json    by cell, with what was found
+    report.md       the report, templates/study.md.j2             figures/*.png
+
+A report is never replaced by one of fewer complete runs (they may have been run elsewhere), unless that is asked for.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from realm_lab.core.files import atomic_write, read_json, write_text
+from realm_lab.core.files import atomic_write, read_json, write_json, write_text
 from realm_lab.errors import UserError
-from realm_lab.reporting import markdown
-from realm_lab.reporting.document import Block, Document, Figure, Section, Text
-from realm_lab.reporting.fragment import FILE, Facts, write_fragment
-from realm_lab.reporting.overview_page import link_to, refresh
-from realm_lab.reporting.provenance_sections import coverage_section, mismatches, reproduce_section
-from realm_lab.reporting.results_sections import edition_section, main_section
-from realm_lab.reporting.table import Collection, collect, curves_table, gaps
-from realm_lab.reporting.verdict import key_numbers, verdict
-from realm_lab.reporting.worked_examples import load_examples, worked_examples
-from realm_lab.tracking.study_record import read_study_record, study_folder
+from realm_lab.reporting import tables
+from realm_lab.reporting.comparison import MetricResult, Scores, as_json, compare_cells
+from realm_lab.reporting.confounds import confounds
+from realm_lab.reporting.default_run import write_default_outputs
+from realm_lab.reporting.examples import explorer_data, load_examples, table_3
+from realm_lab.reporting.figures import Drawing
+from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, summarise, write_results
+from realm_lab.reporting.index import write_index
+from realm_lab.reporting.rendering import number, page_of, render
+from realm_lab.reporting.study_figures import compute_of, compute_rows, drawings
+from realm_lab.reporting.tuning import Tuned, seeds_text, tune, tuned_content, tuned_json, tuned_verdict
+from realm_lab.reporting.verdict import verdict
+from realm_lab.tracking.state import JobState
+from realm_lab.tracking.study_record import study_folder, study_record_paths
 
-EXAMPLES_PER_CELL = 40  # in the explorer: the default run has no page of its own
-FIGURE_NAMES = (
-    "retrieval_utility",
-    "recall",
-    "cloze",
-    "early_warnings",
-    "index_freshness",
-    "warm_start",
-    "comparison",
-    "edition_swap",
-)
+DEFAULT = "default"
+SEARCH = "search-"  # what the names of searches begin with; they write reports of their own
+DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end")
 
 
-def write_report(runs: Path, reports: Path, study: str = "default") -> Path:
-    """Write report.md, overview.json and figures/ into `reports`, then the page of all reports; return its path.
+def report(root: Path, study: str | None = None, *, force: bool = False, html: bool = False) -> Path:
+    """`realm-lab report [STUDY]`: one study or all; returns the path that a person wants to open.
 
-    Shown are the runs named in reports/metrics.json under "runs", else all of `study`. Where there are none of them, as
-    in a fresh clone, the report that is there stays. No time of writing is recorded: the same run folders give the same
-    bytes.
+    Raises:
+        UserError: see `write_study_report` and `write_all`.
     """
-    runs, reports = Path(runs), Path(reports)
-    names, seeds, problems = _asked_for(reports)
-    collection = collect(runs, study, names, seeds)
-    collection.problems[:0] = problems
-    if collection.runs or not (reports / FILE).is_file():
-        points = curves_table(collection)
-        document = build(collection, points, reports, study)
-        _write_figures(document, reports / "figures")
-        write_text(reports / "report.md", markdown.render(document))
-        write_fragment(
-            reports, document, _facts(collection, study), points, per_cell=EXAMPLES_PER_CELL, left_out=("studies",)
-        )
-    return refresh(reports)
+    if study is None:
+        if html:
+            raise UserError("report --html: name the study whose page is to be written, `realm-lab report NAME --html`")
+        return write_all(root, force=force)
+    folder = Path(root) / "reports" / Path(study).stem
+    if (
+        html
+        and not (study_folder(Path(root) / "runs", folder.name) / "study.json").exists()
+        and (folder / "report.md").is_file()
+    ):
+        return write_page(folder)  # a committed report, whose runs are elsewhere
+    write_study_report(root, folder.name, force=force)
+    return write_page(folder) if html else folder / "report.md"
 
 
-def build(collection: Collection, points: pd.DataFrame, reports: Path, study: str) -> Document:
-    """The content of the report, in its order."""
-    # Here, because the drawing library takes longer to import than all of the rest.
-    from realm_lab.reporting.figure_list import curve_figures
+def write_study_report(
+    root: Path, name: str, *, force: bool = False, jobs: Mapping[str, JobState] | None = None
+) -> Path:
+    """Write reports/NAME of a study that has been recorded, and the page of all studies; returns the folder.
 
-    examples, notes = load_examples(collection)
-    drawn: list[Block] = [
-        item if isinstance(item, Figure) else Text(item, missing=True) for item in curve_figures(collection, points)
-    ]
-    sections = [
-        main_section(collection),
-        Section("figures", "Figures", drawn),
-        edition_section(collection),
-        Section("worked-examples", "Worked examples", worked_examples(collection, examples)),
-        coverage_section(collection, mismatches(collection)),
-        reproduce_section(collection),
-    ]
-    studies = _studies(reports)
-    sections += [studies] if studies else []
-    return Document(
-        title="realm_lab report" if study == "default" else f"realm_lab report: {study}",
-        subtitle=_subtitle(collection),
-        verdict=verdict(collection),
-        flags=_flags(collection),
-        warnings=_warnings(collection),
-        key_numbers=key_numbers(collection),
-        sections=sections,
-        explorer=examples,
-        explorer_notes=notes,
-    )
+    Args:
+        root: the project's folder.
+        name: of the study.
+        force: replace a report that counts more complete runs, too.
+        jobs: what a scheduler says of the study's stages.
+
+    Raises:
+        UserError: no such study here, or the report that is there has more complete runs.
+    """
+    root, folder = Path(root), Path(root) / "reports" / name
+    study = load_study(root / "runs", name, jobs)
+    check_replaces(folder, tables.coverage(study)["complete"], force=force)
+    _write(study, folder)
+    if name == DEFAULT:
+        write_default_outputs(study, root / "reports")
+    write_index(root / "reports")
+    return folder
 
 
-def _studies(reports: Path) -> Section | None:
-    """Links to every study that left a report or a summary under `reports`; None when there is none."""
-    folders = sorted(path for path in reports.iterdir() if path.is_dir()) if reports.is_dir() else []
-    links: list[Block] = [link for folder in folders if (link := link_to(folder))]
-    return Section("studies", "Other studies", links) if links else None
+def write_all(root: Path, *, force: bool = False) -> Path:
+    """Write the report of every study whose runs are here, and the page of all studies; returns the page.
+
+    A study with fewer complete runs here than its report counts keeps its report; so does a broken one.
+
+    Raises:
+        UserError: no study was run here, and there is no report either.
+    """
+    root = Path(root)
+    records = [path.parent.name for path in study_record_paths(root / "runs")]
+    if not records and not (root / "reports").is_dir():
+        raise UserError(f"{root}: no runs and no reports here; run `realm-lab sweep NAME` first, or give --root DIR")
+    for name in (name for name in records if not name.startswith(SEARCH)):
+        try:
+            write_study_report(root, name, force=force)
+        except UserError as error:  # a broken or smaller study must not take the page away from the others
+            print(f"study {name}: its report stays as it is: {error}", file=sys.stderr)
+    return write_index(root / "reports")
 
 
-def _facts(collection: Collection, study: str) -> Facts:
-    """What the table of studies says of the default run. Its seeds are those that were asked for."""
-    path = study_folder(collection.runs_folder, study) / "study.json"
-    record = read_study_record(path) if path.is_file() else None
-    titles = {cell.name: cell.title for cell in record.cells} if record else {}
-    cells = [[label, titles.get(label, label)] for label in collection.labels]
-    planned = len(collection.labels) * len(collection.seeds)
-    failed = sum(any(status.state == "FAILED" for status in run.statuses.values()) for run in collection.runs)
-    return Facts(
-        name=study,
-        question=record.question if record else "",
-        baseline=cells[0][1] if cells else "",
-        cells=cells,
-        seeds=collection.seeds,
-        runs=planned,
-        complete=sum(run.is_complete for run in collection.runs),
-        failed=failed,
-    )
+def write_page(folder: Path) -> Path:
+    """report.html of a report that is there, one self-contained page; returns its path.
+
+    Raises:
+        UserError: there is no report.
+    """
+    path = folder / "report.md"
+    if not path.is_file():
+        raise UserError(f"{path}: no such report; write it with `realm-lab report {folder.name}`")
+    write_text(folder / "report.html", page_of(path.read_text(encoding="utf-8"), folder))
+    return folder / "report.html"
 
 
-def _flags(collection: Collection) -> list[str]:
-    """One line for each flagged stage of each run."""
-    return [
-        f"{run.label}, seed {run.record.seed}, {stage}: {'; '.join(flags)}"
-        for run in collection.runs
-        for stage, flags in run.flags.items()
-    ]
+def check_replaces(folder: Path, complete: int, *, force: bool) -> None:
+    """Refuse to replace a report that counts more complete runs than there are here.
 
-
-def _warnings(collection: Collection) -> list[str]:
-    """What a reader must know before the first number."""
-    found = []
-    if not collection.runs:
-        found.append("There is no run to report on: run `dvc repro` first.")
-    if missing := gaps(collection):
-        count = f"{len(missing)} pieces are" if len(missing) > 1 else "one piece is"
-        found.append(f"Incomplete: {count} missing or unfinished. " + " ".join(missing))
-    return [*found, *mismatches(collection), *collection.problems]
-
-
-def _subtitle(collection: Collection) -> str:
-    if not collection.runs:
-        return "no runs"
-    presets = ", ".join(sorted({run.record.preset for run in collection.runs}))
-    engines = ", ".join(str(version) for version in sorted({run.record.engine_version for run in collection.runs}))
-    seeds = ", ".join(map(str, collection.seeds))
-    word = "seed" if len(collection.seeds) == 1 else "seeds"
-    return f"preset {presets} · {word} {seeds} · {len(collection.runs)} runs · engine version {engines}"
-
-
-def _asked_for(reports: Path) -> tuple[list[str] | None, list[int] | None, list[str]]:
-    """(run names, seeds, problems) of reports/metrics.json; all empty where it does not say."""
-    path = reports / "metrics.json"
-    if not path.exists():
-        return None, None, []
+    Raises:
+        UserError: it would be replaced by a smaller one.
+    """
     try:
-        metrics: Any = read_json(path)
-    except UserError as error:
-        return None, None, [str(error).replace(f"{reports}/", "reports/")]
-    metrics = metrics if isinstance(metrics, dict) else {}
-    names, seeds = metrics.get("runs"), metrics.get("seeds")
-    names = [name for name in names if isinstance(name, str)] if isinstance(names, list) and names else None
-    seeds = [seed for seed in seeds if isinstance(seed, int)] if isinstance(seeds, list) else None
-    return names, seeds, []
+        reported = int(read_json(folder / "summary.json")["coverage"]["complete"])
+    except (UserError, OSError, KeyError, TypeError, ValueError):
+        return  # there is none that could be read
+    if complete < reported and not force:
+        raise UserError(
+            f"{folder / 'report.md'}: counts {reported} complete runs, here are {complete}; it stays as it is (run the "
+            "rest, or replace it with --force)"
+        )
 
 
-def _write_figures(document: Document, folder: Path) -> None:
-    """The figures of this report; one of our own names that has no data any more is removed."""
-    kept = set()
-    for section in document.sections:
-        for block in section.blocks:
-            if isinstance(block, Figure):
-                kept.add(block.name)
-                write_text(folder / f"{block.name}.svg", block.svg)
-                with atomic_write(folder / f"{block.name}.png", "wb") as file:
-                    file.write(block.png)
-    for name in set(FIGURE_NAMES) - kept:
-        for ending in ("svg", "png"):
-            (folder / f"{name}.{ending}").unlink(missing_ok=True)
+def _write(study: StudyFrames, folder: Path) -> None:
+    record = study.record
+    results = compare_cells(record, study.results, record.metrics or DEFAULT_METRICS, Scores(study))
+    tuned = tune(study)
+    answer = verdict(record, results)
+    if tuned is not None:
+        answer = f"{answer} {tuned_verdict(tuned)}".rstrip()
+    found = drawings(study, results)
+    examples, notes = load_examples(study)
+    warnings = _warnings(study)
+    write_results(folder / "results.csv", study.results)
+    write_figures(folder, found)
+    content = _content(study, results, tuned) | {
+        "verdict": answer,
+        "warnings": warnings,
+        "figures": [drawing.entry for drawing in found],
+        "worked": table_3(study, examples),
+    }
+    write_text(folder / "report.md", render("study.md.j2", **content))
+    summary = summarised(study) | {
+        "verdict": answer,
+        "warnings": warnings,
+        "flags": content["flags"],
+        "figures": [drawing.entry for drawing in found],
+        "comparisons": as_json(results),
+    }
+    if tuned is not None:
+        summary["tuned"] = tuned_json(tuned)
+    write_json(folder / "summary.json", summary)
+    if record.name == DEFAULT:
+        write_json(folder / "examples.json", explorer_data(study, examples) | {"notes": notes})
+
+
+def summarised(study: StudyFrames) -> dict[str, Any]:
+    """Per cell how many runs there are, and of each metric n, mean, sd (ddof = 1), min and max over the seeds."""
+    record, cells = study.record, {}
+    for cell in record.everything().cells:
+        mine = study.results[study.results["cell"] == cell.name]
+        found = {name: summarise(mine[name]) for name in metric_columns(study.results)}
+        cells[cell.name] = {
+            "title": cell.title,
+            "coverage": tables.coverage(study, cell.name),
+            "collapsed": int(mine["collapsed"].sum()),
+            "metrics": {name: summary._asdict() for name, summary in found.items() if summary},
+        }
+    return {
+        "study": record.name,
+        "question": record.question,
+        "baseline": record.baseline,
+        "seeds": list(record.seeds),
+        "metrics": list(record.metrics or DEFAULT_METRICS),
+        "coverage": tables.coverage(study),
+        "cells": cells,
+    }
+
+
+def _content(study: StudyFrames, results: list[MetricResult], tuned: Tuned | None) -> dict[str, Any]:
+    """What the template says, in the order of the report."""
+    record, compute = study.record, compute_of(study)
+    return {
+        "study": record,
+        "source": record.source or f"experiments/{record.name}.yaml",
+        "baseline": record.cell(record.baseline).title,
+        "seeds": seeds_text(record.seeds),
+        "presets": sorted({run.record.preset for run in study.runs}),
+        "coverage": tables.coverage(study),
+        "flags": [f"{run.cell}, seed {run.seed}, {flag}" for run in study.runs for flag in run.flags],
+        "results": [_metric_content(result, study) for result in results],
+        "overlap": tables.overlap_rows(study.results, study.cells),
+        "tuned": tuned_content(tuned) if tuned else None,
+        "cost": tables.cost_rows(study),
+        "compute": compute_rows(compute, study.cells) if compute else [],
+        "equal_compute": number(compute.equal / 1e12, 2) if compute else "",
+        "changes": tables.change_rows(study),
+        "corpus_update": tables.corpus_update_rows(study.results, study.cells),
+        "states": tables.state_rows(study),
+        "confounds": confounds(study),
+        "problems": study.problems,
+        "identity": tables.identity_rows(study.own_runs),
+        "parameters": tables.parameter_rows(study),
+        "machines": tables.machines(study.runs),
+        "commits": sorted({commit for run in study.runs for commit in run.environment("git_commit")}),
+    }
+
+
+def _metric_content(result: MetricResult, study: StudyFrames) -> dict[str, Any]:
+    agreement = result.agreement
+    return {
+        "title": result.metric.title,
+        "unit": result.metric.unit,
+        "rows": tables.result_rows(result, study.results),
+        "papers": sorted({cell.paper.source for cell in result.cells if cell.paper}),
+        "has_examples": any(cell.per_example is not None for cell in result.cells),
+        "agreement": agreement
+        and {
+            "cells": agreement.cells,
+            "tau": number(agreement.tau, 2),
+            "low": number(agreement.interval.low, 2),
+            "high": number(agreement.interval.high, 2),
+            "p": number(agreement.p),
+        },
+    }
+
+
+def _warnings(study: StudyFrames) -> list[str]:
+    """What a reader must know before the first number."""
+    counts = tables.coverage(study)
+    found = []
+    if counts["complete"] < counts["runs"]:
+        states = ", ".join(f"{count} {state}" for state, count in counts["states"].items() if state != "COMPLETE")
+        found.append(f"Incomplete: {counts['complete']} of {counts['runs']} runs are complete ({states}).")
+    return [*found, *confounds(study), *study.problems]
+
+
+def write_figures(folder: Path, found: list[Drawing]) -> None:
+    """figures/NAME.png of each drawing; a PNG of an earlier report of ours that has no data any more is removed."""
+    try:
+        before = {str(entry["name"]) for entry in read_json(folder / "summary.json").get("figures", [])}
+    except (UserError, OSError, KeyError, TypeError, AttributeError):
+        before = set()
+    for drawing in found:
+        with atomic_write(folder / "figures" / f"{drawing.name}.png", "wb") as file:
+            file.write(drawing.png)
+    for name in before - {drawing.name for drawing in found}:
+        (folder / "figures" / f"{Path(name).name}.png").unlink(missing_ok=True)

@@ -1,241 +1,195 @@
-"""Figures of particular studies: the paper's Figure 4, staleness against measured drift, quality against compute."""
+"""The figures of a study: those that every study has, by their role, and those that it names itself.
+
+A study's file may name figures of its own, `figures: [package.module:function]`. Such a function is called with the
+StudyFrames and returns a matplotlib figure, or None where there is nothing to draw; the first paragraph of its
+docstring is the caption, its name that of the file.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from realm_lab.reporting.comparison_figures import (
+from realm_lab.errors import UserError
+from realm_lab.metrics import CURVES, curve
+from realm_lab.reporting.comparison import MetricResult
+from realm_lab.reporting.figures import (
     Delta,
-    DriftSpot,
-    Spot,
-    bands_figure,
+    Drawing,
+    Panel,
+    curves_figure,
     deltas_figure,
-    drift_figure,
+    draw,
     plane_figure,
-    xy_bands_figure,
 )
-from realm_lab.reporting.document import NOTHING, Block, Figure, Table, Text, number
-from realm_lab.reporting.figures import Panel
-from realm_lab.reporting.study_axes import points_of, refresh_axis
-from realm_lab.reporting.study_contents import StudyContents
-from realm_lab.reporting.table import column
-from realm_lab.tracking.study_record import StudyRecord
+from realm_lab.reporting.frames import StudyFrames
+from realm_lab.reporting.rendering import NOTHING, number
+from realm_lab.reporting.tables import Rows
+from realm_lab.reporting.tuning import seeds_text
 
-MASKING = {
-    f"pretrain.{name}" for name in ("masking", "masking_options", "mask_rate", "salient_spans", "sentence_choice")
-}
-CURVES = (
-    Panel("retrieval_utility", "retrieval utility, weighted by p(z|x)", "nats per span"),
-    Panel("recall_at_5", "recall@5 before fine-tuning", "share of dev questions", 0.0, 1.03),
-    Panel("cloze_log_likelihood", "held-out log p(y|x)", "nats per span"),
-    Panel("index_staleness_steps", "age of the index", "steps", 0.0),
-)
-FIGURE_4 = (
-    Panel("retrieval_utility", "weighted by p(z|x)", "RU, nats per span"),
-    Panel("retrieval_utility_top1", "of the top passage", "RU, nats per span"),
-)
-# Dev curves that are read off at equal compute; the first is drawn.
-OVER_COMPUTE = {"recall_at_5": "recall@5", "cloze_exact_match": "cloze exact match", "retrieval_utility": "utility"}
-UNITS = {"retrieval_utility_end": "nats per span"}
+MOST_PANELS = 3
+OVER_TIME = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood", "index_staleness_steps")
+BANDS = "mean over the seeds, with each seed (up to three) or a band from the lowest to the highest"
 
 
 class Compute(NamedTuple):
-    """Quality over operations of pre-training, refreshing the index included."""
+    """Development curves over operations of pre-training, refreshing the index included."""
 
-    curves: pd.DataFrame  # label, seed, step, operations and a column for each metric
+    curves: pd.DataFrame  # cell, seed, step, operations and a column for each metric
+    metrics: list[str]
     equal: float  # operations that every cell has reached: the end of the cheapest one
 
 
-def utility_by_masking(study: StudyRecord, points: pd.DataFrame, seeds: str) -> Figure | None:
-    """The paper's Figure 4, for a study with a cell that changes the masking scheme; None for any other."""
-    if not any("pretrain.masking" in cell.changes for cell in study.cells):
-        return None
-    cells = [cell for cell in study.cells if cell.system != "warm_start" and cell.changes.keys() <= MASKING]
-    cells.sort(key=lambda cell: cell.name != study.baseline)
-    return bands_figure(
-        "utility_by_masking",
-        "Figure 4 of the paper, regenerated: retrieval utility RU(z|x) = log p(y|z,x) − log p(y|∅,x) over "
-        "pre-training, by masking scheme, on the same held-out sentences with one salient span masked in every cell. "
-        f"Mean over seeds, band from the lowest to the highest ({seeds}).",
-        points,
-        FIGURE_4,
-        [(cell.name, cell.title) for cell in cells],
+def drawings(study: StudyFrames, results: Sequence[MetricResult]) -> list[Drawing]:
+    """All figures of a study, in the order of its report; those that it has nothing for are left out."""
+    seeds = seeds_text(study.record.seeds)
+    panels = [(result.metric.title, _deltas(result)) for result in results[:MOST_PANELS]]
+    details = "; ".join(f"{t}: " + ", ".join(f"{d.title} {d.mean:+.3f}" for d in rows) for t, rows in panels if rows)
+    text = "Paired differences from the baseline: a tick a seed, the dot their mean, the line Student's 95 % interval"
+    found = [draw("deltas", f"{text} ({seeds}).", lambda: deltas_figure(panels), f"{text}. {details}.")]
+    own = [panel_of(name) for name in OVER_TIME]
+    found.append(
+        draw(
+            "curves",
+            f"Over pre-training: {BANDS} ({seeds}). Cells that share their pre-training share a curve.",
+            lambda: curves_figure(study.curves, own, study.pretrained),
+        )
     )
+    for name in study.record.figures:
+        try:
+            found.append(own_figure(name, study))
+        except UserError as error:  # a broken figure of the user's own must not take the report away
+            study.problems.append(str(error))
+    found += _trade_offs(study, results)
+    return [drawing for drawing in found if drawing is not None]
 
 
-def staleness_by_drift(study: StudyRecord, points: pd.DataFrame, rows: pd.DataFrame, seeds: str) -> Figure | None:
-    """Quality against measured drift, a line for each point of the other axis; None without a refresh axis.
+def panel_of(name: str, **given: Any) -> Panel:
+    """A panel of a registered curve; shares are drawn from 0 to 1."""
+    if curve(name).unit == "" and name.startswith(("recall", "cloze_exact", "gold_", "null_", "index_overlap")):
+        given = {"low": 0.0, "high": 1.03} | given
+    return Panel(name, **given)
 
-    Drift is 1 − index_overlap: of what a fresh index would find among the top k, the share that the searched one
-    misses. It is what training sees of staleness, and comparable between rates, as neither the age of the index nor
-    the shift of p(z|x) is: that one also depends on how peaked p is.
+
+def own_figure(name: str, study: StudyFrames) -> Drawing | None:
+    """A figure that a study names, `package.module:function`.
+
+    Raises:
+        UserError: it cannot be imported, or it fails; the message names the figure.
     """
-    axis = refresh_axis(study)
-    if axis is None:
-        return None
-    other = next(name for name in study.axes if name != axis)
-    measured = points[(points["metric"] == "index_overlap") & (points["step"] > 0)]
-    drift = (1.0 - measured.groupby(["label", "seed"])["value"].mean()).to_dict()
-    metrics = [name for name in ("exact_match", "recall_at_5", "retrieval_utility_end") if name in rows][:2]
-    spots: list[list[DriftSpot]] = []
-    for metric in metrics:
-        found = []
-        for cell in study.cells:
-            at = points_of(study, cell)
-            for seed, value in column(rows, cell.name, metric).items():
-                if at is not None and (cell.name, seed) in drift:
-                    found.append(DriftSpot(at[other], at[axis], drift[cell.name, seed], value))
-        spots.append(found)
-    names = {"exact_match": "exact match", "recall_at_5": "recall@5, zero-shot"}
-    return drift_figure(
-        "staleness_by_drift",
-        "Staleness by what it does: drift is the share of a fresh index's top k that the searched index misses, mean "
-        "over the evaluations of pre-training (1 − index_overlap). Small marks are runs, large ones cell means, joined "
-        f"for each {_words(other)} ({seeds}).",
-        [
-            (names.get(metric, "retrieval utility at the end"), UNITS.get(metric, "share of test questions"), found)
-            for metric, found in zip(metrics, spots, strict=True)
-        ],
-        lines=[(point, f"{_words(other)} = {point}" if "." in other else point) for point in study.axes[other]],
-        marks=[(point, point.replace("_", " ")) for point in study.axes[axis]],
-    )
+    function = figure_function(name)
+    caption = " ".join((inspect.getdoc(function) or name).split("\n\n")[0].split())
+    try:
+        return draw(name.partition(":")[2], caption, lambda: function(study))
+    except Exception as error:  # code of the user's own
+        raise UserError(f"figure '{name}' failed: {type(error).__name__}: {error}") from error
 
 
-def compute_of(points: pd.DataFrame, labels: Sequence[str]) -> Compute | None:
-    """The dev curves over operations instead of steps; None where fewer than two cells logged operations."""
-    wanted = [*OVER_COMPUTE, "training_operations", "refresh_operations"]
-    chosen = points[(points["stage"] == "pretrain") & points["metric"].isin(wanted) & points["label"].isin(labels)]
+def figure_function(name: str) -> Callable[[StudyFrames], Any]:
+    """The function behind `package.module:function`.
+
+    Raises:
+        UserError: there is none.
+    """
+    module, colon, attribute = name.partition(":")
+    try:
+        if not colon:
+            raise ImportError("write it as package.module:function")
+        found: Callable[[StudyFrames], Any] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"figure '{name}': {error}; name a function, package.module:function") from None
+    return found
+
+
+def compute_of(study: StudyFrames) -> Compute | None:
+    """The development curves over operations instead of steps; None where fewer than two cells logged operations."""
+    metrics = [name for name, known in CURVES.items() if known.split == "dev" and known.headline]
+    metrics.sort(key=lambda name: name != "recall_at_5")
+    cells = [name for name, _ in study.cells]
+    wanted = [*metrics, "training_operations", "refresh_operations"]
+    chosen = study.curves[study.curves["metric"].isin(wanted) & study.curves["cell"].isin(cells)]
     if chosen.empty:
         return None
-    wide = chosen.pivot_table(index=["label", "seed", "step"], columns="metric", values="value", aggfunc="last")
-    if "training_operations" not in wide or not set(OVER_COMPUTE) & set(wide.columns):
+    wide = chosen.pivot_table(index=["cell", "seed", "step"], columns="metric", values="value", aggfunc="last")
+    metrics = [name for name in metrics if name in wide]
+    if "training_operations" not in wide or not metrics:
         return None
     wide = wide.reset_index()
     spent = wide["training_operations"] + wide.get("refresh_operations", 0.0)
     wide["operations"] = spent.where(wide["step"] > 0, 0.0)
-    wide = wide[wide["operations"].notna()].dropna(subset=[m for m in OVER_COMPUTE if m in wide], how="all")
-    whole = wide.groupby(["label", "seed"])["step"].transform("max") == wide["step"].max()  # not those under way
-    wide = wide[whole]
-    ends = wide.groupby(["label", "seed"])["operations"].max()
-    return Compute(wide, float(ends.min())) if wide["label"].nunique() > 1 else None
+    wide = wide[wide["operations"].notna()].dropna(subset=metrics, how="all")
+    ends = wide.groupby(["cell", "seed"])["step"].transform("max")
+    longest = wide.groupby("cell")["step"].transform("max")
+    wide = wide[ends == longest]  # without runs that are under way
+    equal = wide.groupby(["cell", "seed"])["operations"].max().min()
+    return Compute(wide, metrics, float(equal)) if wide["cell"].nunique() > 1 else None
 
 
-def compute_figure(compute: Compute, cells: Sequence[tuple[str, str]], seeds: str) -> Figure | None:
-    """The first dev curve over operations, with a line at equal compute."""
-    metric = next(name for name in OVER_COMPUTE if name in compute.curves)
-    return xy_bands_figure(
-        "compute",
-        f"{OVER_COMPUTE[metric]} on dev questions before fine-tuning, over steps and over what pre-training computed, "
-        "refreshing the index included (10¹² operations). Dotted: equal compute, the end of the cheapest run. "
-        f"Mean over seeds, band from the lowest to the highest ({seeds}).",
-        compute.curves.assign(operations=compute.curves["operations"] / 1e12),
-        metric,
-        (("step", "pre-training step"), ("operations", "10¹² operations")),
-        f"{OVER_COMPUTE[metric]}, dev",
-        cells,
-        mark=compute.equal / 1e12,
-    )
-
-
-def compute_table(compute: Compute, cells: Sequence[tuple[str, str]]) -> Table:
-    """Dev quality at equal steps (the end) and at equal compute, mean over seeds."""
+def compute_rows(compute: Compute, cells: Sequence[tuple[str, str]]) -> Rows:
+    """Development measures at equal steps (the end) and at equal compute, mean over seeds."""
     rows = []
-    metrics = [name for name in OVER_COMPUTE if name in compute.curves]
-    for label, title in cells:
-        mine = compute.curves[compute.curves["label"] == label]
+    for name, title in cells:
+        mine = compute.curves[compute.curves["cell"] == name]
         if mine.empty:
             continue
-        row: dict[str, Any] = {"cell": title, "10¹² operations": number(_mean_end(mine, "operations", 1e12), 2)}
-        for metric in metrics:
-            row[f"{OVER_COMPUTE[metric]}, equal steps"] = number(_mean_end(mine, metric))
-            row[f"{OVER_COMPUTE[metric]}, equal compute"] = number(_at(mine, metric, compute.equal))
+        row = {"cell": title, "10¹² operations": number(_mean_end(mine, "operations") / 1e12, 2)}
+        for metric in compute.metrics:
+            known = curve(metric)
+            row[f"{known.title}, equal steps"] = number(_mean_end(mine, metric), known.digits)
+            row[f"{known.title}, equal compute"] = number(_at(mine, metric, compute.equal), known.digits)
         rows.append(row)
-    note = (
-        f"Equal compute: {compute.equal / 1e12:.2f} · 10¹² operations of pre-training, refreshing included, those of "
-        "the cheapest run; read off the curves between two evaluations. Runs under way are left out, and cells that "
-        "are not pre-trained, which spend none."
+    return [{name: value or NOTHING for name, value in row.items()} for row in rows]
+
+
+def _deltas(result: MetricResult) -> list[Delta]:
+    return [
+        Delta(cell.cell.title, cell.comparison.deltas, cell.comparison.mean, *cell.comparison.interval)
+        for cell in result.cells[1:]
+        if cell.comparison
+    ]
+
+
+def _trade_offs(study: StudyFrames, results: Sequence[MetricResult]) -> list[Drawing | None]:
+    """The first measure of quality against time, and against the age of the index where that differs."""
+    quality = next((result.metric for result in results if not result.is_cost), None)
+    if quality is None:
+        return []
+
+    def spots(name: str, scale: float) -> pd.DataFrame:
+        own = study.results[study.results["cell"].isin([cell for cell, _ in study.cells])]
+        known = own[own[[name, quality.name]].notna().all(axis=1)]
+        return pd.DataFrame({"cell": known["cell"], "x": known[name] / scale, "y": known[quality.name]})
+
+    title = f"{quality.title[0].upper()}{quality.title[1:]}"
+    dots = "light dots are runs, heavy ones the means of cells"
+    minutes, ages = spots("wall_seconds", 60.0), spots("index_staleness_steps", 1.0)
+    cost = draw(
+        "cost",
+        f"{title} against the time that a run took; {dots}.",
+        lambda: plane_figure(minutes, study.cells, ("wall-clock time, minutes", quality.title)),
     )
-    frame = pd.DataFrame(rows).fillna(NOTHING)
-    return Table("Dev quality at equal steps and at equal compute.", frame, notes=(note,))
+    if ages["x"].round(1).nunique() < 3:
+        return [cost]
+    stale = draw(
+        "staleness",
+        f"{title} against the mean age of the index during pre-training, as measured; {dots}.",
+        lambda: plane_figure(ages, study.cells, ("mean age of the index, steps", quality.title), is_log=True),
+    )
+    return [cost, stale]
 
 
 def _at(curves: pd.DataFrame, metric: str, operations: float) -> float:
     """Mean over the seeds of a curve at so many operations, linear between its points."""
     values = []
-    for _, curve in curves.dropna(subset=[metric]).sort_values("step").groupby("seed"):
-        values.append(float(np.interp(operations, curve["operations"], curve[metric])))
+    for _, one in curves.dropna(subset=[metric]).sort_values("step").groupby("seed"):
+        values.append(float(np.interp(operations, one["operations"], one[metric])))
     return float(np.mean(values)) if values else float("nan")
 
 
-def _mean_end(curves: pd.DataFrame, metric: str, scale: float = 1.0) -> float:
-    ends = curves.dropna(subset=[metric]).sort_values("step").groupby("seed")[metric].last()
-    return float(ends.mean()) / scale
-
-
-def _words(axis: str) -> str:
-    return axis.rsplit(".", 1)[-1].replace("_", " ")
-
-
-def figures_blocks(contents: StudyContents) -> list[Block]:
-    """All figures of a study; those that it has nothing for are left out."""
-    pretrain = contents.points[contents.points["stage"] == "pretrain"]
-    panels = []
-    for result in contents.results[:3]:
-        deltas = [
-            Delta(cell.cell.title, cell.comparison.deltas, cell.comparison.mean, *cell.comparison.interval)
-            for cell in result.cells[1:]
-            if cell.comparison
-        ]
-        panels.append((result.name, deltas))
-    seeds = ", ".join(map(str, contents.study.seeds))
-    drawn = [
-        deltas_figure(
-            "deltas",
-            "Paired differences from the baseline: a tick a seed, the dot their mean, the line Student's 95 % interval "
-            f"(seeds {seeds}).",
-            panels,
-        ),
-        bands_figure(
-            "curves",
-            f"Over pre-training: mean over seeds, band from the lowest to the highest (seeds {seeds}). Cells that "
-            "differ in fine-tuning alone share a curve.",
-            pretrain,
-            CURVES,
-            contents.pretrained,
-        ),
-        utility_by_masking(contents.study, pretrain, f"seeds {seeds}"),
-        staleness_by_drift(contents.study, pretrain, contents.rows, f"seeds {seeds}"),
-        *_planes(contents),
-    ]
-    return [figure for figure in drawn if figure] or [Text("No figures: there are no numbers yet.", missing=True)]
-
-
-def _planes(contents: StudyContents) -> list[Figure | None]:
-    """Quality against cost, and against staleness where that differs."""
-    metric = next((m for m in contents.study.metrics if m in ("exact_match", "recall_at_5")), None)
-    if metric is None or metric not in contents.rows:
-        return []
-    name = next(result.name for result in contents.results if result.metric == metric)
-
-    def spots(column: str, scale: float) -> list[Spot]:
-        rows = contents.rows[contents.rows[[column, metric]].notna().all(axis=1)]
-        return [
-            Spot(label, x / scale, y) for label, x, y in zip(rows["label"], rows[column], rows[metric], strict=True)
-        ]
-
-    cost = plane_figure(
-        "cost",
-        f"{name[0].upper()}{name[1:]} against the time that a run took; light dots are runs, heavy ones cell means.",
-        spots("wall_seconds", 60.0),
-        contents.cells,
-        ("wall-clock, minutes", name),
-    )
-    ages = spots("index_staleness_steps", 1.0)
-    if len({round(spot.x, 1) for spot in ages}) < 3:
-        return [cost]
-    caption = f"{name[0].upper()}{name[1:]} against the mean age of the index during pre-training, as measured."
-    return [cost, plane_figure("staleness", caption, ages, contents.cells, ("mean age, steps", name), is_log=True)]
+def _mean_end(curves: pd.DataFrame, metric: str) -> float:
+    return float(curves.dropna(subset=[metric]).sort_values("step").groupby("seed")[metric].last().mean())

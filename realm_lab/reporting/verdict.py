@@ -1,102 +1,101 @@
-"""The sentence at the top of a report, and its headline numbers: computed, and no bolder than the seeds allow."""
+"""The answer of a study in a few sentences, no bolder than the seeds allow. The words are in templates/verdict.j2."""
 
 from __future__ import annotations
 
-import pandas as pd
+from collections.abc import Iterable
+from typing import Any
 
-from realm_lab.reporting.document import NOTHING, KeyNumber, number
-from realm_lab.reporting.table import Collection, column, results_table
+from realm_lab.reporting.comparison import (
+    NOT_DISTINGUISHABLE,
+    AxisEffect,
+    MetricResult,
+    axis_effects,
+    finding,
+    points_of,
+)
+from realm_lab.reporting.rendering import number, render, signed
+from realm_lab.tracking.study_record import StudyRecord
 
-SIGNIFICANCE_LEVEL = 0.05
-
-
-def verdict(collection: Collection) -> str:
-    """One sentence on exact match, treatment against baseline, over the seeds that have both; then what collapsed."""
-    compared = [*collection.of(collection.baseline), *collection.of(collection.treatment)]
-    collapsed = [f"{run.label}, seed {run.record.seed}" for run in compared if run.has_collapsed]
-    return _comparison(collection) + (f" Flagged as collapsed: {'; '.join(collapsed)}." if collapsed else "")
-
-
-def _comparison(collection: Collection) -> str:
-    rows = results_table(collection)
-    treatment, baseline = collection.treatment, collection.baseline
-    if treatment is None or baseline is None:
-        missing = "baseline run" if treatment else "run of REALM pre-training"
-        return f"No verdict: there is no {missing} to compare."
-    before, after = column(rows, baseline, "exact_match"), column(rows, treatment, "exact_match")
-    seeds = sorted(before.keys() & after.keys())
-    if not seeds:
-        return f"No verdict yet: no seed has exact match for both {baseline} and {treatment}."
-    name = "REALM pre-training" if treatment == "realm" else f"{treatment} (against {baseline})"
-    old, new = _mean(before, seeds), _mean(after, seeds)
-    if len(seeds) == 1:  # a difference of two runs is not an effect: no verb that claims one
-        values = f"exact match was {number(old)} for {baseline} and {number(new)} after {name}"
-        return f"With the one seed {seeds[0]}, {values}; {significance(1)}."
-    each = "; ".join(f"seed {seed}: {number(before[seed])} → {number(after[seed])}" for seed in seeds)
-    change = f"exact match from {number(old)} to {number(new)}"
-    ups = sum(after[seed] > before[seed] for seed in seeds)
-    downs = sum(after[seed] < before[seed] for seed in seeds)
-    if ups == len(seeds):
-        claim = f"{name} raised {change}"
-    elif downs == len(seeds):
-        claim = f"{name} did not help: it lowered {change}"
-    elif not ups and not downs:
-        claim = f"{name} made no difference to exact match ({number(old)})"
-    elif new > old:
-        claim = f"{name} moved {change} on average, but the direction differs between seeds"
-    else:
-        claim = f"{name} did not raise exact match on average ({number(old)} to {number(new)})"
-        claim += " and the direction differs between seeds"
-    return f"Over {len(seeds)} seeds, {claim} ({each}); {significance(len(seeds))}."
+Groups = list[tuple[str, list[tuple[str, str]]]]  # (finding, [(title, signed difference)])
 
 
-def significance(seeds: int) -> str:
-    """What a two-sided exact sign-flip test over `seeds` pairs could say at best: its smallest p is 2 / 2^n."""
-    smallest = min(1.0, 2.0 / 2**seeds)
-    if seeds == 1:
-        return "one seed says nothing about the spread between seeds, so no difference can be claimed"
-    if smallest > SIGNIFICANCE_LEVEL:
-        return f"with {seeds} seeds no seed-level significance is possible (smallest two-sided p = {smallest:.3g})"
-    return f"the smallest two-sided p that {seeds} seeds can reach is {smallest:.2g}, and no test was made here"
+def verdict(study: StudyRecord, results: list[MetricResult], *, question: bool = True) -> str:
+    """By the first metric; `question` puts the study's question before it."""
+    values: dict[str, Any] = {"question": study.question if question else ""}
+    if not results or not results[0].baseline.values:
+        return _sentence("verdict.j2", **values, answered=False)
+    first = results[0]
+    effects = axis_effects(study, {cell.cell.name: cell.values for cell in first.cells})
+    groups = _grouped((c.finding, c.cell.title, c.comparison.mean if c.comparison else None) for c in first.cells[1:])
+    return _sentence(
+        "verdict.j2",
+        **values,
+        answered=True,
+        metric=first.metric.title,
+        baseline=first.baseline.cell.title,
+        mean=number(first.baseline.mean),
+        seeds=len(first.baseline.values),
+        groups=groups,
+        axes=[_axis(study, axis, effects, first) for axis in study.axes] if effects else [],
+        elsewhere=[] if effects else _elsewhere(results),
+    )
 
 
-def key_numbers(collection: Collection) -> list[KeyNumber]:
-    """Exact match, zero-shot recall@5, retrieval utility and edition swap as headline numbers, where known."""
-    rows = results_table(collection)
-    treatment, baseline = collection.treatment, collection.baseline
-    found = [
-        _compared("Exact match", column(rows, baseline, "exact_match"), column(rows, treatment, "exact_match")),
-        _compared("Zero-shot recall@5", column(rows, baseline, "recall_at_5"), column(rows, treatment, "recall_at_5")),
-        _compared(
-            "Retrieval utility, nats per span",
-            column(rows, treatment, "retrieval_utility_start"),
-            column(rows, treatment, "retrieval_utility_end"),
-            digits=2,
-        ),
-    ]
-    follows = column(rows, treatment, "edition_swap.follows")
-    if follows:
-        kept = column(rows, treatment, "edition_swap.stays")
-        stays = number(_mean(kept, sorted(kept))) if kept else NOTHING
-        text = f"of changed answers follow the new edition; {stays} stay with the old"
-        found.append(KeyNumber("Edition swap", "", number(_mean(follows, sorted(follows))), text))
-    return [item for item in found if item is not None]
+def _sentence(template: str, **values: Any) -> str:
+    """A template of running text, on one line."""
+    return " ".join(render(template, **values).split())
 
 
-def _compared(title: str, before: dict[int, float], after: dict[int, float], digits: int = 3) -> KeyNumber | None:
-    seeds = sorted(before.keys() & after.keys())
-    if not seeds:
-        return None
-    ups = sum(after[seed] > before[seed] for seed in seeds)
-    note = f"higher in {ups} of {len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
-    return KeyNumber(title, number(_mean(before, seeds), digits), number(_mean(after, seeds), digits), note)
+def _grouped(found: Iterable[tuple[str, str, float | None]]) -> Groups:
+    """What was found by its words: directions first, then what cannot be told apart, then what has no data."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for words, title, mean in found:
+        groups.setdefault(words, []).append((title, "" if mean is None else signed(mean, 3)))
+    return sorted(groups.items(), key=lambda item: (item[0] == "no data", item[0] == NOT_DISTINGUISHABLE, item[0]))
 
 
-def _mean(values: dict[int, float], seeds: list[int]) -> float:
-    return float(pd.Series([values[seed] for seed in seeds]).mean())
+def _elsewhere(results: list[MetricResult]) -> Groups:
+    """For cells that the first metric cannot tell from the baseline: where the other measures of quality can."""
+    alike = {cell.cell.name for cell in results[0].cells[1:] if cell.finding == NOT_DISTINGUISHABLE}
+    found: Groups = []
+    for result in (result for result in results[1:] if not result.is_cost):
+        for words in ("lower", "higher"):
+            cells = [c for c in result.cells[1:] if c.cell.name in alike and c.finding == words and c.comparison]
+            if cells:
+                shown = [(c.cell.title, signed(c.comparison.mean, 3)) for c in cells if c.comparison]
+                found.append((f"{words} {result.metric.title}", shown))
+    return found
 
 
-def change_of(before: dict[int, float], after: dict[int, float], digits: int = 2) -> str:
-    """ "0.50 → 7.59", means over the seeds of each; a dash stands for what is not known."""
-    shown = [number(pd.Series(list(side.values())).mean(), digits) if side else NOTHING for side in (before, after)]
-    return NOTHING if shown == [NOTHING, NOTHING] else " → ".join(shown)
+def _axis(study: StudyRecord, axis: str, effects: list[AxisEffect], metric: MetricResult) -> dict[str, Any]:
+    """What one axis does, averaged over the others; for the first of two, also at each point of the other one."""
+    others = [other for other in study.axes if other != axis]
+    mine = [effect for effect in effects if effect.axis == axis]
+    groups = _grouped((finding(e.comparison, e.corrected_p, e.smallest_p), e.point, e.comparison.mean) for e in mine)
+    within = _within(study, axis, others[0], metric) if len(others) == 1 and axis == next(iter(study.axes)) else []
+    return {"name": words(axis), "others": [words(other) for other in others], "groups": groups, "within": within}
+
+
+def _within(study: StudyRecord, axis: str, other: str, metric: MetricResult) -> list[tuple[str, str, str]]:
+    """(difference, point, point of `other`): the largest effect of an axis at each point of the other."""
+    base = points_of(study, study.cell(study.baseline)) or {}
+    means = {}
+    for cell in metric.cells:
+        at = points_of(study, cell.cell)
+        if at is not None and cell.mean is not None:
+            means[at[axis], at[other]] = cell.mean
+    found = []
+    for where in study.axes[other]:
+        at_rest = means.get((base[axis], where))
+        deltas = {
+            p: v - at_rest for (p, w), v in means.items() if at_rest is not None and w == where and p != base[axis]
+        }
+        if deltas:
+            largest = max(deltas, key=lambda point: abs(deltas[point]))
+            found.append((signed(deltas[largest], 3), largest, f"{words(other)} {where}"))
+    return found if len(found) > 1 else []
+
+
+def words(name: str) -> str:
+    """A dotted parameter or an axis for people: `pretrain.retriever.learning_rate` -> "learning rate"."""
+    return name.rsplit(".", 1)[-1].replace("_", " ")

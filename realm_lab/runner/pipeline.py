@@ -1,4 +1,7 @@
-"""`run(stage, ...)`: one stage for every run of the parameters, several side by side, then its exports."""
+"""`run(stage, ...)`: the default pipeline, a study of two cells that DVC runs stage by stage, with its exports.
+
+What a stage needs and is missing is done before it. DVC versions copies: checkpoints and records stay in runs/.
+"""
 
 from __future__ import annotations
 
@@ -8,133 +11,148 @@ from pathlib import Path
 from realm_lab.core.files import atomic_directory, is_ours, read_json, remove_directory
 from realm_lab.core.launched import launched
 from realm_lab.errors import UserError
-from realm_lab.masking import check_masking
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.refresh import refresh_policy
-from realm_lab.runner.pool import Job, run_jobs
-from realm_lab.runner.summary import write_curves, write_metrics
-from realm_lab.systems.identity import Plan, exported_corpus_folder, open_stage, plan_runs, record_run
-from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
-
-# stage -> (what of a run's stage folder is exported, where to). What evaluate exports is no report: it makes DVC run
-# the stage in a fresh clone, where the committed reports exist and the run records do not.
-EXPORTS = {
-    "warm_start": ("model", "models/warm_start"),
-    "pretrain": ("model", "models/pretrain"),
-    "finetune": ("model", "models/finetune"),
-    "evaluate": ("eval", "data/evaluated"),
-}
+from realm_lab.runner.plan import PlannedRun, StudyPlan, default_plan, record_study
+from realm_lab.runner.schedule import LocalLauncher
+from realm_lab.runner.stopping import stoppable, sweeping
+from realm_lab.runner.sweep import closing, drive, say
+from realm_lab.runner.tasks import Task, tasks_of
+from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
+from realm_lab.systems.prepare import link_corpus
+from realm_lab.systems.registry import system_of
+from realm_lab.tracking.run_dir import stage_folder
+from realm_lab.tracking.state import StageStates
 
 
 def run(stage: str, params: Params, root: Path) -> None:
-    """Do one stage for every seed, with and without REALM pre-training, and export what it made.
+    """Do the default pipeline as far as a stage, for every system and seed, and export what that stage made.
 
-    Started by torchrun or srun as several processes, these are the ranks that share every batch, and the runs are done
+    Started by torchrun or srun as several processes, these are the ranks that share every batch, and the tasks are done
     one after another.
 
     Raises:
         UserError: something in the input or in a run failed; finished runs are kept and not done again.
     """
     root = Path(root)
-    check_masking(params.pretrain)  # unknown names and options are refused before any work
-    refresh_policy(params.pretrain.refresh)
+    plan = default_plan(params)
     if launched().size > 1:
-        _run_as_rank(stage, params, root)
+        _run_as_rank(stage, plan, params, root)
         return
+    tasks = _tasks(stage, plan, root)
+    if tasks:
+        launcher = LocalLauncher(root, plan.name)
+        with stoppable(), sweeping(root, plan.name), closing(launcher):
+            launcher.submit(tasks)
+            states = drive(launcher, tasks, root, wait_for_others=True, say_failures=False)
+        _say_prepared([task for task in tasks if "prepare" in task.stages], root)
+        failed = [f"{task.title}: {states[task.name].error}" for task in tasks if states[task.name].state != "COMPLETE"]
+        if failed:
+            raise UserError("; ".join(failed))
+    _publish(stage, plan, params, root)
+
+
+def _tasks(stage: str, plan: StudyPlan, root: Path) -> list[Task]:
+    """What is to do; the runs are recorded. A run without this stage waits for the verb of one that it has."""
+    record_study(plan, root)
+    runs = [run for run in plan.runs if stage == "prepare" or stage in run.plan.stages]
+    states = StageStates(root / "runs")
+    return tasks_of(
+        runs,
+        states,
+        retry_failed=True,
+        until=stage,
+        is_exported=lambda run, name: name != stage and _is_exported(run, name, root),
+    )
+
+
+def _is_exported(run: PlannedRun, stage: str, root: Path) -> bool:
+    """After a checkout on another machine there are data/ and models/, and no runs/."""
     if stage == "prepare":
-        _prepare_all(params, root)
-        return
-    run_jobs(_jobs(stage, params, root), params, root)
-    _publish(stage, params, root)
+        return (exported_corpus_folder(root, run.plan) / "manifest.json").exists()
+    return any(
+        read_json(manifest).get("key") == run.plan.key(stage)
+        for manifest in (root / "models" / stage).glob("*/manifest.json")
+    )
 
 
-def _run_as_rank(stage: str, params: Params, root: Path) -> None:
-    """The same in the processes of a launcher; rank 0 alone plans, prepares and exports."""
+def _run_as_rank(stage: str, plan: StudyPlan, params: Params, root: Path) -> None:
+    """The same in the processes of a launcher; rank 0 alone plans and exports."""
     from realm_lab.core.process import connect, disconnect, exit_on_signals, on_first_rank, pick_device
     from realm_lab.runner.worker import run_stage
 
     exit_on_signals()
     connect(pick_device(params.launch.device))
-    if stage == "prepare":
-        on_first_rank(lambda: _prepare_all(params, root))
-    else:
-        planned = on_first_rank(lambda: [[job.system, job.seed] for job in _jobs(stage, params, root)])
-        for system, seed in planned:
-            run_stage(stage, system, params, seed, root)
-        on_first_rank(lambda: _publish(stage, params, root))
+    todo = on_first_rank(lambda: [[name, t.system, t.seed] for t in _tasks(stage, plan, root) for name in t.stages])
+    for name, system, seed in todo:
+        run_stage(name, system, params, seed, root)
+    on_first_rank(lambda: _publish(stage, plan, params, root))
     disconnect()
 
 
-def _publish(stage: str, params: Params, root: Path) -> None:
-    """What a finished stage gives to others."""
-    plans = plan_runs(params)
-    _export(stage, plans, params, root)
+def _say_prepared(tasks: list[Task], root: Path) -> None:
+    """What was kept and dropped of each corpus that was prepared now."""
+    for task in tasks:
+        path = stage_folder(root / "runs", "prepare", task.keys["prepare"]) / "summary.md"
+        if path.exists():
+            lines = [
+                line.removeprefix("- ") for line in path.read_text(encoding="utf-8").splitlines() if line[:2] == "- "
+            ]
+            say("\n".join(f"{path.parent.name}: {line}" for line in lines))
+
+
+def _publish(stage: str, plan: StudyPlan, params: Params, root: Path) -> None:
+    """What a finished stage gives to DVC and other tools."""
+    if stage == "prepare":
+        _export_corpora(plan, root)
+        return
+    _export(stage, plan, root)
     if stage == "evaluate":
-        write_metrics(root, params, plans)
-        write_curves(root, params, plans)
+        from realm_lab.reporting.default_run import write_default_outputs  # pandas takes a second to import
+        from realm_lab.reporting.frames import load_study
+
+        write_default_outputs(load_study(root / "runs", plan.name), root / "reports")
 
 
-def _jobs(stage: str, params: Params, root: Path) -> list[Job]:
-    """One job for each distinct stage key that is not complete; the runs are recorded."""
-    plans = plan_runs(params)
-    _record(plans, params, root / "runs")
-    jobs: dict[str, Job] = {}
-    for plan in plans:
-        if stage in plan.stages and plan.stages[stage] not in jobs:
-            stage_run = open_stage(root / "runs", plan, stage, params)
-            if not stage_run.is_complete():
-                jobs[plan.stages[stage]] = Job(stage, plan.system, plan.seed, stage_run)
-    return list(jobs.values())
-
-
-def _record(plans: list[Plan], params: Params, runs: Path) -> None:
-    """The runs, and the study that they are: REALM beside its own warm start."""
-    cells = (
-        StudyCell("warm_start", "warm start only", "warm_start", {}),
-        StudyCell("realm", "REALM", "realm", {}),
-    )
-    members = [StudyRun(p.system, p.seed, p.run_key, record_run(runs, p, params).name) for p in plans]
-    question = "What does REALM pre-training add to its own warm start?"
-    study = StudyRecord("default", question, "warm_start", cells, tuple(params.seeds), tuple(members))
-    write_study_record(runs, study)
-
-
-def _prepare_all(params: Params, root: Path) -> None:
-    """Prepare every distinct corpus of the seeds, and remove those of other parameters."""
-    plans = {plan.corpus_key: plan for plan in plan_runs(params)}
-    jobs = []
-    for key, plan in plans.items():
-        manifest = exported_corpus_folder(root, plan) / "manifest.json"
-        if not manifest.exists() or read_json(manifest)["key"] != key:
-            jobs.append(Job("prepare", plan.system, plan.seed, open_stage(root / "runs", plan, "prepare", params)))
-    run_jobs(jobs, params, root)
-    kept = {exported_corpus_folder(root, plan).name for plan in plans.values()}
-    for other in (root / "data" / "prepared").glob("*"):
-        if other.name not in kept and is_ours(other):
-            remove_directory(other)
-
-
-def _export(stage: str, plans: list[Plan], params: Params, root: Path) -> None:
-    """Copy what a finished stage made to its place for DVC and other tools, a folder `<system>-s<seed>` each."""
-    part, place = EXPORTS[stage]
-    target = root / place
+def _export_corpora(plan: StudyPlan, root: Path) -> None:
     wanted = set()
-    done = set()
-    for plan in plans:
-        key = plan.stages.get(stage)
-        if key is None or key in done:
-            continue
-        done.add(key)
-        source = open_stage(root / "runs", plan, stage, params).path / part
-        if not source.exists():
-            raise UserError(f"{source}: the results of a finished stage are gone; delete {source.parent} and run again")
-        shared = stage == "warm_start"
-        folder = target / (f"s{plan.seed}" if shared else f"{plan.system}-s{plan.seed}")
+    for run in plan.runs:
+        folder = exported_corpus_folder(root, run.plan)
+        if folder.name not in wanted and not (folder / "manifest.json").exists():
+            link_corpus(kept_corpus_folder(root, run.plan), folder)
         wanted.add(folder.name)
+    _remove_others(root / "data" / "prepared", wanted)
+
+
+def _export(stage: str, plan: StudyPlan, root: Path) -> None:
+    """Copy what a finished stage made, a folder `<system>-s<seed>` each, or `s<seed>` where all systems share it.
+
+    What evaluate exports is no report: it makes DVC run the stage in a fresh clone, where the committed reports exist
+    and the run records do not.
+    """
+    wanted: dict[str, str] = {}
+    runs = [run for run in plan.runs if stage in run.plan.stages]
+    target = root / "models" / stage
+    shared = {run.seed: {other.plan.key(stage) for other in runs if other.seed == run.seed} for run in runs}
+    for run in runs:
+        keeps = system_of(run.plan.system).stage(stage).keeps
+        target = target if keeps == "model" else root / "data" / "evaluated"
+        key, source = run.plan.key(stage), stage_folder(root / "runs", stage, run.plan.key(stage)) / keeps
+        is_shared = len(shared[run.seed]) == 1 < sum(other.seed == run.seed for other in runs)
+        folder = target / (f"s{run.seed}" if is_shared else f"{run.plan.system}-s{run.seed}")
+        if not keeps or folder.name in wanted:
+            continue
+        wanted[folder.name] = key
         if (folder / "manifest.json").exists() and read_json(folder / "manifest.json")["key"] == key:
             continue
+        if not source.exists():
+            raise UserError(f"{source}: the results of a finished stage are gone; delete {source.parent} and run again")
         with atomic_directory(folder) as scratch:
             shutil.copytree(source, scratch, dirs_exist_ok=True)
+    _remove_others(target, wanted)
+
+
+def _remove_others(target: Path, wanted: set[str] | dict[str, str]) -> None:
+    """Delete what we exported for other parameters."""
     for other in target.glob("*"):
         if other.name not in wanted and is_ours(other):
             remove_directory(other)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from realm_lab.errors import UserError
+from realm_lab.masking import check_masking
 from realm_lab.params.load import Source, explain, flatten, lay_over, parameter_names, read_source, show
 from realm_lab.params.parameters import Params
-from realm_lab.runner.design import Cell, cells_of, changes_title
-from realm_lab.runner.state import Condition, RunState, StageState, StageStates, run_state, run_states
+from realm_lab.retrieval.refresh import refresh_policy
+from realm_lab.runner.cells import Cell, cells_of
 from realm_lab.runner.study import Study, load_study, nearest
-from realm_lab.runner.tuning import TunedCell, check_tune, own_value, tuned_cells
-from realm_lab.systems.identity import Plan, plan_run, record_run
+from realm_lab.runner.tuning import Grid, check_tune, grid_of
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
+from realm_lab.systems.registry import system_of
 from realm_lab.tracking.study_record import (
     StudyCell,
     StudyRecord,
@@ -27,30 +29,16 @@ from realm_lab.tracking.study_record import (
     write_study_record,
 )
 
-__all__ = [
-    "Condition",
-    "PlannedRun",
-    "RunState",
-    "StageState",
-    "StageStates",
-    "StudyPlan",
-    "plan_study",
-    "record_study",
-    "run_state",
-    "run_states",
-]
-
 
 @dataclass(frozen=True)
 class PlannedRun:
     """One cell at one seed. `changes`: how its parameters differ from the baseline's, at the same value if tuned."""
 
-    study: str
     cell: str
     seed: int
     params: Params
     plan: Plan
-    changes: dict[str, Any]
+    changes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def run_key(self) -> str:
@@ -65,32 +53,34 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study with its cells, the baseline first, and its runs, cell by cell; those of the grid come last."""
+    """A study with its cells, the baseline first, and its runs, cell by cell; those of the grid come last.
 
-    study: Study
+    `axes` has the names of each axis's points where there are several axes. `last_stage` is where runs end, "" for
+    their own end.
+    """
+
     name: str
-    path: Path
+    question: str
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...]
     runs: tuple[PlannedRun, ...]
-    tuned: tuple[TunedCell, ...] = ()
-    tuned_seeds: tuple[int, ...] = ()
-    own_value: Any = None  # of the tuned parameter, all else equal
-
-    @property
-    def tuned_parameter(self) -> str:
-        """What the grid is of; "" without one."""
-        return self.study.tune.parameter if self.study.tune else ""
-
-    @property
-    def all_cells(self) -> tuple[Cell, ...]:
-        """The cells, then those of the grid."""
-        return (*self.cells, *(tuned.cell for tuned in self.tuned))
+    metrics: tuple[str, ...] = ()
+    figures: tuple[str, ...] = ()  # of its own, package.module:function
+    axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    launcher: Mapping[str, Any] = field(default_factory=dict)
+    source: Path | None = None
+    grid: Grid | None = None
+    last_stage: str = ""
 
     @property
     def baseline(self) -> Cell:
         """The cell that the others are compared with."""
         return self.cells[0]
+
+    @property
+    def all_cells(self) -> tuple[Cell, ...]:
+        """The cells, then those of the grid."""
+        return (*self.cells, *(tuned.cell for tuned in self.grid.cells)) if self.grid else self.cells
 
     def of(self, cell: str) -> list[PlannedRun]:
         """The runs of a cell, by seed."""
@@ -122,92 +112,114 @@ def plan_study(
     source = read_source(params_path or Path(root) / "params.yaml", preset)
     common = dict(overrides or {})
     cells = cells_of(study)
-    tune = check_tune(study, cells)
+    check_tune(study, cells)
     _check_common(study, cells, common)
     cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
     resolved = [_resolve(study, cell, source) for cell in cells]
     flat = [flatten(params) for params in resolved]
     chosen = _seeds(study, seeds)
-    kept: list[Cell] = []
     runs: list[PlannedRun] = []
-    seen: dict[str, int] = {}
+    owners: dict[str, int] = {}  # run key -> the cell's place
     for place, (cell, params) in enumerate(zip(cells, resolved, strict=True)):
         changes = {key: value for key, value in flat[place].items() if value != flat[0][key]}
-        if place and cell.from_axes and not changes and cell.system == cells[0].system:
-            continue  # a point that the baseline has already
-        kept.append(cell._replace(changes=changes, title=cell.title or changes_title(changes)))
+        cells[place] = cell._replace(changes=changes)
         for seed in chosen:
-            plan = plan_run(params, cell.system, seed)
-            other = seen.setdefault(plan.run_key, place)
+            run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), changes)
+            other = owners.setdefault(run.run_key, place)
             if other != place:
                 raise _overlap(study, cells[other], cell, flat[other], flat[place])
-            runs.append(PlannedRun(study.name, cell.name, seed, params, plan, changes))
-    if tune is None:
-        return StudyPlan(study, study.name, Path(path), tuple(kept), chosen, tuple(runs))
-    own = own_value(study, tune, flat[0][tune.parameter])
-    tuned = tuned_cells(study, tune, own, kept)
-    tuned_seeds = tuple(seed for seed in tune.seeds if seed in chosen)
-    keys = {run.run_key: run.cell for run in runs}
-    for cell, _, value in tuned:
-        params = _resolve(study, cell, source)
-        for seed in tuned_seeds:
-            plan = plan_run(params, cell.system, seed)
-            if plan.run_key in keys:
-                message = f"cells '{keys[plan.run_key]}' and '{cell.name}' are the same run; leave {show(value)} out"
-                raise study.problem(f"tune.values: {message}", *cell.places[tune.parameter])
-            keys[plan.run_key] = cell.name
-            runs.append(PlannedRun(study.name, cell.name, seed, params, plan, cell.changes))
-    return StudyPlan(study, study.name, Path(path), tuple(kept), chosen, tuple(runs), tuple(tuned), tuned_seeds, own)
+            runs.append(run)
+    grid = None
+    if study.tune is not None:
+        grid = grid_of(study, study.tune, flat[0][study.tune.parameter], cells, chosen)
+        cell_of = {run.run_key: run.cell for run in runs}
+        for cell, _, value in grid.cells:
+            params = _resolve(study, cell, source)
+            for seed in grid.seeds:
+                run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
+                if run.run_key in cell_of:
+                    said = f"cells '{cell_of[run.run_key]}' and '{cell.name}' are the same run; leave {show(value)} out"
+                    raise study.problem(f"tune.values: {said}", *cell.places[study.tune.parameter])
+                cell_of[run.run_key] = cell.name
+                runs.append(run)
+    axes = {}
+    if len(study.axes) > 1:
+        axes = {
+            axis: tuple(name if isinstance(name, str) else show(name) for name in study.axes[axis])
+            for axis in study.axes
+        }
+    return StudyPlan(
+        study.name,
+        study.question,
+        tuple(cells),
+        chosen,
+        tuple(runs),
+        metrics=tuple(study.metrics),
+        figures=tuple(study.figures),
+        axes=axes,
+        launcher=study.launcher,
+        source=Path(path),
+        grid=grid,
+    )
+
+
+# What the report of the default run shows besides the figures of every study.
+DEFAULT_FIGURES = tuple(
+    f"realm_lab.reporting.figures_training:{name}"
+    for name in ("retrieval_utility", "recall", "early_warnings", "index_freshness", "warm_start", "corpus_update")
+)
+
+
+def default_plan(params: Params) -> StudyPlan:
+    """The default pipeline as a study: REALM beside its own warm start."""
+    _check_extensions(params)
+    cells = tuple(Cell(name, system_of(name).title, name, {}, {}) for name in DEFAULT_SYSTEMS)
+    runs = [
+        PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed))
+        for cell in cells
+        for seed in params.seeds
+    ]
+    question = "What does REALM pre-training add to its own warm start?"
+    return StudyPlan("default", question, cells, tuple(params.seeds), tuple(runs), figures=DEFAULT_FIGURES)
 
 
 def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
     """Write run.json of every run and the study's study.json."""
     runs = Path(root) / "runs"
-    members: list[StudyRun] = []
-    of_grid: list[StudyRun] = []
-    tuned = {tuned.cell.name for tuned in plan.tuned}
+    of_grid = {tuned.cell.name for tuned in plan.grid.cells} if plan.grid else set()
     for run in plan.runs:
         record_run(runs, run.plan, run.params)
-        which = of_grid if run.cell in tuned else members
-        which.append(StudyRun(run.cell, run.seed, run.run_key, run.name))
-    axes = {}
-    if plan.study.mode == "product":
-        axes = {
-            axis: tuple(str(name) if isinstance(name, str) else show(name) for name in points)
-            for axis, points in plan.study.axes.items()
-        }
+    members = [StudyRun(run.cell, run.seed, run.run_key, run.name) for run in plan.runs]
+    tuning = None
+    if plan.grid is not None:
+        tune = plan.grid.tune
+        tuning = StudyTuning(
+            tune.parameter,
+            tuple(tune.values),
+            plan.grid.own,
+            tune.by,
+            plan.grid.seeds,
+            tuple(TunedStudyCell(one.cell.name, one.cell.title, one.of, one.value) for one in plan.grid.cells),
+            tuple(run for run in members if run.cell in of_grid),
+        )
     record = StudyRecord(
         name=plan.name,
-        question=plan.study.question,
+        question=plan.question,
         baseline=plan.baseline.name,
         cells=tuple(
             StudyCell(c.name, c.title, c.system, json.loads(json.dumps(c.changes)), c.paper) for c in plan.cells
         ),
         seeds=plan.seeds,
-        runs=tuple(members),
-        metrics=tuple(plan.study.metrics),
-        axes=axes,
-        source=_relative(plan.path, Path(root)),
-        tuning=_tuning(plan, tuple(of_grid)),
+        runs=tuple(run for run in members if run.cell not in of_grid),
+        metrics=plan.metrics,
+        axes=plan.axes,
+        source="" if plan.source is None else _relative(plan.source, Path(root)),
+        last_stage=plan.last_stage,
+        tuning=tuning,
+        figures=plan.figures,
     )
     write_study_record(runs, record)
     return record
-
-
-def _tuning(plan: StudyPlan, runs: tuple[StudyRun, ...]) -> StudyTuning | None:
-    """The grid for study.json."""
-    tune = plan.study.tune
-    if tune is None:
-        return None
-    return StudyTuning(
-        tune.parameter,
-        tuple(tune.values),
-        plan.own_value,
-        tune.by,
-        plan.tuned_seeds,
-        tuple(TunedStudyCell(one.cell.name, one.cell.title, one.of, one.value) for one in plan.tuned),
-        runs,
-    )
 
 
 def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) -> None:
@@ -229,10 +241,19 @@ def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) ->
 
 
 def _resolve(study: Study, cell: Cell, source: Source) -> Params:
+    """The parameters of a cell; what is wrong with them is said at the line that set it."""
     try:
-        return Params(**lay_over(source.values, cell.overrides))
+        params = Params(**lay_over(source.values, cell.overrides))
     except ValidationError as error:
         problem, unexplained = error.errors()[0], explain(error, source.path, source.document)
+    else:
+        try:
+            _check_extensions(params)
+        except UserError as error:
+            name = str(error).partition("'")[2].partition("'")[0]  # parameter 'NAME': ...
+            place = cell.places.get(name, ("set", name))
+            raise study.problem(f"cell '{cell.name}': {error}", *place) from None
+        return params
     location = ".".join(str(part) for part in problem["loc"])
     message = problem["msg"].removeprefix("Value error, ")
     words = [word.strip(":,;'()").split(".")[-1] for word in message.split()]
@@ -246,8 +267,13 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     value = problem.get("input")
     given = f" (given: {show(value)})" if isinstance(value, str | int | float | list) else ""
     subject = f"parameter '{location}': " if location else ""
-    remedy = "; or list the combination under 'exclude'" if study.mode == "product" and cell.from_axes else ""
-    raise study.problem(f"cell '{cell.name}': {subject}{message[0].lower()}{message[1:]}{given}{remedy}", *place)
+    raise study.problem(f"cell '{cell.name}': {subject}{message[0].lower()}{message[1:]}{given}", *place)
+
+
+def _check_extensions(params: Params) -> None:
+    """Refuse, before any work, names of what is chosen from a registry."""
+    check_masking(params.pretrain)
+    refresh_policy(params.pretrain.refresh)
 
 
 def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:
@@ -259,15 +285,12 @@ def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:
 
 
 def _overlap(study: Study, one: Cell, two: Cell, first: dict[str, Any], second: dict[str, Any]) -> UserError:
-    """Two cells that are one run: what they change, which matters to no stage of it."""
+    """Two cells that are one run: what they change matters to no stage of it."""
     place = next(iter(two.places.values()), ("cells", two.name))
     said = ", ".join(
         f"{key} is {show(first[key])} and {show(second[key])}" for key in first if first[key] != second[key]
     )
-    if said:
-        why = f"they differ in parameters that matter to no stage of the run ({said})"
-    else:
-        why = "they set the same parameters"
+    why = f"they differ in parameters that matter to no stage of the run ({said})" if said else "they set the same"
     return study.problem(f"cells '{one.name}' and '{two.name}' are the same run: {why}; delete one of them", *place)
 
 

@@ -1,373 +1,403 @@
-"""`realm-lab search`: one process asks for trials, has them trained through a launcher, and tells how they ended.
+"""`realm-lab search`: one process asks Optuna for trials, has them trained by a launcher, and tells how they ended.
 
-A trial is a cell of the study that has the search's name, with a run for every seed. Runs are content-addressed, so
-that none is trained twice; a search that was stopped or killed goes on with the trials that were open.
+A trial is a cell of the study that has the search's name, with a run for every seed. Trials are in Optuna's journal,
+which only this process writes; what a killed one left open is proposed again, and its runs go on from their
+checkpoints. trials.json says the same in plain data, for reports. The only file that imports optuna.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import statistics
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from realm_lab.core.files import digest
-from realm_lab.core.launched import cores, visible_gpus
-from realm_lab.core.lease import take
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.pruners import NopPruner, PercentilePruner
+from optuna.samplers import RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.trial import FrozenTrial, TrialState
+
+from realm_lab.core.files import digest, write_json
+from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
-from realm_lab.params.parameters import Params
-from realm_lab.runner.launchers import UNFINISHED, JobState, Launcher, make_launcher
-from realm_lab.runner.search_file import SearchPlan, plan_search
-from realm_lab.runner.search_record import folder_of, record_search, tasks_of_trial
-from realm_lab.runner.search_values import CurveReader, cut_of, final_value
-from realm_lab.runner.state import StageStates
-from realm_lab.runner.stopping import NEVER_SILENT_SECONDS, Stop, stoppable, sweepers
-from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, closing, mirroring, sweep
-from realm_lab.runner.sweep import Request as SweepRequest
-from realm_lab.systems.identity import Plan
+from realm_lab.reporting.values import value_of
+from realm_lab.runner.cells import Cell, changes_title
+from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
+from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
+from realm_lab.runner.search_file import Dimension, SearchPlan, plan_search
+from realm_lab.runner.stopping import Stop, stoppable, sweeping
+from realm_lab.runner.sweep import (
+    EXIT_INCOMPLETE,
+    FOLLOW_SECONDS,
+    POLL_SECONDS,
+    Request,
+    cancel_study,
+    closing,
+    launcher_of,
+    mirroring,
+    say,
+)
+from realm_lab.runner.tasks import Task, state_of_run, tasks_of
+from realm_lab.tracking.metric_log import read_metrics
+from realm_lab.tracking.run_dir import StageRun, stage_folder
+from realm_lab.tracking.state import JobState, StageStates
 from realm_lab.tracking.study_record import study_folder
 
-if TYPE_CHECKING:
-    from realm_lab.runner.search_journal import State, Trial, TrialJournal
-    from realm_lab.runner.tasks import Task
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
-EXIT_INCOMPLETE = 1
-
-
-@dataclass(frozen=True)
-class SearchRequest:
-    """What was asked for on the command line."""
-
-    path: Path
-    root: Path
-    params_path: Path | None = None
-    launcher: str | None = None  # None: the search's own, else local
-    trials: int | None = None  # None: the search's own
-    as_json: bool = False
-    follow: bool = False
-    retry_failed: bool = False
-    cancel: bool = False
+STATES = {
+    TrialState.RUNNING: "running",
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+}
+CELL = "trial-{:03}"  # the name of a trial in the study
+CONTINUES = "continues"  # the number of an earlier trial with the same values that this one is in the place of
+ENOUGH_TRIALS = 50  # complete: an importance compares the best tenth with the rest
 
 
 @dataclass
-class Open:
-    """A trial under way. `runs` are its plans by seed; `tasks` is empty for one whose runs are an earlier trial's."""
+class OpenTrial:
+    """A trial under way with its runs, and what is left to do for them."""
 
-    trial: Trial
-    params: Params
-    runs: list[Plan]
-    tasks: list[Task]
-    same_as: int | None = None
+    trial: optuna.Trial
+    values: dict[str, Any]
+    runs: list[PlannedRun] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    reported: int = -1  # the last step that the pruner knows
 
 
-def search(request: SearchRequest) -> int:
+def search(request: Request) -> int:
     """Do what the command line asks; returns the exit code: 0 when all trials have ended, the baseline well."""
     root = Path(request.root)
-    common = SweepRequest(request.path, root, request.params_path, follow=request.follow, cancel=request.cancel)
     if request.cancel:
-        return sweep(common)
+        return cancel_study(Path(request.path).stem, root)
     plan = plan_search(request.path, root, params_path=request.params_path)
-    name, settings = _launcher_of(plan, request.launcher)
+    name, settings = launcher_of(plan.search.launcher, request.launcher)
+    if name == "local":  # no more processes than trials at a time need
+        settings = {"processes": plan.search.parallel * len(plan.search.seeds), **settings}
     launcher = make_launcher(name, settings, root, plan.name)
+    launcher.check([])
     stop, owner = Stop(), None
     try:
-        with stoppable() as stop, owning(root, plan.name), mirroring(common, root), closing(launcher):
-            owner = SearchOwner(plan, open_journal(plan, root), launcher, root, trials=request.trials)
-            owner.begin(retry_failed=request.retry_failed)
+        with stoppable() as stop, sweeping(root, plan.name, alone=True), mirroring(request, root), closing(launcher):
+            owner = SearchOwner(plan, launcher, root, trials=request.trials, retry_failed=request.retry_failed)
             owner.drive(FOLLOW_SECONDS if launcher.detached else POLL_SECONDS)
-            _write_results(owner, as_json=request.as_json)  # inside, so that --follow shows them
+            _report(owner, as_json=request.as_json)  # inside, so that --follow shows it
     except SystemExit as left:
         if owner is not None and owner.counted():
-            _write_results(owner, as_json=False)
+            _report(owner, as_json=False)
         how = "the jobs go on" if launcher.detached else "stopped after checkpoints"
-        _say(f"{how}; `realm-lab search {request.path}` goes on from there")
+        say(f"{how}; `realm-lab search {request.path}` goes on from there")
         return 128 + stop.number if stop.number else int(left.code or 0)
-    assert owner is not None
     return owner.exit_code()
 
 
-def open_journal(plan: SearchPlan, root: Path) -> TrialJournal:
-    """The journal of the search's trials, in the folder of its study."""
-    from realm_lab.runner.search_journal import TrialJournal
-
-    search = plan.search
-    _, runs = plan.runs({})
-    design = {
-        "space": [str((item.name, item.kind, str(item))) for item in plan.space],
-        "metric": [search.metric, search.direction, plan.last_stage],
-        "runs": [run.key(plan.last_stage) for run in runs],
-    }
-    return TrialJournal(
-        study_folder(Path(root) / "runs", plan.name) / "optuna.jsonl",
-        plan.name,
-        plan.space,
-        direction=search.direction,
-        sampler=search.sampler,
-        seed=search.sampler_seed,
-        design=digest(design),
-    )
-
-
-@contextmanager
-def owning(root: Path, name: str) -> Iterator[None]:
-    """Inside, no other process does this search; `--cancel` and `status` see this one.
+def open_study(plan: SearchPlan, root: Path) -> optuna.Study:
+    """The journal of the search's trials, made or gone on with.
 
     Raises:
-        UserError: another process does it.
+        UserError: no journal of Optuna, or one of a search with another space, metric, seeds or parameters.
     """
-    for other in sweepers(root, name):
-        where = f"process {other.owner.pid} on {other.owner.host}"
-        raise UserError(f"search '{name}' is done by {where}; stop it with --cancel, or wait for it")
-    folder = study_folder(Path(root) / "runs", name) / "sweeps"
-    this = f"{socket.gethostname()}-{os.getpid()}"
-    with take(folder, this, limit_seconds=NEVER_SILENT_SECONDS, is_rival=lambda other: True):
-        yield
+    path = study_folder(Path(root) / "runs", plan.name) / "optuna.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # what an owner left that was killed while it wrote: its lock, and half a line
+    Path(f"{path}.lock").unlink(missing_ok=True)
+    if path.exists() and not (text := path.read_bytes()).endswith(b"\n"):
+        os.truncate(path, text.rfind(b"\n") + 1)
+    pruning = plan.search.pruning
+    pruner: optuna.pruners.BasePruner = NopPruner()
+    if pruning is not None:  # Optuna's percentile counts from the best
+        pruner = PercentilePruner(
+            100.0 - pruning.percentile,
+            n_startup_trials=pruning.min_trials,
+            n_warmup_steps=pruning.after_steps,
+            n_min_trials=pruning.min_trials,
+        )
+    try:
+        storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
+        study = optuna.create_study(
+            storage=storage, study_name=plan.name, direction=plan.search.direction, load_if_exists=True, pruner=pruner
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        remedy = "delete it to begin the search again: finished runs are only read"
+        raise UserError(f"{path}: not a journal of Optuna ({error}); {remedy}") from None
+    keys = [run.plan.key(plan.last_stage) for run in plan.runs("", {})]
+    space = [(item.name, item.kind, str(item)) for item in plan.space]
+    design = digest({"space": space, "metric": [plan.search.metric, plan.search.direction], "runs": keys})
+    begun = study.user_attrs.get("design")
+    if begun is None:
+        study.set_user_attr("design", design)
+    elif begun != design:
+        raise UserError(
+            f"{path}: search '{plan.name}' was begun with another space, metric, seeds or parameters; rename the "
+            "search's file, or delete this one: finished runs are only read"
+        )
+    return study
 
 
 class SearchOwner:
-    """The one process that asks and tells."""
+    """The one process that asks and tells. Proposes the baseline, what a killed owner left open, and on request what
+    failed, before what the sampler proposes."""
 
     def __init__(
-        self, plan: SearchPlan, journal: TrialJournal, launcher: Launcher, root: Path, *, trials: int | None = None
+        self, plan: SearchPlan, launcher: Launcher, root: Path, *, trials: int | None = None, retry_failed: bool = False
     ):
-        self.plan, self.journal, self._launcher, self.root = plan, journal, launcher, Path(root)
-        self._trials = trials or plan.search.trials
+        self.plan, self.root, self.study = plan, Path(root), open_study(plan, Path(root))
+        self._launcher, self._trials, self._retry = launcher, trials or plan.search.trials, retry_failed
         # One after another in this process, so that each is proposed in the knowledge of those before.
         self._parallel = 1 if launcher.name == "inline" else plan.search.parallel
-        self._open: dict[int, Open] = {}
-        self._left: dict[int, str] = {}  # stopped by somebody else; goes on the next time
-        self._runs: dict[int, tuple[Params, list[Plan]]] = {}
-        pruning = plan.search.pruning
-        self._curves = CurveReader(self.root, pruning.metric) if pruning else None
-
-    def begin(self, *, retry_failed: bool = False) -> None:
-        """Propose the baseline, the grid and what failed, and take up the trials that a former owner left open."""
-        self.journal.propose(self.plan.baseline)
-        if self.plan.search.sampler == "grid":
-            for values in self.plan.grid():
-                self.journal.propose(values)
-        if retry_failed:
-            for trial in self.counted():
-                if trial.state == "failed":
-                    self.journal.propose(trial.values, retry_of=trial.number)
-        for trial in self.journal.resumed():
-            self._take_on(trial, resumed=True)
+        self._open: dict[int, OpenTrial] = {}
+        self._left = 0  # trials that somebody else stopped
+        self._jobs: Mapping[str, JobState] = launcher.poll() if launcher.detached else {}
+        self._curves: dict[Path, tuple[tuple[int, int], dict[int, float]]] = {}
+        self.study.enqueue_trial(plan.baseline, skip_if_exists=True)
+        for trial in self.counted():
+            if trial.state == TrialState.RUNNING or (retry_failed and trial.state == TrialState.FAIL):
+                self.study.enqueue_trial(trial.params, user_attrs={CONTINUES: trial.number})
+            if trial.state == TrialState.RUNNING:
+                self.study.tell(trial.number, state=TrialState.FAIL)
 
     def drive(self, pause_seconds: float) -> None:
         """Ask, train and tell until the trials are used up, or only those are left that somebody else stopped."""
-        before: Mapping[str, JobState] = {}
         while True:
-            states = self._launcher.poll()
-            changed = self._collect(states)
-            changed = self._prune() or changed
-            changed = self._fill() or changed
+            before, self._jobs = self._jobs, self._launcher.poll()
+            changed = sum(self._look_at(item) for item in list(self._open.values())) > 0
+            while len(self._open) < self._parallel and self._may_ask():
+                self._begin()
+                changed = True
             if not self._open:
                 return
-            if not changed and states == before:
+            if not changed and self._jobs == before:
                 time.sleep(pause_seconds)
-            before = states
 
-    def counted(self) -> list[Trial]:
-        """All trials but those that failed and were tried again."""
-        retried = self.journal.retried()
-        return [trial for trial in self.journal.trials() if trial.number not in retried]
+    def counted(self) -> list[FrozenTrial]:
+        """All trials that were asked for, but those in whose place another is."""
+        trials = self.study.get_trials(deepcopy=False)
+        replaced = {trial.user_attrs.get(CONTINUES) for trial in trials}
+        return [trial for trial in trials if trial.state in STATES and trial.number not in replaced]
 
-    def baseline(self) -> Trial | None:
+    def baseline(self) -> FrozenTrial | None:
         """The trial of the parameters as they are."""
-        return next((trial for trial in self.counted() if trial.values == self.plan.baseline), None)
-
-    def runs_of(self, trial: Trial) -> tuple[Params, list[Plan]] | None:
-        """The parameters and runs of a trial; None where its values are no combination."""
-        if trial.number not in self._runs:
-            try:
-                self._runs[trial.number] = self.plan.runs(trial.values)
-            except UserError:
-                return None
-        return self._runs[trial.number]
+        return next((trial for trial in self.counted() if trial.params == self.plan.baseline), None)
 
     def exit_code(self) -> int:
         """0 when the baseline is complete and nothing was left."""
         base = self.baseline()
-        return 0 if base is not None and base.state == "complete" and not self._left else EXIT_INCOMPLETE
+        is_well = base is not None and base.state == TrialState.COMPLETE
+        return 0 if is_well and not self._left else EXIT_INCOMPLETE
 
-    def _fill(self) -> bool:
-        asked = False
-        while len(self._open) < self._parallel and self._may_ask():
-            self._take_on(self.journal.ask())
-            asked = True
-        return asked
+    def as_data(self) -> dict[str, Any]:
+        """The search and its trials in plain data, for trials.json."""
+        search, trials = self.plan.search, []
+        for trial in self.counted():
+            same = trial.state == TrialState.COMPLETE or (
+                search.pruning is not None and search.pruning.metric == search.metric
+            )
+            trials.append(
+                {
+                    "number": trial.number,
+                    "cell": CELL.format(trial.number),
+                    "state": STATES[trial.state],
+                    "value": trial.values[0] if trial.values and same else None,  # of a pruned one, where it ended
+                    "values": {
+                        item.name: trial.params[item.name] for item in self.plan.space if item.name in trial.params
+                    },
+                    "runs": trial.user_attrs.get("runs", []),
+                    "step": max(trial.intermediate_values, default=None) if trial.state == TrialState.PRUNED else None,
+                    "why": trial.user_attrs.get("why"),
+                }
+            )
+        complete = sum(trial["state"] == "complete" for trial in trials)
+        enough = complete >= ENOUGH_TRIALS and len(self.plan.space) > 1
+        return {
+            "name": self.plan.name,
+            "question": search.question,
+            "metric": search.metric,
+            "direction": search.direction,
+            "seeds": list(search.seeds),
+            "sampler": search.sampler,
+            "sampler_seed": search.sampler_seed,
+            "source": search.path.name,
+            "last_stage": self.plan.last_stage,
+            "space": [{"name": item.name, "values": str(item)} for item in self.plan.space],
+            "baseline": self.plan.baseline,
+            "trials": trials,
+            "importances": dict(optuna.importance.get_param_importances(self.study)) if enough else None,
+        }
 
     def _may_ask(self) -> bool:
         base = self.baseline()
-        if base is not None and base.state == "failed":
+        if base is not None and base.state == TrialState.FAIL:
             return False  # nothing could be compared with it; and what it shares with all trials has likely failed
-        if self.plan.search.sampler == "grid" and not self.journal.waiting():
-            return False
         return len(self.counted()) < self._trials
 
-    def _take_on(self, trial: Trial, *, resumed: bool = False) -> None:
-        """Begin a trial, or go on with it. What is known of its runs already is only read."""
+    def _begin(self) -> None:
+        """Ask for a trial and give the launcher what is left to do for it."""
+        number = len(self.study.get_trials(deepcopy=False))
+        seed = derive_seed(self.plan.search.sampler_seed, "search", number) % 2**32
+        self.study.sampler = TPESampler(seed=seed) if self.plan.search.sampler == "tpe" else RandomSampler(seed)
+        trial = self.study.ask({item.name: _distribution(item) for item in self.plan.space})
+        item = OpenTrial(trial, {part.name: trial.params[part.name] for part in self.plan.space})
+        self._open[trial.number] = item
         try:
-            params, runs = self._runs[trial.number] = self.plan.runs(trial.values)
+            item.runs = self.plan.runs(CELL.format(trial.number), item.values)
         except UserError as error:
-            self._tell(trial, "failed", error=str(error))
+            self._tell(item, TrialState.FAIL, why=str(error))
             return
-        twin = self._twin(trial, runs)
-        if twin is not None:
-            self._open[trial.number] = Open(trial, params, runs, [], twin.number)
-            if twin.state != "running":
-                self._tell_twin(trial.number, twin)
+        trial.set_user_attr("runs", [run.name for run in item.runs])
+        self._record()
+        states = StageStates(self.root / "runs")
+        found = [state_of_run(run.plan, states, self.plan.last_stage) for run in item.runs]
+        failed = [state for state in found if state.state == "FAILED"]
+        if failed and not self._retry:
+            self._tell(item, TrialState.FAIL, why=failed[0].error or "unknown error")
             return
-        self.journal.note(trial.number, run_keys=[run.run_key for run in runs])
-        states = StageStates(self.root)
-        tasks = tasks_of_trial(trial.cell, params, runs, self.plan.last_stage, states)
-        self._open[trial.number] = Open(trial, params, runs, tasks)
-        if self.baseline() is not None:  # not while a failed one waits to be tried again
-            record_search(self.plan, self._cells(), self.root)
-        for run in runs if resumed else ():
-            for stage, found in states.run(run).stages.items():
-                if found.state == "FAILED" and stage in {stage for task in tasks for stage in task.stages}:
-                    self._tell(trial, "failed", error=f"{stage}: {found.status.error or 'unknown error'}")
-                    return
+        item.tasks = tasks_of(
+            item.runs, states, retry_failed=self._retry, until=self.plan.last_stage, each_stage_alone=True
+        )
         # A queue may have them from before; what other trials share was given to the launcher with the first of them.
-        there = self._launcher.poll() if tasks and self._launcher.detached else {}
-        mine = {task.name for number, other in self._open.items() if number != trial.number for task in other.tasks}
-        live = {name for name, state in there.items() if state.state in UNFINISHED}
-        new = [task for task in tasks if task.name not in mine | live]
+        known = {task.name for other in self._open.values() if other is not item for task in other.tasks}
+        known |= {name for name, state in self._jobs.items() if state.state in UNFINISHED}
+        new = [task for task in item.tasks if task.name not in known]
         if new:
             self._launcher.submit(new)
 
-    def _twin(self, trial: Trial, runs: Sequence[Plan]) -> Trial | None:
-        """An earlier trial with the same runs."""
-        keys = [run.key(self.plan.last_stage) for run in runs]
-        for other in self.counted():
-            known = self.runs_of(other) if other.number < trial.number else None
-            if known is not None and [run.key(self.plan.last_stage) for run in known[1]] == keys:
-                return other
-        return None
+    def _look_at(self, item: OpenTrial) -> bool:
+        """Tell a trial that has ended, or that is not worth going on with; True if so."""
+        last, states = self.plan.last_stage, StageStates(self.root / "runs")
+        is_hopeless = self._is_hopeless(item)
+        if all(states.stage(last, run.plan.key(last)).state == "COMPLETE" for run in item.runs):
+            self._complete(item)
+            return True
+        if is_hopeless:
+            self._tell(item, TrialState.PRUNED, why=f"behind the others at step {item.reported}")
+            return True
+        jobs = [self._jobs[task.name] for task in item.tasks if task.name in self._jobs]
+        failed = next((job for job in jobs if job.state == "FAILED"), None)
+        if failed is not None:
+            self._tell(item, TrialState.FAIL, why=failed.error or "unknown error")
+            return True
+        stopped = next((job for job in jobs if job.state in ("PREEMPTED", "CANCELLED", "LOST")), None)
+        if stopped is not None and not any(job.state in UNFINISHED for job in jobs):
+            self._left += 1  # stays open in the journal
+            say(f"{CELL.format(item.trial.number)} left open: {stopped.error or stopped.state.lower()}")
+            del self._open[item.trial.number]
+            return True
+        return False
 
-    def _cells(self) -> list[tuple[Trial, Params, list[Plan]]]:
-        """Every trial that has runs of its own, with them."""
-        found, seen = [], set()
-        for trial in self.counted():
-            known = self.runs_of(trial)
-            if known is not None:
-                keys = tuple(run.run_key for run in known[1])
-                if keys not in seen:
-                    found.append((trial, *known))
-                seen.add(keys)
-        return found
-
-    def _collect(self, jobs: Mapping[str, JobState]) -> bool:
-        """Tell of the trials that have ended."""
-        states, told = StageStates(self.root), False
-        for number, item in list(self._open.items()):
-            if number not in self._open or item.same_as is not None:
-                continue
-            last = self.plan.last_stage
-            if all(states.stage(run, last).state == "COMPLETE" for run in item.runs):
-                self._complete(item)
-                told = True
-                continue
-            ends = {jobs[task.name].state: jobs[task.name] for task in item.tasks if task.name in jobs}
-            if "failed" in ends:
-                self._tell(item.trial, "failed", error=ends["failed"].error or "unknown error")
-                told = True
-            elif not ends.keys() & set(UNFINISHED) and ends.keys() & {"preempted", "cancelled"}:
-                why = next(state.error for key, state in ends.items() if key in ("preempted", "cancelled"))
-                self._leave(number, why or "stopped")
-                told = True
-        return told
-
-    def _complete(self, item: Open) -> None:
-        found = [final_value(self.root, run, self.plan.last_stage, self.plan.search.metric) for run in item.runs]
-        values = [value for value in found if value is not None]
-        if len(values) < len(found):
-            self._tell(item.trial, "failed", error=f"{self.plan.search.metric} is missing or not finite")
-        else:
-            self._tell(item.trial, "complete", statistics.fmean(values))
-
-    def _prune(self) -> bool:
-        """Give up the trials that are worse than others were at the same step; the baseline never is."""
-        pruning, reader, cut_any = self.plan.search.pruning, self._curves, False
-        if pruning is None or reader is None:
+    def _is_hopeless(self, item: OpenTrial) -> bool:
+        """Report the mean over the seeds of every new step that all of them have reached; the baseline goes on."""
+        pruning = self.plan.search.pruning
+        if pruning is None:
             return False
-        for number, item in list(self._open.items()):
-            if number not in self._open or item.same_as is not None or item.trial.values == self.plan.baseline:
+        curves = [self._curve(run, pruning.metric) for run in item.runs]
+        sign = 1.0 if self.plan.search.direction == "maximize" else -1.0  # Optuna has one direction
+        for step in sorted(set.intersection(*(set(curve) for curve in curves))):
+            if step > item.reported:
+                item.reported = step
+                item.trial.report(sign * statistics.fmean(curve[step] for curve in curves), step)
+                is_over = item.values == self.plan.baseline or step >= item.runs[0].params.pretrain.steps
+                if not is_over and item.trial.should_prune():
+                    return True
+        return False
+
+    def _curve(self, run: PlannedRun, metric: str) -> dict[int, float]:
+        """step -> value of a run's pre-training so far; a file that has not changed is not read again."""
+        path = stage_folder(self.root / "runs", "pretrain", run.plan.key("pretrain")) / "metrics.jsonl"
+        if not path.exists():
+            return {}
+        mark = (path.stat().st_mtime_ns, path.stat().st_size)
+        if self._curves.get(path, (None,))[0] != mark:
+            rows = read_metrics(path)
+            self._curves[path] = (mark, {row["step"]: row[metric] for row in rows if row.get(metric) is not None})
+        return self._curves[path][1]
+
+    def _complete(self, item: OpenTrial) -> None:
+        metric, names = self.plan.search.metric, [*item.runs[0].plan.stages]
+        names = names[: names.index(self.plan.last_stage) + 1]
+        values = []
+        for run in item.runs:
+            stages = {
+                name: StageRun(stage_folder(self.root / "runs", name, run.plan.key(name)), name) for name in names
+            }
+            values.append(value_of(stages, metric))
+        found = [value for value in values if value is not None]
+        if len(found) == len(values):
+            self._tell(item, TrialState.COMPLETE, statistics.fmean(found))
+        else:
+            self._tell(item, TrialState.FAIL, why=f"{metric} is missing or not finite")
+
+    def _tell(self, item: OpenTrial, state: TrialState, value: float | None = None, why: str = "") -> None:
+        """Tell how a trial ended, and stop what only it needed."""
+        if why:
+            item.trial.set_user_attr("why", why)
+        self.study.tell(item.trial, value, state)
+        del self._open[item.trial.number]
+        self._write()
+        values = ", ".join(f"{name.rsplit('.', 1)[-1]} = {show(value)}" for name, value in item.values.items())
+        shown = f": {self.plan.search.metric} {value:.4g}" if value is not None else ""
+        say(f"{CELL.format(item.trial.number)} {STATES[state]}{shown}{f': {why}' if why else ''} ({values})")
+        needed = {task.name for other in self._open.values() for task in other.tasks}
+        spare = {task.name for task in item.tasks} - needed
+        if spare and state != TrialState.COMPLETE:
+            self._launcher.cancel(spare)
+
+    def _record(self) -> None:
+        """The trials as cells of a study, the baseline first, and in trials.json."""
+        cells, runs, seen = [], [], set()
+        for trial in sorted(self.counted(), key=lambda trial: (trial.params != self.plan.baseline, trial.number)):
+            name = CELL.format(trial.number)
+            try:
+                found = self.plan.runs(name, trial.params)
+            except UserError:
                 continue
-            mine = {run.seed: reader.of(run) for run in item.runs}
-            if max((max(curve, default=0) for curve in mine.values()), default=0) < pruning.after_steps:
-                continue
-            others = [
-                {run.seed: reader.of(run) for run in runs} for trial, _, runs in self._cells() if trial.number != number
-            ]
-            cut = cut_of(mine, others, pruning)
-            if cut is not None:
-                said = (
-                    f"{pruning.metric} {cut.value:.4g} at step {cut.step}, below {cut.bound:.4g} of {cut.others} others"
-                )
-                is_same = (pruning.metric, "pretrain") == (self.plan.search.metric, self.plan.last_stage)
-                self._tell(item.trial, "pruned", cut.value if is_same else None, step=cut.step, why=said)
-                cut_any = True
-        return cut_any
+            if found[0].run_key not in seen:  # equal trials are one cell
+                seen.add(found[0].run_key)
+                title = changes_title(found[0].changes) if found[0].changes else "parameters as they are"
+                cells.append(Cell(name, title, found[0].plan.system, {}, found[0].changes))
+                runs += found
+        search = self.plan.search
+        record_study(
+            StudyPlan(
+                self.plan.name,
+                search.question,
+                tuple(cells),
+                tuple(search.seeds),
+                tuple(runs),
+                metrics=(search.metric,),
+                source=search.path,
+                last_stage="" if self.plan.last_stage == "evaluate" else self.plan.last_stage,
+            ),
+            self.root,
+        )
+        self._write()
 
-    def _tell(self, trial: Trial, state: State, value: float | None = None, **notes: Any) -> None:
-        """Tell how a trial ended, stop what only it needed, and tell the same of those with the same runs."""
-        told = self.journal.tell(trial.number, state, value, **notes)
-        item = self._open.pop(trial.number, None)
-        values = ", ".join(f"{name.rsplit('.', 1)[-1]} = {show(value)}" for name, value in told.values.items())
-        shown = f": {self.plan.search.metric} {value:.4g}" if state == "complete" and value is not None else ""
-        why = notes.get("error") or notes.get("why") or ""
-        _say(f"{told.cell} {state}{shown}{f': {why}' if why else ''} ({values})")
-        if item is not None and state != "complete":
-            needed = {task.name for other in self._open.values() for task in other.tasks}
-            spare = {task.name for task in item.tasks} - needed
-            if spare:
-                self._launcher.cancel(spare)
-        for number in [number for number, other in self._open.items() if other.same_as == trial.number]:
-            self._tell_twin(number, told)
-
-    def _tell_twin(self, number: int, twin: Trial) -> None:
-        notes = {key: twin.notes[key] for key in ("step", "error") if key in twin.notes}
-        trial = self._open[number].trial
-        self._tell(trial, twin.state, twin.value, same_as=twin.number, why=f"the runs of {twin.cell}", **notes)
-
-    def _leave(self, number: int, why: str) -> None:
-        """Somebody else stopped it: it stays open, for the next time."""
-        for other in [number, *(n for n, item in self._open.items() if item.same_as == number)]:
-            self._left[other] = why
-            _say(f"{self._open.pop(other).trial.cell} left open: {why}")
+    def _write(self) -> None:
+        write_json(study_folder(self.root / "runs", self.plan.name) / "trials.json", self.as_data())
 
 
-def _launcher_of(plan: SearchPlan, asked: str | None) -> tuple[str, Mapping[str, Any]]:
-    settings: Mapping[str, Any] = plan.search.launcher
-    name = asked or settings.get("default") or "local"
-    own = settings.get(name) or {}
-    if name == "local" and "processes" not in own and not visible_gpus(plan.base.launch.device):
-        wanted = plan.search.parallel * len(plan.search.seeds)
-        own = {"processes": max(1, min(wanted, cores() // plan.base.launch.ranks)), **own}
-    return name, own
+def _distribution(item: Dimension) -> BaseDistribution:
+    if item.kind == "choices":
+        return CategoricalDistribution(item.choices)
+    if item.kind == "int":
+        return IntDistribution(int(item.low), int(item.high), log=item.log, step=int(item.step or 1))
+    return FloatDistribution(item.low, item.high, log=item.log, step=item.step)
 
 
-def _write_results(owner: SearchOwner, *, as_json: bool) -> None:
-    from realm_lab.runner.search_report import write_search_report  # brings matplotlib
+def _report(owner: SearchOwner, *, as_json: bool) -> None:
+    from realm_lab.reporting.search_report import write_search_report  # brings matplotlib
 
-    runs = {trial.number: owner.runs_of(trial) for trial in owner.counted()}
-    names = {number: [folder_of(run) for run in known[1]] for number, known in runs.items() if known is not None}
-    folder, summary = write_search_report(owner.root, owner.plan, owner.counted(), names, owner.journal.importances)
+    folder, summary = write_search_report(owner.root, owner.plan.name)
     if as_json:
         print(json.dumps(summary, indent=2))
     counts = ", ".join(f"{count} {state}" for state, count in summary["trials"].items() if count)
-    _say(f"search {owner.plan.name}: {counts}; {folder / 'report.md'}")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    say(f"search {owner.plan.name}: {counts}; {folder / 'report.md'}")

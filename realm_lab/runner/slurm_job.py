@@ -21,7 +21,7 @@ from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.runner.frozen_code import assert_frozen
-from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun
+from realm_lab.tracking.run_dir import StageRun, stage_folder
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 STOP_CODES = tuple(128 + number for number in STOP_SIGNALS)
@@ -83,7 +83,7 @@ def _work(job: Mapping[str, Any]) -> None:
                 raise UserError(f"{NOT_RUN}{stages[0]} needs {run.path.name}, which is {state}; sweep again")
     try:
         for stage in stages:
-            run_stage(stage, system, params, job["seed"], root, for_study=True)
+            run_stage(stage, system, params, job["seed"], root)
     finally:
         disconnect(failed=sys.exc_info()[0] is not None)
 
@@ -128,7 +128,6 @@ def _progress(job: Mapping[str, Any]) -> list[int]:
     """Steps of each stage that are in its status; -1 for a complete one."""
     steps = []
     for stage in job["stages"]:
-        run = StageRun(Path(job["root"]) / "runs" / "stages" / f"{stage}-{job['keys'][stage][:KEY_LENGTH]}", stage)
-        status = run.status()
+        status = StageRun(stage_folder(Path(job["root"]) / "runs", stage, job["keys"][stage]), stage).status()
         steps.append(-1 if status.state == "COMPLETE" else status.step)
     return steps

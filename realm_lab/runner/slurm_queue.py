@@ -1,19 +1,36 @@
-"""What SLURM says about jobs: squeue for those it remembers, sacct for older ones where there is accounting."""
+"""The jobs of a study in SLURM: which were submitted (jobs.jsonl), and what SLURM says about them.
+
+squeue knows those that SLURM remembers, sacct older ones where there is accounting. How a job has ended is in the files
+of its stages.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import socket
 import subprocess
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+import sys
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
 
+from pydantic import ConfigDict, TypeAdapter
+
+from realm_lab.core.files import read_json_lines
+from realm_lab.core.records import validated
 from realm_lab.errors import UserError
+from realm_lab.tracking.run_dir import StageRun, Status, stage_folder
+from realm_lab.tracking.state import JobState
+from realm_lab.tracking.study_record import study_folder
 
 ANSWER_SECONDS = 30.0
 PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
-# Where a job waits in the course of things; any other reason is worth a word.
-USUAL_REASONS = {"None", "Resources", "Priority", "Dependency", "JobArrayTaskLimit", "BeginTime", "Cleaning"}
+NO_REASONS = {"None", "BeginTime", "Cleaning"}  # to wait
 
 
 class Queued(NamedTuple):
@@ -26,6 +43,130 @@ class Queued(NamedTuple):
     def is_live(self) -> bool:
         """It waits or runs."""
         return self.state in PENDING or self.state in RUNNING
+
+
+@dataclass(frozen=True)
+class SubmittedJob:
+    """One line of jobs.jsonl: a task that was given to SLURM. `keys` maps stage -> key."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    task: str
+    keys: dict[str, str]
+    job: str
+    launcher: str
+    host: str
+    time: float  # unix seconds
+
+    def runs(self, root: Path) -> list[StageRun]:
+        """The folders of its stages."""
+        return [StageRun(stage_folder(Path(root) / "runs", stage, key), stage) for stage, key in self.keys.items()]
+
+
+SUBMITTED = TypeAdapter(SubmittedJob)
+
+
+def record_jobs(root: Path, study: str, jobs: Mapping[str, tuple[Mapping[str, str], str]]) -> None:
+    """Append jobs to jobs.jsonl: task -> (keys, job id). One write, so that lines of two processes never mix."""
+    now, host = time.time(), socket.gethostname()
+    lines = [
+        json.dumps(asdict(SubmittedJob(task, dict(keys), job, "slurm", host, now))) + "\n"
+        for task, (keys, job) in jobs.items()
+    ]
+    path = _jobs_path(root, study)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, "".join(lines).encode())
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def has_jobs(root: Path, study: str) -> bool:
+    """Whether any job of the study was ever submitted."""
+    return _jobs_path(root, study).exists()
+
+
+def latest_jobs(root: Path, study: str) -> list[SubmittedJob]:
+    """The last job of each task; a broken line is a UserError that names the file."""
+    path = _jobs_path(root, study)
+    if not path.exists():
+        return []
+    jobs = [validated(SUBMITTED, line, path) for line in read_json_lines(path)]
+    return list({job.task: job for job in jobs}.values())
+
+
+def job_name(study: str) -> str:
+    """What squeue shows for the jobs of a study."""
+    return f"realm_lab-{study}"
+
+
+def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobState]:
+    """Folder of a stage -> its newest job, over all studies. Asks SLURM only about stages that are not complete.
+
+    Where SLURM does not answer, that is said on standard error, and its jobs are left out.
+
+    Raises:
+        UserError: it does not answer and `must_answer`: who submits would submit jobs twice.
+    """
+    found: dict[str, JobState] = {}
+    for path in sorted((Path(root) / "runs" / "studies").glob("*/jobs.jsonl")):
+        study = path.parent.name
+        jobs = [job for job in latest_jobs(root, study) if not all(run.is_complete() for run in job.runs(root))]
+        try:
+            states = job_states(root, study, jobs)
+        except UserError as error:
+            if must_answer:
+                raise UserError(
+                    f"study {study} has jobs in a queue that does not answer ({error}); try again later, or delete "
+                    f"{path} if they are gone"
+                ) from None
+            print(f"{study}: {error}; its jobs are not shown", file=sys.stderr)
+            continue
+        for job in jobs:
+            found |= {run.path.name: states[job.task] for run in job.runs(root)}
+    return found
+
+
+def job_states(root: Path, study: str, jobs: Collection[SubmittedJob]) -> dict[str, JobState]:
+    """Task -> how its job stands: SLURM says whether it waits or runs, the stages' files how it has ended."""
+    known = look_up({job.job for job in jobs}, job_name(study))
+    return {job.task: _job_state(root, study, job, known.get(job.job)) for job in jobs}
+
+
+def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None) -> JobState:
+    if queued is not None and queued.is_live:
+        if queued.state not in PENDING:
+            return JobState("RUNNING", job.job)
+        return JobState("QUEUED", job.job, None if queued.reason in NO_REASONS else f"SLURM: {queued.reason}")
+    statuses: list[Status] = [run.status() for run in job.runs(root)]
+    if all(status.state == "COMPLETE" for status in statuses):
+        return JobState("COMPLETE", job.job)
+    if queued is not None and queued.state == "CANCELLED":
+        return JobState("CANCELLED", job.job)
+    for status in statuses:
+        if status.state == "FAILED":
+            return JobState("FAILED", job.job, (status.error or "unknown error").removeprefix("UserError: "))
+        if status.state == "PREEMPTED":
+            return JobState("PREEMPTED", job.job)
+    words = _last_words(study_folder(Path(root) / "runs", study) / "slurm" / f"{job.job}_0_log.err")
+    words = words or f"SLURM: {queued.state if queued else 'the job is gone'}"
+    stopped = words.startswith("not run: ") and " is FAILED" not in words  # what it needs may go on
+    return JobState("CANCELLED" if stopped else "FAILED", job.job, words)
+
+
+def _last_words(log: Path) -> str | None:
+    """The last line of the first rank's log that is its own."""
+    if not log.exists():
+        return None
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    own = [line for line in lines if line.strip() and not line.startswith(("srun:", "slurmstepd"))]
+    return own[-1].strip() if own else None
+
+
+def _jobs_path(root: Path, study: str) -> Path:
+    return study_folder(Path(root) / "runs", study) / "jobs.jsonl"
 
 
 def look_up(jobs: Collection[str], job_name: str) -> dict[str, Queued]:

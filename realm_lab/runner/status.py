@@ -1,14 +1,13 @@
-"""`realm-lab status`: how every run of a study stands, or every study."""
+"""`realm-lab status`: in which state every run of a study is, and why it does not run; or every study."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,20 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from realm_lab.errors import UserError
-from realm_lab.runner.collect import value_of
-from realm_lab.runner.launchers import queued_jobs
-from realm_lab.runner.standing import (
-    UNDER_WAY,
-    WORDS,
-    Member,
-    Standing,
-    members_of_plan,
-    members_of_record,
-    short_keys,
-    standing_of,
-)
-from realm_lab.runner.state import StageStates
+from realm_lab.reporting.values import value_of
+from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
+from realm_lab.systems.identity import Plan
+from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, stage_folder
+from realm_lab.tracking.state import STATES, UNDER_WAY, RunState, StageStates
 from realm_lab.tracking.study_record import StudyRecord, read_study_record, study_folder, study_record_paths
 
 WATCH_SECONDS = 2.0
@@ -47,33 +38,82 @@ STYLES = {
 }
 
 
-class Line(NamedTuple):
-    """A run and where it stands; `headline` is its first metric of interest once it is complete."""
+@dataclass(frozen=True)
+class RunLine:
+    """One run of a study; `stages` are the keys of its stages as far as the study asks for them."""
 
-    member: Member
-    standing: Standing
-    headline: float | None
+    cell: str
+    seed: int
+    run_key: str
+    run: str
+    stages: dict[str, str]
+    corpus_key: str
+    state: RunState
+    headline: float | None  # its first metric of interest once it is complete
+
+    @property
+    def node(self) -> str:
+        """The stage that decides, with its key: what runs may share."""
+        stage = self.state.stage or ""
+        return f"{stage}-{(self.corpus_key if stage == 'prepare' else self.stages.get(stage, ''))[:KEY_LENGTH]}"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A study at one moment."""
+    """A study at one moment. `sweeping`: the processes that sweep it now, in words."""
 
     study: str
     metric: str
-    lines: tuple[Line, ...]
+    runs: tuple[RunLine, ...]
+    sweeping: tuple[str, ...]
 
     @property
     def counts(self) -> dict[str, int]:
-        """State -> runs, in the order of WORDS."""
-        found = Counter(line.standing.state for line in self.lines)
-        return {word: found[word] for word in WORDS if found[word]}
+        """State -> runs, in the order of STATES."""
+        found = Counter(run.state.state for run in self.runs)
+        return {state: found[state] for state in STATES if found[state]}
+
+    @property
+    def verb(self) -> str:
+        """What makes it go on."""
+        return "search" if self.study.startswith("search-") else "sweep"
 
     @property
     def title(self) -> str:
         """The study and its counts in one line."""
-        counts = ", ".join(f"{count} {word.lower()}" for word, count in self.counts.items())
-        return f"{self.study}: {len(self.lines)} runs, {counts or 'none planned'}"
+        counts = ", ".join(f"{count} {state.lower()}" for state, count in self.counts.items())
+        return f"{self.study}: {len(self.runs)} runs, {counts or 'none planned'}"
+
+    @property
+    def is_alive(self) -> bool:
+        """Something runs, waits in a queue, or is being swept."""
+        return bool(self.sweeping) or any(state in UNDER_WAY for state in self.counts)
+
+    def reason(self, run: RunLine) -> str:
+        """What a run does, or why it does not run and what would make it go on."""
+        stage, again = (run.state.stage or "").replace("_", "-"), f"`realm-lab {self.verb} {self.study}`"
+        if run.state.state == "COMPLETE":
+            return "" if run.headline is None else f"{self.metric} {run.headline:.4g}"
+        found = run.state.stages[run.state.stage or ""]
+        status = found.status
+        steps = f"{stage} {status.step}/{status.total_steps}" if status.total_steps else stage
+        job = f"job {found.job}" if found.job else ""
+        if run.state.state == "RUNNING":
+            rate = f"{status.steps_per_second:.1f} steps/s" if status.steps_per_second else ""
+            left = f"{duration(seconds)} left" if (seconds := left_seconds(run.state)) is not None else ""
+            sharing = sum(other.node == run.node for other in self.runs) - 1
+            shared = f"shared with {sharing} other{'s' * (sharing > 1)}" if sharing else ""
+            who = f"process {status.pid} on {status.host}"
+            return ", ".join(part for part in (steps, rate, left, shared, job or who) if part)
+        if run.state.state == "QUEUED":
+            return ", ".join(part for part in (f"{stage} waits", job, found.error or "") if part)
+        if run.state.state == "FAILED":
+            return f"{steps}: {found.error}; goes on with --retry-failed"
+        if run.state.state == "PENDING" and self.sweeping:
+            return f"{stage} waits for its turn in the sweep by {self.sweeping[0]}"
+        if run.state.state == "PENDING":
+            return f"{stage} has not begun: {again}"
+        return f"{steps}: {found.error or run.state.state.lower()}; {again} goes on from its checkpoint"
 
 
 def show_status(name: str, path: Path | None, root: Path, *, as_json: bool, watch: bool) -> None:
@@ -87,13 +127,13 @@ def show_status(name: str, path: Path | None, root: Path, *, as_json: bool, watc
         return
     console = make_console()
     if not (watch and console.is_terminal):
-        while watch and is_alive(picture, root):
+        while watch and picture.is_alive:
             time.sleep(WATCH_SECONDS)
             picture = picture_of(name, path, root)
         console.print(drawn(picture))
         return
     with Live(drawn(picture), console=console, auto_refresh=False) as live:
-        while is_alive(picture, root):
+        while picture.is_alive:
             time.sleep(WATCH_SECONDS)
             picture = picture_of(name, path, root)
             live.update(drawn(picture), refresh=True)
@@ -105,31 +145,46 @@ def picture_of(name: str, path: Path | None, root: Path) -> Picture:
     Raises:
         UserError: there is neither.
     """
-    recorded = study_folder(Path(root) / "runs", name) / "study.json"
+    runs = Path(root) / "runs"
+    recorded = study_folder(runs, name) / "study.json"
+    members: list[tuple[str, str, Plan]]  # cell, folder, plan
     if recorded.exists():
         record = read_study_record(recorded)
-        members, metrics = members_of_record(root, record), record.metrics
+        metrics, members = record.metrics, []
+        for run in record.everything().runs:
+            described = record.record(runs, run)
+            keys = {stage: folder.rpartition("-")[2] for stage, folder in record.cut(described.stages).items()}
+            plan = Plan(described.system, described.seed, described.inputs["corpus"], keys)
+            members.append((run.cell, run.run, plan))
+        run_keys = [run.run_key for run in record.everything().runs]
     elif path is not None:
         from realm_lab.runner.plan import plan_study
 
-        plan = plan_study(path, root)
-        members, metrics = members_of_plan(plan), tuple(plan.study.metrics)
+        planned = plan_study(path, root)
+        metrics, members = planned.metrics, [(run.cell, run.name, run.plan) for run in planned.runs]
+        run_keys = [run.run_key for run in planned.runs]
     else:
         raise UserError(f"study '{name}': never swept, and no experiments/{name}.yaml; `realm-lab status` lists all")
     metric = metrics[0] if metrics else HEADLINE
-    queued = short_keys(queued_jobs(root))
-    states = StageStates(root)
+    states = StageStates(runs, jobs_of_stages(root))
     lines = []
-    for member in members:
-        where = standing_of(member, states, queued)
-        headline = value_of(member.stage_runs(root), metric) if where.state == "COMPLETE" else None
-        lines.append(Line(member, where, headline))
-    return Picture(name, metric, tuple(lines))
+    for run_key, (cell, folder, plan) in zip(run_keys, members, strict=True):
+        state = states.run(plan.stages, plan.corpus_key)
+        headline = None
+        if state.state == "COMPLETE":
+            headline = value_of({s: StageRun(stage_folder(runs, s, key), s) for s, key in plan.stages.items()}, metric)
+        lines.append(RunLine(cell, plan.seed, run_key, folder, plan.stages, plan.corpus_key, state, headline))
+    who = tuple(f"process {one.owner.pid} on {one.owner.host}" for one in sweepers(root, name))
+    return Picture(name, metric, tuple(lines), who)
 
 
-def is_alive(picture: Picture, root: Path) -> bool:
-    """Something runs, waits in a queue, or is being swept."""
-    return any(word in UNDER_WAY for word in picture.counts) or bool(sweepers(root, picture.study))
+def left_seconds(run: RunState) -> float | None:
+    """How long the running stage may still take; None where its speed is not known yet."""
+    status = run.stages[run.stage or ""].status
+    if run.state != "RUNNING" or status.steps_per_second <= 0:
+        return None
+    since = max(0.0, time.time() - (status.heartbeat_at or time.time()))
+    return max(0.0, (status.total_steps - status.step) / status.steps_per_second - since)
 
 
 def make_console() -> Console:
@@ -144,39 +199,19 @@ def drawn(picture: Picture) -> Group:
     table.add_column("cell", overflow="fold")
     table.add_column("seed", justify="right")
     table.add_column("state")
-    table.add_column("where it is", overflow="fold")
+    table.add_column("what it does, or waits for", overflow="fold")
     warnings = []
-    for line in picture.lines:
-        member, where = line.member, line.standing
-        state = Text(where.state.lower(), STYLES[where.state])
-        table.add_row(Text(member.cell), str(member.seed), state, Text(said_of(line, picture)))
-        for flag in where.flags:
-            warnings.append(Text(f"{member.cell}, seed {member.seed}: FLAGGED: {flag}", "bold red"))
+    for run in picture.runs:
+        state = Text(run.state.state.lower(), STYLES[run.state.state])
+        table.add_row(Text(run.cell), str(run.seed), state, Text(picture.reason(run)))
+        for stage, flags in run.state.flags.items():
+            for flag in flags:
+                warnings.append(Text(f"{run.cell}, seed {run.seed}: FLAGGED: {stage}: {flag}", "bold red"))
     return Group(Text(picture.title, "bold"), table, *warnings)
 
 
-def said_of(line: Line, picture: Picture) -> str:
-    """What a run does, or what became of it."""
-    where = line.standing
-    stage = (where.stage or "").replace("_", "-")
-    job = f"job {where.job}" if where.job else ""
-    if where.state == "COMPLETE":
-        return "" if line.headline is None else f"{picture.metric} {line.headline:.4g}"
-    if where.state == "RUNNING":
-        rate = f"{where.steps_per_second:.1f} steps/s" if where.steps_per_second else ""
-        left = f"{_duration(where.left_seconds)} left" if where.left_seconds is not None else ""
-        return ", ".join(part for part in (f"{stage} {_steps(where)}".strip(), rate, left, job) if part)
-    if where.state == "PENDING":
-        return ""
-    steps = f"{stage} {_steps(where)}".strip()
-    return ", ".join(part for part in (f"{steps}: {where.error}" if where.error else steps, job) if part)
-
-
-def _steps(where: Standing) -> str:
-    return f"{where.step}/{where.total_steps}" if where.total_steps else ""
-
-
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """1:02:03 or 2:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -184,47 +219,51 @@ def _duration(seconds: float) -> str:
 
 def as_plain(picture: Picture) -> dict[str, Any]:
     """The same for a program."""
-    runs = [
-        {
-            "study": picture.study,
-            "cell": line.member.cell,
-            "seed": line.member.seed,
-            "run_key": line.member.run_key,
-            "run": line.member.name,
-            **line.standing._asdict(),
-            picture.metric: line.headline,
-        }
-        for line in picture.lines
-    ]
+    runs = []
+    for run in picture.runs:
+        found = run.state.stages.get(run.state.stage or "")
+        runs.append(
+            {
+                "study": picture.study,
+                "cell": run.cell,
+                "seed": run.seed,
+                "run_key": run.run_key,
+                "run": run.run,
+                "state": run.state.state,
+                "stage": run.state.stage,
+                "step": found.status.step if found else 0,
+                "total_steps": found.status.total_steps if found else 0,
+                "steps_per_second": found.status.steps_per_second if found else 0.0,
+                "left_seconds": left_seconds(run.state),
+                "error": found.error if found else None,
+                "reason": picture.reason(run),
+                "flags": [f"{stage}: {flag}" for stage, flags in run.state.flags.items() for flag in flags],
+                "job": found.job if found else "",
+                picture.metric: run.headline,
+            }
+        )
     return {"study": picture.study, "counts": picture.counts, "runs": runs}
 
 
 def show_studies(root: Path, *, as_json: bool) -> None:
     """Print all studies: those that were swept, then the files of those that were not."""
-    studies = [(_row(record, root)) for record in map(read_study_record, study_record_paths(Path(root) / "runs"))]
-    swept = {study["study"] for study in studies}
-    files = sorted((Path(root) / "experiments").glob("*.yaml"))
-    unswept = [{"study": file.stem, "counts": {}, "question": ""} for file in files if _is_new(file, swept)]
+    studies = [_row(record, root) for record in map(read_study_record, study_record_paths(Path(root) / "runs"))]
+    known = {study["study"] for study in studies} | {"dvc"}  # DVC's own file lies beside the studies
+    for file in sorted((Path(root) / "experiments").glob("*.yaml")):
+        if file.stem not in known and not file.stem.startswith("search-"):
+            studies.append({"study": file.stem, "counts": {}, "question": ""})
     if as_json:
-        print(json.dumps([*studies, *unswept], indent=2))
+        print(json.dumps(studies, indent=2))
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("study")
     table.add_column("runs", overflow="fold")
     table.add_column("question", overflow="fold")
-    for study in [*studies, *unswept]:
-        table.add_row(Text(study["study"]), Text(_counts(study["counts"].items())), Text(study["question"]))
-    make_console().print(table if studies or unswept else "no studies: none in experiments, and none was swept")
-
-
-def _is_new(file: Path, swept: set[str]) -> bool:
-    """A study that was not swept; DVC's own file lies beside the studies, searches are no studies."""
-    return file.stem not in swept and file.stem != "dvc" and not file.stem.startswith("search-")
+    for study in studies:
+        counts = ", ".join(f"{count} {state.lower()}" for state, count in study["counts"].items()) or "never swept"
+        table.add_row(Text(study["study"]), Text(counts), Text(study["question"]))
+    make_console().print(table if studies else "no studies: none in experiments, and none was swept")
 
 
 def _row(record: StudyRecord, root: Path) -> dict[str, Any]:
     return {"study": record.name, "counts": picture_of(record.name, None, root).counts, "question": record.question}
-
-
-def _counts(counts: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{count} {word.lower()}" for word, count in counts) or "never swept"

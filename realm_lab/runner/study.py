@@ -3,58 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from realm_lab.errors import UserError
+from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.load import PRESETS, mappings, parameter_names
 from realm_lab.params.yaml_file import line_of, read_yaml
+from realm_lab.reporting.published import published
+from realm_lab.runner.settings import LAUNCHERS, read_options
+from realm_lab.systems.identity import DEFAULT_SYSTEMS
+from realm_lab.systems.registry import system_of
 
-LAUNCHERS = ("inline", "local", "slurm")  # as launchers.py, which stands above this file
-# What a run is measured by, as the results of a study name it.
-METRICS = (
-    "exact_match",
-    "exact_match_span",
-    "f1",
-    "recall_at_1",
-    "recall_at_5",
-    "recall_at_20",
-    "recall_at_1_finetuned",
-    "recall_at_5_finetuned",
-    "recall_at_20_finetuned",
-    "gold_recall_at_1",
-    "gold_recall_at_5",
-    "gold_recall_at_20",
-    "retrieval_utility",
-    "retrieval_utility_start",
-    "retrieval_utility_end",
-    "retrieval_utility_top1_start",
-    "retrieval_utility_top1_end",
-    "retrieval_utility_best_start",
-    "retrieval_utility_best_end",
-    "cloze_log_likelihood_start",
-    "cloze_log_likelihood_end",
-    "cloze_exact_match_start",
-    "cloze_exact_match_end",
-    "index_staleness_steps",
-    "wall_seconds",
-)
-# Curves of pre-training, on dev entities alone, by which one value of a parameter can be better than another.
-CHOSEN_BY = (
-    "cloze_exact_match",
-    "cloze_log_likelihood",
-    "recall_at_1",
-    "recall_at_5",
-    "recall_at_20",
-    "retrieval_utility",
-    "retrieval_utility_top1",
-    "retrieval_utility_best",
-)
+DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 Seeds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
-Point = dict[str, Any]
 
 
 class Part(BaseModel):
@@ -68,20 +35,12 @@ class CellEntry(Part):
 
     title: str = ""
     """What tables and figures call it; empty: what it changes, as `parameter = value`."""
-    system: str = "realm"
-    """What is trained and evaluated: a registered system (`warm_start` leaves REALM pre-training out), or
-    `package.module:Class`."""
+    system: str = DEFAULT_SYSTEM
+    """Which system is trained and evaluated: a registered one, or `package.module:Class`."""
     set: dict[str, Any] = {}
     """Parameters that this cell changes: dotted names, or sections within sections."""
     paper: str | None = None
     """The published number that it corresponds to, such as `table2.realm`."""
-
-
-class Budget(Part):
-    """What the study may cost."""
-
-    device_hours: Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
-    """Hours of one device (or core) for all that is still to do; a plan estimated above it is refused."""
 
 
 class Tune(Part):
@@ -110,6 +69,17 @@ class StudyFile(Part):
     """One run of each cell for every seed. Six are the fewest with which a paired test can reach p < .05 twice over."""
     launcher: dict[str, Any] = {}
     """Settings of launchers: `inline`, `local` and `slurm`, each with its own; `default` names the one that is used."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_parts(cls, values: Any) -> Any:
+        """`realm:` with nothing below is a cell that changes nothing; `set:` with nothing below sets nothing."""
+        if not isinstance(values, dict):
+            return values
+        filled = {key: value for key, value in values.items() if value is not None}
+        if isinstance(filled.get("cells"), dict):
+            filled["cells"] = {name: {} if cell is None else cell for name, cell in filled["cells"].items()}
+        return filled
 
     _path: Path = PrivateAttr(default=Path("study.yaml"))
     _document: Any = PrivateAttr(default_factory=dict)
@@ -146,6 +116,12 @@ class StudyFile(Part):
                 raise self.problem(f"unknown launcher '{chosen}'; choose {', '.join(LAUNCHERS)}", "launcher", name)
             if name != "default" and not isinstance(settings, dict):
                 raise self.problem(f"launcher.{name} is a section of settings, not {settings!r}", "launcher", name)
+            try:
+                if name != "default":
+                    read_options(name, settings)
+            except UserError as error:
+                inside = str(error).partition(":")[0].split(".")[2:]  # launcher.NAME.SETTING: ...
+                raise self.problem(str(error), "launcher", name, *inside) from None
         overrides_of(self, self.set, "set", launch=True)
 
 
@@ -155,31 +131,19 @@ class Study(StudyFile):
     baseline: str | dict[str, Any]
     """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
     cells: dict[str, CellEntry] = {}
-    """Named cells. Each says what it changes in the study's parameters; with `axes`, in the baseline's."""
+    """Named cells. Each says what it changes in the study's parameters."""
     axes: dict[str, list[Any] | dict[str, Any]] = {}
-    """Axis -> its points: a parameter with a list of values, or any name with named points, each of which says which
-    parameters it sets. A value that the baseline has already is the baseline."""
-    mode: Literal["one_at_a_time", "product"] = "one_at_a_time"
-    """How axes make cells: each point alone in the baseline, or every combination of points."""
-    exclude: list[dict[str, Any]] = []
-    """Combinations of points that are left out, such as `{refresh: never, pretrain.candidates: [4, 6]}`."""
+    """In the place of cells, every combination of the points of some axes. Axis -> its points: a parameter with a list
+    of values, or any name with named points, each of which says which parameters it sets."""
     metrics: list[str] = ["exact_match", "recall_at_5", "retrieval_utility_end"]
     """What is compared, the most important first."""
+    figures: list[str] = []
+    """Figures of the study's own, `package.module:function`: called with its StudyFrames, it returns a figure."""
     tune: Tune | None = None
     """A grid that is searched for each cell, so that the study is reported at each cell's best value as well."""
-    budget: Budget | None = None
-    """What the study may cost."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_parts(cls, values: Any) -> Any:
-        """`realm:` with nothing below is a cell that changes nothing; `set:` with nothing below sets nothing."""
-        if not isinstance(values, dict):
-            return values
-        filled = {key: value for key, value in values.items() if value is not None}
-        if isinstance(filled.get("cells"), dict):
-            filled["cells"] = {name: {} if cell is None else cell for name, cell in filled["cells"].items()}
-        return filled
+
+File = TypeVar("File", bound=StudyFile)
 
 
 def load_study(path: Path | str) -> Study:
@@ -188,23 +152,32 @@ def load_study(path: Path | str) -> Study:
     Raises:
         UserError: one line with the file, the line, what is wrong there, and the remedy.
     """
-    path = Path(path)
-    document = _read(path)
-    check_keys(document, Study, path, document, ())
-    if isinstance(document.get("budget"), dict):
-        check_keys(document["budget"], Budget, path, document, ("budget",))
-    if isinstance(document.get("tune"), dict):
-        check_keys(document["tune"], Tune, path, document, ("tune",))
-    cells = document.get("cells")
-    for name, cell in (cells if isinstance(cells, dict) else {}).items():
-        if isinstance(cell, dict):
-            check_keys(cell, CellEntry, path, document, ("cells", name))
-    try:
-        study = Study(**plain(document))
-    except ValidationError as error:
-        raise UserError(explain_problem(error.errors()[0], path, document)) from None
-    study.read_from(path, document)
+    study = read_study_file(Path(path), Study, {"tune": Tune, "cells": CellEntry})
     _check(study)
+    return study
+
+
+def read_study_file(path: Path, model: type[File], parts: Mapping[str, type[Part]]) -> File:
+    """A study or a search; `parts`: the keys that hold groups of keys, or named groups (`cells`)."""
+    if not path.is_file():
+        near = nearest(path.stem, sorted(other.stem for other in path.parent.glob("*.yaml")))
+        remedy = f"did you mean {path.with_name(f'{near}.yaml')}?" if near else "name a file, experiments/NAME.yaml"
+        raise UserError(f"{path}: no such study; {remedy}")
+    document = read_yaml(path)
+    _check_keys(document, model, path, document, ())
+    for key, part in parts.items():
+        found = document.get(key)
+        groups: dict[tuple[str, ...], Any] = {(key,): found} if key != "cells" else {}
+        if key == "cells" and isinstance(found, dict):
+            groups = {(key, str(name)): cell for name, cell in found.items()}
+        for keys, group in groups.items():
+            if isinstance(group, dict):
+                _check_keys(group, part, path, document, keys)
+    try:
+        study = model(**_plain(document))
+    except ValidationError as error:
+        raise UserError(_explain(error.errors()[0], path, document)) from None
+    study.read_from(path, document)
     return study
 
 
@@ -245,15 +218,7 @@ def place_of(document: Any, keys: Iterable[str | int]) -> int | None:
     return line
 
 
-def _read(path: Path) -> Any:
-    if not path.is_file():
-        near = nearest(path.stem, sorted(other.stem for other in path.parent.glob("*.yaml")))
-        remedy = f"did you mean {path.with_name(f'{near}.yaml')}?" if near else "name a file, experiments/NAME.yaml"
-        raise UserError(f"{path}: no such study; {remedy}")
-    return read_yaml(path)
-
-
-def check_keys(
+def _check_keys(
     found: Mapping[str, Any], model: type[BaseModel], path: Path, document: Any, keys: tuple[str, ...]
 ) -> None:
     for key in found:
@@ -265,6 +230,11 @@ def check_keys(
             raise UserError(f"{where}: unknown key '{key}'{inside}; the nearest valid one is '{near}'")
 
 
+def chosen_by() -> list[str]:
+    """The curves by which one value of a parameter can be better than another: measured on development data."""
+    return [name for name, curve in CURVES.items() if curve.split == "dev" and curve.better == "up"]
+
+
 def _check(study: Study) -> None:
     """What does not need the cells."""
     for place, metric in enumerate(study.metrics):
@@ -273,8 +243,26 @@ def _check(study: Study) -> None:
             raise study.problem(f"metrics: unknown metric '{metric}'; the nearest one is '{near}'", "metrics", place)
         if metric in study.metrics[:place]:
             raise study.problem(f"metrics: '{metric}' is named twice; name each once", "metrics", place)
+    for place, name in enumerate(study.figures):
+        module, colon, function = name.partition(":")
+        try:
+            is_there = bool(colon and function) and importlib.util.find_spec(module) is not None
+        except (ImportError, ValueError):
+            is_there = False
+        if not is_there:
+            message = f"figures: '{name}' is no function that can be imported; write package.module:function"
+            raise study.problem(message, "figures", place)
     for name, cell in study.cells.items():
         overrides_of(study, cell.set, "cells", name, "set")
+        try:
+            system_of(cell.system)
+        except UserError as error:
+            raise study.problem(f"cell '{name}': {error}", "cells", name, "system") from None
+        try:
+            if cell.paper is not None:
+                published(cell.paper)
+        except UserError as error:
+            raise study.problem(f"cell '{name}': {error}", "cells", name, "paper") from None
 
 
 def _check_parameter(study: StudyFile, name: str, value: Any, place: tuple[str | int, ...], launch: bool) -> None:
@@ -295,16 +283,11 @@ def _check_parameter(study: StudyFile, name: str, value: Any, place: tuple[str |
         raise study.problem(f"parameter '{name}' is a value, not a section; write it as {name}: VALUE", *place)
 
 
+@functools.cache
 def _parameters() -> dict[str, str]:
     """Every dotted name -> "" for a parameter, a parameter in it for a section."""
-    if not _PARAMETERS:
-        names = parameter_names()
-        for name in names:
-            _PARAMETERS[name] = next((other for other in names if other.startswith(f"{name}.")), "")
-    return _PARAMETERS
-
-
-_PARAMETERS: dict[str, str] = {}
+    names = parameter_names()
+    return {name: next((other for other in names if other.startswith(f"{name}.")), "") for name in names}
 
 
 def _leaves(
@@ -319,12 +302,12 @@ def _leaves(
             yield name, value, place
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """YAML's containers and scalars as Python's own."""
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [_plain(item) for item in value]
     for kind in (str, float):  # ruamel keeps the spelling in a type of its own
         if isinstance(value, kind):
             return kind(value)
@@ -342,7 +325,7 @@ def _inside(document: Any, location: Iterable[str | int]) -> list[str | int]:
     return found
 
 
-def explain_problem(problem: Any, path: Path, document: Any) -> str:
+def _explain(problem: Any, path: Path, document: Any) -> str:
     location = _inside(document, problem["loc"]) if problem["type"] != "missing" else list(problem["loc"])
     line = place_of(document, location)
     where = f"{path}, line {line}" if line else str(path)

@@ -11,25 +11,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from realm_lab.errors import UserError
-from realm_lab.runner.board import worked_on_by
-from realm_lab.runner.collect import collect
-from realm_lab.runner.jobs import UNFINISHED, JobState, Launcher, recorded_jobs
-from realm_lab.runner.launchers import make_launcher, queued_jobs
-from realm_lab.runner.plan import plan_study, record_study
-from realm_lab.runner.preview import check_budget, plan_as_json, show_plan
+from realm_lab.runner.plan import StudyPlan, plan_study, record_study
+from realm_lab.runner.preview import plan_as_json, show_plan
 from realm_lab.runner.progress import SweepProgress
-from realm_lab.runner.standing import Standing, members_of_plan, short_keys, standing_of
-from realm_lab.runner.state import StageStates
-from realm_lab.runner.status import make_console
+from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
+from realm_lab.runner.slurm_queue import has_jobs, jobs_of_stages
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
-from realm_lab.runner.tasks import tasks_of
-
-if TYPE_CHECKING:
-    from realm_lab.runner.plan import StudyPlan
-    from realm_lab.runner.tasks import Task
+from realm_lab.runner.tasks import Task, state_of_run, tasks_of
+from realm_lab.tracking.run_lease import writer_of
+from realm_lab.tracking.state import JobState, StageStates
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
@@ -43,7 +36,7 @@ class Request:
     path: Path
     root: Path
     params_path: Path | None = None
-    launcher: str | None = None  # None: the study's own, else local
+    launcher: str | None = None  # None: the study's (or search's) own, else local
     seeds: int | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     dry_run: bool = False
@@ -51,63 +44,69 @@ class Request:
     follow: bool = False
     retry_failed: bool = False
     cancel: bool = False
+    force: bool = False  # replace a report of more complete runs
+    trials: int | None = None  # of a search; None: its own
 
 
 def sweep(request: Request) -> int:
     """Do what the command line asks; returns the exit code: 0 when all is complete, or submitted to a queue."""
     root = Path(request.root)
     if request.cancel:  # also of a study whose file is being changed
-        return _cancel(Path(request.path).stem, root)
+        return cancel_study(Path(request.path).stem, root)
     plan = plan_study(
         request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
     )
     if request.dry_run:
         if request.as_json:
-            _print_json(plan, root)
+            print(json.dumps(plan_as_json(plan, root), indent=2))
         else:
+            from realm_lab.runner.status import make_console
+
             show_plan(plan, root, make_console())
         return 0
-    launcher_name, settings = _launcher_of(plan, request.launcher)
-    launcher = make_launcher(launcher_name, settings, root, plan.name)  # its settings are checked before anything else
-    check_budget(plan, root)
+    name, settings = launcher_of(plan.launcher, request.launcher)
+    launcher = make_launcher(name, settings, root, plan.name)
+    launcher.check([])
+    jobs = jobs_of_stages(root, must_answer=True)
+    tasks = tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=request.retry_failed)
+    tasks, left = _leave_alone(tasks, root, jobs, launcher)
+    launcher.check(tasks)
     record_study(plan, root)
-    queued = queued_jobs(root, must_answer=True)
-    tasks = tasks_of(plan, root, retry_failed=request.retry_failed)
-    tasks, left = _leave_alone(tasks, root, queued, launcher)
-    _say_beginning(plan, root, tasks, left, launcher, request.retry_failed, queued)
+    _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
     if launcher.detached:
         return _submit(launcher, tasks, plan, request, root)
     return _run(launcher, tasks, plan, request, root)
 
 
-def _launcher_of(plan: StudyPlan, asked: str | None) -> tuple[str, Mapping[str, Any]]:
-    settings: Mapping[str, Any] = plan.study.launcher
+def launcher_of(settings: Mapping[str, Any], asked: str | None) -> tuple[str, Mapping[str, Any]]:
+    """(launcher, its settings) of a study's `launcher` section."""
     name = asked or settings.get("default") or "local"
     return name, settings.get(name) or {}
 
 
 def _leave_alone(
-    tasks: Sequence[Task], root: Path, queued: Mapping[str, JobState], launcher: Launcher
-) -> tuple[list[Task], dict[str, str]]:
-    """(what may be given to the launcher, task -> why it is left alone).
+    tasks: Sequence[Task], root: Path, jobs: Mapping[str, JobState], launcher: Launcher
+) -> tuple[list[Task], list[str]]:
+    """(what may be given to the launcher, why the others are left alone).
 
     A launcher without a queue finds out by itself what other processes do, and when they have done it.
     """
-    left: dict[str, str] = {}
+    left: list[str] = []
     blocking: set[str] = set()
     free = []
     for task in tasks:
-        jobs = {queued[key].job: queued[key] for key in task.keys.values() if key in queued}
-        live = [state for state in jobs.values() if state.state in UNFINISHED]
-        whom = worked_on_by(task, root) if launcher.detached else None
+        found = [jobs[run.path.name] for run in task.runs(root) if run.path.name in jobs]
+        live = [job for job in found if job.state in UNFINISHED]
+        holders = [writer_of(run.path) for run in task.runs(root)] if launcher.detached else []
+        holder = next((holder for holder in holders if holder), None)
         if live:
-            left[task.name] = f"{task.title}: {live[0].state} as job {live[0].job}"
+            left.append(f"{task.title}: {live[0].state.lower()} as job {live[0].job}")
             blocking |= set() if launcher.detached else {task.name}  # jobs can wait for jobs
-        elif whom:
-            left[task.name] = f"{task.title}: runs in {whom}"
+        elif holder:
+            left.append(f"{task.title}: taken by process {holder.owner.pid} on {holder.owner.host}")
             blocking.add(task.name)
         elif blocking & set(task.after):
-            left[task.name] = f"{task.title}: waits for one of these"
+            left.append(f"{task.title}: waits for one of these")
             blocking.add(task.name)
         else:
             free.append(task)
@@ -115,44 +114,37 @@ def _leave_alone(
 
 
 def _say_beginning(
-    plan: StudyPlan,
-    root: Path,
-    tasks: Sequence[Task],
-    left: Mapping[str, str],
-    launcher: Launcher,
-    retry_failed: bool,
-    queued: Mapping[str, JobState],
+    plan: StudyPlan, root: Path, tasks: Sequence[Task], left: Sequence[str], launcher: Launcher, retry_failed: bool
 ) -> None:
-    found = _standings(plan, root, queued)
-    complete = sum(one.state == "COMPLETE" for one in found)
-    cells = len(plan.cells)
+    counts = _counts(plan, root)
     todo = f"{_count(len(tasks), 'task')} to do ({launcher.name})" if tasks else "nothing to do"
-    _say(f"study {plan.name}: {_count(len(found), 'run')} in {_count(cells, 'cell')}, {complete} complete; {todo}")
-    for why in left.values():
-        _say(f"left alone: {why}")
-    failed = sum(one.state == "FAILED" for one in found)
-    if failed and not retry_failed:
-        _say(f"{_count(failed, 'run')} failed and stay so: see `realm-lab status {plan.name}`, then --retry-failed")
+    runs, cells = _count(len(plan.runs), "run"), _count(len(plan.cells), "cell")
+    say(f"study {plan.name}: {runs} in {cells}, {counts['COMPLETE']} complete; {todo}")
+    for why in left:
+        say(f"left alone: {why}")
+    if counts["FAILED"] and not retry_failed:
+        failed = _count(counts["FAILED"], "run")
+        say(f"{failed} failed and stay so: see `realm-lab status {plan.name}`, then --retry-failed")
 
 
 def _submit(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request: Request, root: Path) -> int:
     """Give the tasks to a queue; results are collected once everything is complete."""
     if tasks:
         launcher.submit(tasks)
-        _say(f"submitted {_count(len(tasks), 'task')}")
+        say(f"submitted {_count(len(tasks), 'task')}")
     if request.follow:
         try:
             with stoppable() as stop, mirroring(request, root):
-                _drive(launcher, SweepProgress(tasks, root), FOLLOW_SECONDS, wait_for_others=True)
+                drive(launcher, tasks, root, FOLLOW_SECONDS, wait_for_others=True)
         except SystemExit:
-            _say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
+            say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
             return 128 + stop.number
         return _finish(plan, request, root)
-    if all(one.state == "COMPLETE" for one in _standings(plan, root, {})):
+    if _counts(plan, root)["COMPLETE"] == len(plan.runs):
         return _finish(plan, request, root)
-    _say(f"watch: `realm-lab status {plan.name}`; when all are complete, the same command again collects the results")
+    say(f"watch: `realm-lab status {plan.name}`; when all are complete, the same command again collects the results")
     if request.as_json:
-        _print_json(plan, root)
+        print(json.dumps(plan_as_json(plan, root), indent=2))
     return 0
 
 
@@ -162,35 +154,45 @@ def _run(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request: Re
     try:
         with stoppable() as stop, sweeping(root, plan.name), mirroring(request, root), closing(launcher):
             launcher.submit(tasks)
-            _drive(launcher, SweepProgress(tasks, root), POLL_SECONDS, wait_for_others=request.follow)
+            drive(launcher, tasks, root, wait_for_others=request.follow)
     except SystemExit as left:
-        _say(f"stopped after checkpoints; `realm-lab sweep {request.path}` goes on from there")
+        say(f"stopped after checkpoints; `realm-lab sweep {request.path}` goes on from there")
         return 128 + stop.number if stop.number else int(left.code or 0)  # of a training loop that noted the signal
     return _finish(plan, request, root)
 
 
-def _drive(launcher: Launcher, progress: SweepProgress, pause_seconds: float, *, wait_for_others: bool) -> None:
+def drive(
+    launcher: Launcher,
+    tasks: Sequence[Task],
+    root: Path,
+    pause_seconds: float = POLL_SECONDS,
+    *,
+    wait_for_others: bool,
+    say_failures: bool = True,
+) -> dict[str, JobState]:
+    """Poll until nothing of the tasks waits or runs; the last states. Without `wait_for_others`, what other processes
+    work on is left to them."""
     before: dict[str, JobState] = {}
-    with progress:
+    with SweepProgress(tasks, root, say_failures=say_failures) as progress:
         while True:
             states = launcher.poll()
             progress.update(states)
-            now = Counter(state.state for state in states.values())
-            ours = now["running"] + now["pending"]
-            if not (ours or now["waiting"]):
-                return
+            counts = Counter(state.state for state in states.values())
+            if not any(counts[state] for state in UNFINISHED):
+                return states
             if states == before:
-                if not ours and not wait_for_others:  # what waits, waits for other processes
+                if not (counts["RUNNING"] or counts["QUEUED"] or wait_for_others):
                     for name, state in states.items():
-                        if state.state == "waiting" and state.error:
-                            _say(f"left alone: {progress.title(name)}: {state.error}")
-                    return
+                        if state.state == "PENDING":
+                            say(f"left alone: {progress.tasks[name].title}: {state.error}")
+                    return states
                 time.sleep(pause_seconds)
             before = states
 
 
 @contextmanager
 def closing(launcher: Launcher) -> Iterator[None]:
+    """Stops what still runs at the end."""
     try:
         yield
     finally:
@@ -216,44 +218,43 @@ def mirroring(request: Request, root: Path) -> Iterator[None]:
 
 
 def _finish(plan: StudyPlan, request: Request, root: Path) -> int:
-    """Collect the results and say how the study stands."""
-    found = _standings(plan, root, {})
-    now = Counter(one.state for one in found)
-    folder = collect(root, plan.name)
+    """Collect the results and say how many runs are in which state."""
+    from realm_lab.reporting.report import write_study_report  # pandas and matplotlib take a second to import
+
+    folder = write_study_report(root, plan.name, force=request.force)
     if request.as_json:
-        _print_json(plan, root)
-    said = ", ".join(f"{count} {state.lower()}" for state, count in sorted(now.items()))
-    _say(f"study {plan.name}: {said}; {folder / 'results.csv'}")
-    return 0 if now.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
+        print(json.dumps(plan_as_json(plan, root), indent=2))
+    counts = _counts(plan, root)
+    shown = ", ".join(f"{count} {state.lower()}" for state, count in sorted(counts.items()))
+    say(f"study {plan.name}: {shown}; {folder / 'results.csv'}")
+    return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
 
 
-def _standings(plan: StudyPlan, root: Path, queued: Mapping[str, JobState]) -> list[Standing]:
-    jobs, states = short_keys(queued), StageStates(root)
-    return [standing_of(member, states, jobs) for member in members_of_plan(plan)]
+def _counts(plan: StudyPlan, root: Path) -> Counter[str]:
+    """State -> runs, from the folders."""
+    states = StageStates(root / "runs")
+    return Counter(state_of_run(run.plan, states).state for run in plan.runs)
 
 
-def _cancel(study: str, root: Path) -> int:
+def cancel_study(study: str, root: Path) -> int:
     """Stop what runs and take back what waits; other studies' sweeps of the same runs go on."""
     lines = stop_sweepers(root, study)
-    for name in sorted({job.launcher for job in recorded_jobs(root, study)}):
-        launcher = make_launcher(name, {}, root, study)
+    if has_jobs(root, study):
+        launcher = make_launcher("slurm", {}, root, study)
         live = [task for task, state in launcher.poll().items() if state.state in UNFINISHED]
         launcher.cancel(live)
-        lines += [f"{_count(len(live), 'job')} cancelled ({name})"] if live else []
+        lines += [f"{_count(len(live), 'job')} cancelled (slurm)"] if live else []
     for line in lines or [f"nothing of study {study} runs or waits"]:
-        _say(line)
+        say(line)
     return 0
-
-
-def _print_json(plan: StudyPlan, root: Path) -> None:
-    print(json.dumps(plan_as_json(plan, root), indent=2))
 
 
 def _count(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """A line on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 

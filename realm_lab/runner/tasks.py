@@ -1,23 +1,28 @@
-"""From a plan to the work that is left: chains of stages, what runs share done once, in an order that works."""
+"""From planned runs to the work that is left: chains of stages, what runs share done once, in an order that works."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from realm_lab.params.parameters import Params
-from realm_lab.runner.plan import PlannedRun, StudyPlan
-from realm_lab.runner.state import StageStates
-from realm_lab.tracking.run_dir import KEY_LENGTH
+from realm_lab.runner.plan import PlannedRun
+from realm_lab.systems.identity import Plan
+from realm_lab.systems.registry import system_of
+from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, stage_folder
+from realm_lab.tracking.state import RunState, StageStates
 
 Node = tuple[str, str]  # stage, key
 
 
 @dataclass(frozen=True)
 class Task:
-    """Consecutive stages that one job does. Named after its last stage, so that it keeps its name while it advances."""
+    """Consecutive stages that one job does. Named after its last stage, so that it keeps its name while it advances.
+
+    `after` names the tasks that it needs. `cells`: of the runs that need it.
+    """
 
     name: str
     stages: tuple[str, ...]
@@ -34,6 +39,21 @@ class Task:
         whose = self.cells[0] if len(self.cells) == 1 else f"{len(self.cells)} cells"
         return f"{whose} seed {self.seed}: {', '.join(stage.replace('_', '-') for stage in self.stages)}"
 
+    @property
+    def ranks(self) -> int:
+        """The processes that it takes: several only where one of its stages can share its batches out."""
+        shared = {stage.name for stage in system_of(self.system).stages if stage.uses_ranks}
+        return self.params.launch.ranks if shared & set(self.stages) else 1
+
+    def runs(self, root: Path) -> list[StageRun]:
+        """The folders of its stages, which need not exist yet."""
+        return [StageRun(stage_folder(Path(root) / "runs", stage, self.keys[stage]), stage) for stage in self.stages]
+
+    def is_done(self, root: Path) -> bool:
+        """All its stages are complete."""
+        states = StageStates(Path(root) / "runs")
+        return all(states.stage(stage, key).state == "COMPLETE" for stage, key in self.keys.items())
+
     def job(self, root: Path) -> dict[str, Any]:
         """The line for `python -m realm_lab.runner.worker`."""
         return {
@@ -42,23 +62,49 @@ class Task:
             "seed": self.seed,
             "params": self.params.model_dump(mode="json"),
             "root": str(root),
-            "for_study": True,
         }
 
 
+def state_of_run(plan: Plan, states: StageStates, until: str = "") -> RunState:
+    """The state of a planned run, as far as the stage `until`."""
+    names = list(plan.stages)
+    names = names[: names.index(until) + 1] if until in names else names
+    return states.run({name: plan.stages[name] for name in names}, plan.corpus_key)
+
+
 def tasks_of(
-    plan: StudyPlan, root: Path, *, retry_failed: bool = False, states: StageStates | None = None
+    runs: Iterable[PlannedRun],
+    states: StageStates,
+    *,
+    retry_failed: bool = False,
+    until: str = "",
+    each_stage_alone: bool = False,
+    is_exported: Callable[[PlannedRun, str], bool] = lambda run, stage: False,
 ) -> list[Task]:
-    """What is not complete yet, each task after those it needs.
+    """What is not complete yet up to the stage `until` (""; to the end), each task after those that it needs.
 
-    A stage that failed, and what comes after it, is left out unless `retry_failed`. One that runs already is in: who
-    submits looks at its state and at the jobs.
+    A stage that failed, and what comes after it, is left out unless `retry_failed`. One that runs already is in: the
+    launcher waits for it. `each_stage_alone`: runs that come later may share any of them. `is_exported`: what a stage
+    made is at hand although its run folder is not.
     """
-    states = states or StageStates(root)
-    return chains([(run, _to_do(run, states, retry_failed)) for run in plan.runs])
+    work = []
+    for run in runs:
+        if state_of_run(run.plan, states, until).state == "COMPLETE" and until != "prepare":
+            continue
+        stages: list[str] = []
+        for stage in ("prepare", *run.plan.stages):
+            state = states.stage(stage, run.plan.key(stage)).state
+            if state == "FAILED" and not retry_failed:
+                break
+            if state != "COMPLETE" and not is_exported(run, stage):
+                stages.append(stage)
+            if stage == until:
+                break
+        work.append((run, stages))
+    return chains(work, each_stage_alone)
 
 
-def chains(work: Iterable[tuple[PlannedRun, list[str]]]) -> list[Task]:
+def chains(work: Iterable[tuple[PlannedRun, list[str]]], each_stage_alone: bool = False) -> list[Task]:
     """Tasks of runs with their stages to do, in order: shared beginnings first, then seed by seed."""
     owners: dict[Node, list[PlannedRun]] = {}
     above: dict[Node, Node | None] = {}
@@ -75,14 +121,14 @@ def chains(work: Iterable[tuple[PlannedRun, list[str]]]) -> list[Task]:
     found = []
     for first in owners:
         over = above[first]
-        if over is not None and len(below[over]) == 1:
+        if over is not None and len(below[over]) == 1 and not each_stage_alone:
             continue  # in the task of the stage before
         chain = [first]
-        while len(next_ones := below.get(chain[-1], [])) == 1:
+        while len(next_ones := below.get(chain[-1], [])) == 1 and not each_stage_alone:
             chain.append(next_ones[0])
         found.append(_task(chain, owners[first], over))
     depth: dict[str, int] = {}
-    for task in found:  # a stage stands before those that need it
+    for task in found:  # a stage comes before those that need it
         depth[task.name] = max((depth[name] + 1 for name in task.after), default=0)
     shared = {name for task in found for name in task.after}
     return sorted(found, key=lambda task: (task.name not in shared, depth[task.name], task.seed))
@@ -100,20 +146,6 @@ def _task(chain: list[Node], runs: list[PlannedRun], over: Node | None) -> Task:
         after=() if over is None else (_name(over),),
         cells=tuple(dict.fromkeys(run.cell for run in runs)),
     )
-
-
-def _to_do(run: PlannedRun, states: StageStates, retry_failed: bool) -> list[str]:
-    """The run's stages that are not complete, up to one that failed."""
-    state = states.run(run.plan)
-    if state.state == "COMPLETE":
-        return []
-    stages: list[str] = []
-    for name, stage in state.stages.items():
-        if stage.state == "FAILED" and not retry_failed:
-            break
-        if stage.state != "COMPLETE":
-            stages.append(name)
-    return stages
 
 
 def _name(node: Node) -> str:

@@ -1,4 +1,4 @@
-"""The grid of a study, `tune`: every cell that pre-trains at every other value of one parameter."""
+"""The grid of a study, `tune`: every cell that has the tuned stage, at every other value of one parameter."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from realm_lab.params.load import show
-from realm_lab.runner.design import CELL_NAME, Cell, Place, changes_title
-from realm_lab.runner.study import CHOSEN_BY, Study, Tune, nearest, overrides_of
+from realm_lab.runner.cells import CELL_NAME, Cell, Place, changes_title
+from realm_lab.runner.study import Study, Tune, chosen_by, nearest, overrides_of
+from realm_lab.systems.registry import system_of
 
 
 class TunedCell(NamedTuple):
@@ -19,8 +20,17 @@ class TunedCell(NamedTuple):
     value: Any
 
 
-def check_tune(study: Study, cells: Sequence[Cell]) -> Tune | None:
-    """The study's grid, checked as far as that needs no value of the parameter in the cells.
+class Grid(NamedTuple):
+    """The grid of a plan: `own` is the value of the cells as they are, `seeds` those that every value is run with."""
+
+    tune: Tune
+    own: Any
+    seeds: tuple[int, ...]
+    cells: tuple[TunedCell, ...]
+
+
+def check_tune(study: Study, cells: Sequence[Cell]) -> None:
+    """Check the study's grid as far as that needs no value of the parameter in the cells.
 
     Raises:
         UserError: a parameter that is unknown, none of pre-training, or changed by a cell; a value or seed twice, or a
@@ -28,22 +38,15 @@ def check_tune(study: Study, cells: Sequence[Cell]) -> Tune | None:
     """
     tune = study.tune
     if tune is None:
-        return None
+        return
     overrides_of(study, {tune.parameter: None}, "tune", "parameter")
     if not tune.parameter.startswith("pretrain."):
-        raise study.problem(
-            f"tune: '{tune.parameter}' is no parameter of pre-training, by whose end a value is chosen; name one, such "
-            "as pretrain.retriever.learning_rate",
-            "tune",
-            "parameter",
-        )
+        message = f"tune: '{tune.parameter}' is no parameter of pre-training, by whose end a value is chosen"
+        raise study.problem(f"{message}; name one, such as pretrain.retriever.learning_rate", "tune", "parameter")
     for cell in cells:
         if tune.parameter in cell.places:
-            raise study.problem(
-                f"cell '{cell.name}' changes '{tune.parameter}', which 'tune' varies in every cell; leave one of the "
-                "two away",
-                *cell.places[tune.parameter],
-            )
+            message = f"cell '{cell.name}' changes '{tune.parameter}', which 'tune' varies in every cell"
+            raise study.problem(f"{message}; leave one of the two away", *cell.places[tune.parameter])
     for place, value in enumerate(tune.values):
         if value in tune.values[:place]:
             raise study.problem(f"tune.values: {show(value)} is there twice; keep one", "tune", "values", place)
@@ -51,65 +54,42 @@ def check_tune(study: Study, cells: Sequence[Cell]) -> Tune | None:
         if seed in tune.seeds[:place]:
             raise study.problem(f"tune.seeds: {seed} is named twice; name each seed once", "tune", "seeds", place)
         if seed not in study.seeds:
-            known = ", ".join(map(str, study.seeds))
-            raise study.problem(
-                f"tune.seeds: {seed} is no seed of the study; choose among {known}", "tune", "seeds", place
-            )
-    if tune.by not in CHOSEN_BY:
-        raise study.problem(
-            f"tune.by: '{tune.by}' is no curve of pre-training of which more is better; the nearest one is "
-            f"'{nearest(tune.by, CHOSEN_BY)}'",
-            "tune",
-            "by",
-        )
-    return tune
+            message = f"tune.seeds: {seed} is no seed of the study; choose among {', '.join(map(str, study.seeds))}"
+            raise study.problem(message, "tune", "seeds", place)
+    if tune.by not in chosen_by():
+        message = f"tune.by: '{tune.by}' is no curve of pre-training of which more is better"
+        raise study.problem(f"{message}; the nearest one is '{nearest(tune.by, chosen_by())}'", "tune", "by")
 
 
-def own_value(study: Study, tune: Tune, found: Any) -> Any:
-    """The value of the grid that is the cells' own; `found` is what the baseline's parameters say.
-
-    Raises:
-        UserError: the grid does not have it.
-    """
-    for value in tune.values:
-        if value == found and isinstance(value, bool) == isinstance(found, bool):
-            return value
-    listed = ", ".join(show(value) for value in [found, *tune.values])
-    raise study.problem(
-        f"tune.values: {show(found)}, which the cells have otherwise, is not among them; all values must be compared "
-        f"with it: [{listed}]",
-        "tune",
-        "values",
+def grid_of(study: Study, tune: Tune, found: Any, cells: Sequence[Cell], seeds: Sequence[int]) -> Grid:
+    """Every cell with the tuned stage at every value but its own; `found` is what the baseline's parameters say."""
+    own = next(
+        (value for value in tune.values if value == found and isinstance(value, bool) == isinstance(found, bool)), None
     )
-
-
-def tuned_cells(study: Study, tune: Tune, own: Any, cells: Sequence[Cell]) -> list[TunedCell]:
-    """Every cell that pre-trains at every value but its own, in the order of the cells."""
-    short = tune.parameter.rsplit(".", 1)[-1]
-    found = []
+    if own is None:
+        listed = ", ".join(show(value) for value in [found, *tune.values])
+        message = f"tune.values: {show(found)}, which the cells have otherwise, is not among them"
+        raise study.problem(f"{message}; all values must be compared with it: [{listed}]", "tune", "values")
+    stage, short = tune.parameter.split(".")[0], tune.parameter.rsplit(".", 1)[-1]
+    tuned = []
     names = {cell.name for cell in cells}
     for cell in cells:
-        if cell.system == "warm_start":
-            continue
+        if stage not in [one.name for one in system_of(cell.system).stages]:
+            continue  # the same at every value
         for number, value in enumerate(tune.values):
             if value == own:
                 continue
             place: Place = ("tune", "values", number)
             name = f"{cell.name},{short}={show(value)}"
-            if not _fits(name) or name in names:
-                raise study.problem(
-                    f"tune.values: {show(value)} cannot name a cell ('{name}'); use plain numbers or words", *place
-                )
+            if not re.fullmatch(CELL_NAME, name) or name in names:
+                message = f"tune.values: {show(value)} cannot name a cell ('{name}'); use plain numbers or words"
+                raise study.problem(message, *place)
             names.add(name)
-            title = f"{cell.title}, {changes_title({tune.parameter: value})}"
-            places = {**cell.places, tune.parameter: place}
-            overrides = {**cell.overrides, tune.parameter: value}
-            found.append(
-                TunedCell(cell._replace(name=name, title=title, overrides=overrides, places=places), cell.name, value)
+            at = cell._replace(
+                name=name,
+                title=f"{cell.title}, {changes_title({tune.parameter: value})}",
+                overrides={**cell.overrides, tune.parameter: value},
+                places={**cell.places, tune.parameter: place},
             )
-    return found
-
-
-def _fits(name: str) -> bool:
-
-    return re.fullmatch(CELL_NAME, name) is not None
+            tuned.append(TunedCell(at, cell.name, value))
+    return Grid(tune, own, tuple(seed for seed in tune.seeds if seed in seeds), tuple(tuned))

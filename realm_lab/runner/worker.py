@@ -29,37 +29,34 @@ from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
-from realm_lab.systems.prepare import prepare, prepare_kept
+from realm_lab.systems.prepare import prepare
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.run_lease import TAKEN_CODE, Taken, writing
 
 
-def run_stage(stage: str, system: str, params: Params, seed: int, root: Path, *, for_study: bool = False) -> None:
+def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) -> None:
     """Run one stage unless it is complete; a failure is written into its status before it is raised.
 
-    Where this process is one of several ranks, all of them call this with the same arguments. A study keeps its corpora
-    where DVC does not know of them.
+    Where this process is one of several ranks, all of them call this with the same arguments; what ranks cannot share
+    the first does while the others wait.
     """
     limit_threads(params.launch.threads)
     connect(pick_device(params.launch.device))
     plan = plan_run(params, system, seed)
     context = Context(params, plan, root)
     run = context.stage(stage)
-    if stage == "prepare":
-        work, shared = (prepare_kept if for_study else prepare), False
-    else:
-        declared = system_of(system).stage(stage)
-        work, shared = declared.function(), declared.uses_ranks
+    declared = None if stage == "prepare" else system_of(system).stage(stage)
+    work = declared.function() if declared else prepare
     first = ranks().rank == 0
     with ExitStack() as claims:
         if not on_first_rank(lambda: _claim(stage, run, claims)):
             return
         try:
-            if shared:
-                work(context, run)
-            else:  # the others wait
+            if declared is None or not declared.uses_ranks:
                 on_first_rank(lambda: work(context, run))
+            else:
+                work(context, run)
             on_first_rank(lambda: None)  # what it wrote is there for all
         except (KeyboardInterrupt, SystemExit):
             if first:
@@ -96,9 +93,9 @@ def main() -> int:
     exit_on_signals()
     threading.Thread(target=stop_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
-        params, for_study = Params(**job["params"]), job.get("for_study", False)
+        params = Params(**job["params"])
         for stage in job["stages"]:
-            run_stage(stage, job["system"], params, job["seed"], Path(job["root"]), for_study=for_study)
+            run_stage(stage, job["system"], params, job["seed"], Path(job["root"]))
         disconnect()
     except UserError as error:
         print(error, file=sys.stderr)

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import IO, Any, NamedTuple
 
 from realm_lab.tracking.run_dir import StageRun
 
-SHARED_STAGES = ("warm_start", "pretrain", "finetune")  # those that several processes do together
 GRACE_SECONDS = 20.0  # for the other processes of a run of which one has failed
 # How a worker leaves that was asked to stop: after a checkpoint, or before it had begun.
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -57,12 +55,12 @@ class Workers:
         ranks: int = 1,
         threads: int,
         gpus: Sequence[str] | None = None,
-        log: Path | None = None,
+        log: Path,
     ) -> Workers:
         """Start `realm_lab.runner.worker` on a job, its JSON line.
 
         `threads` are the cores of each process, `gpus` those that the job may see (None: as we do). What the processes
-        write goes to `log` (-1, -2, ... for further ranks) where one is given.
+        write goes to `log` (-1, -2, ... for further ranks).
         """
         job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
         place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
@@ -72,11 +70,12 @@ class Workers:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         workers = cls([], [])
         for rank in range(ranks):
-            errors = _open_errors(log, rank)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            errors = open(log.with_stem(f"{log.stem}-{rank}") if rank else log, "w+", encoding="utf-8")
             process = subprocess.Popen(
                 [sys.executable, "-m", "realm_lab.runner.worker"],
                 stdin=subprocess.PIPE,
-                stdout=None if log is None else errors,
+                stdout=errors,
                 stderr=errors,
                 text=True,
                 env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
@@ -138,14 +137,6 @@ class Workers:
         mine = status.pid in self.pids and status.host == socket.gethostname()
         if mine and status.state == "RUNNING" and outcome.code > 0 and not outcome.was_stopped:
             run.fail(outcome.line)
-
-
-def _open_errors(log: Path | None, rank: int) -> IO[str]:
-    if log is None:
-        return tempfile.TemporaryFile("w+", encoding="utf-8")
-    log.parent.mkdir(parents=True, exist_ok=True)
-    path = log.with_stem(f"{log.stem}-{rank}") if rank else log
-    return open(path, "w+", encoding="utf-8")
 
 
 def _free_port(ranks: int) -> int:

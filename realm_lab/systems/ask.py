@@ -23,7 +23,7 @@ from realm_lab.systems.registry import Retrieved, Unsupported, system_of
 if TYPE_CHECKING:
     from realm_lab.corpus.store import Sentences
 
-MASK = "[MASK]"
+MASK, UNKNOWN = "[MASK]", "[UNK]"
 MAX_MASKED_WORDPIECES = 6
 
 
@@ -96,13 +96,10 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
 def _warning(context: Context, question: str) -> str | None:
     """A line where no word of the question is a word of the vocabulary, so that the answer means nothing."""
     encoding = encode_batch_plain(context.tokenizer, [question])[0]
-    pieces: dict[int, list[int]] = {}
-    for word, piece in zip(encoding.word_ids, encoding.ids, strict=True):
-        pieces.setdefault(word, []).append(piece)
-    letters = [own for own in pieces.values() if len(own) == 1 and own[0] != context.special.unk]
-    known = [context.tokenizer.id_to_token(own[0]) for own in letters]
-    if any(character.isalnum() for word in known for character in word):
-        return None
+    for word in set(encoding.word_ids):
+        pieces = [piece for piece, of in zip(encoding.tokens, encoding.word_ids, strict=True) if of == word]
+        if len(pieces) == 1 and pieces[0] != UNKNOWN and any(character.isalnum() for character in pieces[0]):
+            return None
     return "no word of the question is known to this run's tokenizer; the answer means nothing"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -176,8 +176,9 @@ class Context:
         """A retriever that searches the embeddings of the store exactly."""
         passages = knowledge.passages if knowledge else None
         retriever = self.retriever(embedder, null_offset=null_offset, passages=passages)
-        vectors_ND = self.embeddings(embedder, knowledge, reuse_from).for_search(self.device)
-        retriever.adopt(retriever.generation(vectors_ND, 0), None)
+        # A large matrix on the CPU is read in place: `Embeddings` are indexed as a tensor is.
+        vectors_ND: Any = self.embeddings(embedder, knowledge, reuse_from).for_search(self.device)
+        retriever.adopt(retriever.generation(vectors_ND, 0))
         return retriever
 
     def retriever(

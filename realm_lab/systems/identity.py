@@ -165,12 +165,12 @@ def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -
 
 
 def exported_corpus_folder(root: Path, plan: Plan) -> Path:
-    """Where the default pipeline prepares the corpus of a run, for DVC to version: it may vanish at any time."""
+    """The copy of a run's corpus that DVC versions: it may vanish at any time."""
     return root / "data" / "prepared" / plan.corpus_key[:KEY_LENGTH]
 
 
 def kept_corpus_folder(root: Path, plan: Plan) -> Path:
-    """Where studies keep the corpus of a run; DVC does not know of it."""
+    """Where the corpus of a run is prepared, once for all studies; DVC does not know of it."""
     return root / "runs" / "corpora" / plan.corpus_key[:KEY_LENGTH]
 
 

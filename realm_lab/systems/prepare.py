@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,32 +19,26 @@ from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.models.tagger import read_tagger
 from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
-from realm_lab.systems.identity import Plan, exported_corpus_folder, kept_corpus_folder
+from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.tracking.run_dir import StageRun
-
-Place = Callable[[Path, Plan], Path]
 
 
 def prepare(context: Context, run: StageRun) -> None:
-    """Prepare the corpus of a run, for DVC to version."""
-    _from_other_or_anew(context, run, exported_corpus_folder, kept_corpus_folder)
-
-
-def prepare_kept(context: Context, run: StageRun) -> None:
-    """Prepare the corpus of a run of a study."""
-    _from_other_or_anew(context, run, kept_corpus_folder, exported_corpus_folder)
-
-
-def _from_other_or_anew(context: Context, run: StageRun, place: Place, other: Place) -> None:
-    """The two places of a corpus share their bytes, where the file system can."""
-    folder, source = place(context.root, context.plan), other(context.root, context.plan)
+    """Prepare the corpus of a run under runs/; one that DVC versions in data/prepared is linked, not made again."""
+    folder = kept_corpus_folder(context.root, context.plan)
+    exported = exported_corpus_folder(context.root, context.plan)
     if (folder / "manifest.json").exists():
         return
-    if run.is_complete() and (source / "manifest.json").exists():
-        with atomic_directory(folder) as scratch:
-            shutil.copytree(source, scratch, dirs_exist_ok=True, copy_function=_link_or_copy)
+    if run.is_complete() and (exported / "manifest.json").exists():
+        link_corpus(exported, folder)
         return
     _prepare(context, run, folder)
+
+
+def link_corpus(source: Path, folder: Path) -> None:
+    """The same corpus at another place; the two share their bytes where the file system can."""
+    with atomic_directory(folder) as scratch:
+        shutil.copytree(source, scratch, dirs_exist_ok=True, copy_function=_link_or_copy)
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -83,6 +85,10 @@ def pretrain(context: Context, run: StageRun) -> None:
         backend=params.pretrain.search.backend,
         settings=faiss_settings(params.pretrain.search, seed),
     )
+    # The first index, of the weights that training begins with, which other runs and the evaluation have as well.
+    vectors_ND = context.embeddings(embedder).as_tensor(context.device)
+    snapshot = copy.deepcopy(embedder) if retriever.stale_queries else None
+    retriever.adopt(retriever.generation(vectors_ND, 0), snapshot)
     probe = ReaderProbe(params, context.corpus.sentences("cloze_dev"), context.passages, context.special, seed)
     refreshes = params.pretrain.refresh.policy != "never" and params.pretrain.train_document_tower
     with ExitStack() as stack:
@@ -136,8 +142,9 @@ def finetune(context: Context, run: StageRun) -> None:
     tune(context, run, initial, context.built_retriever(initial.embedder), context.params.finetune)
 
 
-def tune(context: Context, run: StageRun, initial: Initial, retriever: Retriever, settings: Finetune) -> None:
-    """Fine-tune a reader, and the query tower where `settings` say so, on what a retriever finds."""
+def tune(context: Context, run: StageRun, initial: Initial, retriever: Any, settings: Finetune) -> None:
+    """Fine-tune a reader, and the query tower where `settings` say so, on what a retriever (or what has its methods
+    `embed_queries`, `find` and `indexed_score`) finds."""
     params = context.params.model_copy(update={"finetune": settings})
     reader, embedder, null_offset = initial
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)

@@ -27,7 +27,6 @@ from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.tracking.environment import describe
 from realm_lab.tracking.metric_log import MetricLog
-from realm_lab.tracking.run_lease import is_silent
 
 State = Literal["PENDING", "RUNNING", "PREEMPTED", "COMPLETE", "FAILED"]
 KEY_LENGTH = 12
@@ -64,6 +63,11 @@ class Status:
 STATUS = TypeAdapter(Status)
 
 
+def stage_folder(runs: Path, stage: str, key: str) -> Path:
+    """Where a stage with this key lies, or would."""
+    return Path(runs) / "stages" / f"{stage}-{key[:KEY_LENGTH]}"
+
+
 class StageRun:
     """One execution of one stage: runs/stages/<stage>-<key[:12]>/. Made by `open`; one process writes, others read."""
 
@@ -90,7 +94,7 @@ class StageRun:
         Raises:
             UserError: the folder belongs to another key.
         """
-        path = Path(runs) / "stages" / f"{stage}-{key[:KEY_LENGTH]}"
+        path = stage_folder(runs, stage, key)
         config_path = path / "config.yaml"
         if not config_path.exists():
             plain = {"stage": stage, "key": key, **json.loads(json.dumps(dict(config), allow_nan=False))}
@@ -268,42 +272,6 @@ def stage_of(runs: Path, record: RunRecord, stage: str) -> StageRun | None:
     if relative is None or not (Path(runs) / relative / "config.yaml").exists():
         return None
     return StageRun(Path(runs) / relative, stage)
-
-
-def run_state(runs: Path, record: RunRecord) -> State:
-    """COMPLETE if every stage is; else FAILED (also when a process is lost), RUNNING, PREEMPTED or PENDING."""
-    return state_of(stage_statuses(runs, record))
-
-
-def state_of(statuses: Mapping[str, Status]) -> State:
-    """The state of a run whose stages have these statuses, as `run_state` says it."""
-    present = {status.state for status in statuses.values()}
-    if present == {"COMPLETE"}:
-        return "COMPLETE"
-    order: tuple[State, ...] = ("FAILED", "RUNNING", "PREEMPTED")
-    return next((state for state in order if state in present), "PENDING")
-
-
-def run_error(runs: Path, record: RunRecord) -> str | None:
-    """Why the run failed, as "<stage>: <last line>"; None if it did not."""
-    for stage, status in stage_statuses(runs, record).items():
-        if status.state == "FAILED":
-            return f"{stage}: {status.error or 'unknown error'}"
-    return None
-
-
-def stage_statuses(runs: Path, record: RunRecord) -> dict[str, Status]:
-    """The status of each of the run's stages, in order; a lost process is shown as FAILED."""
-    statuses = {}
-    for stage in record.stages:
-        run = stage_of(runs, record, stage)
-        status = run.status() if run else Status()
-        if status.is_lost:
-            status = replace(status, state="FAILED", error=f"lost (process {status.pid} on {status.host} is gone)")
-        elif run and status.state == "RUNNING" and is_silent(run.path):
-            status = replace(status, state="FAILED", error=f"lost (process {status.pid} on {status.host} is silent)")
-        statuses[stage] = status
-    return statuses
 
 
 def _read_config(path: Path) -> dict[str, Any]:

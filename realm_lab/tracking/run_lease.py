@@ -36,15 +36,6 @@ def writer_of(run: Path) -> Holder | None:
     return found[0] if found else None
 
 
-def is_silent(run: Path) -> bool:
-    """True if the process that took the stage in folder `run` is gone, or of a machine not heard of for too long."""
-    try:
-        found = holders(run / "lease")
-    except UserError:  # given back, or not yet whole, at this very moment
-        return False
-    return bool(found) and not any(holder.is_held(LIMIT_SECONDS) for holder in found)
-
-
 @contextmanager
 def writing(run: Path) -> Iterator[None]:
     """Hold the lease of the stage in folder `run`.

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from realm_lab.tracking.run_dir import RunRecord, StageRun, Status
+from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, Status, stage_folder
 from realm_lab.tracking.run_lease import writer_of
 
 State = Literal["PENDING", "QUEUED", "RUNNING", "PREEMPTED", "LOST", "CANCELLED", "FAILED", "COMPLETE"]
@@ -69,11 +69,43 @@ class RunState(NamedTuple):
 
 
 class JobState(NamedTuple):
-    """What a scheduler says of a stage's job."""
+    """What a launcher knows of a task or a stage: a state of its job, the job's id ("" before there is one), and why it
+    waits or how it failed."""
 
-    state: Literal["QUEUED", "RUNNING", "CANCELLED", "FAILED", "ENDED"]
+    state: State
     job: str = ""
     error: str | None = None
+
+
+class StageStates:
+    """The stages under a folder of runs, each status.json read once: take a new one to look again.
+
+    `jobs`: name of a stage's folder -> its job in a scheduler.
+    """
+
+    def __init__(self, runs: Path, jobs: Mapping[str, JobState] | None = None) -> None:
+        self._runs, self._jobs = Path(runs), jobs or {}
+        self._known: dict[str, StageState] = {}
+
+    def stage(self, stage: str, key: str) -> StageState:
+        """The state of a stage by its key, whole or as folders have it. A corpus is complete while its folder is."""
+        folder = stage_folder(self._runs, stage, key)
+        if folder.name not in self._known:
+            found = stage_state(folder, self._jobs.get(folder.name))
+            if stage == "prepare":
+                is_there = (self._runs / "corpora" / key[:KEY_LENGTH] / "manifest.json").exists()
+                if is_there or found.state == "COMPLETE":
+                    found = StageState("COMPLETE" if is_there else "PENDING", found.status)
+            self._known[folder.name] = found
+        return self._known[folder.name]
+
+    def run(self, keys: Mapping[str, str], corpus_key: str) -> RunState:
+        """A run with these stages, stage -> key, in order. One that waits for its corpus has `prepare` before them."""
+        found = run_state_of({name: self.stage(name, key) for name, key in keys.items()})
+        if found.state != "PENDING":
+            return found
+        corpus = self.stage("prepare", corpus_key)
+        return found if corpus.state == "COMPLETE" else run_state_of({"prepare": corpus, **found.stages})
 
 
 def stage_state(folder: Path, job: JobState | None = None) -> StageState:
@@ -92,12 +124,9 @@ def run_state_of(stages: Mapping[str, StageState]) -> RunState:
 
 
 def run_state(runs: Path, record: RunRecord, jobs: Mapping[str, JobState] | None = None) -> RunState:
-    """The state of a recorded run; `jobs`: name of a stage's folder -> its job."""
-    stages = {}
-    for name, folder in record.stages.items():
-        path = Path(runs) / folder
-        stages[name] = stage_state(path, (jobs or {}).get(path.name))
-    return run_state_of(stages)
+    """The state of a recorded run; `jobs` as in StageStates."""
+    keys = {name: folder.rpartition("-")[2] for name, folder in record.stages.items()}
+    return StageStates(runs, jobs).run(keys, record.inputs.get("corpus", ""))
 
 
 def _state(folder: Path, status: Status, job: JobState | None) -> tuple[State, str | None]:
@@ -106,13 +135,13 @@ def _state(folder: Path, status: Status, job: JobState | None) -> tuple[State, s
         return ("COMPLETE", None) if (folder / "results.json").exists() else ("PENDING", None)
     if status.state == "RUNNING" and not _is_gone(folder, status):
         return "RUNNING", None
-    if job is not None and job.state in ("QUEUED", "RUNNING"):  # also of a run that waits to go on
+    if job is not None and job.state in ("PENDING", "QUEUED", "RUNNING"):  # also of a run that waits to go on
         return "QUEUED", job.error
     if status.state == "RUNNING":
         return "LOST", f"process {status.pid} on {status.host} is gone or silent"
     if status.state == "FAILED":
         return "FAILED", (status.error or "unknown error").removeprefix("UserError: ")
-    if job is not None and job.state == "FAILED":
+    if job is not None and job.state in ("FAILED", "LOST"):  # it ended without a word in the folder
         return "LOST", job.error
     if job is not None and job.state == "CANCELLED":
         return "CANCELLED", job.error

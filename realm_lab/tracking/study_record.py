@@ -104,6 +104,7 @@ class StudyRecord:
     source: str = ""  # the study's file, relative to the project
     last_stage: str = ""  # where its runs end, if that is before evaluate: a search may need no fine-tuning
     tuning: StudyTuning | None = None
+    figures: tuple[str, ...] = ()  # of its own, `package.module:function`, as reporting/study_figures.py says
     format: int = FORMAT
 
     def cell(self, name: str) -> StudyCell:

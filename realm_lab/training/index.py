@@ -74,8 +74,9 @@ class RefreshedIndex:
         self._busy_seconds = self._stall_seconds = self._last_seconds = 0.0
 
     def prepare(self) -> None:
-        """Build the first index, that of step 0."""
-        self._retriever.refresh(0)
+        """Build the first index, that of step 0, where the retriever has none yet."""
+        if self._retriever.index is None:
+            self._retriever.refresh(0)
         self._made_at = time.monotonic()
 
     def before_step(self, step: int, moved: bool) -> None:

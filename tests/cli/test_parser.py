@@ -221,16 +221,16 @@ class Recorder:
         return self.answer
 
 
-def test_report_writes_from_runs_to_reports(
+def test_report_is_told_what_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_report = Recorder(tmp_path / "index.html")
-    monkeypatch.setattr("realm_lab.reporting.report.write_report", write_report)
+    report = Recorder(tmp_path / "index.html")
+    monkeypatch.setattr("realm_lab.reporting.report.report", report)
     assert cli.main(["report", "--root", str(tmp_path)]) == 0
-    assert cli.main(["report", "--runs", "a", "--reports", "b"]) == 0
-    assert [call[0] for call in write_report.calls] == [
-        (tmp_path / "runs", tmp_path / "reports"),
-        (Path("a"), Path("b")),
+    assert cli.main(["report", "masking", "--html", "--force"]) == 0
+    assert report.calls == [
+        ((tmp_path, None), {"force": False, "html": False}),
+        ((Path("."), "masking"), {"force": True, "html": True}),
     ]
     assert capsys.readouterr().out == f"{tmp_path / 'index.html'}\n" * 2
 
@@ -264,20 +264,19 @@ def test_the_tracking_store_is_the_nearest_one_named(
 
 @pytest.mark.parametrize("verb", ["ask", "fill"])
 def test_a_question_goes_to_the_run_named(verb: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = Recorder()
-    room = ModuleType("realm_lab.systems.ask")
-    setattr(room, verb, answer)
-    monkeypatch.setitem(sys.modules, "realm_lab.systems.ask", room)
-    monkeypatch.setattr("realm_lab.systems.ask", room, raising=False)
+    asked: list[tuple[Any, ...]] = []
+
+    def open_run(*arguments: Any) -> None:
+        asked.append(arguments)
+        raise UserError("no such run")
+
+    monkeypatch.setattr("realm_lab.systems.ask.open_run", open_run)
     root = ["--root", str(project), "--set", "seeds=[4, 5]"]
-    assert cli.main([verb, "Who [MASK]?", *root]) == 0
-    assert cli.main([verb, "Who [MASK]?", *root, "--seed", "0", "--system", "warm_start", "-k", "2", "--json"]) == 0
-    (first, first_options), (second, second_options) = answer.calls
-    assert (first[0], first[1].seeds, *first[2:]) == ("Who [MASK]?", [4, 5], project, 4, "realm")
-    own = {"retriever_name": "run"} if verb == "ask" else {}
-    assert first_options == {"k": 5, "as_json": False, **own}
-    assert second[3:] == (0, "warm_start")
-    assert second_options == {"k": 2, "as_json": True, **own}
+    assert cli.main([verb, "Who [MASK]?", *root]) == 2
+    assert cli.main([verb, "Who [MASK]?", *root, "--seed", "0", "--system", "warm_start", "-k", "2", "--json"]) == 2
+    first, second = asked
+    assert (first[0].seeds, *first[1:]) == ([4, 5], project, 4, "realm")
+    assert second[1:] == (project, 0, "warm_start")
 
 
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that.

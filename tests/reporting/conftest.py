@@ -1,5 +1,34 @@
-"""The browser of tests/reporting/opened_page.py as a fixture."""
+"""The browser, and a synthetic study that is made once and copied for each test that changes it."""
 
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from realm_lab.tracking.study_record import StudyRecord
+from tests.reporting import synthetic
 from tests.reporting.opened_page import browser
 
 __all__ = ["browser"]
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, StudyRecord]:
+    """(project, study "table" of four cells and three seeds); not to be changed."""
+    root = tmp_path_factory.mktemp("made")
+    return root, synthetic.make_study(root / "runs")
+
+
+@pytest.fixture
+def study(tmp_path: Path, made: tuple[Path, StudyRecord]) -> StudyRecord:
+    """The same study in tmp_path/runs, to be changed."""
+    shutil.copytree(made[0] / "runs", tmp_path / "runs")
+    return made[1]
+
+
+@pytest.fixture(autouse=True)
+def small_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks at the drawings of tests."""
+    monkeypatch.setattr("realm_lab.reporting.figures.DOTS_PER_INCH", 30)

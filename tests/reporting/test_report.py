@@ -1,339 +1,311 @@
-"""The report: the same bytes twice, honest sentences, plain words about what is missing, nothing interpreted."""
+"""The report of a study: its numbers by hand, its verdicts, its parts, and what it never replaces."""
 
 from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from html.parser import HTMLParser
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
-from realm_lab.reporting import page
-from realm_lab.reporting.document import Text
-from realm_lab.reporting.report import FIGURE_NAMES, write_report
-from realm_lab.reporting.table import collect
-from realm_lab.reporting.verdict import significance, verdict
-from realm_lab.reporting.worked_examples import load_examples, worked_examples
-from tests.reporting import synthetic
-
-
-class Elements(HTMLParser):
-    """Start tags with attributes, and the texts of script elements."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.cdata_elem == "script":
-            self.scripts[-1] += data
+from realm_lab.cli import main
+from realm_lab.core.files import read_json
+from realm_lab.errors import UserError
+from realm_lab.metrics import METRICS, Metric, register_metric
+from realm_lab.reporting.comparison import Scores, as_json, compare_cells, finding
+from realm_lab.reporting.confounds import confounds
+from realm_lab.reporting.frames import StudyFrames, load_study
+from realm_lab.reporting.published import published
+from realm_lab.reporting.report import write_all, write_study_report
+from realm_lab.reporting.statistics import compare
+from realm_lab.reporting.verdict import verdict
+from realm_lab.tracking.study_record import StudyRecord, write_study_record
+from tests.reporting.synthetic import (  # fmt: skip
+    CELLS,
+    edit,
+    exact_match,
+    make_default,
+    make_study,
+    run_json,
+    stage_folder,
+)
+from tests.reporting.synthetic import METRICS as COMPARED
 
 
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with runs/ and a written reports/, two systems and two seeds."""
-    folder = tmp_path_factory.mktemp("study")
-    names = synthetic.make_runs(folder / "runs")
-    synthetic.write_metrics(folder / "reports", names)
-    other = folder / "reports" / "staleness <i>"
-    other.mkdir()
-    (other / "report.md").write_text("# Staleness & <b>age</b>\n\nNot distinguishable.\n")
-    assert write_report(folder / "runs", folder / "reports") == folder / "reports" / "index.html"
-    return folder
+def report(root: Path, name: str = "table", **options: Any) -> str:
+    return (write_study_report(root, name, **options) / "report.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def html(study: Path) -> str:
-    return (study / "reports" / "index.html").read_text(encoding="utf-8")
+def bytes_of(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture(scope="module")
-def markdown(study: Path) -> str:
-    return (study / "reports" / "report.md").read_text(encoding="utf-8")
+def compared(root: Path) -> Any:
+    frames = load_study(root / "runs", "table")
+    return compare_cells(frames.record, frames.results, COMPARED, Scores(frames))
 
 
-def everything(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+def test_deltas_are_those_of_the_given_numbers(tmp_path: Path) -> None:
+    make_study(tmp_path / "runs", tuple(range(6)))
+    found = as_json(compared(tmp_path))["exact_match"]["random_token"]
+    ours = [exact_match("random_token", seed, 2) for seed in range(6)]
+    theirs = [exact_match("realm", seed, 0) for seed in range(6)]
+    assert [*found["deltas"].values()] == pytest.approx(list(np.subtract(ours, theirs)))
+    assert found["interval"] == pytest.approx(list(stats.ttest_rel(ours, theirs).confidence_interval(0.95)))
+    assert (found["n"], found["p"]) == (6, 2 / 64)
+    assert found["corrected_p"] == found["smallest_corrected_p"] == 3 * 2 / 64  # Holm, three cells beside the baseline
+    low, high = found["per_example_interval"]
+    assert low < np.subtract(ours, theirs).mean() < high
+    text = report(tmp_path)
+    assert "not distinguishable: no null document (0.000)" in text
+    assert "lower in each of 6 seeds, too few to be significant: warm start only (−0.7" in text
+    make_study(tmp_path / "runs", tuple(range(6)), name="pair", cells=CELLS[:2])
+    assert "By exact match, against REALM (0.960, n = 6): lower: warm start only" in report(tmp_path, "pair")
 
 
-def test_two_processes_write_identical_bytes(study: Path) -> None:
-    before = everything(study / "reports")
-    program = (
-        "import sys; from pathlib import Path; from realm_lab.reporting.report import write_report; "
-        "write_report(Path(sys.argv[1]), Path(sys.argv[2]))"
+def test_the_verdict_says_what_other_metrics_show(tmp_path: Path) -> None:
+    cells = tuple(cell for cell in CELLS if cell.name in ("realm", "no_null"))
+    study = make_study(tmp_path / "runs", tuple(range(6)), cells=cells)
+    said = "not distinguishable: no null document (0.000)."
+    assert verdict(study, compared(tmp_path)).endswith(said), "nothing else differs"
+    for run in study.of("no_null"):
+        path = stage_folder(tmp_path / "runs", study, "no_null", run.seed, "evaluate") / "results.json"
+        edit(path, lambda found: found.update(recall_at_5=0.0))
+    results = compared(tmp_path)
+    assert f"{said} Significant in other metrics: lower recall@5, zero-shot: no null document (−0." in verdict(
+        study, results
     )
-    subprocess.run([sys.executable, "-c", program, study / "runs", study / "reports"], check=True)
-    assert everything(study / "reports") == before
+    costs = [result._replace(metric=METRICS["wall_seconds"]) for result in results[1:]]
+    assert "Significant" not in verdict(study, [results[0], *costs]), "a cost is no result"
+    assert "No answer yet" in verdict(study, [])
 
 
-def test_every_figure_is_written_and_on_the_page(study: Path, html: str, markdown: str) -> None:
-    for name in FIGURE_NAMES:
-        assert (study / "reports" / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-        assert "<svg" in (study / "reports" / "figures" / f"{name}.svg").read_text()
-        assert f"figures/{name}.png" in markdown
-        assert f'id="figure-{name}"' in html
-    assert html.count("<svg") == len(FIGURE_NAMES) + 2, "and the letters of all of them, and one small curve"
+@pytest.mark.parametrize(
+    ("deltas", "corrected", "smallest", "words"),
+    [
+        ((-0.1, -0.2, -0.1), 0.01, 0.01, "lower"),
+        ((0.1, 0.9, 0.11), 0.25, 0.25, "higher in each of 3 seeds, too few to be significant"),
+        ((0.1, 0.1, -0.11), 0.25, 0.25, "not distinguishable"),
+        ((0.1, 0.2, 0.3, 0.1, 0.2, 0.4), 0.06, 0.03, "not distinguishable"),
+        ((0.1,), 1.0, 1.0, "not distinguishable"),
+    ],
+)
+def test_findings(deltas: tuple[float, ...], corrected: float, smallest: float, words: str) -> None:
+    comparison = compare(dict(enumerate(deltas)), dict.fromkeys(range(len(deltas)), 0.0))
+    assert finding(comparison, corrected, smallest) == words
+    assert finding(None, None, None) == "no data"
 
 
-def test_the_page_needs_nothing_from_elsewhere(html: str) -> None:
-    addresses = [
-        value
-        for tag, attributes in Elements(html).tags
-        for name, value in attributes.items()
-        if name in ("src", "href", "xlink:href", "action", "srcset", "data")
-        and not (value or "").startswith(("#", "data:"))
-        and tag != "a"
-    ]
-    assert addresses == []
-    assert not re.search(r"@import|url\((?!#)", html)
-
-
-def test_ids_on_the_page_are_unique(html: str) -> None:
-    ids = [attributes["id"] for _, attributes in Elements(html).tags if attributes.get("id")]
-    assert len(ids) == len(set(ids))
-
-
-def test_hostile_text_is_shown_and_never_interpreted(html: str, markdown: str) -> None:
-    elements = Elements(html)
-    kinds = [attributes.get("type") for tag, attributes in elements.tags if tag == "script"]
-    assert kinds == ["application/json", None], "the data must not open a script of its own"
-    data = json.loads(elements.scripts[0])
-    hostile = [text for text in data["texts"] if synthetic.HOSTILE in text]
-    assert len(hostile) == 1
-    assert "<" not in elements.scripts[0]
-    assert not [tag for tag, _ in elements.tags if tag in ("b", "i")]
-    assert "{{ 7*7 }}" in hostile[0]
-    assert "49" not in hostile[0]
-    assert "<script" not in markdown
-    assert "<b>" not in markdown
-
-
-def test_a_hostile_worked_example_is_escaped_in_both(tmp_path: Path) -> None:
-    names = synthetic.make_runs(tmp_path / "runs", (0,))
-    path = synthetic.stage_folder(tmp_path / "runs", names[1], "evaluate") / "eval" / "explorer.json"
-    examples = json.loads(path.read_text())
-    path.write_text(json.dumps([example for example in examples if synthetic.HOSTILE in example["text"]]))
-    write_report(tmp_path / "runs", tmp_path / "reports")
-    html = (tmp_path / "reports" / "index.html").read_text()
-    markdown = (tmp_path / "reports" / "report.md").read_text()
-    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;" in html
-    assert "> &lt;script&gt;alert" in markdown
-    assert "\\| pipe" in markdown
-
-
-def test_embedded_json_cannot_leave_its_element() -> None:
-    text = page.embed({"text": "</script><!--\u2028"})
-    assert "<" not in text
-    assert json.loads(text) == {"text": "</script><!--\u2028"}
-
-
-def test_other_studies_are_listed_with_their_verdict(html: str, markdown: str) -> None:
-    assert 'href="staleness%20%3Ci%3E/report.md"' in html
-    assert "Staleness &amp; &lt;b&gt;age&lt;/b&gt;" in html
-    assert "[Staleness &amp; &lt;b&gt;age&lt;/b&gt;](staleness%20%3Ci%3E/report.md): Not distinguishable." in markdown
-
-
-def test_the_sections_come_in_order(markdown: str) -> None:
-    headings = [line[3:] for line in markdown.splitlines() if line.startswith("## ")]
-    assert headings == [
-        "Results",
-        "Figures",
-        "Edition swap",
-        "Worked examples",
-        "Coverage and provenance",
-        "How to reproduce",
-        "Other studies",
-    ]
-
-
-def test_the_main_table_has_the_numbers(markdown: str) -> None:
-    rows = [line.split("|") for line in markdown.splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in row] for row in rows]
-    assert next(row[2] for row in cells if row[1] == "warm_start") == "0.311 ± 0.148"
-    assert next(row[2] for row in cells if row[1] == "realm") == "0.960 ± 0.017"
-    assert next(row[6] for row in cells if row[1] == "BM25") == "0.750 ± 0.014"
-    assert next(row[2] for row in cells if row[1] == "paper: REALM") == "0.382"
-    assert "another data set" in markdown
-
-
-def verdict_of(folder: Path, before: list[float], after: list[float]) -> str:
-    synthetic.make_runs(folder, tuple(range(len(before))), exact_match={"warm_start": before, "realm": after})
-    return verdict(collect(folder, "default"))
-
-
-def test_a_gain_in_both_seeds_is_said_with_its_limits(tmp_path: Path) -> None:
-    assert verdict_of(tmp_path, [0.25, 0.25], [0.95, 0.97]) == (
-        "Over 2 seeds, REALM pre-training raised exact match from 0.250 to 0.960 "
-        "(seed 0: 0.250 → 0.950; seed 1: 0.250 → 0.970); "
-        "with 2 seeds no seed-level significance is possible (smallest two-sided p = 0.5)."
+def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: StudyRecord) -> None:
+    text = report(tmp_path)
+    for part in ("Results", "Figures", "Cost", "What each cell changes", "Coverage", "How to reproduce"):
+        assert f"\n## {part}" in text
+    assert "> **Attention" not in text, "a clean study has no warning"
+    assert "pretrain.masking = random_token" in text
+    assert "random &lt;tokens&gt;" in text
+    assert "Kendall's tau 1.00" in text
+    assert text.count("| BM25, the same passages | 3 | 0.625 ± 0.000 |") == 1  # of recall@5 alone
+    assert "−0.069" in text  # the paper's baseline below its REALM
+    assert "Equal compute: " in text
+    assert "**The knowledge corpus and its index are replaced" in text
+    assert "&lt;script&gt;alert" in text
+    assert "{{" not in text.replace("{{ 7", "")
+    folder = tmp_path / "reports" / "table"
+    summary = read_json(folder / "summary.json")
+    assert summary["coverage"] == {"runs": 12, "complete": 12, "states": {"COMPLETE": 12}}
+    assert summary["comparisons"]["exact_match"].keys() == {"warm_start", "random_token", "no_null"}
+    lines = (folder / "results.csv").read_text().splitlines()
+    assert lines[0].startswith(
+        "study,cell,seed,run_key,status,exact_match,recall_at_1,recall_at_5,retrieval_utility,"
+        "index_staleness_steps,wall_seconds,"
     )
+    assert len(lines) == 1 + 12
+    before = bytes_of(tmp_path / "reports")
+    assert {path.name for path in before if path.suffix == ".png"} == {
+        *("deltas.png", "curves.png", "cost.png", "staleness.png"),
+    }
+    report(tmp_path)
+    assert bytes_of(tmp_path / "reports") == before
 
 
-def test_a_loss_is_called_a_loss(tmp_path: Path) -> None:
-    text = verdict_of(tmp_path, [0.5, 0.4], [0.3, 0.2])
-    assert "did not help: it lowered exact match from 0.450 to 0.250" in text
-    assert "raised" not in text
+def test_unfinished_runs_are_said_at_the_top(tmp_path: Path, study: StudyRecord) -> None:
+    preempted = stage_folder(tmp_path / "runs", study, "no_null", 1, "evaluate") / "status.json"
+    edit(preempted, lambda found: found.update(state="PREEMPTED"))
+    failed = stage_folder(tmp_path / "runs", study, "random_token", 2, "evaluate") / "status.json"
+    edit(failed, lambda found: found.update(state="FAILED", error="no memory"))
+    text = report(tmp_path)
+    assert "Incomplete: 10 of 12 runs are complete (1 FAILED, 1 PREEMPTED)." in text.split("## Results")[0]
+    assert re.search(r"\| random_token \| 2 \| .* \| FAILED \| evaluate \| 20 of 20 \| evaluate: no memory \|", text)
+    found = as_json(compared(tmp_path))["exact_match"]
+    assert (found["no_null"]["n"], found["random_token"]["n"], found["warm_start"]["n"]) == (2, 2, 3)
 
 
-def test_seeds_that_disagree_are_said_to_disagree(tmp_path: Path) -> None:
-    up = verdict_of(tmp_path / "up", [0.2, 0.4], [0.9, 0.3])
-    assert "on average, but the direction differs between seeds" in up
-    down = verdict_of(tmp_path / "down", [0.2, 0.9], [0.3, 0.3])
-    assert "did not raise exact match on average" in down
-    assert "the direction differs between seeds" in down
+def _env(root: Path, study: StudyRecord, cell: str = "no_null", **more: Any) -> None:
+    path = stage_folder(root / "runs", study, cell, 1, "pretrain") / "env.json"
+    edit(path, lambda found: found.update(more))
 
 
-def test_no_difference_is_no_gain(tmp_path: Path) -> None:
-    assert "made no difference" in verdict_of(tmp_path, [0.2, 0.3], [0.2, 0.3])
+def _run(root: Path, study: StudyRecord, seeds: tuple[int, ...], change: Callable[[dict[str, Any]], Any]) -> None:
+    for seed in seeds:
+        edit(run_json(root / "runs", study, "no_null", seed), change)
 
 
-def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
-    text = verdict_of(tmp_path, [0.2], [0.9])
-    assert text.startswith(
-        "With the one seed 0, exact match was 0.200 for warm_start and 0.900 after REALM pre-training;"
-    )
-    assert "raised" not in text
-    assert "no difference can be claimed" in text
-    assert "one seed says nothing about the spread" in text
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda r, s: None, None),
+        (lambda r, s: _run(r, s, (1,), lambda f: f.update(engine_version=2)), "runs of engine versions 1, 2 are"),
+        (lambda r, s: _run(r, s, (1,), lambda f: f["inputs"].update(corpus="f" * 64)),
+         "no_null, seed 1, was run on another corpus than the baseline."),
+        (lambda r, s: _run(r, s, (0, 1, 2), lambda f: f["params"]["pretrain"].update(candidates=3)),
+         "no_null also differs from the baseline in pretrain.candidates."),
+        (lambda r, s: _run(r, s, (0, 1, 2), lambda f: f["params"]["pretrain"].update(null_document="encoded")),
+         "no_null says that it changes pretrain.null_document, and its runs do not."),
+        (lambda r, s: _run(r, s, (1,), lambda f: f.update(cell_key="e" * 64)),
+         "the seeds of no_null differ in more than the seed."),
+        (lambda r, s: _env(r, s, processes=2), "Runs differ in launch.ranks (1, 2): rounding differs"),
+        (lambda r, s: [_env(r, s, launch={"micro_batch": 4}), _env(r, s, "realm", launch={"micro_batch": 8})],
+         "Runs differ in launch.micro_batch (4, 8): rounding differs"),
+        (lambda r, s: _env(r, s, packages={"torch": "3.0"}), "Runs were made with torch 2.13.0 and "),
+    ],
+)  # fmt: skip
+def test_what_else_differs_is_a_confound(tmp_path: Path, study: StudyRecord, spoil: Any, message: str | None) -> None:
+    spoil(tmp_path, study)
+    found = confounds(load_study(tmp_path / "runs", "table"))
+    assert len(found) == (message is not None)
+    assert message is None or message in found[0]
 
 
-def test_significance_needs_six_seeds() -> None:
-    assert "no seed-level significance is possible (smallest two-sided p = 0.0625)" in significance(5)
-    assert "can reach is 0.031" in significance(6)
+def test_a_parameter_that_an_older_record_lacks_has_its_default(tmp_path: Path, study: StudyRecord) -> None:
+    _run(tmp_path, study, (1,), lambda found: found["params"]["evaluate"].pop("cloze_sentences"))
+    frames = load_study(tmp_path / "runs", "table")
+    found = [sentence for sentence in confounds(frames) if "cloze_sentences" not in sentence]
+    assert found == []
 
 
-def test_missing_pieces_are_stated(tmp_path: Path) -> None:
-    runs, reports = tmp_path / "runs", tmp_path / "reports"
-    names = synthetic.make_runs(runs, explorer=False, edition_swap=False, bm25=False)
-    synthetic.set_status(synthetic.stage_folder(runs, names[3], "pretrain"), state="FAILED", error="out of memory")
-    for stage in ("finetune", "evaluate"):
-        synthetic.set_status(synthetic.stage_folder(runs, names[3], stage), state="PENDING")
-    write_report(runs, reports)
-    markdown = (reports / "report.md").read_text()
-    first_lines = markdown[: markdown.index("## ")]
-    assert "Incomplete: 3 pieces are missing or unfinished." in first_lines
-    assert "stage pretrain is FAILED at step 560 of 560 (out of memory)" in first_lines
-    assert "With the one seed 0" in first_lines
-    for sentence in ("No edition swap", "BM25: no run measured it", "No worked example", "No figure of edition swap"):
-        assert sentence in markdown
-    html = (reports / "index.html").read_text()
-    assert "No examples to explore" in html
-    assert "realm, seed 0: no examples (eval/explorer.json is not there)." in html
-    assert not (reports / "figures" / "edition_swap.png").exists()
+def test_a_study_of_corpora_is_not_blamed_for_them(tmp_path: Path) -> None:
+    same = replace(CELLS[3], changes={"corpus.pretrain_corpus": "same"})
+    study = make_study(tmp_path / "runs", cells=(CELLS[0], same))
+    _run(tmp_path, study, (0, 1, 2), lambda found: found["inputs"].update(corpus="f" * 64))
+    assert confounds(load_study(tmp_path / "runs", "table")) == []
 
 
-FLAG = "collapsed: p(null|x) above 0.99 since step 1200 <b>*now*</b>"
+def test_published_numbers_are_named(tmp_path: Path, study: StudyRecord) -> None:
+    found = published("table2.stale_30x")
+    assert found.values == {"exact_match": 0.287, "recall_at_5": 0.151}
+    assert found.baseline == {"exact_match": 0.382, "recall_at_5": 0.385}
+    unknown = replace(study.cells[0], paper="table2.raelm")
+    write_study_record(tmp_path / "runs", replace(study, cells=(unknown, *study.cells[1:])))
+    with pytest.raises(UserError, match=r"no such published system; choose table2\.realm, "):
+        report(tmp_path)
 
 
-def test_a_flagged_run_is_said_before_anything_else(tmp_path: Path) -> None:
-    runs, reports = tmp_path / "runs", tmp_path / "reports"
-    names = synthetic.make_runs(runs)
-    synthetic.set_status(synthetic.stage_folder(runs, names[1], "pretrain"), flags=[FLAG])
-    synthetic.set_status(synthetic.stage_folder(runs, names[3], "finetune"), state="RUNNING", host="elsewhere")
-    write_report(runs, reports)
-    markdown, html = (reports / "report.md").read_text(), (reports / "index.html").read_text()
-    shown = "realm, seed 0, pretrain: collapsed: p(null\\|x) above 0.99 since step 1200 &lt;b&gt;\\*now\\*&lt;/b&gt;"
-    paragraphs = markdown.split("\n\n")
-    assert paragraphs[2] == f"> **FLAGGED RUN.** {shown}"
-    assert paragraphs[3].startswith("> **Attention.** Incomplete")
-    assert paragraphs[4].endswith(" Flagged as collapsed: realm, seed 0.**")
-    escaped = "collapsed: p(null|x) above 0.99 since step 1200 &lt;b&gt;*now*&lt;/b&gt;"
-    head = html[html.index("<header>") : html.index("<h1>")]
-    assert head.index(f"</strong> realm, seed 0, pretrain: {escaped}") < head.index("Incomplete")
-    assert html[html.index("<h1>") : html.index("</h1>")].endswith("Flagged as collapsed: realm, seed 0.")
-    assert "b" not in {tag for tag, _ in Elements(html).tags}
-    # The main table, each seed, and the identity of every run.
-    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)] for line in markdown.splitlines()]
-    assert [row[-2] for row in rows if row[1:2] == ["realm"]][:3] == ["1 of 2", shown.partition("pretrain: ")[2], "–"]
-    assert [row[-2] for row in rows if row[1:2] == ["warm_start"]][:3] == ["0 of 2", "–", "–"]
-    assert any(names[1] in row and shown.partition("pretrain: ")[2] in row for row in rows)
+def test_a_new_metric_is_one_entry_and_its_value(
+    tmp_path: Path, study: StudyRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register_metric(Metric("brevity", "brevity of answers", unit="words", digits=1, better="down"))
+    try:
+        for run in study.runs:
+            path = stage_folder(tmp_path / "runs", study, run.cell, run.seed, "evaluate") / "results.json"
+            edit(path, lambda found: found.update(brevity=2.0 + run.seed))  # noqa: B023
+        write_study_record(tmp_path / "runs", replace(study, metrics=("brevity",)))
+        text = report(tmp_path)
+        assert "**Brevity of answers**, words" in text
+        assert "| REALM | 3 | 3.0 ± 1.0 |" in text
+        assert ",brevity," in (tmp_path / "reports" / "table" / "results.csv").read_text().splitlines()[0]
+        assert "brevity of answers" in (tmp_path / "reports" / "index.html").read_text()
+        assert main(["compare", "table/realm", "table/no_null", "--root", str(tmp_path)]) == 0
+        assert "brevity of answers" in capsys.readouterr().out
+    finally:
+        del METRICS["brevity"]
 
 
-def test_another_flag_is_no_collapse(tmp_path: Path) -> None:
-    names = synthetic.make_runs(tmp_path / "runs", (0,))
-    synthetic.set_status(synthetic.stage_folder(tmp_path / "runs", names[1], "evaluate"), flags=["non_finite_results"])
-    write_report(tmp_path / "runs", tmp_path / "reports")
-    markdown = (tmp_path / "reports" / "report.md").read_text()
-    assert "> **FLAGGED RUN.** realm, seed 0, evaluate: non_finite_results\n" in markdown
-    assert "ollapsed" not in markdown
+def toy_figure(study: StudyFrames) -> Any:
+    """Seeds of the study, drawn by its own figure.
+
+    Not part of the caption.
+    """
+    from realm_lab.reporting.figures import canvas
+
+    figure = canvas(2.0)
+    figure.subplots().plot(sorted(study.values("realm", "exact_match")))
+    return figure
 
 
-def test_runs_without_flags_show_nothing_of_flags(html: str, markdown: str) -> None:
-    assert "FLAGGED" not in markdown
-    assert "Flagged" not in markdown + html
-    assert "flagged |" not in markdown
-    assert '<p class="warning' not in html
+def broken_figure(study: StudyFrames) -> Any:
+    """It fails."""
+    raise RuntimeError("no such luck")
 
 
-def test_a_figure_without_data_does_not_stay_from_an_earlier_report(tmp_path: Path) -> None:
-    runs, reports = tmp_path / "runs", tmp_path / "reports"
-    names = synthetic.make_runs(runs, (0,))
-    write_report(runs, reports)
-    (reports / "figures" / "mine.png").write_bytes(b"kept")
-    synthetic.set_status(synthetic.stage_folder(runs, names[1], "evaluate"), state="RUNNING", host="elsewhere")
-    write_report(runs, reports)
-    assert not (reports / "figures" / "edition_swap.png").exists()
-    assert (reports / "figures" / "mine.png").exists()
+def test_a_study_may_have_figures_of_its_own(tmp_path: Path, study: StudyRecord) -> None:
+    own = tuple(f"tests.reporting.test_report:{name}" for name in ("toy_figure", "broken_figure", "missing"))
+    write_study_record(tmp_path / "runs", replace(study, figures=own))
+    text = report(tmp_path)
+    assert "*Seeds of the study, drawn by its own figure.*" in text
+    assert (tmp_path / "reports/table/figures/toy_figure.png").read_bytes().startswith(b"\x89PNG")
+    assert "broken_figure' failed: RuntimeError: no such luck" in text
+    assert "missing': module " in text
+    write_study_record(tmp_path / "runs", study)
+    report(tmp_path)
+    assert not (tmp_path / "reports/table/figures/toy_figure.png").exists(), "a drawing of ours without data goes"
 
 
-@pytest.mark.parametrize("text", ["[", '{"a": 1}', '[{"candidates": [{"span": [5, 2]}, 7]}, 3]', '[{"text": null}]'])
-def test_a_strange_explorer_file_stops_nothing(tmp_path: Path, text: str) -> None:
-    names = synthetic.make_runs(tmp_path / "runs", (0,))
-    (synthetic.stage_folder(tmp_path / "runs", names[1], "evaluate") / "eval" / "explorer.json").write_text(text)
-    collection = collect(tmp_path / "runs", "default")
-    examples, notes = load_examples(collection)
-    blocks = worked_examples(collection, examples)
-    assert isinstance(blocks[0], Text)
-    assert blocks[0].missing
-    assert notes or examples[-1]["label"] == "realm"
+def test_a_smaller_report_never_replaces_a_more_complete_one(
+    tmp_path: Path, study: StudyRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report(tmp_path)
+    before = bytes_of(tmp_path / "reports")
+    shutil.rmtree(stage_folder(tmp_path / "runs", study, "no_null", 1, "evaluate"))
+    assert main(["report", "table", "--root", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "counts 12 complete runs, here are 11; it stays as it is" in error
+    assert "--force" in error
+    assert error.count("\n") == 1
+    assert main(["report", "--root", str(tmp_path)]) == 0
+    assert "study table: its report stays as it is" in capsys.readouterr().err
+    assert bytes_of(tmp_path / "reports") == before
+    assert main(["report", "table", "--force", "--root", str(tmp_path)]) == 0
+    assert read_json(tmp_path / "reports" / "table" / "summary.json")["coverage"]["complete"] == 11
 
 
-def test_no_runs_at_all_is_a_report_that_says_so(tmp_path: Path) -> None:
-    path = write_report(tmp_path / "runs", tmp_path / "reports")
-    assert "There is no run to report on" in path.read_text()
-    assert "No verdict" in (tmp_path / "reports" / "report.md").read_text()
+def test_without_runs_everything_stays(tmp_path: Path, study: StudyRecord, capsys: pytest.CaptureFixture[str]) -> None:
+    report(tmp_path)
+    before = bytes_of(tmp_path / "reports")
+    shutil.rmtree(tmp_path / "runs")
+    assert main(["report", "--root", str(tmp_path)]) == 0
+    assert main(["report", "table", "--root", str(tmp_path)]) == 2
+    assert "no runs of study 'table' here" in capsys.readouterr().err
+    assert bytes_of(tmp_path / "reports") == before
+    assert main(["report", "table", "--html", "--root", str(tmp_path)]) == 0, "a page of a committed report"
+    page = (tmp_path / "reports" / "table" / "report.html").read_text(encoding="utf-8")
+    assert "data:image/png;base64," in page
+    assert "<script" not in page
+    with pytest.raises(UserError, match="no runs and no reports here"):
+        write_all(tmp_path / "elsewhere")
 
 
-def test_different_corpora_and_engines_are_pointed_out(tmp_path: Path) -> None:
-    names = synthetic.make_runs(tmp_path / "runs")
-    path = tmp_path / "runs" / names[1] / "run.json"
-    record = json.loads(path.read_text())
-    path.write_text(json.dumps(record | {"engine_version": 2, "inputs": {"corpus": "other"}}))
-    write_report(tmp_path / "runs", tmp_path / "reports")
-    markdown = (tmp_path / "reports" / "report.md").read_text()
-    assert "different engine versions (1, 2)" in markdown
-    assert "Seed 0: the systems were run on different corpora." in markdown
-
-
-def test_parameters_set_by_hand_are_told_from_the_preset(tmp_path: Path) -> None:
-    names = synthetic.make_runs(tmp_path / "runs", (0,))
-    path = tmp_path / "runs" / names[1] / "run.json"
-    record = json.loads(path.read_text())
-    record["params"]["pretrain"]["candidates"] = 20
-    path.write_text(json.dumps(record))
-    write_report(tmp_path / "runs", tmp_path / "reports")
-    lines = [re.sub(r"[| ]+", " ", line) for line in (tmp_path / "reports" / "report.md").read_text().splitlines()]
-    assert " pretrain.candidates 20 8 by hand " in lines
-    assert " model.hidden_size 64 768 preset " in lines
-    assert " pretrain.candidates 12 20 " in lines, "what differs between the systems is listed"
-
-
-def test_nothing_of_the_machine_s_folders_is_in_a_report(study: Path) -> None:
-    text = (study / "reports" / "report.md").read_text() + (study / "reports" / "index.html").read_text()
-    assert str(study) not in text
-
-
-def test_importing_the_report_loads_no_drawing_library() -> None:
-    program = "import sys, realm_lab.reporting.report; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
-    assert not {"matplotlib", "torch", "mlflow"} & set(done.stdout.split())
+def test_the_default_run_leaves_its_metrics_and_curves(tmp_path: Path) -> None:
+    make_default(tmp_path / "runs")
+    text = report(tmp_path, "default")
+    found = read_json(tmp_path / "reports" / "metrics.json")
+    assert found["realm"]["exact_match"] == pytest.approx((exact_match("realm", 0, 1) + exact_match("realm", 1, 1)) / 2)
+    assert found["realm"]["seeds"]["1"]["recall_at_5"] == exact_match("realm", 1, 1) / 2
+    assert found["corpus_update"]["follows"] == found["realm"]["exact_match"]
+    assert found["corpus_update"]["stays"] == 0.0
+    assert found["bm25"]["recall_at_5"] == 0.625
+    assert {"retrieval_utility_start", "retrieval_utility_end", "recall_at_1"} <= found["realm"].keys()
+    assert "exact_match" in found["warm_start"]
+    assert (found["seeds"], found["preset"], len(found["runs"])) == ([0, 1], "toy", 4)
+    curve = (tmp_path / "reports" / "curves" / "recall_at_5.csv").read_text().splitlines()
+    assert curve[:2] == ["system,seed,step,value", "realm,0,0,0.44"]
+    assert len(curve) == 1 + 2 * 5
+    drawn = {path.stem for path in (tmp_path / "reports" / "default" / "figures").iterdir()}
+    assert {"retrieval_utility", "recall", "early_warnings", "index_freshness", "warm_start", "corpus_update"} <= drawn
+    assert "### Largest gain, REALM, seed " in text
+    assert json.loads((tmp_path / "reports" / "default" / "examples.json").read_text())["examples"]

@@ -1,17 +1,22 @@
-"""Study files written for a test, over the tiny parameters."""
+"""Study files written for a test, over the tiny parameters, and what stages leave on disk."""
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from realm_lab.runner.plan import StudyPlan, plan_study
+from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.systems.identity import kept_corpus_folder
+from realm_lab.tracking.run_dir import stage_folder
 
 PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
 HEAD = "question: Does it matter?\nseeds: [0, 1]\n"
+STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
 
 
 @pytest.fixture
@@ -34,3 +39,17 @@ def planned(write: Callable[..., Path], tmp_path: Path) -> Callable[..., StudyPl
         return plan_study(write(text, name), tmp_path, params_path=PARAMETERS, **options)  # type: ignore[arg-type]
 
     return made
+
+
+def leave(root: Path, run: PlannedRun, stage: str, state: str, **more: Any) -> Path:
+    """What a stage in this state leaves: status.json, and results.json where it has finished."""
+    if stage == "prepare" and state == "COMPLETE":
+        kept = kept_corpus_folder(root, run.plan)
+        kept.mkdir(parents=True, exist_ok=True)
+        (kept / "manifest.json").write_text("{}")
+    folder = stage_folder(root / "runs", stage, run.plan.key(stage))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "status.json").write_text(json.dumps({"state": state, "attempt": 1, **more}))
+    if state == "COMPLETE":
+        (folder / "results.json").write_text("{}")
+    return folder

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from realm_lab.core.files import write_json
 from realm_lab.params.parameters import Params
-from realm_lab.runner.launchers import JobState
-from realm_lab.runner.search import SearchOwner, open_journal
+from realm_lab.runner.schedule import UNFINISHED
+from realm_lab.runner.search import SearchOwner
 from realm_lab.runner.search_file import plan_search
 from realm_lab.runner.tasks import Task
 from realm_lab.systems.identity import Plan, kept_corpus_folder, open_stage
+from realm_lab.tracking.state import JobState
 
 PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
 SPACE = """
@@ -58,28 +60,28 @@ class FakeLauncher:
 
     def submit(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
-            assert task.name not in self.states or self.states[task.name].state in ("failed", "cancelled")
-            self.tasks[task.name], self.states[task.name] = task, JobState("waiting")
+            assert task.name not in self.states or self.states[task.name].state in ("FAILED", "CANCELLED")
+            self.tasks[task.name], self.states[task.name] = task, JobState("PENDING")
             self.submitted.append(task.name)
 
     def poll(self) -> dict[str, JobState]:
         self.lives -= 1
         if self.lives < 0:
             raise Killed
-        running = [name for name, state in self.states.items() if state.state in ("waiting", "running")]
+        running = [name for name, state in self.states.items() if state.state in UNFINISHED]
         self.most_pretraining = max(self.most_pretraining, sum(name.startswith("pretrain") for name in running))
         for name in running:
             before = [self.states[other].state for other in self.tasks[name].after if other in self.states]
-            if all(state == "ended" for state in before):
+            if all(state == "COMPLETE" for state in before):
                 self.states[name] = self._advance(self.tasks[name])
-            elif "failed" in before:
-                self.states[name] = JobState("failed", error="not run: the one before failed")
+            elif "FAILED" in before:
+                self.states[name] = JobState("FAILED", error="not run: the one before failed")
         return dict(self.states)
 
     def cancel(self, names: Collection[str]) -> None:
         for name in names:
-            if self.states[name].state in ("waiting", "running"):
-                self.states[name] = JobState("preempted")
+            if self.states[name].state in UNFINISHED:
+                self.states[name] = JobState("PREEMPTED")
                 self.cancelled.append(name)
 
     def close(self) -> None:
@@ -87,7 +89,7 @@ class FakeLauncher:
 
     def _advance(self, task: Task) -> JobState:
         for stage in task.stages:
-            plan = Plan(task.label, task.seed, task.keys.get("prepare", ""), {**_stages(task), **task.keys})
+            plan = Plan(task.system, task.seed, task.keys.get("prepare", ""), {**_stages(task), **task.keys})
             if stage == "prepare":
                 write_json(kept_corpus_folder(self.root, plan) / "manifest.json", {})
                 continue
@@ -97,14 +99,14 @@ class FakeLauncher:
             if stage == "pretrain":
                 if self._fails(task.params):
                     run.fail("RuntimeError: no luck")
-                    return JobState("failed", error="RuntimeError: no luck")
+                    return JobState("FAILED", error="RuntimeError: no luck")
                 step = STEPS[len(run.metrics.rows())]
                 value = self._scores(task.params, task.seed) * step / STEPS[-1]
                 run.metrics.log(step, {"retrieval_utility": value, "cloze_exact_match": 0.5})
                 if step < STEPS[-1]:
-                    return JobState("running")
+                    return JobState("RUNNING")
             run.finish({})
-        return JobState("ended")
+        return JobState("COMPLETE")
 
 
 def _stages(task: Task) -> dict[str, str]:
@@ -119,19 +121,16 @@ def write_search(root: Path, text: str = SPACE, name: str = "search-mine") -> Pa
     return path
 
 
-def owner_of(root: Path, text: str = SPACE, launcher: FakeLauncher | None = None, **options: Any) -> SearchOwner:
-    """A process that searches, as `realm-lab search` makes it; not begun."""
-    plan = plan_search(write_search(root, text), root, params_path=PARAMETERS)
-    return SearchOwner(plan, open_journal(plan, root), launcher or FakeLauncher(root), root, **options)
+def trials_of(owner: SearchOwner) -> list[dict[str, Any]]:
+    """The trials that count, as trials.json has them."""
+    found: list[dict[str, Any]] = owner.as_data()["trials"]
+    return found
 
 
 def search(root: Path, text: str = SPACE, launcher: FakeLauncher | None = None, **options: Any) -> SearchOwner:
     """All of a search, or what there is of it before the launcher is killed."""
-    retry_failed = options.pop("retry_failed", False)
-    owner = owner_of(root, text, launcher, **options)
-    try:
-        owner.begin(retry_failed=retry_failed)
+    plan = plan_search(write_search(root, text), root, params_path=PARAMETERS)
+    owner = SearchOwner(plan, launcher or FakeLauncher(root), root, **options)  # type: ignore[arg-type]
+    with suppress(Killed):
         owner.drive(0.0)
-    except Killed:
-        pass
     return owner

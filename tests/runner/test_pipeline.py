@@ -1,4 +1,4 @@
-"""The whole line, once, with real workers: what it leaves, what it does not do again, and how it fails."""
+"""The default pipeline, once, with real workers: what it leaves, what it does not do again, and how it fails."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from realm_lab.core.files import MARK, read_json, read_json_lines
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.reporting.report import write_report
+from realm_lab.reporting.report import write_study_report
 from realm_lab.runner import pipeline as stages
-from realm_lab.systems.identity import plan_run
-from realm_lab.tracking.run_dir import read_run_records, run_state
+from realm_lab.systems.identity import kept_corpus_folder, plan_run
+from realm_lab.tracking.run_dir import read_run_records
+from realm_lab.tracking.state import run_state
 from realm_lab.tracking.study_record import read_study_record, study_record_paths
 
-LINE = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
+STAGES = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
 SHARES = ("exact_match", "exact_match_span", "f1", "recall_at_1", "recall_at_5", "recall_at_20")
 FINETUNED = ("recall_at_1_finetuned", "recall_at_5_finetuned", "recall_at_20_finetuned")
 UTILITIES = (
@@ -40,19 +41,19 @@ def params(tiny: ModuleType) -> Params:
 
 
 @pytest.fixture(scope="module")
-def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project where `dvc repro` would have nothing left to do."""
-    root = tmp_path_factory.mktemp("line")
-    for stage in LINE:
+    root = tmp_path_factory.mktemp("done")
+    for stage in STAGES:
         stages.run(stage, params, root)
-    write_report(root / "runs", root / "reports")
+    write_study_report(root, "default")
     return root
 
 
 @pytest.fixture
-def project(line: Path, tmp_path: Path) -> Path:
+def project(done: Path, tmp_path: Path) -> Path:
     """A copy of it that a test may change."""
-    return Path(shutil.copytree(line, tmp_path / "project"))
+    return Path(shutil.copytree(done, tmp_path / "project"))
 
 
 def tree(root: Path, *folders: str) -> dict[str, int]:
@@ -65,44 +66,45 @@ def stage_folders(root: Path, stage: str) -> set[str]:
     return {path.name for path in (root / "runs" / "stages").glob(f"{stage}-*")}
 
 
-def test_metrics_have_the_fixed_keys(line: Path, params: Params) -> None:
-    metrics = read_json(line / "reports" / "metrics.json")
+def test_metrics_have_the_fixed_keys(done: Path, params: Params) -> None:
+    metrics = read_json(done / "reports" / "metrics.json")
     assert (metrics["preset"], metrics["seeds"]) == (params.preset, [0])
-    for label in ("realm", "warm_start"):
-        assert {*SHARES, *FINETUNED, *UTILITIES, "gold_recall_at_5", "questions", "seeds"} <= metrics[label].keys()
-        assert all(0 <= metrics[label][name] <= 1 for name in (*SHARES, *FINETUNED))
-        assert all(math.isfinite(metrics[label][name]) for name in UTILITIES)
-        assert not {"bm25", "edition_swap"} & metrics[label].keys()
-        [seed] = metrics[label]["seeds"].items()
+    for system in ("realm", "warm_start"):
+        assert {*SHARES, *FINETUNED, *UTILITIES, "gold_recall_at_5", "questions", "seeds"} <= metrics[system].keys()
+        assert all(0 <= metrics[system][name] <= 1 for name in (*SHARES, *FINETUNED))
+        assert all(math.isfinite(metrics[system][name]) for name in UTILITIES)
+        assert not {"bm25", "corpus_update"} & metrics[system].keys()
+        [seed] = metrics[system]["seeds"].items()
         assert seed[0] == "0"
-        assert {name: metrics[label][name] for name in seed[1]} == seed[1]  # the mean of one
-    assert {"follows", "stays", "wrong", "seeds"} <= metrics["edition_swap"].keys()
+        assert {name: metrics[system][name] for name in seed[1]} == seed[1]  # the mean of one
+    assert {"follows", "stays", "wrong", "seeds"} <= metrics["corpus_update"].keys()
     assert {"recall_at_1", "recall_at_5", "recall_at_20", "gold_recall_at_5"} <= metrics["bm25"].keys()
     assert metrics["bm25"]["recall_at_20"] > 0.5  # the questions have the words of the passages
 
 
-def test_the_default_line_is_a_study_of_two_cells(line: Path) -> None:
-    [path] = study_record_paths(line / "runs")
+def test_the_default_pipeline_is_a_study_of_two_cells(done: Path, params: Params) -> None:
+    [path] = study_record_paths(done / "runs")
     study = read_study_record(path)
     assert (study.name, study.baseline, study.seeds) == ("default", "warm_start", (0,))
     assert [run.cell for run in study.runs] == [cell.name for cell in study.cells] == ["warm_start", "realm"]
     for run in study.runs:
-        record = study.record(line / "runs", run)
-        assert (record.label, record.seed, record.run_key) == (run.cell, run.seed, run.run_key)
-        assert run_state(line / "runs", record) == "COMPLETE"
+        record = study.record(done / "runs", run)
+        assert (record.system, record.seed, record.run_key) == (run.cell, run.seed, run.run_key)
+        assert record.run_key == plan_run(params, record.system, 0).run_key
+        assert run_state(done / "runs", record).state == "COMPLETE"
 
 
-def test_the_baseline_starts_and_ends_at_the_warm_start(line: Path) -> None:
-    metrics = read_json(line / "reports" / "metrics.json")
+def test_the_baseline_starts_and_ends_at_the_warm_start(done: Path) -> None:
+    metrics = read_json(done / "reports" / "metrics.json")
     baseline, realm = metrics["warm_start"], metrics["realm"]
     assert baseline["retrieval_utility_start"] == baseline["retrieval_utility_end"]
     assert realm["retrieval_utility_start"] == baseline["retrieval_utility_start"]
     assert realm["retrieval_utility_start"] != realm["retrieval_utility_end"]
 
 
-def test_results_follow_from_the_scores_of_each_example(line: Path, params: Params, tiny: ModuleType) -> None:
-    for label in ("realm", "warm_start"):
-        run = tiny.stage_run("evaluate", params, line, label)
+def test_results_follow_from_the_scores_of_each_example(done: Path, params: Params, tiny: ModuleType) -> None:
+    for system in ("realm", "warm_start"):
+        run = tiny.stage_run("evaluate", params, done, system)
         results, folder = run.results(), run.path / "eval"
         predictions = read_json_lines(folder / "predictions.jsonl")
         assert len(predictions) == results["questions"] == params.evaluate.questions
@@ -130,16 +132,16 @@ def test_results_follow_from_the_scores_of_each_example(line: Path, params: Para
         assert results["retrieval_utility_end"] == pytest.approx(weighted / len(utility), abs=1e-4)
         assert results["questions_dev"] == params.evaluate.questions
         assert 0 <= results["exact_match_dev"] <= 1
-        swap = results["edition_swap"]
+        swap = results["corpus_update"]
         assert swap["follows"] + swap["stays"] + swap["wrong"] == pytest.approx(1.0)
         assert 0 < swap["changed_questions"] < results["questions"]
 
 
-def test_predictions_are_cut_from_the_passage_they_name(line: Path, params: Params, tiny: ModuleType) -> None:
-    [corpus] = (line / "data" / "prepared").iterdir()
+def test_predictions_are_cut_from_the_passage_they_name(done: Path, params: Params, tiny: ModuleType) -> None:
+    [corpus] = (done / "data" / "prepared").iterdir()
     texts = PreparedCorpus(corpus).passages().text
     bodies = dict(zip(texts.column("id"), texts.column("body"), strict=True))
-    rows = read_json_lines(tiny.stage_run("evaluate", params, line).path / "eval" / "predictions.jsonl")
+    rows = read_json_lines(tiny.stage_run("evaluate", params, done).path / "eval" / "predictions.jsonl")
     for row in rows:
         assert row["prediction"] in bodies[row["passage_id"]]
         assert row["passage_id"] in row["retrieved"]
@@ -148,8 +150,8 @@ def test_predictions_are_cut_from_the_passage_they_name(line: Path, params: Para
         assert held.index(True) + 1 == rank if any(held) else rank is None or rank > len(held)
 
 
-def test_worked_examples_are_complete(line: Path, params: Params, tiny: ModuleType) -> None:
-    examples = read_json(tiny.stage_run("evaluate", params, line).path / "eval" / "explorer.json")
+def test_worked_examples_are_complete(done: Path, params: Params, tiny: ModuleType) -> None:
+    examples = read_json(tiny.stage_run("evaluate", params, done).path / "eval" / "explorer.json")
     assert {(example["kind"], example["when"]) for example in examples} >= {("cloze", "start"), ("cloze", "end")}
     for example in examples:
         assert sum(candidate["probability"] for candidate in example["candidates"]) == pytest.approx(1.0, abs=1e-4)
@@ -159,55 +161,48 @@ def test_worked_examples_are_complete(line: Path, params: Params, tiny: ModuleTy
                 assert 0 <= start <= end <= len(candidate["body"])
 
 
-def test_curves_are_the_pretraining_log(line: Path, params: Params, tiny: ModuleType) -> None:
-    rows = tiny.stage_run("pretrain", params, line).metrics.rows()
+def test_curves_are_the_pretraining_log(done: Path, params: Params, tiny: ModuleType) -> None:
+    rows = tiny.stage_run("pretrain", params, done).metrics.rows()
     for name in ("retrieval_utility", "recall_at_5", "marginal_log_likelihood", "index_staleness_steps"):
-        with open(line / "reports" / "curves" / f"{name}.csv", newline="") as file:
-            found = [(row["label"], row["seed"], int(row["step"]), float(row["value"])) for row in csv.DictReader(file)]
+        with open(done / "reports" / "curves" / f"{name}.csv", newline="") as file:
+            found = [
+                (row["system"], row["seed"], int(row["step"]), float(row["value"])) for row in csv.DictReader(file)
+            ]
         assert found == [("realm", "0", row["step"], row[name]) for row in rows if name in row]
         assert found
 
 
-def test_the_report_is_written(line: Path) -> None:
-    assert (line / "reports" / "report.md").read_text().startswith("# ")
-    page = (line / "reports" / "index.html").read_text()
+def test_the_report_is_written(done: Path) -> None:
+    assert (done / "reports" / "default" / "report.md").read_text().startswith("# ")
+    page = (done / "reports" / "index.html").read_text()
     assert "realm" in page
     assert "warm_start" in page
-    assert list((line / "reports" / "figures").glob("*.png"))
+    assert list((done / "reports" / "default" / "figures").glob("*.png"))
 
 
-def test_runs_are_recorded_and_complete(line: Path, params: Params) -> None:
-    records = read_run_records(line / "runs")
-    assert [(record.label, record.seed) for record in records] == [("realm", 0), ("warm_start", 0)]
-    for record in records:
-        assert record.run_key == plan_run(params, record.label, 0).run_key
-        assert run_state(line / "runs", record) == "COMPLETE"
-    assert set(records[0].stages) - set(records[1].stages) == {"pretrain"}
-
-
-def test_the_warm_start_is_trained_once_and_shared(line: Path, params: Params, tiny: ModuleType) -> None:
-    one, other = read_run_records(line / "runs")
+def test_the_warm_start_is_trained_once_and_shared(done: Path, params: Params, tiny: ModuleType) -> None:
+    one, other = read_run_records(done / "runs")
     assert one.stages["warm_start"] == other.stages["warm_start"]
-    assert len(stage_folders(line, "warm_start")) == 1
-    assert len(stage_folders(line, "finetune")) == len(stage_folders(line, "evaluate")) == 2
-    assert tiny.stage_run("warm_start", params, line).status().attempt == 1
+    assert len(stage_folders(done, "warm_start")) == 1
+    assert len(stage_folders(done, "finetune")) == len(stage_folders(done, "evaluate")) == 2
+    assert tiny.stage_run("warm_start", params, done).status().attempt == 1
 
 
-def test_finished_models_are_exported(line: Path, params: Params, tiny: ModuleType) -> None:
+def test_finished_models_are_exported(done: Path, params: Params, tiny: ModuleType) -> None:
     expected = {
         "warm_start": {"s0": "realm"},
         "pretrain": {"realm-s0": "realm"},
         "finetune": {"realm-s0": "realm", "warm_start-s0": "warm_start"},
     }
     for stage, folders in expected.items():
-        assert {path.name for path in (line / "models" / stage).iterdir()} == set(folders)
-        for name, label in folders.items():
-            source = tiny.stage_run(stage, params, line, label).path / "model"
-            assert tiny.files(line / "models" / stage / name) == tiny.files(source)
+        assert {path.name for path in (done / "models" / stage).iterdir()} == set(folders)
+        for name, system in folders.items():
+            source = tiny.stage_run(stage, params, done, system).path / "model"
+            assert tiny.files(done / "models" / stage / name) == tiny.files(source)
 
 
-def test_nothing_temporary_is_left(line: Path) -> None:
-    names = [path.name for path in line.rglob("*")]
+def test_nothing_temporary_is_left(done: Path) -> None:
+    names = [path.name for path in done.rglob("*")]
     assert [name for name in names if name.endswith((".tmp", ".old")) or name == "checkpoints"] == []
 
 
@@ -217,7 +212,7 @@ def test_the_second_call_does_nothing(project: Path, params: Params, monkeypatch
 
     monkeypatch.setattr("realm_lab.runner.workers.subprocess.Popen", no_worker)
     before, metrics = tree(project, "runs", "data", "models"), (project / "reports" / "metrics.json").read_bytes()
-    for stage in LINE:
+    for stage in STAGES:
         stages.run(stage, params, project)
     assert tree(project, "runs", "data", "models") == before
     assert (project / "reports" / "metrics.json").read_bytes() == metrics
@@ -229,7 +224,7 @@ def test_launch_parameters_are_no_reason_to_work_again(
     monkeypatch.setattr("realm_lab.runner.workers.subprocess.Popen", None)
     changed = tiny.params({"launch.processes": 7, "launch.token_budget": 77, "launch.log_interval_steps": 3})
     before = tree(project, "runs")
-    for stage in LINE:
+    for stage in STAGES:
         stages.run(stage, changed, project)
     assert tree(project, "runs") == before
 
@@ -237,15 +232,15 @@ def test_launch_parameters_are_no_reason_to_work_again(
 def test_metrics_are_means_over_the_seeds(project: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     both = tiny.params({"seeds": [0, 1]})
     tiny.prepare(both, project, seed=1)
-    for label in ("realm", "warm_start"):
-        for stage in LINE[1:]:
-            if (label, stage) != ("warm_start", "pretrain"):
-                tiny.run(stage, both, project, label, seed=1)
+    for system in ("realm", "warm_start"):
+        for stage in STAGES[1:]:
+            if (system, stage) != ("warm_start", "pretrain"):
+                tiny.run(stage, both, project, system, seed=1)
     monkeypatch.setattr("realm_lab.runner.workers.subprocess.Popen", None)
-    for stage in LINE:
+    for stage in STAGES:
         stages.run(stage, both, project)
     metrics = read_json(project / "reports" / "metrics.json")
-    for part in ("realm", "warm_start", "edition_swap", "bm25"):
+    for part in ("realm", "warm_start", "corpus_update", "bm25"):
         seeds = metrics[part]["seeds"]
         assert list(seeds) == ["0", "1"]
         for name in seeds["0"]:
@@ -261,20 +256,19 @@ def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_th
     project: Path, tiny: ModuleType, params: Params
 ) -> None:
     changed = tiny.params({"finetune.steps": 3})
-    before = {stage: stage_folders(project, stage) for stage in LINE}
+    before = {stage: stage_folders(project, stage) for stage in STAGES}
     broken = tiny.stage_run("pretrain", params, project).path / "model" / "reader" / "model.safetensors"
     whole = broken.read_bytes()
     broken.write_bytes(whole[:-10])
     with pytest.raises(UserError) as caught:
         stages.run("finetune", changed, project)
     message = str(caught.value)
-    assert message.startswith(f"finetune realm seed 0: {broken}: truncated or not safetensors")
+    assert message.startswith(f"realm seed 0: finetune: {broken}: truncated or not safetensors")
     assert "\n" not in message
-    assert "warm_start" not in message.split(":")[0]
     failed = tiny.stage_run("finetune", changed, project)
     kept = tiny.stage_run("finetune", changed, project, "warm_start")
     assert (failed.status().state, kept.status().state) == ("FAILED", "COMPLETE")
-    assert failed.status().error == "UserError: " + message.removeprefix("finetune realm seed 0: ")
+    assert failed.status().error == "UserError: " + message.removeprefix("realm seed 0: finetune: ")
     assert not (failed.path / "model").exists()
 
     broken.write_bytes(whole)
@@ -284,7 +278,7 @@ def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_th
     assert failed.status().state == "COMPLETE"
     assert failed.status().error is None
     assert (kept.status().attempt, kept.status().finished_at) == (1, at)
-    new = {stage: stage_folders(project, stage) - before[stage] for stage in LINE}
+    new = {stage: stage_folders(project, stage) - before[stage] for stage in STAGES}
     assert {stage: len(found) for stage, found in new.items() if found} == {"finetune": 2}
     manifest = read_json(project / "models" / "finetune" / "realm-s0" / "manifest.json")
     assert manifest["key"] == failed.key
@@ -300,48 +294,61 @@ def test_a_worker_that_is_killed_is_named_with_the_remedy(
     monkeypatch.setattr("realm_lab.runner.workers.sys.executable", str(script))
     with pytest.raises(UserError) as caught:
         stages.run("warm_start", changed, project)
-    assert str(caught.value) == "warm-start warm_start seed 0: killed by signal 9; run again to resume"
+    assert str(caught.value) == "2 cells seed 0: warm-start: killed by signal 9"
     status = tiny.stage_run("warm_start", changed, project).status()
     assert (status.state, status.error) == ("PENDING", None)  # it had not begun; a killed one is lost, not failed
 
 
-def test_models_are_found_where_dvc_keeps_them(project: Path, tiny: ModuleType, params: Params) -> None:
+def test_models_are_found_where_dvc_keeps_them(project: Path, tiny: ModuleType) -> None:
     """After a checkout on another machine there are models/ and data/, and no runs/."""
     shutil.rmtree(project / "runs")
-    run = tiny.run("finetune", tiny.params({"finetune.steps": 2}), project)
-    assert run.is_complete()
+    changed = tiny.params({"finetune.steps": 2})
+    stages.run("finetune", changed, project)
+    ran = {path.parent.name.split("-")[0] for path in (project / "runs" / "stages").glob("*/status.json")}
+    assert ran == {"finetune"}
     shutil.rmtree(project / "models" / "pretrain")
     with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; run `realm-lab p"):
         tiny.run("finetune", tiny.params({"finetune.steps": 1}), project)
 
 
-def test_other_corpora_are_removed_and_a_lost_one_is_made_again(
-    project: Path, tiny: ModuleType, params: Params
+def test_one_corpus_serves_all_other_ones_are_removed_and_a_lost_one_is_linked_again(
+    done: Path, project: Path, tiny: ModuleType, params: Params
 ) -> None:
     [folder] = (project / "data" / "prepared").iterdir()
-    whole = tiny.files(folder)
-    shutil.rmtree(folder)
-    for name in ("of-other-parameters", "mine"):
-        (project / "data" / "prepared" / name).mkdir()
-    (project / "data" / "prepared" / "of-other-parameters" / MARK).touch()
-    stages.run("prepare", params, project)
-    assert sorted(path.name for path in (project / "data" / "prepared").iterdir()) == sorted([folder.name, "mine"])
-    assert tiny.files(folder) == whole
+    kept = kept_corpus_folder(project, plan_run(params, "realm", 0))
+    assert tiny.files(folder) == tiny.files(kept)
+    assert (done / "data" / "prepared" / folder.name / "manifest.json").stat().st_nlink == 2
+    for gone in (folder, kept):
+        shutil.rmtree(gone)
+        (project / "data" / "prepared" / "other").mkdir(exist_ok=True)
+        (project / "data" / "prepared" / "other" / MARK).touch()
+        (project / "data" / "prepared" / "not_ours").mkdir(exist_ok=True)
+        stages.run("prepare", params, project)
+        assert {path.name for path in (project / "data" / "prepared").iterdir()} == {folder.name, "not_ours"}
+        assert tiny.files(folder) == tiny.files(kept)
+    [prepare] = stage_folders(project, "prepare")
+    assert read_json(project / "runs" / "stages" / prepare / "status.json")["attempt"] == 1
 
 
-def test_an_unknown_masking_scheme_is_refused_before_any_work(tiny: ModuleType, tmp_path: Path) -> None:
-    for stage in LINE:
-        with pytest.raises(UserError, match=r"parameter 'pretrain.masking': no scheme 'salient'; choose random_span"):
-            stages.run(stage, tiny.params({"pretrain.masking": "salient"}), tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path, tiny: ModuleType) -> None:
+    short = {f"{name}.steps": 1 for name in ("warm_start.reader", "warm_start.embedder", "pretrain")}
+    params = tiny.params(short)
+    stages.run("pretrain", params, tmp_path)
+    [study] = study_record_paths(tmp_path / "runs")
+    states = [
+        run_state(tmp_path / "runs", read_study_record(study).record(tmp_path / "runs", run))
+        for run in read_study_record(study).runs
+    ]
+    assert [(state.state, state.stage) for state in states] == [("PENDING", "finetune"), ("PENDING", "finetune")]
+    assert [path.name for path in (tmp_path / "models" / "pretrain").iterdir()] == ["realm-s0"]
 
 
-def test_run_records_are_json_of_the_contract(line: Path, params: Params) -> None:
-    for path in (line / "runs").glob("*/run.json"):
+def test_run_records_are_json_of_the_contract(done: Path, params: Params) -> None:
+    for path in (done / "runs").glob("*/run.json"):
         record = json.loads(path.read_text())
-        assert path.parent.name == f"{record['label']}-s0-{record['run_key'][:12]}"
+        assert path.parent.name == f"{record['system']}-s0-{record['run_key'][:12]}"
         assert record["params"]["pretrain"] == params.model_dump(mode="json")["pretrain"]
         assert not {"launch", "seeds"} & record["params"].keys()
         for stage, folder in record["stages"].items():
-            config = (line / "runs" / folder / "config.yaml").read_text()
+            config = (done / "runs" / folder / "config.yaml").read_text()
             assert f"stage: {stage}" in config

@@ -1,285 +1,283 @@
-"""The owner of a search: what it asks for, gives up, tells, and finds again after a kill."""
+"""The owner of a search: what it asks for, prunes, tells, and finds again after a kill."""
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 
 import pytest
 
+from realm_lab.cli import main
+from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.runner.search import SearchOwner, owning
-from realm_lab.runner.search_file import Pruning
-from realm_lab.runner.search_values import Cut, cut_of
+from realm_lab.runner.search_file import plan_search
+from realm_lab.runner.stopping import sweeping
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
-from tests.runner.made_search import SPACE, FakeLauncher, owner_of, score, search
+from tests.runner.made_search import PARAMETERS, SPACE, FakeLauncher, score, search, trials_of, write_search
 
 INTERVAL, RATE = "pretrain.refresh.interval_steps", "pretrain.retriever.learning_rate"
-GRID = """
-question: Which?
-seeds: [0]
-space:
-  pretrain.refresh.interval_steps: {choices: [3, 5, 7]}
-  pretrain.search_query: {choices: [stale, fresh]}
-sampler: grid
-trials: 10
-"""
 PRUNING = SPACE + "parallel: 3\npruning: {after_steps: 4, percentile: 50, min_trials: 2}\n"
-
-
-def told(owner: SearchOwner) -> list[tuple[object, ...]]:
-    return [(t.number, t.state, t.value, t.values) for t in owner.journal.trials()]
+HEAD = "question: Which?\nseeds: [0]\n"
 
 
 def test_the_baseline_comes_first_and_every_value_is_a_mean_over_the_seeds(tmp_path: Path) -> None:
     launcher = FakeLauncher(tmp_path)
     owner = search(tmp_path, SPACE.replace("[0]", "[0, 3]"), launcher)
-    trials = owner.journal.trials()
-    assert [(trial.number, trial.state) for trial in trials] == [(n, "complete") for n in range(6)]
-    assert trials[0].values == {RATE: 5e-4, INTERVAL: 5}
+    trials = trials_of(owner)
+    assert [(trial["number"], trial["state"]) for trial in trials] == [(n, "complete") for n in range(6)]
+    assert trials[0]["values"] == {RATE: 5e-4, INTERVAL: 5} == owner.plan.baseline
     for trial in trials:
-        params = tiny.params(trial.values)
-        assert trial.value == pytest.approx(statistics.fmean([score(params, 0), score(params, 3)]))
-        assert 1e-4 <= trial.values[RATE] <= 1e-2
-        assert trial.values[INTERVAL] in range(1, 10)
-    assert len({tuple(trial.values.values()) for trial in trials}) == 6
+        params = tiny.params(trial["values"])
+        assert trial["value"] == pytest.approx(statistics.fmean([score(params, 0), score(params, 3)]))
+        assert 1e-4 <= trial["values"][RATE] <= 1e-2
+        assert trial["values"][INTERVAL] in range(1, 10)
     assert owner.exit_code() == 0
     names = [name.partition("-")[0] for name in launcher.submitted]
     assert {name: names.count(name) for name in names} == {"prepare": 2, "warm_start": 2, "pretrain": 12}
 
 
-def test_trials_are_cells_of_a_study(tmp_path: Path) -> None:
+def test_trials_are_cells_of_a_study_and_plain_data(tmp_path: Path) -> None:
     owner = search(tmp_path, SPACE, trials=3)
-    record = read_study_record(tmp_path / "runs" / "studies" / "search-mine" / "study.json")
-    trials = owner.journal.trials()
+    folder = tmp_path / "runs" / "studies" / "search-mine"
+    record, trials = read_study_record(folder / "study.json"), trials_of(owner)
     assert [cell.name for cell in record.cells] == ["trial-000", "trial-001", "trial-002"]
-    assert (record.baseline, record.source) == ("trial-000", "experiments/search-mine.yaml")
-    assert record.cells[0].changes == {}
-    assert record.cells[1].changes == trials[1].values
-    assert [run.run_key for run in record.runs] == [key for trial in trials for key in trial.notes["run_keys"]]
-    for run in record.runs:
-        assert record.record(tmp_path / "runs", run).run_key == run.run_key
+    assert (record.baseline, record.source, record.last_stage) == (
+        "trial-000",
+        "experiments/search-mine.yaml",
+        "pretrain",
+    )
+    assert [cell.changes for cell in record.cells[:2]] == [{}, trials[1]["values"]]
+    assert [run.run for run in record.runs] == [name for trial in trials for name in trial["runs"]]
+    assert read_json(folder / "trials.json") == owner.as_data()
 
 
-@pytest.mark.parametrize("parallel", [1, 2, 4])
+@pytest.mark.parametrize("parallel", [1, 4])
 def test_no_more_trials_at_a_time_than_allowed(tmp_path: Path, parallel: int) -> None:
     launcher = FakeLauncher(tmp_path)
     owner = search(tmp_path, f"{SPACE}parallel: {parallel}\n", launcher)
     assert launcher.most_pretraining == parallel
-    assert len(owner.journal.trials()) == 6
+    assert len(trials_of(owner)) == 6
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[object, ...]]:
-    """The trials of a search that was left alone."""
-    return told(search(tmp_path_factory.mktemp("whole")))
-
-
-@pytest.mark.parametrize("lives", [1, 4, 10])
-def test_a_killed_owner_loses_nothing(tmp_path: Path, lives: int, whole: list[tuple[object, ...]]) -> None:
-    """Killed again and again, it asks for the same trials with the same values."""
-    root, parts = tmp_path / "parts", 0
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_killed_owner_loses_nothing_and_trains_nothing_twice(tmp_path: Path, parallel: int) -> None:
+    """Killed again and again, also while it writes a line of the journal."""
+    text, parts = f"{SPACE}parallel: {parallel}\n", 0
     launchers: list[FakeLauncher] = []
+    values: list[object] = []
     while parts == 0 or launchers[-1].lives < 0:
-        launchers.append(FakeLauncher(root, lives=lives + parts))
-        owner = search(root, SPACE, launchers[-1])
-        parts += 1
+        launchers.append(FakeLauncher(tmp_path, lives=5 + parts))
+        owner = search(tmp_path, text, launchers[-1])
+        now = [trial["values"] for trial in trials_of(owner)]
+        assert all(known in now for known in values)
+        values, parts = now, parts + 1
+        journal = tmp_path / "runs" / "studies" / "search-mine" / "optuna.jsonl"
+        with open(journal, "ab") as file:
+            file.write(b'{"op_code": 4, "wor')
+        Path(f"{journal}.lock").touch()
         assert parts < 40
     assert parts > 1
-    assert told(owner) == whole
-    for path in (root / "runs" / "stages").glob("pretrain-*/status.json"):
-        assert StageRun(path.parent, "pretrain").status().attempt == 1
-    assert len(list((root / "runs" / "stages").glob("pretrain-*"))) == 6
-
-
-def test_a_killed_owner_with_several_trials_does_each_once(tmp_path: Path) -> None:
-    text = SPACE + "parallel: 3\n"
-    first = search(tmp_path, text, FakeLauncher(tmp_path, lives=5))
-    left = [trial for trial in first.journal.trials() if trial.state == "running"]
-    assert len(left) == 3
-    second = search(tmp_path, text)
-    now = second.journal.trials()
-    assert [now[trial.number].values for trial in left] == [trial.values for trial in left]
-    assert [trial.state for trial in now] == ["complete"] * 6
-    assert len(list((tmp_path / "runs" / "stages").glob("pretrain-*"))) == 6
-
-
-def test_a_trial_without_all_of_its_values_gets_them(tmp_path: Path) -> None:
-    """The owner was killed between asking and naming the values, and while it wrote a line."""
-    owner = owner_of(tmp_path)
-    owner.begin()
-    owner.journal._study.ask()
-    path = tmp_path / "runs" / "studies" / "search-mine" / "optuna.jsonl"
-    with open(path, "ab") as file:
-        file.write(b'{"op_code": 4, "wor')
-    Path(f"{path}.lock").touch()
-    again = search(tmp_path)
-    trials = again.journal.trials()
-    assert trials[0].values == {RATE: 5e-4, INTERVAL: 5}
-    assert [trial.state for trial in trials] == ["complete"] * 6
+    assert [trial["state"] for trial in trials_of(owner)] == ["complete"] * 6
+    stages = list((tmp_path / "runs" / "stages").glob("pretrain-*"))
+    assert {StageRun(path, "pretrain").status().attempt for path in stages} == {1}
+    assert len(stages) == len({str(value) for value in values})
 
 
 def test_finished_runs_are_only_read(tmp_path: Path) -> None:
-    """Also when the journal is gone."""
-    before = told(search(tmp_path))
+    """Also when the journal is gone; the same seed proposes the same trials."""
+    before = trials_of(search(tmp_path))
     (tmp_path / "runs" / "studies" / "search-mine" / "optuna.jsonl").unlink()
     launcher = FakeLauncher(tmp_path)
-    assert told(search(tmp_path, SPACE, launcher)) == before
+    assert trials_of(search(tmp_path, SPACE, launcher)) == before
     assert launcher.submitted == []
-    assert len(search(tmp_path, SPACE, launcher, trials=8).journal.trials()) == 8
-    assert len(launcher.submitted) == 2
+    assert len(trials_of(search(tmp_path, SPACE, launcher, trials=8))) == 8
 
 
-def test_pruning_is_what_one_computes_by_hand() -> None:
-    pruning = Pruning(after_steps=4, percentile=50.0, min_trials=3)
-    mine = {0: {0: 9.0, 4: 1.0, 8: 2.0}}
-    others = [{0: {4: 5.0, 8: value}} for value in (1.0, 2.5, 3.0)]
-    assert cut_of(mine, others, pruning) == Cut(8, 2.0, 2.5, 3)
-    assert cut_of(mine, others[:2], pruning) is None  # too few to compare with
-    assert cut_of({0: {0: 9.0}}, others, pruning) is None  # too early
-    assert cut_of(mine, [*others, {0: {8: 2.1}}], pruning) == Cut(8, 2.0, 2.3, 4)
-    lenient = Pruning(after_steps=4, percentile=25.0, min_trials=3)  # 1 + 0.5 * 1.5 = 1.75
-    assert cut_of(mine, others, lenient) is None
-    # Two seeds, the second not as far: each is compared where it is, with those that have been there.
-    two = {0: {4: 1.0, 8: 2.0}, 1: {4: 1.0}}
-    there = [{0: {4: 1.0, 8: 4.0}, 1: {4: 1.0 + n, 8: 0.0}} for n in range(3)]
-    assert cut_of(two, [*there, {0: {4: 0.0, 8: 0.0}}], pruning) == Cut(4, 1.5, 3.0, 3)
-
-
-def test_the_hopeless_are_given_up_and_can_go_on_later(tmp_path: Path) -> None:
+def test_the_hopeless_are_pruned_and_stay_so(tmp_path: Path) -> None:
     launcher = FakeLauncher(tmp_path)
-    owner = search(tmp_path, PRUNING, launcher)
-    trials = owner.journal.trials()
-    pruned = [trial for trial in trials if trial.state == "pruned"]
-    assert len(trials) == 6
+    trials = trials_of(search(tmp_path, PRUNING.replace("trials: 6", "trials: 9"), launcher))
+    pruned = [trial for trial in trials if trial["state"] == "pruned"]
+    assert len(trials) == 9
     assert pruned
-    assert trials[0].state == "complete"
     for trial in pruned:
-        assert trial.notes["step"] in (4, 8)
-        assert trial.value == pytest.approx(score(tiny.params(trial.values), 0) * trial.notes["step"] / 12)
+        assert trial["step"] in (4, 8)
+        assert trial["why"] == f"behind the others at step {trial['step']}"
+        assert trial["value"] == pytest.approx(score(tiny.params(trial["values"]), 0) * trial["step"] / 12)
     assert len(launcher.cancelled) == len(pruned)
     assert all(name.startswith("pretrain-") for name in launcher.cancelled)  # not what trials share
     again = FakeLauncher(tmp_path)
-    search(tmp_path, PRUNING, again)
-    assert again.submitted == []  # told once and for all
+    search(tmp_path, PRUNING.replace("trials: 6", "trials: 9"), again)
+    assert again.submitted == []
 
 
-def test_a_trial_given_up_by_another_metric_has_no_value(tmp_path: Path) -> None:
-    trials = search(tmp_path, PRUNING + "metric: cloze_exact_match\n").journal.trials()
-    assert {(trial.state, trial.value) for trial in trials} == {("complete", 0.5), ("pruned", None)}
-    assert all("retrieval_utility" in trial.notes["why"] for trial in trials if trial.state == "pruned")
-
-
-def test_the_baseline_is_never_given_up(tmp_path: Path) -> None:
+def test_the_baseline_is_never_pruned_and_another_metric_gives_no_value(tmp_path: Path) -> None:
     def worst(params: Params, seed: int) -> float:
-        return 0.0 if params.pretrain.refresh.interval_steps == 5 else 1.0
+        return 0.0 if params.pretrain.refresh.interval_steps == 5 else score(params, seed)
 
-    trials = search(tmp_path, PRUNING, FakeLauncher(tmp_path, scores=worst)).journal.trials()
-    assert trials[0].values[INTERVAL] == 5
-    assert (trials[0].state, trials[0].value) == ("complete", 0.0)
+    text = PRUNING.replace("trials: 6", "trials: 9") + "metric: cloze_exact_match\n"
+    trials = trials_of(search(tmp_path, text, FakeLauncher(tmp_path, scores=worst)))
+    assert (trials[0]["values"][INTERVAL], trials[0]["state"]) == (5, "complete")
+    assert {(trial["state"], trial["value"]) for trial in trials} == {("complete", 0.5), ("pruned", None)}
 
 
-def test_failed_trials_are_told_and_count_and_can_be_tried_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_trials_count_and_can_be_tried_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fails(params: Params) -> bool:
-        return params.pretrain.refresh.interval_steps == 7
+        return params.pretrain.refresh.interval_steps != 5
 
-    owner = search(tmp_path, GRID, FakeLauncher(tmp_path, fails=fails))
-    trials = owner.journal.trials()
-    failed = [trial for trial in trials if trial.state == "failed"]
-    assert [trial.values[INTERVAL] for trial in failed] == [7, 7]
-    assert {trial.notes["error"] for trial in failed} == {"RuntimeError: no luck"}
-    assert len(trials) == 6
+    owner = search(tmp_path, SPACE, FakeLauncher(tmp_path, fails=fails))
+    failed = [trial for trial in trials_of(owner) if trial["state"] == "failed"]
+    assert (len(failed), {trial["why"] for trial in failed}) == (5, {"RuntimeError: no luck"})
     assert "failed: RuntimeError: no luck" in capsys.readouterr().err
     launcher = FakeLauncher(tmp_path)
-    assert search(tmp_path, GRID, launcher).journal.trials() == trials
+    assert trials_of(search(tmp_path, SPACE, launcher)) == trials_of(owner)
     assert launcher.submitted == []
-    owner = search(tmp_path, GRID, launcher, retry_failed=True)
-    assert [trial.state for trial in owner.counted()] == ["complete"] * 6
-    assert len(launcher.submitted) == 2
+    again = trials_of(search(tmp_path, SPACE, launcher, retry_failed=True))
+    assert [trial["state"] for trial in again] == ["complete"] * 6
+    assert [trial["values"] for trial in again[1:]] == [trial["values"] for trial in failed]
 
 
 def test_nothing_is_searched_when_the_baseline_fails(tmp_path: Path) -> None:
     owner = search(tmp_path, SPACE, FakeLauncher(tmp_path, fails=lambda params: True))
-    assert [trial.state for trial in owner.journal.trials()] == ["failed"]
+    assert [trial["state"] for trial in trials_of(owner)] == ["failed"]
     assert owner.exit_code() == 1
 
 
-def test_a_grid_has_every_point_once(tmp_path: Path) -> None:
-    trials = search(tmp_path, GRID.replace("sampler:", "parallel: 2\nsampler:")).journal.trials()
-    points = [tuple(trial.values.values()) for trial in trials]
-    assert sorted(points) == [(n, query) for n in (3, 5, 7) for query in ("fresh", "stale")]
-    assert points[0] == (5, "stale")
-
-
 def test_equal_trials_are_trained_once(tmp_path: Path) -> None:
+    space = "space:\n  pretrain.refresh.interval_steps: {choices: [3, 5]}\n"
     launcher = FakeLauncher(tmp_path)
-    text = GRID.replace("sampler: grid", "sampler: random\nparallel: 3")
-    owner = search(tmp_path, text, launcher)
-    trials = owner.journal.trials()
-    assert len(trials) == 10
-    assert sum(name.startswith("pretrain") for name in launcher.submitted) == len(
-        {tuple(t.values.values()) for t in trials}
-    )
-    twins = [trial for trial in trials if "same_as" in trial.notes]
-    assert twins
-    for trial in twins:
-        assert (trial.values, trial.value) == (trials[trial.notes["same_as"]].values, trial.value)
-    record = read_study_record(tmp_path / "runs" / "studies" / "search-mine" / "study.json")
-    assert len(record.cells) == len(trials) - len(twins)
+    trials = trials_of(search(tmp_path, f"{HEAD}{space}sampler: random\nparallel: 3\ntrials: 8\n", launcher))
+    assert [trial["state"] for trial in trials] == ["complete"] * 8
+    assert len({trial["value"] for trial in trials}) == 2
+    assert sum(name.startswith("pretrain") for name in launcher.submitted) == 2
+    assert len(read_study_record(tmp_path / "runs" / "studies" / "search-mine" / "study.json").cells) == 2
 
 
-def test_a_value_that_is_not_finite_is_a_failure(tmp_path: Path) -> None:
+def test_what_is_not_finite_and_what_is_no_combination_fails(tmp_path: Path) -> None:
+    choices = "  model.share_towers: {choices: [true, false]}\n  model.share_projection: {choices: [false, true]}\n"
+
     def scores(params: Params, seed: int) -> float:
-        return float("nan") if params.pretrain.refresh.interval_steps == 3 else 1.0
+        return 1.0 if params.model.share_towers else float("nan")
 
-    trials = search(tmp_path, GRID, FakeLauncher(tmp_path, scores=scores)).journal.trials()
-    bad = [trial for trial in trials if trial.values[INTERVAL] == 3]
-    assert [(t.state, t.notes["error"]) for t in bad] == [("failed", "retrieval_utility is missing or not finite")] * 2
-
-
-def test_a_combination_that_is_none_is_a_failed_trial(tmp_path: Path) -> None:
-    text = """
-question: Which?
-seeds: [0]
-space:
-  model.share_towers: {choices: [true, false]}
-  model.share_projection: {choices: [false, true]}
-sampler: grid
-"""
-    trials = search(tmp_path, text).journal.trials()
-    states = {tuple(trial.values.values()): trial.state for trial in trials}
-    assert states == dict.fromkeys([(True, False), (True, True), (False, False)], "complete") | {
-        (False, True): "failed"
+    text = f"{HEAD}space:\n{choices}sampler: random\ntrials: 12\n"
+    found = {
+        tuple(trial["values"].values()): (trial["state"], trial["why"])
+        for trial in trials_of(search(tmp_path, text, FakeLauncher(tmp_path, scores=scores)))
     }
-    assert "share_projection: true needs share_towers: true" in trials[-1].notes["error"]
+    assert found[True, False] == ("complete", None)
+    assert found[False, False] == ("failed", "retrieval_utility is missing or not finite")
+    assert "share_projection: true needs share_towers: true" in str(found[False, True][1])
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     with (
-        owning(tmp_path, "search-mine"),
+        sweeping(tmp_path, "search-mine", alone=True),
         pytest.raises(UserError, match=r"search 'search-mine' is done by process \d+ on .*; stop it with --cancel"),
-        owning(tmp_path, "search-mine"),
+        sweeping(tmp_path, "search-mine", alone=True),
     ):
         pass
-    with owning(tmp_path, "search-mine"):
+    with sweeping(tmp_path, "search-mine", alone=True):
         pass
 
 
-def test_another_space_is_another_search(tmp_path: Path) -> None:
+def test_another_space_is_another_search_and_a_broken_journal_is_named(tmp_path: Path) -> None:
     search(tmp_path, trials=1)
     with pytest.raises(UserError, match="was begun with another space, metric, seeds or parameters; rename"):
         search(tmp_path, SPACE.replace("high: 9", "high: 8"))
-    assert len(search(tmp_path, SPACE.replace("trials: 6", "trials: 2")).journal.trials()) == 2
-
-
-def test_a_broken_journal_is_named(tmp_path: Path) -> None:
-    search(tmp_path, trials=1)
     path = tmp_path / "runs" / "studies" / "search-mine" / "optuna.jsonl"
     path.write_text("no journal\n" + path.read_text())
     with pytest.raises(UserError, match=r"optuna.jsonl: not a journal of Optuna .*; delete it"):
         search(tmp_path)
+
+
+def space(entry: str, name: str = RATE, more: str = "") -> str:
+    return f"{HEAD}space:\n  {name}: {entry}\n{more}"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        (SPACE + "trails: 3\n", 7, "unknown key 'trails'; the nearest valid one is 'trials'"),
+        (HEAD, None, "'space' is missing; say which parameters to search, NAME: {low: ..., high: ...}"),
+        (space("{low: 1.0e-4, high: 1.0e-2}", "pretrain.retreiver.learning_rate"), 4, f"valid one is '{RATE}'"),
+        (space("{low: 1, high: 2}", "launch.threads"), 4, "changes no result, so no cell may change it"),
+        (space("0.1"), 4, f"'{RATE}': write {{low: ..., high: ...}} or {{choices: [...]}}"),
+        (space("{low: 1.0e-4, high: 1.0e-2, setp: 2}"), 4, "unknown key 'setp'; the nearest valid one is 'step'"),
+        (space("{low: 1.0e-2, high: 1.0e-4}"), 4, "low 0.01 is not below high 0.0001"),
+        (space("{low: a, high: 1.0e-4}"), 4, "a is no number"),
+        (space("{low: 0, high: 1.0e-2, log: true}"), 4, "a log scale begins above 0"),
+        (space("{low: 0.0001, high: 0.001, step: 0.0002}"), 4, "steps of 0.0002 do not lead to 0.001; change one"),
+        (space("{low: -1.0, high: 1.0e-2}"), 4, f"'{RATE}': Input should be greater"),
+        (space("{low: 0.5, high: 9}", INTERVAL), 4, "valid integer"),
+        (space("{low: 1, high: 9, step: 0.5}", INTERVAL), 4, "so must its step be"),
+        (space("{low: 1.0e-3, high: 1.0e-2}"), 4, "own value, 0.0005, is not in it"),
+        (space("{choices: [salient_span]}", "pretrain.masking"), 4, "a list of two or more different values"),
+        (space("{choices: [salient_span, [1]]}", "pretrain.masking"), 4, "is one value, not [1]"),
+        (space("{low: 1.0e-4, high: 1.0e-2}", more=f"set: {{{RATE}: 1.0e-3}}\n"), 4, "both in 'set' and in 'space'"),
+        (space("{low: 1.0e-4, high: 1.0e-2}", "finetune.reader.learning_rate"), 4, "changes nothing up to 'pretrain'"),
+        (SPACE + "sampler: grid\n", 7, "sampler: input should be 'tpe' or 'random' (given: 'grid')"),
+        (SPACE + "metric: utility\n", 7, "'utility' is none that is measured on development data; the nearest is"),
+        (SPACE + "metric: exact_match\n", 7, "the nearest is 'exact_match_dev'"),
+        (SPACE + "pruning: {after_steps: 12}\n", 7, "pruning.after_steps: a trial has 12 steps; give fewer"),
+        (SPACE + "pruning: {after_step: 4}\n", 7, "unknown key 'after_step' of pruning; the nearest"),
+        (SPACE + "pruning: {after_steps: 4, metric: f1}\n", 7, "pruning.metric: 'f1' is no curve of pre-training"),
+        (SPACE + "launcher: {cloud: {}}\n", 7, "unknown launcher 'cloud'; choose inline, local, slurm"),
+        (SPACE + "set: {pretrain.steps: -1}\n", 7, "set: parameter 'pretrain.steps': input should be greater than"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_its_line(
+    tmp_path: Path, text: str, line: int | None, message: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        plan_search(write_search(tmp_path, text), tmp_path, params_path=PARAMETERS)
+    found = str(error.value).removeprefix(str(tmp_path / "experiments") + "/")
+    assert found.startswith("search-mine.yaml: " if line is None else f"search-mine.yaml, line {line}: "), found
+    assert message in found, found
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize("name", ["search-retriever", "search-smoke"])
+def test_a_search_of_the_project_can_be_planned(name: str, repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("preset: toy\n", encoding="utf-8")
+    plan = plan_search(repository / "experiments" / f"{name}.yaml", tmp_path)
+    assert RATE in plan.baseline
+    assert plan.last_stage == "pretrain"
+    path = write_search(tmp_path, SPACE + "metric: exact_match_dev\n")
+    assert plan_search(path, tmp_path, params_path=PARAMETERS).last_stage == "evaluate"
+
+
+def test_every_key_is_explained_on_the_page(repository: Path) -> None:
+    from realm_lab.runner.search_file import Pruning, Search
+    from realm_lab.runner.study import StudyFile
+
+    page = (repository / "docs" / "studies.md").read_text(encoding="utf-8")
+    for model in (Search, Pruning):
+        for name, field in model.model_fields.items():
+            if name not in StudyFile.model_fields:
+                assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, name
+
+
+@pytest.mark.slow
+def test_a_search_of_real_runs_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "params.yaml").write_bytes(PARAMETERS.read_bytes())
+    short = "set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 2}\n"
+    write_search(tmp_path, space("{low: 1.0e-4, high: 1.0e-2, log: true}", more=f"{short}trials: 2\n"))
+    command = ["search", "search-mine", "--root", str(tmp_path), "--launcher", "inline", "--json"]
+    assert main(command) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert first["trials"] == {"complete": 2, "pruned": 0, "failed": 0, "running": 0}
+    stages = {path.name.rpartition("-")[0] for path in (tmp_path / "runs" / "stages").iterdir()}
+    assert stages == {"prepare", "warm_start", "pretrain"}  # no fine-tuning is paid
+    assert main([*command, "--trials", "3"]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert (second["trials"]["complete"], second["baseline"]) == (3, first["baseline"])
+    attempts = [read_json(path)["attempt"] for path in (tmp_path / "runs" / "stages").glob("*/status.json")]
+    assert attempts == [1] * 5
+    main(["status", "search-mine", "--root", str(tmp_path), "--json"])
+    shown = json.loads(capsys.readouterr().out)["runs"]
+    assert [(run["cell"], run["state"]) for run in shown] == [(f"trial-00{n}", "COMPLETE") for n in range(3)]
+    trials = read_json(tmp_path / "runs" / "studies" / "search-mine" / "trials.json")["trials"]
+    assert [run["retrieval_utility"] for run in shown] == [trial["value"] for trial in trials]

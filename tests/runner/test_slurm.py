@@ -16,10 +16,12 @@ from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
 from realm_lab.runner import slurm, slurm_job
 from realm_lab.runner.frozen_code import PACKAGE, freeze_code
-from realm_lab.runner.launchers import JobState, recorded_jobs
-from realm_lab.runner.slurm import SlurmLauncher, arrays, waves
-from realm_lab.runner.slurm_options import read_options
+from realm_lab.runner.schedule import Launcher, make_launcher
+from realm_lab.runner.settings import read_options
+from realm_lab.runner.slurm import arrays, waves
+from realm_lab.runner.slurm_queue import latest_jobs
 from realm_lab.runner.tasks import Task
+from realm_lab.tracking.state import JobState
 
 # Each call is a line in `calls`; sbatch numbers its jobs from 100 and keeps their scripts; the others read an answer.
 PROGRAM = """#!{python}
@@ -89,6 +91,10 @@ def make(tiny: ModuleType) -> Any:
     return task
 
 
+def slurm_launcher(root: Path, **settings: Any) -> Launcher:
+    return make_launcher("slurm", settings, root, "masking")
+
+
 def directives(script: list[str]) -> dict[str, str]:
     """{option: value} of the #SBATCH lines."""
     pairs = [line.removeprefix("#SBATCH --").partition("=") for line in script if line.startswith("#SBATCH")]
@@ -124,7 +130,7 @@ def test_what_is_submitted(fake: Fake, root: Path, make: Any, monkeypatch: pytes
         "setup": ["module load cuda"],
         "additional": {"reservation": "mine", "exclusive": True, "contiguous": False},
     }
-    launcher = SlurmLauncher(settings, root, "masking")
+    launcher = slurm_launcher(root, **settings)
     first = [make("a", stages=("prepare",)), make("b", stages=("prepare",)), make("c", stages=("prepare",))]
     launcher.submit([*first, make("d", "a", ranks=8)])
     one, two, three = (directives(fake.script(number)) for number in (100, 101, 102))
@@ -158,26 +164,26 @@ def test_what_is_submitted(fake: Fake, root: Path, make: Any, monkeypatch: pytes
     assert order == sorted(order)
     [command] = [line for line in script if line.startswith("srun")]
     assert "--cpus-per-task=6" in command
-    jobs = recorded_jobs(root, "masking")
+    jobs = latest_jobs(root, "masking")
     assert [(job.task, job.job) for job in jobs] == [("a", "100_0"), ("b", "100_1"), ("c", "101"), ("d", "102")]
     assert jobs[3].keys == {"pretrain": "d" * 64}
     assert {job.launcher for job in jobs} == {"slurm"}
 
 
 def test_the_cap_is_in_the_script(fake: Fake, root: Path, make: Any) -> None:
-    SlurmLauncher({"array_parallelism": 2, "requeue": False}, root, "masking").submit([make(name) for name in "abcd"])
+    slurm_launcher(root, array_parallelism=2, requeue=False).submit([make(name) for name in "abcd"])
     one = directives(fake.script(100))
     assert one["array"] == "0-3%2"
     assert ("no-requeue" in one, "requeue" in one) == (True, False)
 
 
 def test_a_task_waits_for_a_job_of_an_earlier_submission(fake: Fake, root: Path, make: Any) -> None:
-    SlurmLauncher({}, root, "masking").submit([make("a"), make("b")])
+    slurm_launcher(root).submit([make("a"), make("b")])
     fake.answer("squeue", "100_0|RUNNING|None|realm_lab-masking\n100_1|COMPLETED|None|realm_lab-masking\n")
-    SlurmLauncher({}, root, "masking").submit([make("c", "a"), make("d", "b")])
+    slurm_launcher(root).submit([make("c", "a"), make("d", "b")])
     assert directives(fake.script(101))["dependency"] == "afterany:100"
     fake.answer("squeue", "100_0|COMPLETED|None|realm_lab-masking\n")
-    SlurmLauncher({}, root, "masking").submit([make("e", "a")])
+    slurm_launcher(root).submit([make("e", "a")])
     assert "dependency" not in directives(fake.script(102))
 
 
@@ -190,7 +196,7 @@ def status(root: Path, task: str, state: str, error: str | None = None, stage: s
 def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
     """SLURM decides what waits and runs, the files what has ended."""
     names = "abcdefghijk"
-    launcher = SlurmLauncher({}, root, "masking")
+    launcher = slurm_launcher(root)
     launcher.submit([make(name) for name in names])
     said = {
         "a": "PENDING|Dependency",
@@ -215,42 +221,42 @@ def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
     logs = root / "runs/studies/masking/slurm"
     (logs / "100_9_0_log.err").write_text("boom\nsrun: error: vm: task 0: Exited with exit code 2\n")
     assert launcher.poll() == {
-        "a": JobState("waiting", "100_0"),
-        "b": JobState("pending", "100_1"),
-        "c": JobState("pending", "100_2", "SLURM: JobHeldUser"),
-        "d": JobState("running", "100_3"),
-        "e": JobState("ended", "100_4"),
-        "f": JobState("failed", "100_5", "the loss is nan"),
-        "g": JobState("preempted", "100_6"),
-        "h": JobState("cancelled", "100_7"),
-        "i": JobState("failed", "100_8", "SLURM: NODE_FAIL"),
-        "j": JobState("failed", "100_9", "boom"),
-        "k": JobState("ended", "100_10"),
+        "a": JobState("QUEUED", "100_0", "SLURM: Dependency"),
+        "b": JobState("QUEUED", "100_1", "SLURM: JobArrayTaskLimit"),
+        "c": JobState("QUEUED", "100_2", "SLURM: JobHeldUser"),
+        "d": JobState("RUNNING", "100_3"),
+        "e": JobState("COMPLETE", "100_4"),
+        "f": JobState("FAILED", "100_5", "the loss is nan"),
+        "g": JobState("PREEMPTED", "100_6"),
+        "h": JobState("CANCELLED", "100_7"),
+        "i": JobState("FAILED", "100_8", "SLURM: NODE_FAIL"),
+        "j": JobState("FAILED", "100_9", "boom"),
+        "k": JobState("COMPLETE", "100_10"),
     }
     assert fake.calls("squeue")[-1].endswith("--jobs=100")
 
 
 def test_what_could_not_start_is_not_a_failure_of_its_own(fake: Fake, root: Path, make: Any) -> None:
-    launcher = SlurmLauncher({}, root, "masking")
+    launcher = slurm_launcher(root)
     launcher.submit([make("a"), make("b")])
     fake.answer("squeue", "slurm_load_jobs error: Invalid job id specified\n", code=1)
     logs = root / "runs/studies/masking/slurm"
     for number, state in enumerate(("PREEMPTED", "FAILED")):
         (logs / f"100_{number}_0_log.err").write_text(f"not run: finetune needs pretrain-ab, which is {state}\n")
-    assert [state.state for state in launcher.poll().values()] == ["cancelled", "failed"]
+    assert [state.state for state in launcher.poll().values()] == ["CANCELLED", "FAILED"]
 
 
 def test_accounting_knows_what_squeue_forgot(fake: Fake, root: Path, make: Any) -> None:
-    launcher = SlurmLauncher({}, root, "masking")
+    launcher = slurm_launcher(root)
     launcher.submit([make("a"), make("b")])
     fake.answer("squeue", "slurm_load_jobs error: Invalid job id specified\n", code=1)
     fake.answer("sacct", "100_0|CANCELLED by 1000|None|realm_lab-masking\n100_1|RUNNING|None|another\n")
-    assert launcher.poll()["a"] == JobState("cancelled", "100_0")
-    assert launcher.poll()["b"] == JobState("failed", "100_1", "SLURM: the job is gone")
+    assert launcher.poll()["a"] == JobState("CANCELLED", "100_0")
+    assert launcher.poll()["b"] == JobState("FAILED", "100_1", "SLURM: the job is gone")
 
 
 def test_when_slurm_does_not_answer_nothing_is_concluded(fake: Fake, root: Path, make: Any) -> None:
-    launcher = SlurmLauncher({}, root, "masking")
+    launcher = slurm_launcher(root)
     launcher.submit([make("a")])
     fake.answer("squeue", "slurm_load_jobs error: Unable to contact slurm controller\n", code=1)
     with pytest.raises(UserError, match=r"squeue: slurm_load_jobs error: Unable to contact .*; try again later"):
@@ -258,7 +264,7 @@ def test_when_slurm_does_not_answer_nothing_is_concluded(fake: Fake, root: Path,
 
 
 def test_cancel_names_exactly_the_elements_that_wait_or_run(fake: Fake, root: Path, make: Any) -> None:
-    launcher = SlurmLauncher({}, root, "masking")
+    launcher = slurm_launcher(root)
     launcher.submit([make(name) for name in "abcd"])
     states = ("RUNNING", "PENDING", "COMPLETED", "RUNNING")
     fake.answer("squeue", "".join(f"100_{n}|{state}|None|realm_lab-masking\n" for n, state in enumerate(states)))
@@ -269,17 +275,17 @@ def test_cancel_names_exactly_the_elements_that_wait_or_run(fake: Fake, root: Pa
 def test_a_refusal_of_sbatch_is_one_line(fake: Fake, root: Path, make: Any) -> None:
     fake.answer("sbatch", "sbatch: error: invalid partition specified: gpus\nsbatch: error: Batch job failed\n", code=1)
     with pytest.raises(UserError, match=r"^sbatch: error: .*; change launcher.slurm of") as caught:
-        SlurmLauncher({"partition": "gpus"}, root, "masking").submit([make("a")])
+        slurm_launcher(root, partition="gpus").submit([make("a")])
     assert "invalid partition specified: gpus" in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert recorded_jobs(root, "masking") == []
+    assert latest_jobs(root, "masking") == []
 
 
 def test_without_slurm_the_remedy_is_said(root: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    launcher = SlurmLauncher({}, root, "masking")
+    launcher = slurm_launcher(root)
     with pytest.raises(UserError, match=r"launcher 'slurm': no sbatch on this machine; .* or use local"):
-        launcher.submit([make("a")])
+        launcher.check([])
     assert launcher.poll() == {}
 
 
@@ -296,12 +302,12 @@ def test_without_slurm_the_remedy_is_said(root: Path, make: Any, monkeypatch: py
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        read_options(settings)
+        read_options("slurm", settings)
 
 
 def test_processes_must_fit_the_machines(fake: Fake, root: Path, make: Any) -> None:
     with pytest.raises(UserError, match=r"launcher.slurm.nodes: 3 processes \(parameter 'launch.ranks'\)"):
-        SlurmLauncher({"nodes": 2}, root, "masking").submit([make("a", ranks=3)])
+        slurm_launcher(root, nodes=2).submit([make("a", ranks=3)])
     assert fake.calls("sbatch") == []
 
 
@@ -312,7 +318,7 @@ def test_code_is_frozen_once_for_equal_content(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in one.rglob("*")} == written
     same = {path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")}
     assert {path.relative_to(one / "realm_lab") for path in one.rglob("*.py")} == same
-    assert (one / "realm_lab" / "presets" / "toy.yaml").exists()
+    assert (one / "realm_lab" / "params" / "presets" / "toy.yaml").exists()
     assert not list(one.rglob("__pycache__"))
     program = "from realm_lab.runner import frozen_code as f; import sys; f.assert_frozen(sys.argv[1])"
     env = os.environ | {"PYTHONPATH": str(one), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}

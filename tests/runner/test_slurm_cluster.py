@@ -21,12 +21,13 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from realm_lab.runner.launchers import JobState, Launcher, make_launcher
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
 from realm_lab.runner.sweep import Request, sweep
 from realm_lab.runner.tasks import Task, tasks_of
 from realm_lab.runner.worker import run_stage
 from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.state import JobState, StageStates
 from tests.slurm_cluster.cluster import Cluster
 
 pytestmark = pytest.mark.slurm
@@ -102,14 +103,14 @@ class Project:
 
     def sweep(self) -> list[Task]:
         """Submit what is missing; returns that."""
-        tasks = tasks_of(self.plan(), self.root, retry_failed=False)
+        tasks = tasks_of(self.plan().runs, StageStates(self.root / "runs"))
         assert sweep(Request(self.study, self.root, launcher="slurm")) == 0
         return tasks
 
     def launcher(self) -> Launcher:
         """A new one each time, as from a new command."""
         plan = self.plan()
-        return make_launcher("slurm", plan.study.launcher["slurm"], self.root, plan.name)
+        return make_launcher("slurm", plan.launcher["slurm"], self.root, plan.name)
 
     def stage(self, run: PlannedRun, stage: str) -> StageRun:
         return StageRun(self.root / "runs" / "stages" / f"{stage}-{run.plan.key(stage)[:12]}", stage)
@@ -156,15 +157,15 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
         status = pretrain[cell].status()
         return status.attempt >= attempt and status.step >= step
 
-    wait_until(lambda: states()[task["killed"]].state == "waiting", "the others wait for the shared beginning")
+    wait_until(lambda: states()[task["killed"]].state == "QUEUED", "the others wait for the shared beginning")
     jobs = {cell: states()[name].job for cell, name in task.items()}
 
     # The first two run: one dies with -9, one is cancelled. Neither comes back by itself.
     wait_until(lambda: reached("killed", 5) and reached("cancelled", 5), "two jobs train")
     os.kill(pretrain["killed"].status().pid, signal.SIGKILL)
     project.launcher().cancel([task["cancelled"]])
-    wait_until(lambda: states()[task["killed"]].state == "failed", "SLURM sees the kill")
-    wait_until(lambda: states()[task["cancelled"]].state == "cancelled", "the job is cancelled")
+    wait_until(lambda: states()[task["killed"]].state == "FAILED", "SLURM sees the kill")
+    wait_until(lambda: states()[task["cancelled"]].state == "CANCELLED", "the job is cancelled")
     assert pretrain["cancelled"].status().state == "PREEMPTED"
 
     # The other two are preempted by a job of a partition that goes first.
@@ -180,16 +181,16 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=3")
 
     def is_over() -> bool:
-        return not {state.state for state in states().values()} & {"waiting", "pending", "running"}
+        return not {state.state for state in states().values()} & set(UNFINISHED)
 
     wait_until(is_over, "all jobs have ended")
     ended = {cell: states()[name].state for cell, name in task.items()}
-    assert ended == {"killed": "failed", "cancelled": "cancelled", "preempted": "ended", "out_of_time": "ended"}
+    assert ended == {"killed": "FAILED", "cancelled": "CANCELLED", "preempted": "COMPLETE", "out_of_time": "COMPLETE"}
     assert {cell: states()[name].job for cell, name in task.items()} == jobs  # the same jobs, queued again
     assert {part.cells for part in project.sweep()} == {("killed",), ("cancelled",)}
     wait_until(is_over, "the jobs of the second sweep have ended")
-    assert {state.state for state in states().values()} == {"ended"}
-    assert tasks_of(project.plan(), project.root) == []
+    assert {state.state for state in states().values()} == {"COMPLETE"}
+    assert tasks_of(project.plan().runs, StageStates(project.root / "runs")) == []
     assert most == 2  # array_parallelism
     attempts = {cell: run.status().attempt for cell, run in pretrain.items()}
     assert attempts["killed"] == attempts["cancelled"] == 2
@@ -204,7 +205,7 @@ def assert_as_uninterrupted(project: Project, tiny: ModuleType, place: Path) -> 
     inline = Project(place, tiny, STUDY)
     for run in inline.plan().runs:
         for stage in ("prepare", "warm_start", *STAGES):
-            run_stage(stage, run.plan.label, run.params, run.seed, inline.root, for_study=True)
+            run_stage(stage, run.plan.system, run.params, run.seed, inline.root)
         for stage in ("warm_start", *STAGES):
             one, other = project.stage(run, stage), inline.stage(run, stage)
             assert metrics_once(one) == metrics_once(other), (run.cell, stage)
@@ -237,10 +238,9 @@ def test_two_processes_on_two_nodes_do_what_one_does(
     task = Task("together", ("warm_start",), "realm", 0, params, {"warm_start": two.key}, (), ("realm",))
     # The nodes are this machine under names that nobody resolves, so the ranks are told where to meet.
     launcher = make_launcher("slurm", {"nodes": 2, "setup": ["export MASTER_ADDR=127.0.0.1"]}, root, "pair")
-    # A corpus of the default pipeline, and of no study, does as well.
     launcher.submit([task])
-    wait_until(lambda: launcher.poll()["together"].state not in ("pending", "running"), "the pair has ended")
-    assert launcher.poll()["together"].state == "ended", launcher.poll()
+    wait_until(lambda: launcher.poll()["together"].state not in UNFINISHED, "the pair has ended")
+    assert launcher.poll()["together"].state == "COMPLETE", launcher.poll()
     alone, together = tiny.metrics(one), tiny.metrics(two)
     assert [row.keys() for row in alone] == [row.keys() for row in together]
     for row, other in zip(alone, together, strict=True):
@@ -255,11 +255,11 @@ SUBMIT = """
 import json, sys
 from pathlib import Path
 from realm_lab.params.parameters import Params
-from realm_lab.runner.slurm import SlurmLauncher
+from realm_lab.runner.schedule import make_launcher
 from realm_lab.runner.tasks import Task
 given = json.loads(sys.stdin.read())
 task = Task("prepare", ("prepare",), "realm", 0, Params(**given["params"]), given["keys"], (), ("realm",))
-SlurmLauncher({"additional": {"hold": True}}, Path(given["root"]), "frozen").submit([task])
+make_launcher("slurm", {"additional": {"hold": True}}, Path(given["root"]), "frozen").submit([task])
 """
 
 
@@ -291,12 +291,12 @@ def test_a_job_that_waits_does_not_see_what_is_edited(
     )
     launcher = make_launcher("slurm", {}, root, "frozen")
     held = launcher.poll()["prepare"]
-    assert (held.state, held.error) == ("pending", "SLURM: JobHeldUser")
-    for edited in ("__init__.py", "stages/worker.py"):
+    assert (held.state, held.error) == ("QUEUED", "SLURM: JobHeldUser")
+    for edited in ("__init__.py", "runner/worker.py"):
         (source / "realm_lab" / edited).write_text("raise SystemExit('edited')\n")
     cluster.ask("scontrol", "release", held.job)
-    wait_until(lambda: launcher.poll()["prepare"].state not in ("pending", "running"), "the job has ended")
-    assert launcher.poll()["prepare"].state == "ended", launcher.poll()
+    wait_until(lambda: launcher.poll()["prepare"].state not in UNFINISHED, "the job has ended")
+    assert launcher.poll()["prepare"].state == "COMPLETE", launcher.poll()
     assert (kept_corpus_folder(root, plan) / "manifest.json").exists()
     [code] = (root / "runs/studies/frozen/code").iterdir()
     assert re.fullmatch(r"[0-9a-f]{12}", code.name)

@@ -16,14 +16,12 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
-from realm_lab.runner import status as status_module
-from realm_lab.runner.jobs import JobState, record_jobs
-from realm_lab.runner.launchers import queued_jobs
 from realm_lab.runner.plan import PlannedRun, plan_study, record_study
-from realm_lab.runner.standing import standing_of
-from realm_lab.runner.state import StageStates
+from realm_lab.runner.slurm_queue import Queued, jobs_of_stages, record_jobs
 from realm_lab.runner.status import picture_of
+from realm_lab.runner.stopping import sweeping
 from realm_lab.tracking.run_lease import writing
+from tests.runner.conftest import leave
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STUDY = """
@@ -62,14 +60,10 @@ def runs(root: Path) -> dict[str, PlannedRun]:
 def put(root: Path, runs: dict[str, PlannedRun]) -> Put:
     """Writes the status of a stage of a cell's run."""
 
-    def write(cell: str, stage: str, **status: Any) -> Path:
-        plan = runs[cell].plan
-        folder = root / "runs" / "stages" / f"{stage}-{plan.key(stage)[:12]}"
-        write_json(folder / "status.json", status)
-        if status["state"] == "COMPLETE":
+    def write(cell: str, stage: str, state: str, **status: Any) -> Path:
+        folder = leave(root, runs[cell], stage, state, **status)
+        if state == "COMPLETE":
             write_json(folder / "results.json", {"recall_at_5": 0.25, "exact_match": 0.5})
-            if stage == "prepare":
-                write_json(root / "runs" / "corpora" / plan.corpus_key[:12] / "manifest.json", {})
         return folder
 
     return write
@@ -82,110 +76,113 @@ def shown(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> li
 
 
 def test_every_state_has_its_line(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
-    put("a", "prepare", state="COMPLETE")
-    put("a", "warm_start", state="COMPLETE")
+    put("a", "prepare", "COMPLETE")
+    put("a", "warm_start", "COMPLETE")
     for stage in ("pretrain", "finetune", "evaluate"):
-        put("a", stage, state="COMPLETE", flags=["collapsed: p(null) is 1"] if stage == "pretrain" else [])
+        put("a", stage, "COMPLETE", flags=["collapsed: p(null) is 1"] if stage == "pretrain" else [])
     here = {"host": socket.gethostname(), "pid": os.getpid()}
     now = time.time()
-    running = put(
-        "b", "pretrain", state="RUNNING", step=40, total_steps=400, steps_per_second=2.0, heartbeat_at=now, **here
-    )
-    put("c", "finetune", state="PREEMPTED", step=7, total_steps=12)
-    put("c", "pretrain", state="COMPLETE")
-    put("d", "pretrain", state="RUNNING", step=3, total_steps=12, **GONE)
-    put("e", "pretrain", state="FAILED", step=5, total_steps=12, error="UserError: the loss is nan at step 5")
+    running = put("b", "pretrain", "RUNNING", step=40, total_steps=400, steps_per_second=2.0, heartbeat_at=now, **here)
+    put("c", "finetune", "PREEMPTED", step=7, total_steps=12)
+    put("c", "pretrain", "COMPLETE")
+    put("d", "pretrain", "RUNNING", step=3, total_steps=12, **GONE)
+    put("e", "pretrain", "FAILED", step=5, total_steps=12, error="UserError: the loss is nan at step 5")
     with writing(running):
         lines = shown(root, capsys, "far")
     assert lines[0] == "far: 6 runs, 1 running, 1 preempted, 1 lost, 1 failed, 1 pending, 1 complete"
-    assert lines[1] == "cell seed state where it is"
-    left = lines[3].rpartition(", ")[2]
-    assert lines[3] == f"b 0 running pretrain 40/400, 2.0 steps/s, {left}"
+    assert lines[1] == "cell seed state what it does, or waits for"
+    left = lines[3].split(", ")[2]
+    assert lines[3] == f"b 0 running pretrain 40/400, 2.0 steps/s, {left}, process {os.getpid()} on {GONE['host']}"
     assert left in ("3:00 left", "2:59 left", "2:58 left", "2:57 left")
+    again = "`realm-lab sweep far`"
     assert [lines[2], *lines[4:]] == [
         "a 0 complete recall_at_5 0.25",
-        "c 0 preempted finetune 7/12",
-        f"d 0 lost pretrain 3/12: process {GONE['pid']} on {GONE['host']} is gone",
-        "e 0 failed pretrain 5/12: the loss is nan at step 5",
-        "f 0 pending",
+        f"c 0 preempted finetune 7/12: preempted; {again} goes on from its checkpoint",
+        f"d 0 lost pretrain 3/12: process {GONE['pid']} on {GONE['host']} is gone or silent; {again} goes on from its "
+        "checkpoint",
+        "e 0 failed pretrain 5/12: the loss is nan at step 5; goes on with --retry-failed",
+        f"f 0 pending pretrain has not begun: {again}",
         "a, seed 0: FLAGGED: pretrain: collapsed: p(null) is 1",
     ]
+
+
+def test_what_runs_share_is_said_and_whose_turn_comes_later(
+    root: Path, put: Put, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put("a", "prepare", "COMPLETE")
+    put("a", "warm_start", "RUNNING", **GONE | {"pid": os.getpid(), "heartbeat_at": time.time()})
+    me = f"process {os.getpid()} on {GONE['host']}"
+    assert shown(root, capsys, "far")[2] == f"a 0 running warm-start, shared with 5 others, {me}"
+    put("a", "warm_start", "COMPLETE")
+    with sweeping(root, "far"):
+        assert shown(root, capsys, "far")[2] == f"a 0 pending pretrain waits for its turn in the sweep by {me}"
 
 
 def test_a_shared_failure_is_that_of_every_run_that_needs_it(
     root: Path, put: Put, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put("a", "prepare", state="FAILED", error="UserError: no such file: passages.jsonl")
+    put("a", "prepare", "FAILED", error="UserError: no such file: passages.jsonl")
     lines = shown(root, capsys, "far")
     assert lines[0] == "far: 6 runs, 6 failed"
-    assert lines[2:] == [f"{cell} 0 failed prepare: no such file: passages.jsonl" for cell in "abcdef"]
+    assert lines[2:] == [
+        f"{cell} 0 failed prepare: no such file: passages.jsonl; goes on with --retry-failed" for cell in "abcdef"
+    ]
 
 
 def test_jobs_that_wait_in_a_queue_are_told_from_those_that_do_not(
     root: Path, runs: dict[str, PlannedRun], put: Put, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Queue:
-        def poll(self) -> dict[str, JobState]:
-            return {
-                "t1": JobState("pending", "17_0"),
-                "t2": JobState("cancelled", "17_1", "cancelled by its user"),
-                "t3": JobState("failed", "17_2", "SLURM: OUT_OF_MEMORY"),
-                "t4": JobState("pending", "17_3"),
-            }
-
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(
-        "realm_lab.runner.launchers.make_launcher",
-        lambda *given: asked.append(given) or Queue(),  # type: ignore[func-returns-value]
-    )
-    put("a", "prepare", state="COMPLETE")
-    put("a", "warm_start", state="COMPLETE")
-    for number, cell in enumerate("bcde", 1):
-        keys = {stage: runs[cell].plan.stages[stage] for stage in ("pretrain", "finetune", "evaluate")}
-        record_jobs(root, "far", "slurm", {f"t{number}": (keys, f"17_{number - 1}")})
-    put("e", "pretrain", state="PREEMPTED", step=3, total_steps=12)
-    lines = {line.member.cell: line for line in picture_of("far", None, root).lines}
-    assert {cell: (line.standing.state, line.standing.job) for cell, line in lines.items()} == {
-        "a": ("PENDING", ""),
-        "b": ("QUEUED", "17_0"),
-        "c": ("CANCELLED", "17_1"),
-        "d": ("LOST", "17_2"),
-        "e": ("QUEUED", "17_3"),  # it was stopped, and waits to go on
-        "f": ("PENDING", ""),
+    known = {
+        "17_0": Queued("PENDING", "Priority"),
+        "17_1": Queued("CANCELLED", ""),
+        "17_2": Queued("OUT_OF_MEMORY", ""),
+        "17_3": Queued("PENDING", "None"),
     }
-    assert (
-        status_module.said_of(lines["d"], picture_of("far", None, root)) == "pretrain: SLURM: OUT_OF_MEMORY, job 17_2"
-    )
-    assert asked[0] == ("slurm", {}, root, "far")
+    monkeypatch.setattr("realm_lab.runner.slurm_queue.look_up", lambda jobs, name: known)
+    put("a", "prepare", "COMPLETE")
+    put("a", "warm_start", "COMPLETE")
+    for number, cell in enumerate("bcde"):
+        keys = {stage: runs[cell].plan.stages[stage] for stage in ("pretrain", "finetune", "evaluate")}
+        record_jobs(root, "far", {f"t{number}": (keys, f"17_{number}")})
+    put("e", "pretrain", "PREEMPTED", step=3, total_steps=12)
+    picture = picture_of("far", None, root)
+    again = "`realm-lab sweep far`"
+    assert {run.cell: (run.state.state, picture.reason(run)) for run in picture.runs} == {
+        "a": ("PENDING", f"pretrain has not begun: {again}"),
+        "b": ("QUEUED", "pretrain waits, job 17_0, SLURM: Priority"),
+        "c": ("CANCELLED", f"pretrain: cancelled; {again} goes on from its checkpoint"),
+        "d": ("LOST", f"pretrain: SLURM: OUT_OF_MEMORY; {again} goes on from its checkpoint"),
+        "e": ("QUEUED", "pretrain waits, job 17_3"),  # it was stopped, and waits to go on
+        "f": ("PENDING", f"pretrain has not begun: {again}"),
+    }
 
 
-def test_a_queue_is_not_asked_about_what_is_complete(
-    root: Path, runs: dict[str, PlannedRun], put: Put, monkeypatch: pytest.MonkeyPatch
+def test_a_queue_is_asked_about_what_is_left_and_stops_who_submits_when_it_does_not_answer(
+    root: Path,
+    runs: dict[str, PlannedRun],
+    put: Put,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("realm_lab.runner.launchers.make_launcher", None)
-    record_jobs(root, "far", "slurm", {"t": ({"pretrain": runs["b"].plan.stages["pretrain"]}, "17")})
-    put("b", "pretrain", state="COMPLETE")
-    assert queued_jobs(root) == {}
+    def silent(jobs: set[str], name: str) -> dict[str, Queued]:
+        if jobs:
+            raise UserError("squeue: no answer")
+        return {}
 
-
-def test_a_queue_that_does_not_answer_stops_who_submits(
-    root: Path, runs: dict[str, PlannedRun], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def silent(*arguments: object) -> None:
-        raise UserError("squeue: no answer")
-
-    monkeypatch.setattr("realm_lab.runner.launchers.make_launcher", silent)
-    record_jobs(root, "far", "slurm", {"t": ({"pretrain": runs["b"].plan.stages["pretrain"]}, "17")})
-    assert queued_jobs(root) == {}
+    monkeypatch.setattr("realm_lab.runner.slurm_queue.look_up", silent)
+    record_jobs(root, "far", {"t": ({"pretrain": runs["b"].plan.stages["pretrain"]}, "17")})
+    assert jobs_of_stages(root) == {}
     assert "squeue: no answer; its jobs are not shown" in capsys.readouterr().err
     with pytest.raises(UserError, match=r"does not answer \(squeue: no answer\); try again later, or delete "):
-        queued_jobs(root, must_answer=True)
+        jobs_of_stages(root, must_answer=True)
+    put("b", "pretrain", "COMPLETE")
+    assert jobs_of_stages(root, must_answer=True) == {}
 
 
 def test_json_has_the_same(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
-    put("d", "pretrain", state="FAILED", step=3, total_steps=12, error="odd")
-    put("d", "prepare", state="COMPLETE")
-    put("d", "warm_start", state="COMPLETE")
+    put("d", "pretrain", "FAILED", step=3, total_steps=12, error="odd")
+    put("d", "prepare", "COMPLETE")
+    put("d", "warm_start", "COMPLETE")
     assert main(["status", "far", "--root", str(root), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["study"], found["counts"]) == ("far", {"FAILED": 1, "PENDING": 5})
@@ -195,8 +192,8 @@ def test_json_has_the_same(root: Path, put: Put, capsys: pytest.CaptureFixture[s
 
 
 def test_watching_ends_when_nothing_runs(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
-    put("b", "pretrain", state="RUNNING", **GONE)
-    assert shown(root, capsys, "far", "--watch")[0] == "far: 6 runs, 6 pending"  # the corpus comes before
+    put("b", "pretrain", "RUNNING", **GONE)
+    assert shown(root, capsys, "far", "--watch")[0] == "far: 6 runs, 6 pending"
 
 
 def test_a_study_that_was_not_swept_is_shown_as_planned(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,10 +213,3 @@ def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -
 def test_a_study_that_is_not_there(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "fra", "--root", str(root)]) == 2
     assert "study 'fra': no such file, and no " in capsys.readouterr().err
-
-
-def test_a_finished_run_needs_its_corpus_no_more(root: Path, runs: dict[str, PlannedRun], put: Put) -> None:
-    for stage in runs["a"].plan.stages:
-        put("a", stage, state="COMPLETE")
-    [line] = [line for line in picture_of("far", None, root).lines if line.member.cell == "a"]
-    assert standing_of(line.member, StageStates(root)).state == "COMPLETE"

@@ -1,19 +1,50 @@
-"""A study file that is wrong is refused with the line and the remedy."""
+"""A study: its file, its cells and axes, its grid, the runs they make, and what is refused with line and remedy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from realm_lab.errors import UserError
-from realm_lab.runner.plan import plan_study
-from realm_lab.runner.study import CHOSEN_BY, METRICS, Budget, CellEntry, Study, Tune, load_study
+from realm_lab.metrics import METRICS
+from realm_lab.runner.cells import Cell, cells_of
+from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
+from realm_lab.runner.study import CellEntry, Study, Tune, chosen_by, load_study
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
+from realm_lab.tracking.run_dir import read_run_record
+from realm_lab.tracking.study_record import read_study_record
+from tests import tiny
 from tests.runner.conftest import PARAMETERS
 
 Write = Callable[..., Path]
+Planned = Callable[..., StudyPlan]
 GOOD = "baseline: a\ncells:\n  a:\n  b: {set: {pretrain.candidates: 5}}\n"
+B = "baseline: a\ncells:\n  a:\n  b: "  # whose value is in line 6
+RATE = "pretrain.retriever.learning_rate"
+CELLS = """
+baseline: realm
+cells:
+  realm: {title: REALM, paper: table2.realm}
+  warm: {system: warm_start}
+  reset: {title: its reader is reset, set: {finetune.initial_reader: warm_start}}
+  token: {set: {pretrain: {masking: random_token, refresh: {policy: never}}}}
+"""
+TUNED = f"set: {{{RATE}: 0.001}}\n{CELLS}tune: {{parameter: {RATE}, values: [0.001, 0.002], seeds: [1]}}\n"
+AXES = """
+axes:
+  pretrain.candidates: [4, 6, 8]
+  refresh:
+    often: {pretrain.refresh.interval_steps: 5}
+    never: {title: never refreshed, set: {pretrain.refresh.policy: never}}
+"""
+BASE = "baseline: {pretrain.candidates: 6, refresh: often}\n"
+SHIPPED = {path.stem: path for path in sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))}
+OWN_FILES = ("real_text", "real_news")  # planned only where their texts and checkpoints are
+PLANNED = [name for name in SHIPPED if name not in ("dvc", *OWN_FILES) and not name.startswith("search")]
+GRIDS = ("table2", "masking", "staleness", "null_document", "trivial_candidate", "candidates_k", "corpora")
 
 
 def refusal(path: Path) -> str:
@@ -27,59 +58,74 @@ def refusal(path: Path) -> str:
 REFUSALS = [
     # keys
     (GOOD + "cell: {}\n", 7, "unknown key 'cell'; the nearest valid one is 'cells'"),
-    (GOOD + "name: other\n", 7, "unknown key 'name'"),
     ("baseline: a\ncells:\n  a: {titel: A}\n", 5, "unknown key 'titel' of cells.a; the nearest valid one is 'title'"),
-    ("baseline: a\ncells:\n  a:\n    system: ict\n", 6, "input should be 'realm' or 'warm_start' (given: 'ict')"),
+    ("baseline: a\ncells:\n  a:\n    system: relm\n", 6, "cell 'a': system 'relm': choose"),
+    ("baseline: a\ncells:\n  a:\n    system: relm\n", 6, "did you mean 'realm'?"),
+    ("baseline: a\ncells:\n  a:\n    paper: table9.realm\n", 6, "paper 'table9.realm': no such published system"),
     ("baseline: a\ncells:\n  a:\n  a: {system: warm_start}\n", 6, 'duplicate key "a"; keep one of the two'),
-    (GOOD + "mode: grid\n", 7, "mode: input should be 'one_at_a_time' or 'product' (given: 'grid')"),
     (GOOD + "preset: toi\n", 7, "preset 'toi' is not one of toy, smoke, real, paper; did you mean 'toy'?"),
-    (GOOD + "launcher: {slrum: {}}\n", 7, "unknown launcher 'slrum'; choose inline, local, slurm"),
     (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "unknown metric 'recall_at5'; the nearest one is 'recall_at_5'"),
     (GOOD + "metrics: [f1, f1]\n", 7, "'f1' is named twice"),
-    (GOOD + "budget: {device_hours: 0}\n", 7, "input should be greater than 0 (given: 0)"),
-    (GOOD + "budget: {hours: 3}\n", 7, "unknown key 'hours' of budget; the nearest valid one is 'device_hours'"),
+    # launchers
+    (GOOD + "launcher: {slrum: {}}\n", 7, "unknown launcher 'slrum'; choose inline, local, slurm"),
+    (GOOD + "launcher: {default: cloud}\n", 7, "unknown launcher 'cloud'; choose inline, local, slurm"),
+    (GOOD + "launcher:\n  local: {proceses: 2}\n", 8, "launcher.local.proceses: no such setting; the nearest is 'proc"),
+    (GOOD + "launcher: {local: {processes: -1}}\n", 7, "launcher.local.processes: Input should be greater than"),
+    (GOOD + "launcher: {inline: {processes: 2}}\n", 7, "launcher.inline.processes: no such setting; it has none"),
+    (GOOD + "launcher:\n  slurm:\n    partitoin: gpu\n", 9, "launcher.slurm.partitoin: no such setting; the nearest"),
     # parameters
     (
-        "baseline: a\ncells:\n  a:\n  b:\n    set:\n      pretrain.candidate: 5\n",
+        B + "\n    set:\n      pretrain.candidate: 5\n",
         8,
-        "unknown parameter 'pretrain.candidate'; the nearest valid one is 'pretrain.candidates'",
+        "unknown parameter 'pretrain.candidate'; the nearest valid one",
     ),
-    (
-        GOOD + "set: {pretrain.step: 5}\n",
-        7,
-        "unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.steps'",
-    ),
+    (GOOD + "set: {pretrain.step: 5}\n", 7, "unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.st"),
     (GOOD + "set: {pretrain.refresh: never}\n", 7, "'pretrain.refresh' is a section; name a parameter in it"),
     (GOOD + "set: {pretrain.steps: {a: 1}}\n", 7, "parameter 'pretrain.steps' is a value, not a section"),
     (GOOD + "set: {pretrain.steps: 5, pretrain: {steps: 6}}\n", 7, "parameter 'pretrain.steps' is set twice"),
     (GOOD + "set: {seeds: [1]}\n", 7, "use the study's own key 'seeds'"),
     (GOOD + "set: {preset: toy}\n", 7, "use the study's own key 'preset'"),
-    ("baseline: a\ncells:\n  a:\n  b: {set: {launch.ranks: 2}}\n", 6, "move it to the study's 'set'"),
-    ("baseline: a\ncells:\n  a:\n  b: {set: {seeds: [3]}}\n", 6, "use the study's own key 'seeds'"),
+    (GOOD + "set: {pretrain.masking: salint}\n", 7, "no scheme 'salint'; choose"),
+    (B + "{set: {pretrain.masking: salint}}\n", 6, "cell 'b': parameter 'pretrain.masking': no scheme 'salint'"),
+    (B + "{set: {pretrain.masking_options: {a: 1}}}\n", 6, "cell 'b': parameter 'pretrain.masking_options': 'a' is no"),
+    (B + "{set: {launch.ranks: 2}}\n", 6, "move it to the study's 'set'"),
     (
-        "baseline: a\ncells:\n  a:\n  b: {set: {pretrain.candidates: many}}\n",
+        B + "{set: {pretrain.candidates: many}}\n",
         6,
-        "cell 'b': parameter 'pretrain.candidates': input should be a valid integer",
+        "cell 'b': parameter 'pretrain.candidates': input should be",
     ),
     (GOOD + "set: {pretrain.batch_size: 0}\n", 7, "parameter 'pretrain.batch_size': input should be greater than"),
-    (
-        "baseline: a\ncells:\n  a:\n  b:\n    set:\n      finetune.steps: 9\n      pretrain.candidates: 1\n",
-        9,
-        "cell 'b': parameter 'pretrain': candidates must be at least 2 when the null document takes one place",
-    ),
-    # baseline
+    (B + "\n    set:\n      finetune.steps: 9\n      pretrain.candidates: 1\n", 9, "candidates must be at least 2"),
+    # baseline and names
     ("cells:\n  a:\n", None, "'baseline' is missing; name the cell that the others are compared with"),
     ("baseline: c\ncells:\n  aa:\n", 3, "baseline: 'c' is no cell; the nearest one is 'aa'"),
     ("baseline: c\n", 3, "baseline: 'c' is no cell; add cells or axes"),
     ("baseline: {pretrain.steps: 5}\ncells:\n  a:\n", 3, "points are for axes and there are none"),
-    ("baseline: [a]\ncells:\n  a:\n", 3, "baseline:"),
+    ("baseline: a b\ncells: {a b: {}}\n", 4, "cell 'a b': use letters, digits"),
     # overlaps
-    ("baseline: a\ncells:\n  a:\n  b:\n", 6, "cells 'a' and 'b' are the same run: they set the same parameters"),
+    (B + "\n", 6, "cells 'a' and 'b' are the same run: they set the same"),
     (
         "baseline: a\ncells:\n  a: {system: warm_start}\n"
         "  b: {system: warm_start, set: {pretrain.initial_reader: scratch}}\n",
         6,
         "parameters that matter to no stage of the run (pretrain.initial_reader is warm_start and scratch)",
+    ),
+    # axes
+    (BASE + AXES.strip() + "\ncells: {a: }\n", 4, "a study has 'cells' or 'axes'"),
+    ("baseline: {refresh: often}\n" + AXES.strip(), 3, "no point of axis 'pretrain.candidates'; add one"),
+    ("baseline: {refresh: oftn, pretrain.candidates: 6}\n" + AXES.strip(), 3, "'oftn' is no point of axis 'refresh'"),
+    ("baseline: {refesh: often}\n" + AXES.strip(), 3, "'refesh' is no axis; the nearest one is 'refresh'"),
+    ("baseline: {pretrain.steps: 5}\naxes: {pretrain.steps: []}\n", 4, "axis 'pretrain.steps' has no points"),
+    ("baseline: {pretrain.steps: 5}\naxes: {pretrain.steps: [5, 5]}\n", 4, "point '5' is there twice"),
+    ("baseline: {pretrain.step: 5}\naxes: {pretrain.step: [5]}\n", 4, "unknown parameter 'pretrain.step'"),
+    ("baseline: {refresh: a}\naxes: {refresh: [{pretrain.steps: 5}]}\n", 4, "a point that sets parameters needs a nam"),
+    ("baseline: {a: x, b: y}\naxes: {a: {x: {pretrain.steps: 5}}, b: {y: {pretrain.steps: 6}}}\n", 4, "both set"),
+    ("baseline: {a: x}\naxes: {a: {x: {}, y z: {pretrain.steps: 6}}}\n", 4, "cannot name a cell"),
+    (
+        "baseline: {pretrain.null_document: encoded, pretrain.candidates: 6}\naxes:\n"
+        '  pretrain.null_document: ["off", encoded]\n  pretrain.candidates: [1, 6]\n',
+        6,
+        "cell 'null_document=encoded,candidates=1': parameter 'pretrain': candidates must be",
     ),
 ]
 
@@ -97,9 +143,7 @@ def test_a_wrong_file_is_refused(write: Write, text: str, line: int | None, mess
         ("seeds: []", "seeds: list should have at least 1 item"),
         ("seeds: [0, 1, 0]", "seeds: 0 is named twice; name each seed once"),
         ("seeds: [0, -1]", "seeds.1: input should be greater than or equal to 0 (given: -1)"),
-        ("seeds: [0.5]", "seeds.0: input should be a valid integer"),
         ("seeds: [true]", "seeds.0: input should be a valid integer"),
-        ("seeds: 3", "seeds: input should be a valid list (given: 3)"),
         ("", "'seeds' is missing; list the seeds, such as [0, 1, 2, 3, 4, 5]"),
     ],
 )
@@ -107,23 +151,158 @@ def test_wrong_seeds_are_refused(write: Write, seeds: str, message: str) -> None
     assert message in refusal(write(GOOD, head=f"question: q\n{seeds}\n"))
 
 
-def test_a_study_that_is_not_there_names_the_nearest(write: Write, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        ("parameter: pretrain.retriever.learning_rat, values: [1, 2], seeds: [0]", "the nearest valid one is"),
+        ("parameter: finetune.steps, values: [1, 2], seeds: [0]", "'finetune.steps' is no parameter of pre-train"),
+        ("parameter: pretrain.masking, values: [random_token, random_span], seeds: [0]", "leave one of the two"),
+        (f"parameter: {RATE}, values: [0.002, 0.003], seeds: [0]", "0.001, which the cells have otherwise, is"),
+        (f"parameter: {RATE}, values: [0.001, 1.0e-3], seeds: [0]", "tune.values: 0.001 is there twice"),
+        (f"parameter: {RATE}, values: [0.001], seeds: [0]", "tune.values: list should have at least 2 items"),
+        (f"parameter: {RATE}, values: [0.001, many], seeds: [0]", "input should be a valid number"),
+        (f"parameter: {RATE}, values: [0.001, 0.002], seeds: [0, 7]", "7 is no seed of the study; choose among"),
+        (f"parameter: {RATE}, values: [0.001, 0.002]", "'tune.seeds' is missing; list the seeds of the study"),
+        (f"parameter: {RATE}, values: [0.001, 0.002], seeds: [0], by: exact_match", "the nearest one is 'cloze_"),
+        (f"parameter: {RATE}, value: [0.001, 0.002], seeds: [0]", "unknown key 'value' of tune; the nearest"),
+    ],
+)
+def test_a_wrong_grid_is_refused_with_its_line(write: Write, tune: str, message: str) -> None:
+    found = refusal(write(f"set: {{{RATE}: 0.001}}\n{CELLS.strip()}\ntune: {{{tune}}}\n"))
+    assert f"line {9 if 'leave one of the two' in message else 10}: " in found
+    assert message in found
+
+
+def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> None:
     write(GOOD, "masking")
     assert "did you mean masking.yaml?" in refusal(tmp_path / "maskin.yaml")
-
-
-def test_a_good_file_is_read_with_plain_values(write: Write) -> None:
-    study = load_study(write(GOOD + "set: {pretrain: {reader: {learning_rate: 1.0e-3}}}\n", "mine"))
-    assert (study.name, study.question, study.seeds) == ("mine", "Does it matter?", [0, 1])
-    assert study.cells["a"] == CellEntry()
-    rate = study.set["pretrain"]["reader"]["learning_rate"]
-    assert type(rate) is float
-    assert rate == 1e-3
+    params = tmp_path / "params.yaml"
+    params.write_text("preset: smoke\npretrain:\n  steps: soon\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"params\.yaml, line 3: parameter 'pretrain\.steps'"):
+        plan_study(write(CELLS), tmp_path)
 
 
 def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository: Path) -> None:
     page = (repository / "docs" / "studies.md").read_text(encoding="utf-8")
-    for model in (Study, CellEntry, Budget, Tune):
+    for model in (Study, CellEntry, Tune):
         for name, field in model.model_fields.items():
             assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, f"{model.__name__}.{name}"
-    assert all(f"`{metric}`" in page for metric in (*METRICS, *CHOSEN_BY))
+    assert all(f"`{metric}`" in page for metric in (*METRICS, *chosen_by()))
+
+
+def test_axes_make_every_combination_the_baseline_first(write: Write) -> None:
+    found = cells_of(load_study(write("set: {pretrain.steps: 9}\n" + BASE + AXES)))
+    names = "6,often 4,often 4,never 6,never 8,often 8,never".split()
+    assert [cell.name for cell in found] == [f"candidates={name}" for name in names]
+    never = {"pretrain.steps": 9, "pretrain.candidates": 4, "pretrain.refresh.policy": "never"}
+    assert (found[2].overrides, found[2].title) == (never, "candidates = 4, never refreshed")
+
+
+def test_a_run_is_what_the_same_parameters_are_without_a_study(planned: Planned) -> None:
+    plan = planned(CELLS)
+    assert [(run.cell, run.seed) for run in plan.runs[:4]] == [("realm", 0), ("realm", 1), ("warm", 0), ("warm", 1)]
+    changed = tiny.params({"pretrain.masking": "random_token", "pretrain.refresh.policy": "never"})
+    assert plan.of("token")[1].plan == plan_run(changed, "realm", 1)
+    assert plan.of("warm")[0].plan == plan_run(tiny.params(), "warm_start", 0)
+    assert [cell.title for cell in plan.cells[:2]] == ["REALM", "warm start only"]
+
+
+def test_changes_are_of_the_resolved_parameters(planned: Planned) -> None:
+    """What a cell sets to the baseline's value is no change."""
+    plan = planned("baseline: a\ncells:\n  a:\n  b: {set: {pretrain.candidates: 6, pretrain.batch_size: 5}}\n")
+    assert plan.cells[1].overrides == {"pretrain.candidates": 6, "pretrain.batch_size": 5}
+    assert plan.cells[1].changes == plan.of("b")[0].changes == {"pretrain.batch_size": 5}
+
+
+@pytest.mark.parametrize(("wanted", "seeds"), [(None, (4, 2)), (1, (4,)), (2, (4, 2)), (4, (0, 1, 2, 3))])
+def test_seeds_of_the_command_line(write: Write, wanted: int | None, seeds: tuple[int, ...]) -> None:
+    path = write(CELLS, head="question: q\nseeds: [4, 2]\n")
+    plan = plan_study(path, path.parent, params_path=tiny.PARAMETERS, seeds=wanted)
+    assert [run.seed for run in plan.of("token")] == list(seeds) == list(plan.seeds)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("pretrain.masking", "cell 'token' changes 'pretrain.masking', which --set pretrain.masking would undo"),
+        ("pretrain.maskin", "--set pretrain.maskin: unknown parameter 'pretrain.maskin'; the nearest valid one is"),
+        ("seeds", "give --seeds N"),
+        (RATE, f"'tune' varies '{RATE}', which --set {RATE} would undo; leave it away"),
+    ],
+)
+def test_the_command_line_goes_over_the_study_but_undoes_no_cell(planned: Planned, key: str, message: str) -> None:
+    plan = planned("set: {pretrain.steps: 9}\n" + CELLS, overrides={"pretrain.steps": 7})
+    assert {run.params.pretrain.steps for run in plan.runs} == {7}
+    with pytest.raises(UserError) as caught:
+        planned(TUNED, overrides={key: "random_span"})
+    assert message in str(caught.value)
+
+
+def test_every_cell_that_pretrains_is_run_at_every_other_value(planned: Planned) -> None:
+    plan = planned(TUNED)
+    names = [f"{cell},learning_rate=0.002" for cell in ("realm", "reset", "token")]
+    assert plan.grid is not None
+    assert [one.cell.name for one in plan.grid.cells] == names
+    assert [(run.cell, run.seed) for run in plan.runs[8:]] == [(name, 1) for name in names]
+    assert {run.params.pretrain.retriever.learning_rate for run in plan.runs[8:]} == {0.002}
+    assert plan.grid.cells[1].cell.title == "its reader is reset, learning rate = 0.002"
+    assert plan.of(names[2])[0].changes == plan.of("token")[0].changes, "said at the same value"
+    one, two = (plan.of(name)[0].plan for name in names[:2])  # differ in fine-tuning alone
+    assert one.stages["pretrain"] == two.stages["pretrain"]
+    assert planned(TUNED, seeds=1).grid.seeds == ()  # type: ignore[union-attr]
+
+
+def test_a_record_says_what_was_planned(planned: Planned, tmp_path: Path) -> None:
+    plan = planned(TUNED)
+    record = record_study(plan, tmp_path)
+    assert read_study_record(tmp_path / "runs" / "studies" / "study" / "study.json") == record
+    assert (record.baseline, record.source, len(record.runs)) == ("realm", "study.yaml", 8)
+    assert record.cell("token").changes == {"pretrain.masking": "random_token", "pretrain.refresh.policy": "never"}
+    for member, run in zip(record.everything().runs, plan.runs, strict=True):
+        assert (member.cell, member.seed, member.run_key) == (run.cell, run.seed, run.run_key)
+        assert read_run_record(tmp_path / "runs" / member.run / "run.json").run_key == run.run_key
+    tuning = record.tuning
+    assert tuning is not None
+    assert (tuning.parameter, tuning.values, tuning.own, tuning.seeds) == (RATE, (0.001, 0.002), 0.001, (1,))
+    assert tuning.name_at("token", 0.002) == "token,learning_rate=0.002"
+    assert tuning.name_at("token", 0.001) == "token"
+    assert tuning.name_at("warm", 0.002) == "warm", "it is the same at every value"
+    assert replace(record, tuning=None).everything() == replace(record, tuning=None)
+
+
+def test_the_default_pipeline_is_a_study_of_its_systems() -> None:
+    plan = default_plan(tiny.params({"seeds": [3, 5]}))
+    assert [cell.name for cell in plan.cells] == list(DEFAULT_SYSTEMS)
+    assert [(run.cell, run.plan.system, run.seed) for run in plan.runs] == [
+        (name, name, seed) for name in DEFAULT_SYSTEMS for seed in (3, 5)
+    ]
+    with pytest.raises(UserError, match="no scheme 'salient'"):
+        default_plan(tiny.params({"pretrain.masking": "salient"}))
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_a_study_of_the_project_can_be_planned(name: str, tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("preset: toy\n", encoding="utf-8")
+    plan = plan_study(SHIPPED[name], tmp_path)
+    assert plan.question.endswith("?")
+    assert len({cell.title for cell in plan.cells}) == len(plan.cells)
+    assert len(plan.seeds) >= {"quick": 2, "smoke": 2}.get(name, 3)
+    assert bool(plan.grid) == (name in GRIDS)
+
+
+@pytest.mark.parametrize("name", OWN_FILES)
+def test_a_study_of_ones_own_files_can_be_read(name: str) -> None:
+    study = load_study(SHIPPED[name])
+    first: Cell = cells_of(study)[0]
+    assert first.name == study.baseline
+
+
+def test_table2_has_the_papers_seven_rows_and_quick_shares_the_default_runs(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("preset: toy\n", encoding="utf-8")
+    plan = plan_study(SHIPPED["table2"], tmp_path)
+    assert len(plan.cells) == len({cell.paper for cell in plan.cells if cell.paper}) == 7
+    stale, fresh = (plan.of(cell)[0].params.pretrain.refresh.interval_steps for cell in ("stale_30x", "realm"))
+    assert stale == 30 * fresh
+    quick = plan_study(SHIPPED["quick"], tmp_path)
+    default = {run.run_key for run in default_plan(quick.runs[0].params).runs}
+    assert default < {run.run_key for run in quick.runs}

@@ -16,8 +16,9 @@ from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.runner.tasks import Task, chains, tasks_of
 from realm_lab.systems.identity import Plan
+from realm_lab.tracking.state import StageStates
 from tests import tiny
-from tests.runner.test_state import leave
+from tests.runner.conftest import leave
 
 STUDY = """
 baseline: realm
@@ -31,12 +32,16 @@ PREPARE_WARM = ("prepare", "warm_start")
 TUNE = ("finetune", "evaluate")
 
 
+def left(plan: StudyPlan, root: Path, **options: Any) -> list[Task]:
+    return tasks_of(plan.runs, StageStates(root / "runs"), **options)
+
+
 def shapes(tasks: list[Task]) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
     return [(task.seed, task.stages, task.cells) for task in tasks]
 
 
 def test_shared_beginnings_are_tasks_of_their_own(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
-    tasks = tasks_of(planned(STUDY), tmp_path)
+    tasks = left(planned(STUDY), tmp_path)
     everyone = ("realm", "reset", "warm", "token")
     assert shapes(tasks) == [
         (0, PREPARE_WARM, everyone),
@@ -60,16 +65,16 @@ def test_shared_beginnings_are_tasks_of_their_own(planned: Callable[..., StudyPl
 def test_what_is_complete_is_left_out_and_names_stay(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
     plan = planned(STUDY)
     token = plan.of("token")[0]
-    name = next(task.name for task in tasks_of(plan, tmp_path) if task.cells == ("token",) and task.seed == 0)
+    name = next(task.name for task in left(plan, tmp_path) if task.cells == ("token",) and task.seed == 0)
     for stage in ("prepare", "warm_start", "pretrain"):
         leave(tmp_path, token, stage, "COMPLETE")
-    left = [task for task in tasks_of(plan, tmp_path) if task.seed == 0]
-    assert not any(task.after for task in left if task.cells in (("token",), ("warm",), ("realm", "reset")))
-    assert [(task.name, task.stages) for task in left if task.cells == ("token",)] == [(name, TUNE)]
+    todo = [task for task in left(plan, tmp_path) if task.seed == 0]
+    assert not any(task.after for task in todo if task.cells in (("token",), ("warm",), ("realm", "reset")))
+    assert [(task.name, task.stages) for task in todo if task.cells == ("token",)] == [(name, TUNE)]
     for run in plan.runs:
         for stage in run.plan.stages:
             leave(tmp_path, run, stage, "COMPLETE")
-    assert tasks_of(plan, tmp_path) == []
+    assert left(plan, tmp_path) == []
 
 
 def test_a_failure_is_done_again_only_when_asked_for(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
@@ -77,18 +82,18 @@ def test_a_failure_is_done_again_only_when_asked_for(planned: Callable[..., Stud
     leave(tmp_path, plan.of("realm")[0], "pretrain", "FAILED", error="out of memory")
     assert not any(
         {"realm", "reset"} & set(task.cells) and "pretrain" in task.stages
-        for task in tasks_of(plan, tmp_path)
+        for task in left(plan, tmp_path)
         if task.seed == 0
     )
-    assert not any(task.seed == 0 and task.cells == ("reset",) for task in tasks_of(plan, tmp_path))
-    assert len(tasks_of(plan, tmp_path, retry_failed=True)) == 12
+    assert not any(task.seed == 0 and task.cells == ("reset",) for task in left(plan, tmp_path))
+    assert len(left(plan, tmp_path, retry_failed=True)) == 12
 
 
 @pytest.mark.parametrize("state", ["PREEMPTED", "RUNNING"])
 def test_what_was_stopped_or_lost_is_done_again(planned: Callable[..., StudyPlan], tmp_path: Path, state: str) -> None:
     plan = planned(STUDY)
     leave(tmp_path, plan.of("realm")[0], "pretrain", state)
-    assert len(tasks_of(plan, tmp_path)) == 12
+    assert len(left(plan, tmp_path)) == 12
 
 
 def test_a_study_finds_what_another_has_done(write: Callable[..., Path], tmp_path: Path) -> None:
@@ -101,16 +106,30 @@ def test_a_study_finds_what_another_has_done(write: Callable[..., Path], tmp_pat
         tmp_path,
         params_path=tiny.PARAMETERS,
     )
-    assert shapes(tasks_of(two, tmp_path)) == [(seed, ("pretrain", *TUNE), ("k",)) for seed in (0, 1)]
+    assert shapes(left(two, tmp_path)) == [(seed, ("pretrain", *TUNE), ("k",)) for seed in (0, 1)]
+
+
+def test_a_study_can_stop_at_a_stage_and_take_what_others_exported(
+    planned: Callable[..., StudyPlan], tmp_path: Path
+) -> None:
+    plan = planned("baseline: realm\ncells:\n  realm:\n  warm: {system: warm_start}\n")
+    runs, states = plan.of("realm"), StageStates(tmp_path / "runs")
+    assert [task.stages for task in tasks_of(runs, states, until="pretrain")] == [(*PREPARE_WARM, "pretrain")] * 2
+    assert {task.stages for task in tasks_of(plan.runs, states, until="prepare")} == {("prepare",)}
+    there = tasks_of(runs, states, until="pretrain", is_exported=lambda run, stage: stage in PREPARE_WARM)
+    assert [(task.stages, task.after) for task in there] == [(("pretrain",), ())] * 2
+    alone = tasks_of(runs[:1], states, until="pretrain", each_stage_alone=True)
+    assert [task.stages for task in alone] == [("prepare",), ("warm_start",), ("pretrain",)]
+    assert [task.after for task in alone] == [(), (alone[0].name,), (alone[1].name,)]
 
 
 def test_a_job_is_what_the_worker_reads(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
     plan = planned(STUDY)
-    task = next(task for task in tasks_of(plan, tmp_path) if task.cells == ("token",))
+    task = next(task for task in left(plan, tmp_path) if task.cells == ("token",))
     job: dict[str, Any] = task.job(tmp_path)
     assert Params(**job.pop("params")) == plan.of("token")[0].params
     stages = ["pretrain", *TUNE]
-    assert job == {"stages": stages, "system": "realm", "seed": 0, "root": str(tmp_path), "for_study": True}
+    assert job == {"stages": stages, "system": "realm", "seed": 0, "root": str(tmp_path)}
     assert task.keys == {stage: plan.of("token")[0].plan.key(stage) for stage in stages}
 
 
@@ -124,8 +143,8 @@ def made_run(choices: tuple[int, ...]) -> PlannedRun:
     path = [str(choice) for choice in choices if choice != 9]
     keys = {name: digest([name, *path[: place + 1]]) for place, name in enumerate(names)}
     corpus = keys.pop("prepare")
-    label = "warm_start" if 9 in choices else "realm"
-    return PlannedRun("s", "-".join(path), choices[0], PARAMS, Plan(label, choices[0], corpus, keys), {})
+    system = "warm_start" if 9 in choices else "realm"
+    return PlannedRun("-".join(path), choices[0], PARAMS, Plan(system, choices[0], corpus, keys), {})
 
 
 CHOICES = st.tuples(

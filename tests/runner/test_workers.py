@@ -19,6 +19,11 @@ from realm_lab.tracking.run_dir import StageRun
 JOB: dict[str, Any] = {"stages": ["warm_start"], "params": {"launch": {"threads": 0, "device": "cpu"}, "seeds": [0]}}
 
 
+@pytest.fixture(autouse=True)
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where the log goes
+
+
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Puts a program in the place of the interpreter that runs the worker."""
@@ -44,7 +49,7 @@ def test_a_job_comes_with_its_share_of_the_machine(program: Any, monkeypatch: py
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     program(TELL + 'assert "TORCHELASTIC_USE_AGENT_STORE" not in os.environ')
-    started = Workers.start(JOB, threads=3, gpus=["6"])
+    started = Workers.start(JOB, threads=3, gpus=["6"], log=Path("log.txt"))
     outcome = started.wait()
     told = json.loads(outcome.text)
     assert outcome.code == 0
@@ -52,7 +57,7 @@ def test_a_job_comes_with_its_share_of_the_machine(program: Any, monkeypatch: py
     assert (told["OMP_NUM_THREADS"], told["CUDA_VISIBLE_DEVICES"]) == ("3", "6")
     assert told["group"] == started.pids[0] != os.getpgrp()  # Ctrl-C in our terminal does not reach it
     assert JOB["params"]["launch"]["threads"] == 0
-    everything = json.loads(Workers.start(JOB, threads=1).wait().text)
+    everything = json.loads(Workers.start(JOB, threads=1, log=Path("log.txt")).wait().text)
     assert everything["CUDA_VISIBLE_DEVICES"] == "4,5,6"
 
 
@@ -81,7 +86,7 @@ def test_ranks_meet_at_one_port(program: Any, tmp_path: Path) -> None:
 )
 def test_how_it_ended(program: Any, code: str, expected: tuple[int, str, bool]) -> None:
     program(code)
-    outcome = Workers.start(JOB, threads=1).wait()
+    outcome = Workers.start(JOB, threads=1, log=Path("log.txt")).wait()
     assert (outcome.code, outcome.line, outcome.was_stopped) == expected
 
 
@@ -91,7 +96,7 @@ def test_one_failed_rank_ends_the_others_and_is_the_one_to_blame(program: Any, m
         "if os.environ['RANK'] == '1':\n    sys.exit('the second is broken')\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"  # it waits for the one that is gone
     )
-    started = Workers.start(JOB, ranks=2, threads=1)
+    started = Workers.start(JOB, ranks=2, threads=1, log=Path("log.txt"))
     while not started.has_ended:
         pass
     assert started.reap() == Outcome(1, "the second is broken")
@@ -107,7 +112,7 @@ def stage(folder: Path, **status: Any) -> StageRun:
 
 def test_what_a_stopped_first_rank_could_not_write_is_written_for_it(program: Any, tmp_path: Path) -> None:
     program("sys.exit(2)")
-    started = Workers.start(JOB, threads=1)
+    started = Workers.start(JOB, threads=1, log=Path("log.txt"))
     started.wait()
     mine = stage(tmp_path / "mine", pid=started.pids[0])
     started.settle(mine, Outcome(2, "rank 1: out of memory"))
@@ -117,7 +122,7 @@ def test_what_a_stopped_first_rank_could_not_write_is_written_for_it(program: An
 @pytest.mark.parametrize("code", [-9, 143, 0])
 def test_a_killed_or_stopped_one_may_go_on(program: Any, tmp_path: Path, code: int) -> None:
     program("sys.exit(0)")
-    started = Workers.start(JOB, threads=1)
+    started = Workers.start(JOB, threads=1, log=Path("log.txt"))
     started.wait()
     mine = stage(tmp_path, pid=started.pids[0])
     started.settle(mine, Outcome(code, "text"))
@@ -126,7 +131,7 @@ def test_a_killed_or_stopped_one_may_go_on(program: Any, tmp_path: Path, code: i
 
 def test_the_status_of_another_process_is_left_alone(program: Any, tmp_path: Path) -> None:
     program("sys.exit(2)")
-    started = Workers.start(JOB, threads=1)
+    started = Workers.start(JOB, threads=1, log=Path("log.txt"))
     started.wait()
     other = stage(tmp_path, pid=os.getpid())
     started.settle(other, Outcome(2, "text"))

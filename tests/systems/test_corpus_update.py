@@ -109,6 +109,7 @@ def test_only_new_passages_are_embedded_and_the_vectors_are_those_of_all(context
     knowledge = Knowledge(corpus.passages(), corpus.manifest.digest)
     found = context.built_retriever(embedder, 0.0, knowledge, (old, context.passages))
     assert Embedded.passages == before + 1
+    assert found.index is not None
     expected = context.retriever(embedder, passages=knowledge.passages).embed_passages()
     torch.testing.assert_close(found.index.embeddings_ND, expected, atol=1e-5, rtol=1e-5)
     assert torch.equal(found.index.embeddings_ND[0], old.matrix[9])

@@ -185,7 +185,7 @@ def heard_of(stage: StageRun, seconds_ago: float = 0.0) -> None:
     """The lease of a process on another host, last heard of so long ago."""
     owner = {"host": "node7", "pid": 4711, "born": BEGAN_AT}
     heard = time.time() - seconds_ago
-    lease = {"owner": owner, "token": "t", "since": BEGAN_AT, "heard": heard, "limit_seconds": 120.0, "work": ""}
+    lease = {"owner": owner, "token": "t", "since": BEGAN_AT, "heard": heard, "limit_seconds": 120.0}
     (stage.path / "lease").mkdir(exist_ok=True)
     (stage.path / "lease" / "writer.json").write_text(json.dumps(lease))
 

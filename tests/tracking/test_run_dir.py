@@ -18,8 +18,6 @@ from realm_lab.tracking.run_dir import (
     RunRecord,
     StageRun,
     read_run_records,
-    run_error,
-    run_state,
     stage_of,
     write_run_record,
 )
@@ -212,47 +210,3 @@ def test_stage_of_is_none_until_the_folder_exists(runs: Path, stage: StageRun) -
     assert (found.path, found.key) == (stage.path, KEY)
     assert stage_of(runs, record, "finetune") is None
     assert stage_of(runs, record, "evaluate") is None
-
-
-def test_run_state_follows_its_stages(runs: Path, stage: StageRun) -> None:
-    second = StageRun.open(runs, "finetune", KEY, CONFIG)
-    record = record_of(stage, second)
-    assert run_state(runs, record) == "PENDING"
-    stage.start(1)
-    assert run_state(runs, record) == "RUNNING"
-    stage.finish({})
-    assert run_state(runs, record) == "PENDING"
-    second.start(1)
-    second.preempt()
-    assert run_state(runs, record) == "PREEMPTED"
-    second.start(1)
-    second.fail("out of memory")
-    assert run_state(runs, record) == "FAILED"
-    assert run_error(runs, record) == "finetune: out of memory"
-    second.start(1)
-    second.finish({})
-    assert run_state(runs, record) == "COMPLETE"
-    assert run_error(runs, record) is None
-
-
-def test_a_process_that_is_gone_makes_its_run_lost(runs: Path) -> None:
-    code = (
-        "import os, signal; from pathlib import Path; from realm_lab.tracking.run_dir import StageRun;"
-        f"StageRun.open(Path({str(runs)!r}), 'pretrain', {KEY!r}, {{}}).start(1); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=False)
-    stage = StageRun.open(runs, "pretrain", KEY, {})
-    assert stage.status().state == "RUNNING"
-    record = record_of(stage)
-    assert run_state(runs, record) == "FAILED"
-    assert "lost" in str(run_error(runs, record))
-    elsewhere = json.loads((stage.path / "status.json").read_text()) | {"host": "another-node"}
-    (stage.path / "status.json").write_text(json.dumps(elsewhere))
-    assert run_state(runs, record) == "RUNNING"
-
-
-def test_a_reused_process_id_is_not_the_lost_process(runs: Path, stage: StageRun) -> None:
-    stage.start(1)
-    older = json.loads((stage.path / "status.json").read_text()) | {"heartbeat_at": 1e9}  # before this process began
-    (stage.path / "status.json").write_text(json.dumps(older))
-    assert run_state(runs, record_of(stage)) == "FAILED"

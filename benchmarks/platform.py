@@ -1,0 +1,138 @@
+"""What a study costs beyond its training: planning, running and reporting, in seconds that are not the stages' own.
+
+Everything goes through the command line. One run of a few steps is made; for the report it is copied to a thousand.
+Run from the repository, on an idle machine: python -m benchmarks.platform
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import description
+from realm_lab.core.files import digest, read_json, write_json
+from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, read_run_record, run_record_paths, write_run_record
+from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
+
+STUDY = """
+question: What does a run cost beyond its own work?
+preset: smoke
+seeds: [0]
+baseline: realm
+set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 2, finetune.steps: 2}
+cells:
+  realm: {}
+"""
+COPIED = ("config.yaml", "status.json", "env.json", "metrics.jsonl", "results.json", "eval")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the benchmark, print it, and write it to --output."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.platform", description=__doc__)
+    parser.add_argument("--runs", type=int, default=1000, help="of the study that is reported (default: 1000)")
+    parser.add_argument("--cells", type=int, default=500, help="of the study that is planned (default: 500)")
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--output", type=Path, help="JSON file to write")
+    arguments = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(Path(folder), arguments.runs, arguments.cells, arguments.repetitions)
+    for name, seconds in result["seconds"].items():
+        print(f"{name}: {seconds:.2f} s")
+    if arguments.output:
+        write_json(arguments.output, result)
+    return 0
+
+
+def run(root: Path, runs: int, cells: int, repetitions: int) -> dict[str, Any]:
+    """Medians over the repetitions; each is a process, its imports included."""
+    (root / "params.yaml").write_text("preset: smoke\n")
+    (root / "one.yaml").write_text(STUDY)
+    (root / "many.yaml").write_text(_many(cells))
+    first, again = [], []
+    for _ in range(repetitions):
+        shutil.rmtree(root / "runs", ignore_errors=True)
+        taken = _seconds("sweep", "one.yaml", root=root)
+        own = [read_json(path)["wall_seconds"] for path in (root / "runs" / "stages").glob("*/status.json")]
+        first.append(taken - sum(own))
+        again.append(_seconds("sweep", "one.yaml", root=root))
+    found = {
+        "a run, beyond its stages": first,
+        "the same, nothing to do": again,
+        f"plan of {cells} cells": [
+            _seconds("sweep", "many.yaml", "--dry-run", "--json", root=root) for _ in range(repetitions)
+        ],
+    }
+    count = _copied(root / "runs", runs)
+    found[f"report of {count} runs"] = [_seconds("report", "copies", root=root) for _ in range(min(2, repetitions))]
+    found[f"status of {count} runs"] = [_seconds("status", "copies", "--json", root=root) for _ in range(repetitions)]
+    medians = {name: statistics.median(seconds) for name, seconds in found.items()}
+    return {"machine": description(1), "seconds": medians, "all": found}
+
+
+def _seconds(*arguments: str, root: Path) -> float:
+    """Of one command, from start to end."""
+    command: Sequence[str] = [sys.executable, "-m", "realm_lab", *arguments]
+    began = time.perf_counter()
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr}")
+    return time.perf_counter() - began
+
+
+def _many(cells: int) -> str:
+    """A study of as many cells."""
+    values = [round(1e-4 * (1 + number), 7) for number in range(cells)]
+    lines = [f"  rate{n}: {{set: {{pretrain.retriever.learning_rate: {value}}}}}" for n, value in enumerate(values)]
+    return "\n".join(["question: Which rate?", "seeds: [0]", "baseline: rate0", "cells:", *lines]) + "\n"
+
+
+def _copied(runs: Path, count: int) -> int:
+    """The study `copies`: the one run in twenty cells, each time with another key. Returns how many."""
+    [path] = run_record_paths(runs)
+    record = read_run_record(path)
+    cells, seeds = min(20, count), max(1, count // 20)
+    designs = [StudyCell(f"cell{n}", f"cell {n}", record.system, {} if n == 0 else {"seed": n}) for n in range(cells)]
+    members = []
+    for cell in designs:
+        for seed in range(seeds):
+            mine = _copy(runs, record, cell.name, seed)
+            members.append(StudyRun(cell.name, seed, mine.run_key, mine.name))
+    metrics = ("exact_match", "recall_at_5")
+    study = StudyRecord("copies", "How fast?", "cell0", tuple(designs), tuple(range(seeds)), tuple(members), metrics)
+    write_study_record(runs, study)
+    return len(members)
+
+
+def _copy(runs: Path, record: RunRecord, cell: str, seed: int) -> RunRecord:
+    stages = {}
+    for stage, folder in record.stages.items():
+        key = digest([stage, cell, seed])
+        stages[stage] = f"stages/{stage}-{key[:KEY_LENGTH]}"
+        for name in COPIED:
+            source, target = runs / folder / name, runs / stages[stage] / name
+            if source.is_dir():
+                shutil.copytree(source, target)
+            elif source.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+        results = runs / stages[stage] / "results.json"
+        values = json.loads(results.read_text())
+        number = int(digest([cell, seed])[:4], 16) / 0xFFFF
+        results.write_text(json.dumps({k: number if k == "exact_match" else v for k, v in values.items()}))
+    mine = replace(record, run_key=digest([cell, seed]), cell_key=digest(cell), seed=seed, stages=stages)
+    write_run_record(runs, mine)
+    return mine
+
+
+if __name__ == "__main__":
+    sys.exit(main())

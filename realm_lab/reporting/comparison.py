@@ -1,0 +1,241 @@
+"""What a study says: each cell against the baseline, in each metric, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from realm_lab.core.files import read_json_lines
+from realm_lab.errors import UserError
+from realm_lab.metrics import Metric
+from realm_lab.metrics import metric as metric_of
+from realm_lab.reporting.frames import StudyFrames, column
+from realm_lab.reporting.published import Published, published
+from realm_lab.reporting.statistics import (
+    Comparison,
+    Interval,
+    OrderAgreement,
+    compare,
+    holm,
+    order_agreement,
+    per_example_interval,
+)
+from realm_lab.reporting.values import finite
+from realm_lab.tracking.study_record import StudyCell, StudyRecord
+
+ALPHA = 0.05
+NOT_DISTINGUISHABLE = "not distinguishable"
+
+
+class CellResult(NamedTuple):
+    """One cell in one metric. The baseline has no comparison; nor has a cell that shares no finished seed with it."""
+
+    cell: StudyCell
+    values: dict[int, float]  # by seed
+    comparison: Comparison | None
+    corrected_p: float | None  # Holm, over the cells of this metric
+    smallest_p: float | None  # that the corrected p could have been
+    per_example: Interval | None  # bootstrap over questions: other questions, these very models
+    paper: Published | None
+    questions: int = 0  # behind `per_example`, over all pairs of runs
+
+    @property
+    def finding(self) -> str:
+        """In words: lower, higher, the same direction in each seed, or not distinguishable."""
+        return finding(self.comparison, self.corrected_p, self.smallest_p)
+
+    @property
+    def mean(self) -> float | None:
+        """Over the seeds."""
+        return sum(self.values.values()) / len(self.values) if self.values else None
+
+
+class MetricResult(NamedTuple):
+    """A metric over all cells, the baseline first."""
+
+    metric: Metric
+    cells: list[CellResult]
+    agreement: OrderAgreement | None
+
+    @property
+    def baseline(self) -> CellResult:
+        """The cell that the others are compared with."""
+        return self.cells[0]
+
+    @property
+    def is_cost(self) -> bool:
+        """True for what a run takes or undergoes, which is no measure of quality."""
+        return self.metric.source == "run"
+
+
+def finding(comparison: Comparison | None, corrected_p: float | None, smallest: float | None) -> str:
+    """One cell in words. Where no result could have been significant, an effect in every seed is called just that."""
+    if comparison is None or corrected_p is None or smallest is None:
+        return "no data"
+    way = "higher" if comparison.mean > 0 else "lower"
+    if corrected_p <= ALPHA:
+        return way
+    if len(comparison.seeds) == 1:
+        return NOT_DISTINGUISHABLE
+    one_way = min(comparison.deltas) > 0 or max(comparison.deltas) < 0
+    if smallest > ALPHA and one_way:
+        return f"{way} in each of {len(comparison.seeds)} seeds, too few to be significant"
+    return NOT_DISTINGUISHABLE
+
+
+class Scores:
+    """What the predictions of runs score, question by question; each file is read once."""
+
+    def __init__(self, study: StudyFrames) -> None:
+        self._study = study
+        self._read: dict[tuple[str, int], list[dict[str, Any]]] = {}
+
+    def of(self, cell: str, seed: int, metric: str) -> dict[tuple[str, str], float]:
+        """(id, question) -> score of one run's predictions; empty where there are none."""
+        key = (cell, seed)
+        if key not in self._read:
+            run = next((run for run in self._study.of(cell) if run.seed == seed), None)
+            self._read[key] = _predictions(run.stages) if run else []
+        scores = {}
+        for row in self._read[key]:
+            if (score := finite(row.get(metric))) is not None:
+                scores[str(row.get("id")), str(row.get("question"))] = score
+        return scores
+
+    def differences(self, cell: str, base: str, seeds: Sequence[tuple[int, int]], metric: str) -> list[np.ndarray]:
+        """For each pair of seeds the differences in score of the questions that both have; empty if one has none."""
+        blocks = []
+        for ours, theirs in seeds:
+            one, other = self.of(cell, ours, metric), self.of(base, theirs, metric)
+            blocks.append(np.array([one[key] - other[key] for key in sorted(one.keys() & other.keys())]))
+        return blocks if all(map(len, blocks)) else []
+
+
+def _predictions(stages: Mapping[str, Any]) -> list[dict[str, Any]]:
+    path = stages["evaluate"].path / "eval" / "predictions.jsonl" if "evaluate" in stages else None
+    try:
+        rows = read_json_lines(path) if path is not None and path.is_file() else []
+    except UserError:
+        return []
+    return [row for row in rows if isinstance(row, dict)]
+
+
+def compare_cells(
+    study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str], scores: Scores | None = None
+) -> list[MetricResult]:
+    """Every one of the metrics that was measured; `scores` for the intervals over questions, left out without them."""
+    return [
+        _compare(study, results, name, scores) for name in metrics if name in results and results[name].notna().any()
+    ]
+
+
+def _compare(study: StudyRecord, results: pd.DataFrame, metric: str, scores: Scores | None) -> MetricResult:
+    values = {cell.name: column(results, cell.name, metric) for cell in study.cells}
+    base = values[study.baseline]
+    comparisons = {cell.name: compare(values[cell.name], base) for cell in study.cells if cell.name != study.baseline}
+    known = {name: found for name, found in comparisons.items() if found is not None}
+    corrected = dict(zip(known, holm([found.p for found in known.values()]), strict=True))
+    cells = []
+    for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
+        found = known.get(cell.name)
+        pairs = [(seed, seed) for seed in found.seeds] if found else []
+        blocks = scores.differences(cell.name, study.baseline, pairs, metric) if scores and pairs else []
+        cells.append(
+            CellResult(
+                cell,
+                values[cell.name],
+                found,
+                corrected.get(cell.name),
+                min(1.0, found.smallest_p * len(known)) if found else None,
+                per_example_interval(blocks) if blocks else None,
+                published(cell.paper) if cell.paper else None,
+                sum(map(len, blocks)),
+            )
+        )
+    papers = {r.cell.name: r.paper.values[metric] for r in cells if r.paper and metric in r.paper.values}
+    return MetricResult(metric_of(metric), cells, order_agreement(values, papers))
+
+
+def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
+    """The comparisons for summary.json: metric -> cell -> what was found."""
+    return {
+        result.metric.name: {cell.cell.name: _cell_as_json(cell) for cell in result.cells[1:] if cell.comparison}
+        for result in results
+    }
+
+
+def _cell_as_json(cell: CellResult) -> dict[str, Any]:
+    found = cell.comparison
+    assert found is not None
+    return {
+        "n": len(found.seeds),
+        "delta": found.mean,
+        "deltas": dict(zip(map(str, found.seeds), found.deltas, strict=True)),
+        "interval": bounds(found.interval),
+        "per_example_interval": bounds(cell.per_example),
+        "p": found.p,
+        "corrected_p": cell.corrected_p,
+        "smallest_corrected_p": cell.smallest_p,
+        "finding": cell.finding,
+    }
+
+
+def bounds(interval: Interval | None) -> list[float] | None:
+    """Both ends for JSON; None where the data say nothing."""
+    return list(interval) if interval is not None and np.isfinite(interval).all() else None
+
+
+class AxisEffect(NamedTuple):
+    """One point of an axis against the baseline's, averaged over the points of the other axes that have both."""
+
+    axis: str
+    point: str
+    comparison: Comparison
+    corrected_p: float  # Holm, over the points of the axis
+    smallest_p: float
+
+
+def points_of(study: StudyRecord, cell: StudyCell) -> dict[str, str] | None:
+    """Axis -> point of a cell that the axes made; None for any other."""
+    parts = set(cell.name.split(","))
+    found = {}
+    for axis, points in study.axes.items():
+        short = axis.rsplit(".", 1)[-1]
+        point = next((p for p in points if {p, f"{short}={p}", f"{axis}={p}"} & parts), None)
+        if point is None:
+            return None
+        found[axis] = point
+    return found or None
+
+
+def axis_effects(study: StudyRecord, values: Mapping[str, Mapping[int, float]]) -> list[AxisEffect]:
+    """Every point of every axis but the baseline's; `values`: cell -> seed -> value. Empty without several axes."""
+    base = points_of(study, study.cell(study.baseline)) if len(study.axes) > 1 else None
+    if base is None:
+        return []
+    at = {tuple(found.values()): cell.name for cell in study.cells if (found := points_of(study, cell))}
+    effects = []
+    for number, (axis, points) in enumerate(study.axes.items()):
+        compared: list[tuple[str, Comparison]] = []
+        for point in (point for point in points if point != base[axis]):
+            pairs = []
+            for where, name in at.items():
+                other = at.get((*where[:number], base[axis], *where[number + 1 :]))
+                if where[number] == point and other and values.get(name) and values.get(other):
+                    pairs.append((values[name], values[other]))
+            comparison = compare(*_averaged(pairs)) if pairs else None
+            if comparison is not None:
+                compared.append((point, comparison))
+        corrected = holm([one.p for _, one in compared])
+        for (point, one), p in zip(compared, corrected, strict=True):
+            effects.append(AxisEffect(axis, point, one, p, min(1.0, one.smallest_p * len(compared))))
+    return effects
+
+
+def _averaged(pairs: list[tuple[Mapping[int, float], Mapping[int, float]]]) -> tuple[dict[int, float], ...]:
+    """The mean over the pairs of each side, for the seeds that all of them have."""
+    seeds = set.intersection(*(set(one) & set(two) for one, two in pairs))
+    return tuple({seed: sum(pair[side][seed] for pair in pairs) / len(pairs) for seed in seeds} for side in (0, 1))

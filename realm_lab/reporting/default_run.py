@@ -1,0 +1,59 @@
+"""What the default run leaves besides its report: reports/metrics.json and reports/curves/*.csv."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from realm_lab.core.files import atomic_write, write_json
+from realm_lab.metrics import CURVES
+from realm_lab.reporting.frames import StudyFrames, metric_columns, summarise
+
+SHARED = ("corpus_update", "bm25")  # groups of results with a place of their own: `bm25.recall_at_5`
+
+
+def write_default_outputs(study: StudyFrames, reports: Path) -> None:
+    """Both; the same runs give the same bytes."""
+    write_json(reports / "metrics.json", metrics(study))
+    own = {cell for cell, _ in study.cells}
+    points = study.curves[study.curves["cell"].isin(own)].rename(columns={"cell": "system"})
+    for name in CURVES:
+        rows = points[points["metric"] == name][["system", "seed", "step", "value"]]
+        with atomic_write(reports / "curves" / f"{name}.csv") as file:
+            rows.to_csv(file, index=False, lineterminator="\n")
+
+
+def metrics(study: StudyFrames) -> dict[str, Any]:
+    """{cell: {metric: mean over its seeds, "seeds": {seed: {metric: value}}}}, and the same of the shared groups."""
+    runs = study.own_runs
+    found: dict[str, Any] = {
+        "preset": ", ".join(sorted({run.record.preset for run in runs})),
+        "seeds": list(study.record.seeds),
+        "runs": [run.name for run in runs],
+    }
+    names = metric_columns(study.results)
+    for cell, _ in study.cells:
+        mine = study.results[study.results["cell"] == cell]
+        found[cell] = _means(mine, {name: name for name in names if name.partition(".")[0] not in SHARED})
+    for group in SHARED:
+        columns = {name.partition(".")[2]: name for name in names if name.startswith(f"{group}.")}
+        measured = [study.results[study.results["cell"] == cell] for cell, _ in reversed(study.cells)]
+        rows = next((rows for rows in measured if columns and rows[[*columns.values()]].notna().any(axis=None)), None)
+        found[group] = None if rows is None else _means(rows, columns)
+    return found
+
+
+def _means(rows: pd.DataFrame, columns: dict[str, str]) -> dict[str, Any]:
+    """The mean of each column over the seeds that have it, then each seed's own; `columns`: name -> column."""
+    means: dict[str, Any] = {}
+    for name in sorted(columns):
+        if summary := summarise(rows[columns[name]]):
+            means[name] = summary.mean
+    seeds = {}
+    for _, row in rows.iterrows():
+        values = {name: float(row[column]) for name, column in sorted(columns.items()) if pd.notna(row[column])}
+        if values:
+            seeds[str(row["seed"])] = values
+    return means | {"seeds": seeds}

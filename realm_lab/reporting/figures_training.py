@@ -1,0 +1,101 @@
+"""Figures of one kind of training in detail, which a study may name; the default run has all of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from realm_lab.reporting.figures import Panel, curves_figure, shares_figure
+from realm_lab.reporting.frames import StudyFrames, column, summarise
+from realm_lab.reporting.study_figures import panel_of
+from realm_lab.reporting.tables import reference_values
+from realm_lab.tracking.bounds import BOUNDS
+
+PROBES = {
+    "probe_gold_utility": "gold passage",
+    "probe_same_article_utility": "same article",
+    "probe_random_utility": "random passage",
+}
+
+
+def retrieval_utility(study: StudyFrames) -> Any:
+    """Retrieval utility RU(z|x) = log p(y|z,x) − log p(y|∅,x) on held-out masked sentences over pre-training, as in
+    Figure 4 of the paper: weighted by p(z|x), of the top passage, and of the best candidate.
+    """
+    names = ("retrieval_utility", "retrieval_utility_top1", "retrieval_utility_best")
+    return curves_figure(study.curves, [panel_of(name) for name in names], study.pretrained, columns=3)
+
+
+def recall(study: StudyFrames) -> Any:
+    """Zero-shot recall on development questions over pre-training; no question is trained on. BM25 is measured on the
+    test questions.
+    """
+    panels = []
+    for k in (1, 5, 20):
+        found = summarise(reference_values(study.results, f"recall_at_{k}").values())
+        panels.append(panel_of(f"recall_at_{k}", lines=((found.mean, "BM25"),) if found else ()))
+    return curves_figure(study.curves, panels, study.pretrained, columns=3)
+
+
+def early_warnings(study: StudyFrames) -> Any:
+    """Early warnings of a collapse, on training batches and (probe of the reader) on held-out sentences; dotted lines
+    are the bounds at which a run is flagged.
+    """
+    lines = {bound.metric: [(bound.limit, f"flag {bound.crossed}")] for bound in BOUNDS}
+    panels = [
+        panel_of("candidate_entropy", low=0.0, lines=_uniform(study)),
+        panel_of("null_probability", lines=lines.get("null_probability", ())),
+        panel_of("gold_among_candidates"),
+        *(
+            Panel(name, f"probe of the reader: {title}", "nats a masked token", lines=lines.get(name, ()))
+            for name, title in PROBES.items()
+        ),
+        panel_of("score_spread", low=0.0),
+        Panel("gradient_norm_reader", "gradient norm, reader", "L2 norm", 0.0),
+        Panel("gradient_norm_retriever", "gradient norm, retriever", "L2 norm", 0.0),
+    ]
+    return curves_figure(study.curves, panels, study.pretrained, columns=3)
+
+
+def index_freshness(study: StudyFrames) -> Any:
+    """The index that training searches beside a fresh one: how old it is, what share of the fresh top k it still finds,
+    and how far that moves p(z|x) (total variation).
+    """
+    panels = [panel_of("index_staleness_steps", low=0.0), panel_of("index_overlap"), panel_of("prior_shift", low=0.0)]
+    return curves_figure(study.curves, panels, study.pretrained, columns=3)
+
+
+def warm_start(study: StudyFrames) -> Any:
+    """The warm start: the reader as masked language model (MLM), the embedder on the inverse cloze task (ICT)."""
+    panels = [
+        Panel("loss_mlm", "MLM loss", "nats a mask", 0.0),
+        Panel("accuracy_mlm", "MLM accuracy", "share of masks", 0.0, 1.03),
+        Panel("loss_ict", "ICT loss", "nats a query", 0.0),
+        Panel("accuracy_ict", "ICT accuracy", "share of batch", 0.0, 1.03),
+    ]
+    baseline = study.cells[:1]  # the other cells share it
+    return curves_figure(study.curves_of("warm_start"), panels, baseline, columns=4, step="warm-start step")
+
+
+def corpus_update(study: StudyFrames) -> Any:
+    """Answers to questions whose fact changed, after the corpus was replaced and nothing was trained (the paper's
+    Table 4).
+    """
+    rows = []
+    for name, title in study.cells:
+        parts = [column(study.results, name, f"corpus_update.{part}") for part in ("follows", "stays", "wrong")]
+        for seed in sorted(set.intersection(*map(set, parts))):
+            rows.append((f"{title}, seed {seed}", [part[seed] for part in parts]))
+    names = ("follows the new version", "stays with the old", "wrong")
+    return shares_figure(rows, names, "share of the questions whose answer changed")
+
+
+def _pretrain(study: StudyFrames) -> list[dict[str, Any]]:
+    return [run.record.params.get("pretrain", {}) for run in study.own_runs if "pretrain" in run.stages]
+
+
+def _uniform(study: StudyFrames) -> list[tuple[float, str]]:
+    """The entropy of a uniform p(z|x), where all runs have the same number of candidates."""
+    counts = {params.get("candidates") for params in _pretrain(study)}
+    count = counts.pop() if len(counts) == 1 else None
+    return [(math.log(count), "uniform")] if isinstance(count, int) and count > 1 else []

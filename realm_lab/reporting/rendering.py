@@ -1,0 +1,152 @@
+"""Templates -> Markdown, HTML and plain text, and how numbers are written. The prose of all reports is in templates/.
+
+Every text of the data is escaped where it is put into a template: in *.md.j2 for Markdown and HTML, in *.html.j2 for
+HTML; *.j2 are plain text. A page is the Markdown of a report, converted, with its pictures inside.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup, escape
+
+from realm_lab.reporting.frames import Summary
+from realm_lab.reporting.statistics import Interval
+from realm_lab.reporting.values import finite
+
+FOLDER = Path(__file__).parent / "templates"
+NOTHING = "–"
+MINUS = "−"
+NUMBER = re.compile(r"[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( \(.*\))?( ✓)?")
+# An underscore inside a word is no markup, and names are easier to read without backslashes.
+SPECIAL = re.compile(r"([\\`*\[\]|#~]|(?<!\w)_|_(?!\w))")
+
+
+def render(template: str, **values: Any) -> str:
+    """One of the templates, by its file's name."""
+    text = _environment(template.partition(".")[2]).get_template(template).render(**values)
+    if template.endswith(".md.j2"):
+        text = re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
+    return text
+
+
+@functools.cache
+def _environment(kind: str) -> Environment:
+    markdown, html = kind == "md.j2", kind == "html.j2"
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=markdown or html,
+        finalize=escape_markdown if markdown else None,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals |= {"table": pipe_table, "figure": markdown_figure, "is_number": is_number}
+    environment.filters |= {"number": number, "signed": signed}
+    return environment
+
+
+def escape_markdown(value: Any) -> Markup:
+    """`value` on one line, with everything that Markdown or HTML would interpret made harmless."""
+    if isinstance(value, Markup):
+        return value
+    return Markup(
+        SPECIAL.sub(r"\\\1", str(escape(" ".join(str(value).split()))).replace("&#39;", "'").replace("&#34;", '"'))
+    )
+
+
+def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """A Markdown table of rows with the same keys (what a row lacks is a dash), columns of numbers flush right."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[str(row.get(name, NOTHING)) for name in names] for row in rows]
+    sides = ["---:" if all(is_number(row[i]) for row in cells) else "---" for i in range(len(names))]
+    lines: list[Sequence[str]] = [
+        [escape_markdown(name) for name in names],
+        sides,
+        *([escape_markdown(c) or " " for c in row] for row in cells),
+    ]
+    return Markup("\n".join("| " + " | ".join(line) + " |" for line in lines))
+
+
+def is_number(text: str) -> bool:
+    """True for a number as reports write it, or a dash."""
+    return text == NOTHING or NUMBER.fullmatch(text) is not None
+
+
+def markdown_figure(figure: Mapping[str, str]) -> Markup:
+    """A picture beside the report, with its caption."""
+    caption = escape_markdown(figure["caption"])
+    return Markup(f"![{escape_markdown(figure['alt'])}](figures/{figure['name']}.png)\n\n*{caption}*")
+
+
+def page_of(markdown: str, folder: Path) -> str:
+    """A report as one self-contained HTML page; its pictures are read from `folder`."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = parser.parse(markdown)
+    for inline in (child for token in tokens for child in token.children or ()):
+        path = folder / str(inline.attrs.get("src", ""))
+        if inline.type == "image" and path.is_file():
+            inline.attrs["src"] = picture(path)
+    body = parser.renderer.render(tokens, parser.options, {})
+    body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+    title = next((line.lstrip("# ") for line in markdown.splitlines() if line.startswith("#")), "report")
+    return render("page.html.j2", title=title, style=asset("page.css"), body=Markup(body))
+
+
+def picture(path: Path) -> str:
+    """A PNG as an address that holds it."""
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+def asset(name: str) -> Markup:
+    """A style sheet or script beside the templates, as it is."""
+    return Markup((FOLDER / name).read_text(encoding="utf-8"))
+
+
+def number(value: Any, digits: int = 3) -> str:
+    """A number with `digits` decimals and a true minus sign; a dash for none."""
+    value = finite(value)
+    if value is None:
+        return NOTHING
+    text = f"{value:.{digits}f}"
+    return (text.removeprefix("-") if float(text) == 0.0 else text).replace("-", MINUS)
+
+
+def signed(value: float, digits: int = 3) -> str:
+    """With its sign, a true minus; zero has none."""
+    text = number(value, digits)
+    return text if text[0] in (MINUS, NOTHING) or not text.strip("0.") else f"+{text}"
+
+
+def interval(found: Interval | None, digits: int = 3) -> str:
+    """Both ends with their signs; "unbounded" where the data say nothing, a dash for none."""
+    if found is None:
+        return NOTHING
+    if not math.isfinite(found.high):
+        return "unbounded"
+    return f"{signed(found.low, digits)} to {signed(found.high, digits)}"
+
+
+def mean_sd(found: Summary | None, digits: int = 3) -> str:
+    """ "0.961 ± 0.014", without the second part for a single value; a dash for none."""
+    if found is None:
+        return NOTHING
+    return number(found.mean, digits) + ("" if found.sd is None else f" ± {number(found.sd, digits)}")
+
+
+def probability(value: float | None) -> str:
+    """A probability with three decimals, or two significant digits when it is very small."""
+    if value is None:
+        return NOTHING
+    return (
+        f"{value:.3f}" if value >= 0.0005 or value == 0.0 else f"{value:.1e}".replace("e-0", "e-").replace("-", MINUS)
+    )

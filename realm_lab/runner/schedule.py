@@ -1,0 +1,327 @@
+"""The scheduler: which task may start now, and why another may not; and the launchers of this machine.
+
+A launcher is told all tasks at once. Whoever drives it calls `poll` until nothing waits or runs: each call collects
+what has ended and starts what may start. The run folders decide: a task whose stages another process has done meanwhile
+is complete without being started, and one whose stage another process works on waits for it. So two sweeps of one study
+share the work, and do nothing twice; a sweep that was killed goes on when it is run again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import traceback
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from realm_lab.core.files import write_text
+from realm_lab.core.launched import cores, visible_gpus
+from realm_lab.errors import UserError
+from realm_lab.runner.settings import LAUNCHERS, LocalOptions, read_options
+from realm_lab.runner.tasks import Task
+from realm_lab.runner.workers import Outcome, Workers
+from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, Taken, writer_of
+from realm_lab.tracking.state import JobState, State
+from realm_lab.tracking.study_record import study_folder
+
+UNFINISHED: tuple[State, ...] = ("PENDING", "QUEUED", "RUNNING")
+LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another process
+NOT_RUN = "not run: "  # so begins the error of a task that needs one that did not come to its end
+
+
+class Launcher(Protocol):
+    """Something that runs tasks."""
+
+    name: str
+    detached: bool  # True: jobs go on when this process ends
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Refuse, before anything is written, what could not be started; a UserError."""
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Take on tasks; returns at once. A task's `after` names tasks of this or an earlier submission; a name that is
+        in neither is complete already."""
+
+    def poll(self) -> dict[str, JobState]:
+        """The state of every task taken on, by name; where there is no daemon, also starts what is ready."""
+
+    def cancel(self, names: Collection[str]) -> None:
+        """Stop these tasks: running ones after a checkpoint; waits until local processes have ended."""
+
+    def close(self) -> None:
+        """Give back what is held; local processes that still run are stopped after a checkpoint."""
+
+
+def make_launcher(name: str, settings: Mapping[str, Any], root: Path, study_name: str) -> Launcher:
+    """The launcher of that name. `settings` is its own part of the study's `launcher` section.
+
+    Raises:
+        UserError: no launcher of that name, or settings that it does not know.
+    """
+    if name not in LAUNCHERS:
+        raise UserError(f"launcher '{name}': no such launcher; choose {', '.join(LAUNCHERS)}")
+    options = read_options(name, settings)
+    if name == "slurm":
+        from realm_lab.runner.slurm import SlurmLauncher
+
+        return SlurmLauncher(options, root, study_name)
+    return InlineLauncher(root, study_name) if name == "inline" else LocalLauncher(root, study_name, options)
+
+
+class Schedule:
+    """Tasks in order, each with its state; says which may start next."""
+
+    def __init__(self, root: Path):
+        self._root = Path(root)
+        self.tasks: dict[str, Task] = {}
+        self.states: dict[str, JobState] = {}
+        self._looked_at: dict[str, float] = {}
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Take on tasks; one that is already here and has ended badly begins again."""
+        for task in tasks:
+            known = self.states.get(task.name)
+            if known is None or known.state not in (*UNFINISHED, "COMPLETE"):
+                self.tasks[task.name] = task
+                self.states[task.name] = JobState("PENDING")
+
+    def next_ready(self) -> Task | None:
+        """The first task that may start now. Those that may not get their reason; what cannot be run ends here."""
+        for name, state in self.states.items():
+            if state.state == "PENDING":
+                found = self._why_not(self.tasks[name])
+                if found is None:
+                    return self.tasks[name]
+                self.states[name] = found
+        return None
+
+    def _why_not(self, task: Task) -> JobState | None:
+        """What keeps a task from starting: the state that it has instead; None if nothing does."""
+        before = [(self.tasks[name], self.states[name]) for name in task.after if name in self.states]
+        for needed, state in before:
+            if state.state in UNFINISHED:
+                return JobState("PENDING", error=f"waits for {needed.title}")
+            if state.state != "COMPLETE" and (state.error or "").startswith(NOT_RUN):
+                return JobState(state.state, error=state.error)
+            if state.state == "FAILED":
+                return JobState("FAILED", error=f"{NOT_RUN}{needed.title} failed: {state.error}")
+            if state.state != "COMPLETE":
+                return JobState("CANCELLED", error=f"{NOT_RUN}{needed.title} was stopped")
+        now = time.monotonic()
+        if now - self._looked_at.get(task.name, -LOOK_AGAIN_SECONDS) < LOOK_AGAIN_SECONDS:
+            return self.states[task.name]
+        if task.is_done(self._root):
+            return JobState("COMPLETE")
+        other = self.other_writer(task)
+        if other is not None:
+            self._looked_at[task.name] = now
+            return JobState("PENDING", error=f"taken by {other}")
+        return None
+
+    def put_off(self, task: Task) -> None:
+        """Another process was quicker to begin it; it may be between two stages now."""
+        self._looked_at[task.name] = time.monotonic()
+        self.states[task.name] = JobState("PENDING", error=f"taken by {self.other_writer(task) or 'another process'}")
+
+    def other_writer(self, task: Task) -> str | None:
+        """The other process that works on a stage of the task, in words; None if there is none."""
+        for run in task.runs(self._root):
+            holder = writer_of(run.path)
+            if holder is not None and (holder.owner.pid, holder.owner.host) != (os.getpid(), socket.gethostname()):
+                return f"process {holder.owner.pid} on {holder.owner.host}"
+        return None
+
+    def give_up(self, names: Collection[str]) -> None:
+        """Those of them that wait are not begun."""
+        for name, state in self.states.items():
+            if name in names and state.state == "PENDING":
+                self.states[name] = JobState("CANCELLED", error="cancelled")
+
+
+class InlineLauncher:
+    """One task after another in this process: each `poll` does one. A single process does every batch alone."""
+
+    name = "inline"
+    detached = False
+
+    def __init__(self, root: Path, study_name: str):
+        self._root = Path(root)
+        self._logs = study_folder(self._root / "runs", study_name) / "logs"
+        self._schedule = Schedule(self._root)
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Everything can be started here."""
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Take on tasks."""
+        self._schedule.add(tasks)
+
+    def poll(self) -> dict[str, JobState]:
+        """Do the next task to its end; the states of all.
+
+        Raises:
+            SystemExit, KeyboardInterrupt: a signal stopped the task, after a checkpoint where it was training.
+        """
+        task = self._schedule.next_ready()
+        if task is not None:
+            self._do(task)
+        return dict(self._schedule.states)
+
+    def cancel(self, names: Collection[str]) -> None:
+        """Tasks that wait are not begun."""
+        self._schedule.give_up(names)
+
+    def close(self) -> None:
+        """What waits is not begun."""
+        self._schedule.give_up(self._schedule.states)
+
+    def _do(self, task: Task) -> None:
+        from realm_lab.runner.worker import run_stage  # brings torch
+
+        states, pid = self._schedule.states, str(os.getpid())
+        try:
+            for stage in task.stages:
+                run_stage(stage, task.system, task.params, task.seed, self._root)
+        except (KeyboardInterrupt, SystemExit):
+            states[task.name] = JobState("PREEMPTED", pid, "stopped by a signal")
+            raise
+        except Taken:
+            self._schedule.put_off(task)
+        except UserError as error:
+            states[task.name] = JobState("FAILED", pid, " ".join(str(error).split()))
+        except Exception as error:
+            log = self._logs / f"{task.name}.txt"
+            write_text(log, traceback.format_exc())
+            line = f"{type(error).__name__}: {' '.join(str(error).split())} (see {log})"
+            states[task.name] = JobState("FAILED", pid, line)
+        else:
+            states[task.name] = JobState("COMPLETE", pid)
+
+
+class Share(NamedTuple):
+    """How the machine is shared out: tasks at a time, and cores of each process."""
+
+    width: int
+    threads: int
+
+
+def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0, threads: int = 0) -> Share:
+    """As many tasks at a time as there are cores (or GPUs, where there are any) for their ranks, and never more cores
+    in use than there are.
+
+    `processes` and `threads` are what the user has said, 0 for nothing.
+    """
+    room = (gpus or cores) // ranks
+    width = max(1, min(tasks, processes or room))
+    return Share(width, threads or max(1, cores // (width * ranks)))
+
+
+class _Running(NamedTuple):
+    task: Task
+    workers: Workers
+    gpus: tuple[str, ...]
+
+
+class LocalLauncher:
+    """A few tasks at a time, each in processes of its own, with the cores and GPUs of this machine shared out."""
+
+    name = "local"
+    detached = False
+
+    def __init__(self, root: Path, study_name: str, options: Any = None):
+        self._options = options or LocalOptions()
+        self._root = Path(root)
+        self._logs = study_folder(self._root / "runs", study_name) / "logs"
+        self._schedule = Schedule(self._root)
+        self._running: list[_Running] = []
+        self._share = Share(1, 1)
+        self._gpus: list[str] = []
+
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Everything can be started here."""
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Take on tasks and share the machine out among all that are not finished."""
+        self._schedule.add(tasks)
+        names = [name for name, state in self._schedule.states.items() if state.state in UNFINISHED]
+        if not names:
+            return
+        launch = self._schedule.tasks[names[0]].params.launch  # of the study: no cell may change it
+        self._gpus = visible_gpus(launch.device)
+        self._share = share_out(
+            max(len(names), self._share.width if self._running else 0),
+            launch.ranks,
+            cores(),
+            len(self._gpus),
+            self._options.processes or launch.processes,
+            launch.threads,
+        )
+
+    def poll(self) -> dict[str, JobState]:
+        """Collect what has ended, start what is ready."""
+        for item in [item for item in self._running if item.workers.has_ended]:
+            self._running.remove(item)
+            self._end(item, item.workers.reap())
+        while len(self._running) < self._share.width:
+            task = self._schedule.next_ready()
+            if task is None:
+                break
+            self._start(task)
+        return dict(self._schedule.states)
+
+    def cancel(self, names: Collection[str]) -> None:
+        """Tasks that wait are not begun; those that run stop after a checkpoint, for which this waits.
+
+        A second signal while it waits ends the processes at once.
+        """
+        self._schedule.give_up(names)
+        items = [item for item in self._running if item.task.name in names]
+        for item in items:
+            item.workers.terminate()
+        try:
+            for item in items:
+                outcome = item.workers.wait()
+                self._running.remove(item)
+                self._end(item, outcome)
+        except BaseException:
+            for item in self._running:
+                item.workers.kill()
+            raise
+
+    def close(self) -> None:
+        """Stop everything."""
+        self.cancel(list(self._schedule.states))
+
+    def _start(self, task: Task) -> None:
+        taken = Counter(gpu for item in self._running for gpu in item.gpus)
+        gpus = tuple(sorted(self._gpus, key=lambda gpu: taken[gpu])[: task.ranks])
+        workers = Workers.start(
+            task.job(self._root),
+            ranks=task.ranks,
+            threads=self._share.threads,
+            gpus=gpus or None,
+            log=self._logs / f"{task.name}.txt",
+        )
+        self._running.append(_Running(task, workers, gpus))
+        self._schedule.states[task.name] = JobState("RUNNING", str(workers.pids[0]))
+
+    def _end(self, item: _Running, outcome: Outcome) -> None:
+        task, job = item.task, str(item.workers.pids[0])
+        for run in task.runs(self._root):
+            item.workers.settle(run, outcome)
+        if outcome.code == 0:
+            state = JobState("COMPLETE", job)
+        elif outcome.was_stopped:
+            state = JobState("PREEMPTED", job, "stopped by a signal")
+        elif task.is_done(self._root):  # by another process, which was quicker
+            state = JobState("COMPLETE", job)
+        elif outcome.code in (TAKEN_CODE, LOST_CODE):
+            self._schedule.put_off(task)
+            return
+        else:
+            log = f" (see {self._logs / task.name}.txt)" if outcome.code == 1 else ""
+            state = JobState("FAILED", job, outcome.line + log)
+        self._schedule.states[task.name] = state

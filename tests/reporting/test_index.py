@@ -1,0 +1,122 @@
+"""reports/index.html: made of what is committed, self-contained, safe with hostile texts, and its explorer works."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.core.files import write_text
+from realm_lab.reporting.comparison import as_json, compare_cells
+from realm_lab.reporting.frames import load_committed, summarise
+from realm_lab.reporting.index import design_of, embed, write_index
+from realm_lab.reporting.report import write_all
+from realm_lab.tracking.study_record import write_study_record
+from tests.reporting import synthetic
+from tests.reporting.opened_page import open_page
+
+HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script> & \"q\" 'r'"
+REPORTS = Path(__file__).resolve().parents[2] / "reports"
+COMMITTED = sorted(
+    path.parent.name for path in REPORTS.glob("*/summary.json") if (path.parent / "results.csv").exists()
+)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a project with a default run, a study whose texts are hostile, and a report made by hand."""
+    root = tmp_path_factory.mktemp("project")
+    synthetic.make_default(root / "runs")
+    cells = (synthetic.CELLS[0], replace(synthetic.CELLS[2], title=HOSTILE), synthetic.CELLS[1])
+    study = synthetic.make_study(root / "runs", (0, 1), name="masks", cells=cells)
+    write_study_record(root / "runs", replace(study, question=f"Which masks? {HOSTILE}"))
+    write_text(root / "reports" / "by-hand" / "report.md", f"# By hand {HOSTILE}\n\nNot made by a study.\n")
+    return write_all(root)
+
+
+def test_it_is_the_same_from_what_is_committed_alone(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(page.parent, tmp_path / "reports", ignore=shutil.ignore_patterns("index.html"))
+    assert write_index(tmp_path / "reports").read_bytes() == page.read_bytes()
+
+
+def test_it_needs_nothing_from_elsewhere_and_escapes_every_text(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "<img src=x" not in text
+    assert "alert(2)</script>" not in text
+    assert text.index('id="study-default"') < text.index('id="study-masks"'), "the default run comes first"
+    assert text.count("data:image/png;base64,") >= 5
+    assert "By hand" in text
+    assert "</" not in embed({"a": "</script><!--"})
+
+
+def test_a_broken_report_is_said_and_the_others_are_shown(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(page.parent, tmp_path / "reports")
+    (tmp_path / "reports" / "masks" / "summary.json").write_text("{")
+    text = write_index(tmp_path / "reports").read_text(encoding="utf-8")
+    assert "reports/masks/summary.json" in text
+    assert 'id="study-default"' in text
+    assert "No study has been reported yet" in write_index(tmp_path / "none").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_every_number_of_a_committed_study_is_rebuilt_from_its_csv(name: str) -> None:
+    summary, results = load_committed(REPORTS / name)
+    record = design_of(summary)
+    for cell, told in summary["cells"].items():
+        mine = results[results["cell"] == cell]
+        for metric, numbers in told["metrics"].items():
+            found = summarise(mine[metric if metric in mine else metric.replace("edition_swap", "corpus_update")])
+            assert found is not None
+            known = {name: value for name, value in numbers.items() if value is not None}
+            again = {name: value for name, value in found._asdict().items() if value is not None}
+            assert again == pytest.approx(known, rel=1e-6, abs=1e-8), f"{cell} {metric}"
+    found_again = as_json(compare_cells(record, results, summary["metrics"]))
+    for metric, cells in summary["comparisons"].items():
+        for cell, told in cells.items():
+            again = found_again[metric][cell]
+            for key in ("delta", "interval", "p", "corrected_p", "smallest_corrected_p"):
+                assert again[key] == (told[key] and pytest.approx(told[key], rel=1e-6, abs=1e-8)), f"{cell} {metric}"
+
+
+def test_the_committed_page_is_that_of_the_committed_reports(tmp_path: Path) -> None:
+    shutil.copytree(
+        REPORTS, tmp_path / "reports", ignore=shutil.ignore_patterns("index.html", "report.html", "compare")
+    )
+    text = write_index(tmp_path / "reports").read_text(encoding="utf-8")
+    assert [name for name in COMMITTED if f'id="study-{name}"' not in text] == []
+    assert 'role="alert"' not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 380)])
+def test_the_explorer_works_in_a_browser(browser: Any, page: Path, scheme: str, width: int) -> None:
+    with open_page(browser, page.as_uri(), scheme, width) as opened:
+        view = opened.page
+        assert opened.messages == []
+        assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
+        assert view.evaluate("document.documentElement.scrollWidth") <= width, "nothing is wider than the window"
+        assert view.locator("#explorer").is_visible()
+        everything = view.locator("#explorer .count").inner_text()
+        assert everything.endswith("examples")
+        view.fill("#explorer input[name=words]", "land2")
+        assert view.locator("#explorer li").count() < int(everything.split()[2])
+        view.fill("#explorer input[name=words]", "alert")
+        assert "<script>alert('x')</script>" in view.locator("#explorer .detail").inner_text()
+        assert view.locator("#explorer mark").first.inner_text().startswith("city")
+        assert opened.messages == []
+
+
+def test_the_explorer_data_is_a_fair_sample(page: Path) -> None:
+    data = json.loads((page.parent / "default" / "examples.json").read_text(encoding="utf-8"))
+    seeds = {(example["cell"], example["seed"], example["kind"]) for example in data["examples"]}
+    assert len(seeds) == 8, "two systems, two seeds, sentences and questions"
+    assert len(data["passages"]) == len({*map(tuple, data["passages"])})
+    [gold] = [c for c in data["examples"][0]["candidates"] if c[4]]
+    body = data["passages"][gold[0]][1].encode("utf-16-le")
+    assert body[2 * gold[5] : 2 * gold[6]].decode("utf-16-le") == data["examples"][0]["answer"], "as JavaScript counts"

@@ -1,0 +1,190 @@
+"""Parts of a report by hand: axes, equal compute, drift, Table 3, and the knowledge update."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from realm_lab.reporting.comparison import axis_effects, compare_cells, points_of
+from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _cut, table_3
+from realm_lab.reporting.figures import draw
+from realm_lab.reporting.figures_staleness import _other_point, quality_over_drift
+from realm_lab.reporting.frames import StudyFrames
+from realm_lab.reporting.knowledge_update import write_knowledge_update
+from realm_lab.reporting.study_figures import compute_of, compute_rows
+from realm_lab.reporting.verdict import verdict
+from realm_lab.tracking.study_record import StudyCell, StudyRecord
+from tests.reporting.synthetic import CELLS
+
+RATE = "pretrain.retriever.learning_rate"
+AXES: dict[str, tuple[str, ...]] = {"refresh": ("often", "never"), RATE: ("0.002", "0.001")}
+# exact match by (refresh, rate) and seed: never refreshing costs .5 at the high rate, .03 at the low one
+LEVELS = {("often", "0.002"): 0.9, ("often", "0.001"): 0.5, ("never", "0.002"): 0.4, ("never", "0.001"): 0.47}
+CURVE = ["cell", "seed", "metric", "step", "value"]
+
+
+def product(changed: str = "pretrain.refresh.policy") -> StudyRecord:
+    """A study of two axes; `changed` is what its first one sets."""
+    cells = []
+    for first, rate in itertools.product(*AXES.values()):
+        changes = ({changed: first} if first != "often" else {}) | ({RATE: 0.001} if rate == "0.001" else {})
+        cells.append(StudyCell(f"{first},learning_rate={rate}", f"{first} at {rate}", "realm", changes))
+    return StudyRecord("s", "Does it matter?", cells[0].name, tuple(cells), (0, 1), (), ("exact_match",), AXES)
+
+
+def frames(record: StudyRecord, curves: pd.DataFrame | None = None) -> StudyFrames:
+    """The study's results by formula, without run folders."""
+    rows = []
+    for (first, rate), seed in itertools.product(LEVELS, (0, 1)):
+        value = LEVELS[first, rate] + 0.01 * seed * (first == "often")
+        rows.append((f"{first},learning_rate={rate}", seed, value))
+    study = StudyFrames(record, Path(), [], pd.DataFrame(rows, columns=["cell", "seed", "exact_match"]), [])
+    study.__dict__["curves"] = pd.DataFrame(columns=CURVE) if curves is None else curves
+    study.__dict__["pretrained"] = []
+    return study
+
+
+def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
+    record = product()
+    assert points_of(record, record.cells[3]) == {"refresh": "never", RATE: "0.001"}
+    assert points_of(record, StudyCell("warm", "warm start only", "warm_start", {})) is None
+    study = frames(record)
+    values = {cell.name: study.values(cell.name, "exact_match") for cell in record.cells}
+    refresh, rate = axis_effects(record, values)
+    assert (refresh.axis, refresh.point, rate.axis, rate.point) == ("refresh", "never", RATE, "0.001")
+    assert refresh.comparison.deltas == pytest.approx((-0.265, -0.275))
+    assert rate.comparison.deltas == pytest.approx(((-0.4 + 0.07) / 2,) * 2)
+    values.pop("never,learning_rate=0.001")
+    assert axis_effects(record, values)[0].comparison.deltas == pytest.approx((-0.5, -0.51)), "pairs with both cells"
+    assert axis_effects(StudyRecord("s", "", "realm", CELLS, (0,), ()), {"realm": {0: 1.0}}) == []
+    text = verdict(record, compare_cells(record, study.results, ["exact_match"]))
+    assert "Refresh, averaged over learning rate: lower in each of 2 seeds, too few to be significant" in text
+    assert "the largest difference is −0.505 with never at learning rate 0.002, −0.035 with never" in text
+    assert "Learning rate, averaged over refresh: " in text
+
+
+def test_quality_is_drawn_over_measured_drift() -> None:
+    record = product()
+    rows = [(c.name, s, "index_overlap", t, 0.8) for c in record.cells for s in (0, 1) for t in (0, 10)]
+    study = frames(record, pd.DataFrame(rows, columns=CURVE))
+    drawn = [draw("drift", "caption", lambda: quality_over_drift(study)) for _ in range(2)]
+    assert drawn[0] is not None
+    assert drawn[0] == drawn[1], "the same bytes"
+    assert draw("drift", "caption", lambda: quality_over_drift(frames(record))) is None
+    assert _other_point(study, "never,learning_rate=0.001") == "0.001"
+    assert _other_point(frames(product("pretrain.masking")), "never,learning_rate=0.001") == ""
+
+
+def test_equal_compute_is_the_cheapest_run_that_went_to_the_end() -> None:
+    cells = tuple(StudyCell(name, name.upper(), "realm", {}) for name in ("a", "b", "young"))
+    rows: list[tuple[Any, ...]] = []
+    for cell, seed, each, recalls in (
+        ("a", 0, 2, (0.0, 0.4, 0.8)),
+        ("b", 0, 1, (0.0, 0.1, 0.3)),
+        ("b", 1, 1, (0.0, 0.1)),
+    ):
+        for step, recall in zip((0, 10, 20), recalls, strict=False):
+            rows.append((cell, seed, "recall_at_5", step, recall))
+            rows.append((cell, seed, "training_operations", step, each * step * 0.75))
+            rows.append((cell, seed, "refresh_operations", step, each * step * 0.25))
+    record = StudyRecord("s", "", "a", cells, (0, 1), ())
+    compute = compute_of(frames(record, pd.DataFrame(rows, columns=CURVE)))
+    assert compute is not None
+    assert compute.equal == 20.0
+    shown = compute_rows(compute, [("a", "A"), ("b", "B"), ("young", "young")])
+    assert [row["cell"] for row in shown] == ["A", "B"]
+    assert [row["zero-shot recall@5, equal steps"] for row in shown] == ["0.800", "0.300"], "without the run under way"
+    assert [row["zero-shot recall@5, equal compute"] for row in shown] == ["0.400", "0.300"]
+    alone = pd.DataFrame([row for row in rows if row[0] == "a"], columns=CURVE)
+    assert compute_of(frames(record, alone)) is None
+
+
+def example(cell: str, when: str, text: str, null: float, marginal: float) -> dict[str, Any]:
+    passage = {"title": "t", "before": "a ", "span": "", "after": "", "probability": 0.75, "reader": -0.5}
+    candidates = [
+        passage | {"utility": 1.0, "is_null": False, "is_gold": True},
+        passage | {"utility": 0.0, "is_null": True, "is_gold": False, "probability": 0.25},
+    ]
+    place = {"cell": cell, "seed": 0, "kind": "cloze", "when": when, "moment": "", "text": text, "answer": "y"}
+    return place | {"prediction": None, "null": null, "marginal": marginal, "candidates": candidates}
+
+
+def test_table_3_shows_the_largest_the_median_and_the_smallest_gain() -> None:
+    gains = {"s1": 1.0, "s2": 5.0, "s3": 3.0, "s4": 2.0, "s5": -1.0}
+    examples = [example("realm", "end", text, -6.0, -6.0 + gain) for text, gain in gains.items()]
+    examples += [example("realm", "start", "s2", -2.0, -1.0), example("other", "end", "s9", -90.0, 0.0)]
+    study = frames(StudyRecord("s", "", "realm", CELLS, (0,), ()))
+    shown = table_3(study, examples)
+    assert [one["text"] for one in shown] == ["s2", "s4", "s5"]
+    assert shown[0]["title"] == "Largest gain, REALM, seed 0: 5.00 nats"
+    rows = {row["case"]: (row["p(z|x)"], row["p(y|z,x)"]) for row in shown[0]["rows"]}
+    assert rows["(a) no retrieval"] == ("–", "0.002")
+    assert rows["(a) before pre-training"] == ("–", "0.135")
+    assert rows["(b) one document"] == ("0.750", "0.607")
+    assert rows["(c) marginal"] == ("–", "0.368")
+    assert table_3(study, []) == []
+
+
+@pytest.mark.parametrize("before", ["w " * 900, "w "])
+def test_a_long_passage_is_cut_around_its_span(before: str) -> None:
+    parts = _cut({"before": before, "span": "oslo", "after": " z" * 900}, PASSAGE_CHARACTERS)
+    assert parts[1] == "oslo"
+    assert len("".join(parts)) <= PASSAGE_CHARACTERS + 6
+    assert parts[2].endswith(" …")
+
+
+def made(name: str, questions: bool, blanks: bool) -> dict[str, Any]:
+    """What `evaluate --corpus` writes."""
+    result: dict[str, Any] = {
+        "name": name,
+        "run": {"system": "realm", "seed": 3, "run_key": "abcdef0123456789"},
+        "settings": {"candidates": 8, "passages_read": 5},
+        "corpora": {
+            "old": {"source": "old_*file*.jsonl", "passages": 5402, "embedded": 5402},
+            "new": {"source": "new.jsonl", "passages": 10339, "embedded": 4999},
+        },
+        "seconds": 61.0,
+    }
+    if questions:
+        shares = {"follows": 0.6, "stays": 0.2, "wrong": 0.2}
+        result["questions"] = {
+            "changed_questions": 5,
+            "known_questions": 3,
+            "unchanged_questions": 2,
+            "old_corpus": shares,
+            "new_corpus": shares,
+            "new_corpus_of_known": None,
+            "unchanged_exact_match_before": 1.0,
+            "unchanged_exact_match_after": 0.5,
+        }
+    if blanks:
+        measures = ("exact_match", "log_likelihood", "utility", "answer_retrieved")
+        change = {"mean": 1.0, "low": 0.25, "high": None}
+        group = {"old": dict.fromkeys(measures, 0.0), "new": dict.fromkeys(measures, 1.0), "items": 2, "wordpieces": 4}
+        group |= {"difference": dict.fromkeys(measures, change), "shortened": 1, "skipped": ["c9: no answer"]}
+        result["clozes"] = {"only-in-new": group}
+    return result
+
+
+def test_the_knowledge_update_says_what_was_found(tmp_path: Path) -> None:
+    results = [made("news", False, True), made("swapped-facts", True, False)]
+    text = write_knowledge_update(results, tmp_path).read_text(encoding="utf-8")
+    assert "of 5 changed answers 60.0% follow the new version, 20.0% stay with the old, 20.0% are wrong" in text
+    assert "exact match 0.0% with the old version, 100.0% with the new (+1.000 (+0.250 to –))" in text
+    assert "| old | old\\_\\*file\\*.jsonl | 5,402 | 5,402 |" in text or "old_\\*file\\*.jsonl | 5,402" in text
+    assert "2 items, 4 masked wordpieces; 1 texts shortened; 1 left out (c9: no answer)" in text
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+    assert (tmp_path / "figures" / "knowledge_update_questions.png").read_bytes().startswith(b"\x89PNG")
+    alone = write_knowledge_update([made("one", False, True)], tmp_path / "alone").read_text(encoding="utf-8")
+    assert "### Questions" not in alone
+
+
+def test_older_results_of_a_knowledge_update_are_read(tmp_path: Path) -> None:
+    committed = Path(__file__).resolve().parents[2] / "reports" / "knowledge-update" / "results.json"
+    text = write_knowledge_update(json.loads(committed.read_text()), tmp_path).read_text(encoding="utf-8")
+    assert "of 661 changed answers 25.0% follow the new version, 0.3% stay with the old, 74.7% are wrong" in text

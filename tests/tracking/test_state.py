@@ -1,0 +1,138 @@
+"""The one state of a run, read from what its stages left on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.core.files import write_json
+from realm_lab.errors import UserError
+from realm_lab.tracking.run_dir import RunRecord, stage_folder
+from realm_lab.tracking.run_lease import LIMIT_SECONDS
+from realm_lab.tracking.state import JobState, RunState, State, run_state
+
+STAGES = ("warm_start", "pretrain", "finetune")
+DEAD = 2**22 + 5  # above the largest process number
+KEY = "ab" * 32
+RECORD = RunRecord(
+    system="realm",
+    seed=0,
+    run_key=KEY,
+    cell_key=KEY,
+    preset="toy",
+    engine_version=1,
+    params={},
+    inputs={"corpus": KEY},
+    stages={name: f"stages/{name}-{KEY[:12]}" for name in STAGES},
+)
+
+
+def leave(runs: Path, stage: str, state: str, **more: Any) -> Path:
+    """What a stage in this state leaves: status.json, and results.json where it has finished."""
+    folder = stage_folder(runs, stage, KEY)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "status.json").write_text(json.dumps({"state": state, "attempt": 1, **more}))
+    if state == "COMPLETE":
+        (folder / "results.json").write_text("{}")
+        if stage == "prepare":
+            write_json(runs / "corpora" / KEY[:12] / "manifest.json", {})
+    return folder
+
+
+def here(pid: int) -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": pid, "heartbeat_at": time.time()}
+
+
+def found(runs: Path, job: JobState | None = None) -> RunState:
+    return run_state(runs, RECORD, {f"pretrain-{KEY[:12]}": job} if job else None)
+
+
+@pytest.mark.parametrize(
+    ("pretrain", "more", "state", "error"),
+    [
+        (None, {}, "PENDING", None),
+        ("PREEMPTED", {}, "PREEMPTED", None),
+        ("FAILED", {"error": "UserError: loss is nan"}, "FAILED", "pretrain: loss is nan"),
+        ("RUNNING", here(os.getpid()), "RUNNING", None),
+        ("RUNNING", here(DEAD), "LOST", f"pretrain: process {DEAD} on {socket.gethostname()} is gone or silent"),
+        (  # a later process with the same number
+            "RUNNING",
+            here(os.getpid()) | {"heartbeat_at": 1e9},
+            "LOST",
+            f"pretrain: process {os.getpid()} on {socket.gethostname()} is gone or silent",
+        ),
+        ("RUNNING", {"host": "far", "pid": 1}, "LOST", "pretrain: process 1 on far is gone or silent"),
+        ("COMPLETE", {}, "PENDING", None),
+    ],
+)
+def test_a_run_is_what_its_first_unfinished_stage_is(
+    tmp_path: Path, pretrain: str | None, more: dict[str, Any], state: State, error: str | None
+) -> None:
+    for stage in ("prepare", "warm_start"):
+        leave(tmp_path, stage, "COMPLETE", wall_seconds=10.0)
+    if pretrain:
+        leave(tmp_path, "pretrain", pretrain, step=3, wall_seconds=5.0, flags=["collapsed: no"], **more)
+    run = found(tmp_path)
+    assert (run.state, run.error) == (state, error)
+    assert run.stage == ("finetune" if pretrain == "COMPLETE" else "pretrain")
+    assert list(run.stages) == list(STAGES)
+    assert run.wall_seconds == (15.0 if pretrain else 10.0)
+    assert run.has_collapsed == bool(pretrain)
+    assert run.flags == ({"pretrain": ("collapsed: no",)} if pretrain else {})
+
+
+@pytest.mark.parametrize(
+    ("left", "job", "state"),
+    [
+        (None, JobState("QUEUED", "7", "SLURM: Priority"), "QUEUED"),
+        (None, JobState("CANCELLED", "7"), "CANCELLED"),
+        (None, JobState("FAILED", "7", "SLURM: OUT_OF_MEMORY"), "LOST"),
+        ("PREEMPTED", JobState("RUNNING", "7"), "QUEUED"),
+        ("PREEMPTED", JobState("COMPLETE", "7"), "PREEMPTED"),
+        ("FAILED", JobState("FAILED", "7"), "FAILED"),
+    ],
+)
+def test_a_job_says_what_folders_cannot(tmp_path: Path, left: str | None, job: JobState, state: State) -> None:
+    for stage in ("prepare", "warm_start"):
+        leave(tmp_path, stage, "COMPLETE")
+    if left:
+        leave(tmp_path, "pretrain", left, error="why")
+    run = found(tmp_path, job)
+    assert run.state == state
+    assert run.stages["pretrain"].job == "7"
+
+
+def test_a_run_that_waits_for_its_corpus_says_so_and_a_finished_one_needs_it_no_more(tmp_path: Path) -> None:
+    assert (found(tmp_path).state, found(tmp_path).stage) == ("PENDING", "prepare")
+    assert not (tmp_path / "stages").exists()  # looking makes nothing
+    leave(tmp_path, "prepare", "FAILED", error="no such file")
+    assert found(tmp_path).error == "prepare: no such file"
+    leave(tmp_path, "prepare", "PREEMPTED")
+    for stage in STAGES:
+        leave(tmp_path, stage, "COMPLETE")
+    assert (found(tmp_path).state, list(found(tmp_path).stages)) == ("COMPLETE", list(STAGES))
+    (leave(tmp_path, "finetune", "COMPLETE") / "results.json").unlink()
+    assert (found(tmp_path).state, found(tmp_path).stage) == ("PREEMPTED", "prepare")
+
+
+def test_a_broken_status_is_named(tmp_path: Path) -> None:
+    leave(tmp_path, "pretrain", "SLEEPING")
+    with pytest.raises(UserError, match=r"pretrain-\w+/status\.json: state: .*repair or delete the file"):
+        found(tmp_path)
+
+
+@pytest.mark.parametrize(("silent_seconds", "state"), [(60.0, "RUNNING"), (LIMIT_SECONDS + 60.0, "LOST")])
+def test_a_stage_on_another_machine_lives_as_long_as_its_lease(
+    tmp_path: Path, silent_seconds: float, state: State
+) -> None:
+    folder = leave(tmp_path, "pretrain", "RUNNING", host="far", pid=1, heartbeat_at=time.time() - 3600)
+    holder = {"owner": {"host": "far", "pid": 1, "born": 0.0}, "token": "t", "work": "", "since": 0.0}
+    heard = time.time() - silent_seconds
+    write_json(folder / "lease" / "writer.json", holder | {"heard": heard, "limit_seconds": LIMIT_SECONDS})
+    assert found(tmp_path).stages["pretrain"].state == state
