@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
-from realm_lab.params.load import PRESETS, parameter_names
+from realm_lab.params.load import PRESETS, mappings, parameter_names
 from realm_lab.params.yaml_file import line_of, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.runner.settings import LAUNCHERS, read_options
@@ -279,7 +279,7 @@ def _check_parameter(study: StudyFile, name: str, value: Any, place: tuple[str |
         raise study.problem(f"unknown parameter '{name}'; the nearest valid one is '{near}'", *place)
     if known[name]:
         raise study.problem(f"'{name}' is a section; name a parameter in it, such as '{known[name]}'", *place)
-    if isinstance(value, dict):
+    if isinstance(value, dict) and name not in mappings():
         raise study.problem(f"parameter '{name}' is a value, not a section; write it as {name}: VALUE", *place)
 
 
