@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from realm_lab.params.load import show
-from realm_lab.runner.study import DEFAULT_SYSTEM, Study, nearest, overrides_of
+from realm_lab.runner.settings import nearest
+from realm_lab.runner.study import DEFAULT_SYSTEM, Study, overrides_of
 from realm_lab.systems.registry import system_of
 
 CELL_NAME = r"\w[\w.=,+-]*"  # as study.json and folders take it

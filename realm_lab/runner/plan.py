@@ -16,7 +16,8 @@ from realm_lab.params.load import Source, explain, flatten, lay_over, parameter_
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.cells import Cell, cells_of
-from realm_lab.runner.study import Study, load_study, nearest
+from realm_lab.runner.settings import nearest
+from realm_lab.runner.study import Study, load_study
 from realm_lab.runner.tuning import Grid, check_tune, grid_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of
@@ -254,9 +255,8 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
             place = cell.places.get(name, ("set", name))
             raise study.problem(f"cell '{cell.name}': {error}", *place) from None
         return params
-    location = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ")
-    words = [word.strip(":,;'()").split(".")[-1] for word in message.split()]
+    location, message = ".".join(map(str, problem["loc"])), unexplained.partition(": ")[2]
+    words = [word.strip(":,;'()").split(".")[-1] for word in problem["msg"].split()]
     own = [name for name in cell.places if name == location or name.startswith(f"{location}." if location else "")]
     own += [name for name in cell.places if location.startswith(f"{name}.")]
     own.sort(key=lambda name: [*words, name.rsplit(".", 1)[-1]].index(name.rsplit(".", 1)[-1]))  # as the message does
@@ -264,10 +264,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     if not own and not shared and problem["type"] != "value_error":  # of params.yaml itself
         raise UserError(unexplained)
     place = cell.places[own[0]] if own else ("set", shared[0]) if shared else ("cells", cell.name)
-    value = problem.get("input")
-    given = f" (given: {show(value)})" if isinstance(value, str | int | float | list) else ""
-    subject = f"parameter '{location}': " if location else ""
-    raise study.problem(f"cell '{cell.name}': {subject}{message[0].lower()}{message[1:]}{given}", *place)
+    raise study.problem(f"cell '{cell.name}': {message}", *place)
 
 
 def _check_extensions(params: Params) -> None:

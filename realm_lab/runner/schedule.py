@@ -21,6 +21,7 @@ from realm_lab.core.files import write_text
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.errors import UserError
 from realm_lab.runner.settings import LAUNCHERS, LocalOptions, read_options
+from realm_lab.runner.slurm_queue import NOT_RUN
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome, Workers
 from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, Taken, writer_of
@@ -29,7 +30,6 @@ from realm_lab.tracking.study_record import study_folder
 
 UNFINISHED: tuple[State, ...] = ("PENDING", "QUEUED", "RUNNING")
 LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another process
-NOT_RUN = "not run: "  # so begins the error of a task that needs one that did not come to its end
 
 
 class Launcher(Protocol):
@@ -141,10 +141,9 @@ class Schedule:
                 self.states[name] = JobState("CANCELLED", error="cancelled")
 
 
-class InlineLauncher:
-    """One task after another in this process: each `poll` does one. A single process does every batch alone."""
+class _Here:
+    """What the launchers of this machine have in common."""
 
-    name = "inline"
     detached = False
 
     def __init__(self, root: Path, study_name: str):
@@ -159,6 +158,20 @@ class InlineLauncher:
         """Take on tasks."""
         self._schedule.add(tasks)
 
+    def cancel(self, names: Collection[str]) -> None:
+        """Tasks that wait are not begun."""
+        self._schedule.give_up(names)
+
+    def close(self) -> None:
+        """Stop everything."""
+        self.cancel(list(self._schedule.states))
+
+
+class InlineLauncher(_Here):
+    """One task after another in this process: each `poll` does one. A single process does every batch alone."""
+
+    name = "inline"
+
     def poll(self) -> dict[str, JobState]:
         """Do the next task to its end; the states of all.
 
@@ -169,14 +182,6 @@ class InlineLauncher:
         if task is not None:
             self._do(task)
         return dict(self._schedule.states)
-
-    def cancel(self, names: Collection[str]) -> None:
-        """Tasks that wait are not begun."""
-        self._schedule.give_up(names)
-
-    def close(self) -> None:
-        """What waits is not begun."""
-        self._schedule.give_up(self._schedule.states)
 
     def _do(self, task: Task) -> None:
         from realm_lab.runner.worker import run_stage  # brings torch
@@ -225,23 +230,17 @@ class _Running(NamedTuple):
     gpus: tuple[str, ...]
 
 
-class LocalLauncher:
+class LocalLauncher(_Here):
     """A few tasks at a time, each in processes of its own, with the cores and GPUs of this machine shared out."""
 
     name = "local"
-    detached = False
 
     def __init__(self, root: Path, study_name: str, options: Any = None):
+        super().__init__(root, study_name)
         self._options = options or LocalOptions()
-        self._root = Path(root)
-        self._logs = study_folder(self._root / "runs", study_name) / "logs"
-        self._schedule = Schedule(self._root)
         self._running: list[_Running] = []
         self._share = Share(1, 1)
         self._gpus: list[str] = []
-
-    def check(self, tasks: Sequence[Task]) -> None:
-        """Everything can be started here."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Take on tasks and share the machine out among all that are not finished."""
@@ -290,10 +289,6 @@ class LocalLauncher:
             for item in self._running:
                 item.workers.kill()
             raise
-
-    def close(self) -> None:
-        """Stop everything."""
-        self.cancel(list(self._schedule.states))
 
     def _start(self, task: Task) -> None:
         taken = Counter(gpu for item in self._running for gpu in item.gpus)

@@ -15,7 +15,8 @@ from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.load import explain, flatten, lay_over, read_source, show
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun
-from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, chosen_by, nearest, overrides_of, read_study_file
+from realm_lab.runner.settings import nearest
+from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, chosen_by, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run
 
 KEYS = ("low", "high", "log", "step", "choices")
@@ -114,10 +115,7 @@ class SearchPlan:
         Raises:
             UserError: this combination of values is none.
         """
-        try:
-            params = Params(**lay_over(self.source, values))
-        except ValidationError as error:
-            raise UserError(explain(error, self.search.path, None).partition(": ")[2]) from None
+        params = _params(lay_over(self.source, values))
         base = flatten(self.base)
         changes = {key: value for key, value in flatten(params).items() if value != base[key]}
         seeds = self.search.seeds
@@ -170,14 +168,18 @@ def _check_metric(search: Search) -> None:
         raise search.problem(message, "pruning", "metric")
 
 
-def _resolved(search: Search, values: Mapping[str, Any], *keys: str) -> Params:
+def _params(values: Mapping[str, Any]) -> Params:
     try:
         return Params(**values)
     except ValidationError as error:
-        problem = error.errors()[0]
-        location, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
-        subject = f"parameter '{location}': " if location else ""
-        raise search.problem(f"{keys[0]}: {subject}{message[0].lower()}{message[1:]}", *keys) from None
+        raise UserError(explain(error, Path(), None).partition(": ")[2]) from None
+
+
+def _resolved(search: Search, values: Mapping[str, Any], *keys: str) -> Params:
+    try:
+        return _params(values)
+    except UserError as error:
+        raise search.problem(f"{keys[0]}: {error}", *keys) from None
 
 
 def _dimension(search: Search, name: str, source: dict[str, Any], own: Any) -> Dimension:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -21,12 +20,12 @@ from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.runner.frozen_code import assert_frozen
+from realm_lab.runner.slurm_queue import NOT_RUN, run_program
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 STOP_CODES = tuple(128 + number for number in STOP_SIGNALS)
 ASK_SECONDS = 60.0
-NOT_RUN = "not run: "  # so begins what a job says that found a task before it unfinished
 MOST_IDLE_RESTARTS = 5  # a job that was started so often and got no further this time is not started again
 
 
@@ -116,12 +115,8 @@ def job_id(environment: Mapping[str, str]) -> str:
 
 
 def _ask(*command: str) -> str:
-    """What one of SLURM's programs says."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return " ".join((done.stdout + done.stderr).split())
+    """What one of SLURM's programs says, in one line."""
+    return " ".join(run_program(*command, seconds=ASK_SECONDS)[1].split())
 
 
 def _progress(job: Mapping[str, Any]) -> list[int]:

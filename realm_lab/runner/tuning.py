@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from realm_lab.params.load import show
 from realm_lab.runner.cells import CELL_NAME, Cell, Place, changes_title
-from realm_lab.runner.study import Study, Tune, chosen_by, nearest, overrides_of
+from realm_lab.runner.settings import nearest
+from realm_lab.runner.study import Study, Tune, chosen_by, overrides_of
 from realm_lab.systems.registry import system_of
 
 
@@ -47,12 +48,9 @@ def check_tune(study: Study, cells: Sequence[Cell]) -> None:
         if tune.parameter in cell.places:
             message = f"cell '{cell.name}' changes '{tune.parameter}', which 'tune' varies in every cell"
             raise study.problem(f"{message}; leave one of the two away", *cell.places[tune.parameter])
-    for place, value in enumerate(tune.values):
-        if value in tune.values[:place]:
-            raise study.problem(f"tune.values: {show(value)} is there twice; keep one", "tune", "values", place)
+    study.refuse_twice(tune.values, "tune", "values")
+    study.refuse_twice(tune.seeds, "tune", "seeds")
     for place, seed in enumerate(tune.seeds):
-        if seed in tune.seeds[:place]:
-            raise study.problem(f"tune.seeds: {seed} is named twice; name each seed once", "tune", "seeds", place)
         if seed not in study.seeds:
             message = f"tune.seeds: {seed} is no seed of the study; choose among {', '.join(map(str, study.seeds))}"
             raise study.problem(message, "tune", "seeds", place)
