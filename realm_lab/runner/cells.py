@@ -18,11 +18,9 @@ Place = tuple[str | int, ...]
 
 
 class Cell(NamedTuple):
-    """One cell of a study: what all its runs have in common.
-
-    `overrides` is what it sets over params.yaml, dotted name -> value, the study's own `set` included. `changes`, known
-    in a plan, is what differs from the baseline in the resolved parameters. `places`: where in the file it sets what.
-    """
+    """One cell of a study: what all its runs have in common. `overrides` is what it sets over params.yaml, dotted name
+    -> value, the study's own `set` included. `changes`, known in a plan, is what differs from the baseline in the
+    resolved parameters. `places`: where in the file it sets what."""
 
     name: str
     title: str
@@ -44,11 +42,8 @@ class Point(NamedTuple):
 
 
 def cells_of(study: Study) -> list[Cell]:
-    """All cells, the baseline first, then in the order of the file.
-
-    Raises:
-        UserError: no such baseline, a name that is unfit, an unknown axis or point.
-    """
+    """All cells, the baseline first, then in the order of the file. UserError: no such baseline, a name that is unfit,
+    an unknown axis or point."""
     common = overrides_of(study, study.set, "set", launch=True)
     if study.cells and study.axes:
         raise study.problem("a study has 'cells' or 'axes'; write the axes' points as cells", "axes")
@@ -92,7 +87,6 @@ def _named_cells(study: Study, common: dict[str, Any]) -> list[Cell]:
 
 
 def _baseline_points(study: Study, points: Mapping[str, Sequence[Point]]) -> tuple[Point, ...]:
-    """The baseline's point on each axis."""
     if isinstance(study.baseline, str):
         remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
         raise study.problem(f"baseline: '{study.baseline}' is no cell; {remedy}", "baseline")
@@ -151,7 +145,6 @@ def _named_point(study: Study, axis: str, name: str, value: Any) -> Point:
 def _combined(
     study: Study, chosen: Sequence[Point], points: Mapping[str, Sequence[Point]], common: dict[str, Any]
 ) -> Cell:
-    """The cell at one point of every axis."""
     overrides = dict(common)
     places: dict[str, Place] = {}
     for number, point in enumerate(chosen):

@@ -56,11 +56,8 @@ class Launcher(Protocol):
 
 
 def make_launcher(name: str, settings: Mapping[str, Any], root: Path, study_name: str) -> Launcher:
-    """The launcher of that name. `settings` is its own part of the study's `launcher` section.
-
-    Raises:
-        UserError: no launcher of that name, or settings that it does not know.
-    """
+    """The launcher of that name. `settings` is its own part of the study's `launcher` section. UserError: no launcher
+    of that name, or settings that it does not know."""
     if name not in LAUNCHERS:
         raise UserError(f"launcher '{name}': no such launcher; choose {', '.join(LAUNCHERS)}")
     options = read_options(name, settings)
@@ -155,15 +152,12 @@ class _Here:
         """Everything can be started here."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Take on tasks."""
         self._schedule.add(tasks)
 
     def cancel(self, names: Collection[str]) -> None:
-        """Tasks that wait are not begun."""
         self._schedule.give_up(names)
 
     def close(self) -> None:
-        """Stop everything."""
         self.cancel(list(self._schedule.states))
 
 
@@ -173,11 +167,8 @@ class InlineLauncher(_Here):
     name = "inline"
 
     def poll(self) -> dict[str, JobState]:
-        """Do the next task to its end; the states of all.
-
-        Raises:
-            SystemExit, KeyboardInterrupt: a signal stopped the task, after a checkpoint where it was training.
-        """
+        """Do the next task to its end; the states of all. SystemExit, KeyboardInterrupt: a signal stopped the task,
+        after a checkpoint where it was training."""
         task = self._schedule.next_ready()
         if task is not None:
             self._do(task)
@@ -215,10 +206,7 @@ class Share(NamedTuple):
 
 def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0, threads: int = 0) -> Share:
     """As many tasks at a time as there are cores (or GPUs, where there are any) for their ranks, and never more cores
-    in use than there are.
-
-    `processes` and `threads` are what the user has said, 0 for nothing.
-    """
+    in use than there are. `processes` and `threads` are what the user has said, 0 for nothing."""
     room = (gpus or cores) // ranks
     width = max(1, min(tasks, processes or room))
     return Share(width, threads or max(1, cores // (width * ranks)))
@@ -272,10 +260,8 @@ class LocalLauncher(_Here):
         return dict(self._schedule.states)
 
     def cancel(self, names: Collection[str]) -> None:
-        """Tasks that wait are not begun; those that run stop after a checkpoint, for which this waits.
-
-        A second signal while it waits ends the processes at once.
-        """
+        """Tasks that wait are not begun; those that run stop after a checkpoint, for which this waits. A second signal
+        while it waits ends the processes at once."""
         self._schedule.give_up(names)
         items = [item for item in self._running if item.task.name in names]
         for item in items:

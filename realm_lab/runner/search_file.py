@@ -95,12 +95,10 @@ class SearchPlan:
 
     @property
     def name(self) -> str:
-        """Of the search and of its study."""
         return self.search.name
 
     @property
     def baseline(self) -> dict[str, Any]:
-        """The parameters of the space as they are."""
         flat = flatten(self.base)
         return {dimension.name: flat[dimension.name] for dimension in self.space}
 
@@ -110,11 +108,7 @@ class SearchPlan:
         return "pretrain" if self.search.metric in CURVES else "evaluate"
 
     def runs(self, cell: str, values: Mapping[str, Any]) -> list[PlannedRun]:
-        """The runs of a trial, one for every seed.
-
-        Raises:
-            UserError: this combination of values is none.
-        """
+        """The runs of a trial, one for every seed. UserError: this combination of values is none."""
         params = _params(lay_over(self.source, values))
         base = flatten(self.base)
         changes = {key: value for key, value in flatten(params).items() if value != base[key]}
@@ -123,12 +117,9 @@ class SearchPlan:
 
 
 def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> SearchPlan:
-    """A search with its space checked against the parameters; nothing is written.
-
-    Raises:
-        UserError: one line with the file, the line, what is wrong there, and the remedy: an unknown key or metric, a
-            value that its parameter cannot have, or a baseline that is not in the space.
-    """
+    """A search with its space checked against the parameters; nothing is written. UserError: one line with the file,
+    the line, what is wrong there, and the remedy: an unknown key or metric, a value that its parameter cannot have, or
+    a baseline that is not in the space."""
     search = read_study_file(Path(path), Search, {"pruning": Pruning})
     _check_metric(search)
     preset = {} if search.preset is None else {"preset": search.preset}

@@ -93,11 +93,8 @@ OPTIONS: dict[str, type[InlineOptions]] = {"inline": InlineOptions, "local": Loc
 
 
 def read_options(launcher: str, settings: Mapping[str, Any]) -> InlineOptions:
-    """The settings of a launcher, from a study file.
-
-    Raises:
-        UserError: an unknown name, with the nearest one, or a value that makes no sense.
-    """
+    """The settings of a launcher, from a study file. UserError: an unknown name, with the nearest one, or a value that
+    makes no sense."""
     options = OPTIONS[launcher]
     try:
         return options.model_validate(dict(settings))

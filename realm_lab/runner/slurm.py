@@ -47,11 +47,8 @@ class SlurmLauncher:
             self._shape(task.ranks)
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """One array for each wave, recorded in jobs.jsonl as soon as SLURM has it.
-
-        Raises:
-            UserError: no SLURM here, or it refuses; what it took before stands.
-        """
+        """One array for each wave, recorded in jobs.jsonl as soon as SLURM has it. UserError: no SLURM here, or it
+        refuses; what it took before stands."""
         self.check(tasks)
         code = str(freeze_code(self._folder / "code"))
         jobs = {job.task: job.job for job in latest_jobs(self._root, self._study)}
@@ -137,7 +134,6 @@ class SlurmLauncher:
         }
 
     def _job(self, task: Task, code: str) -> dict[str, Any]:
-        """What slurm_job.run_job is given."""
         options, job = self._options, task.job(self._root)
         job["params"]["launch"]["threads"] = job["params"]["launch"]["threads"] or options.cpus_per_task
         warning = min(LAST_WARNING_SECONDS, options.signal_delay_s / 2)
@@ -152,9 +148,7 @@ class SlurmLauncher:
 
 def waves(tasks: Sequence[Task]) -> list[list[Task]]:
     """Tasks by what they wait for: first those that wait for none of the others, then those that wait for the first.
-
-    `tasks` are in topological order.
-    """
+    `tasks` are in topological order."""
     depth: dict[str, int] = {}
     for task in tasks:
         depth[task.name] = 1 + max((depth[name] for name in task.after if name in depth), default=-1)

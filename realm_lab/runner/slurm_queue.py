@@ -42,7 +42,6 @@ class Queued(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """It waits or runs."""
         return self.state in PENDING or self.state in RUNNING
 
 
@@ -60,7 +59,6 @@ class SubmittedJob:
     time: float  # unix seconds
 
     def runs(self, root: Path) -> list[StageRun]:
-        """The folders of its stages."""
         return [StageRun(stage_folder(Path(root) / "runs", stage, key), stage) for stage, key in self.keys.items()]
 
 
@@ -85,7 +83,6 @@ def record_jobs(root: Path, study: str, jobs: Mapping[str, tuple[Mapping[str, st
 
 
 def has_jobs(root: Path, study: str) -> bool:
-    """Whether any job of the study was ever submitted."""
     return _jobs_path(root, study).exists()
 
 
@@ -104,13 +101,9 @@ def job_name(study: str) -> str:
 
 
 def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobState]:
-    """Folder of a stage -> its newest job, over all studies. Asks SLURM only about stages that are not complete.
-
-    Where SLURM does not answer, that is said on standard error, and its jobs are left out.
-
-    Raises:
-        UserError: it does not answer and `must_answer`: who submits would submit jobs twice.
-    """
+    """Folder of a stage -> its newest job, over all studies. Asks SLURM only about stages that are not complete. Where
+    SLURM does not answer, that is said on standard error, and its jobs are left out. UserError: it does not answer and
+    `must_answer`: who submits would submit jobs twice."""
     found: dict[str, JobState] = {}
     for path in sorted((Path(root) / "runs" / "studies").glob("*/jobs.jsonl")):
         study = path.parent.name
@@ -172,10 +165,7 @@ def _jobs_path(root: Path, study: str) -> Path:
 
 def look_up(jobs: Collection[str], job_name: str) -> dict[str, Queued]:
     """What SLURM knows of these jobs (17 or 17_3); one that it does not know, or that has another name, is left out.
-
-    Raises:
-        UserError: SLURM does not answer, so that nothing is known; not where there is no SLURM at all.
-    """
+    UserError: SLURM does not answer, so that nothing is known; not where there is no SLURM at all."""
     if not jobs or shutil.which("squeue") is None:
         return {}
     squeue = ("squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%j")
@@ -208,7 +198,6 @@ def run_program(*command: str, seconds: float = ANSWER_SECONDS) -> tuple[int, st
 
 
 def _ask(command: tuple[str, ...], jobs: Collection[str]) -> tuple[int, str]:
-    """Ask about whole arrays."""
     arrays = sorted({job.split("_")[0] for job in jobs}, key=int)
     return run_program(*command, f"--jobs={','.join(arrays)}")
 

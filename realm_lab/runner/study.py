@@ -32,8 +32,6 @@ class Part(BaseModel):
 
 
 class CellEntry(Part):
-    """One cell under `cells`."""
-
     title: str = ""
     """What tables and figures call it; empty: what it changes, as `parameter = value`."""
     system: str = DEFAULT_SYSTEM
@@ -87,12 +85,10 @@ class StudyFile(Part):
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
         return self._path.stem
 
     @property
     def path(self) -> Path:
-        """The file."""
         return self._path
 
     def problem(self, message: str, *keys: str | int) -> UserError:
@@ -131,8 +127,6 @@ class StudyFile(Part):
 
 
 class Study(StudyFile):
-    """The keys of a study file."""
-
     baseline: str | dict[str, Any]
     """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
     cells: dict[str, CellEntry] = {}
@@ -152,11 +146,8 @@ File = TypeVar("File", bound=StudyFile)
 
 
 def load_study(path: Path | str) -> Study:
-    """Read and check a study file; what the cells are is checked by `plan_study`.
-
-    Raises:
-        UserError: one line with the file, the line, what is wrong there, and the remedy.
-    """
+    """Read and check a study file; what the cells are is checked by `plan_study`. UserError: one line with the file,
+    the line, what is wrong there, and the remedy."""
     study = read_study_file(Path(path), Study, {"tune": Tune, "cells": CellEntry})
     _check(study)
     return study
@@ -179,10 +170,7 @@ def read_study_file(path: Path, model: type[File], parts: Mapping[str, type[Part
 
 def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, launch: bool = False) -> dict[str, Any]:
     """Dotted name -> value of what a `set` or a point says, sections spelled out; `keys` lead to it in the file.
-
-    Raises:
-        UserError: an unknown parameter, a section without a value, or one that is no part of a run's identity.
-    """
+    UserError: an unknown parameter, a section without a value, or one that is no part of a run's identity."""
     found: dict[str, Any] = {}
     for name, value, place in _leaves(given, "", keys):
         _check_parameter(study, name, value, place, launch)
@@ -206,7 +194,6 @@ def place_of(document: Any, keys: Iterable[str | int]) -> int | None:
 
 
 def _has(document: Any, key: str | int) -> bool:
-    """Whether there is such a key or item."""
     if isinstance(document, list):
         return isinstance(key, int) and key < len(document)
     return isinstance(document, dict) and key in document
@@ -218,7 +205,6 @@ def chosen_by() -> list[str]:
 
 
 def _check(study: Study) -> None:
-    """What does not need the cells."""
     study.refuse_twice(study.metrics, "metrics")
     for place, metric in enumerate(study.metrics):
         if metric not in METRICS:

@@ -31,12 +31,9 @@ class Grid(NamedTuple):
 
 
 def check_tune(study: Study, cells: Sequence[Cell]) -> None:
-    """Check the study's grid as far as that needs no value of the parameter in the cells.
-
-    Raises:
-        UserError: a parameter that is unknown, none of pre-training, or changed by a cell; a value or seed twice, or a
-            seed that is none of the study's; an unknown metric.
-    """
+    """Check the study's grid as far as that needs no value of the parameter in the cells. UserError: a parameter that
+    is unknown, none of pre-training, or changed by a cell; a value or seed twice, or a seed that is none of the
+    study's; an unknown metric."""
     tune = study.tune
     if tune is None:
         return
