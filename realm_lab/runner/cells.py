@@ -91,20 +91,16 @@ def _baseline_points(study: Study, points: Mapping[str, Sequence[Point]]) -> tup
         remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
         raise study.problem(f"baseline: '{study.baseline}' is no cell; {remedy}", "baseline")
     for axis in study.baseline:
-        if axis not in points:
-            near = nearest(axis, points)
-            raise study.problem(f"baseline: '{axis}' is no axis; the nearest one is '{near}'", "baseline", axis)
+        study.choose(axis, points, f"baseline: '{axis}' is no axis", "baseline", axis)
     chosen = []
     for axis, there in points.items():
         if axis not in study.baseline:
             raise study.problem(f"baseline: no point of axis '{axis}'; add one", "baseline")
-        wanted = study.baseline[axis]
-        point = next((point for point in there if point.name in (show(wanted), str(wanted))), None)
-        if point is None:
-            near = nearest(show(wanted), [point.name for point in there])
-            message = f"baseline: '{show(wanted)}' is no point of axis '{axis}'; the nearest is '{near}'"
-            raise study.problem(message, "baseline", axis)
-        chosen.append(point)
+        named = {point.name: point for point in there}
+        spelled = (show(study.baseline[axis]), str(study.baseline[axis]))
+        wanted = next((name for name in spelled if name in named), spelled[0])
+        study.choose(wanted, named, f"baseline: '{wanted}' is no point of axis '{axis}'", "baseline", axis)
+        chosen.append(named[wanted])
     return tuple(chosen)
 
 

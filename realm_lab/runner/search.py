@@ -303,19 +303,19 @@ class SearchOwner:
         return {row["step"]: row[metric] for row in rows if row.get(metric) is not None}
 
     def _complete(self, item: OpenTrial) -> None:
-        metric, names = self.plan.search.metric, [*item.runs[0].plan.stages]
-        names = names[: names.index(self.plan.last_stage) + 1]
-        values = []
-        for run in item.runs:
-            stages = {
-                name: StageRun(stage_folder(self.root / "runs", name, run.plan.key(name)), name) for name in names
-            }
-            values.append(value_of(stages, metric))
+        metric = self.plan.search.metric
+        values = [self._value(run, metric) for run in item.runs]
         found = [value for value in values if value is not None]
         if len(found) == len(values):
             self._tell(item, TrialState.COMPLETE, statistics.fmean(found))
         else:
             self._tell(item, TrialState.FAIL, why=f"{metric} is missing or not finite")
+
+    def _value(self, run: PlannedRun, metric: str) -> float | None:
+        names = [*run.plan.stages]
+        names = names[: names.index(self.plan.last_stage) + 1]
+        runs = self.root / "runs"
+        return value_of({name: StageRun(stage_folder(runs, name, run.plan.key(name)), name) for name in names}, metric)
 
     def _tell(self, item: OpenTrial, state: TrialState, value: float | None = None, why: str = "") -> None:
         """Tell how a trial ended, and stop what only it needed."""

@@ -149,14 +149,12 @@ def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> S
 
 def _check_metric(search: Search) -> None:
     known = [*chosen_by(), *(name for name, metric in METRICS.items() if metric.split == "dev")]
-    if search.metric not in known:
-        near = nearest(search.metric, known)
-        message = f"metric: '{search.metric}' is none that is measured on development data; the nearest is '{near}'"
-        raise search.problem(message, "metric")
-    if search.pruning is not None and search.pruning.metric not in chosen_by():
-        near = nearest(search.pruning.metric, chosen_by())
-        message = f"pruning.metric: '{search.pruning.metric}' is no curve of pre-training; the nearest one is '{near}'"
-        raise search.problem(message, "pruning", "metric")
+    problem = f"metric: '{search.metric}' is none that is measured on development data"
+    search.choose(search.metric, known, problem, "metric")
+    if search.pruning is not None:
+        by = search.pruning.metric
+        problem = f"pruning.metric: '{by}' is no curve of pre-training"
+        search.choose(by, chosen_by(), problem, "pruning", "metric")
 
 
 def _params(values: Mapping[str, Any]) -> Params:

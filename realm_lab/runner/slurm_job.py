@@ -93,7 +93,9 @@ def _stopped(job: Mapping[str, Any], before: Sequence[int]) -> None:
         signal.signal(number, signal.SIG_IGN)
     if int(os.environ.get("SLURM_PROCID", "0")) != 0:
         return
-    name, restarts = job_id(os.environ), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    name, restarts = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    if "SLURM_ARRAY_JOB_ID" in os.environ:  # 17_3: SLURM_JOB_ID of one element is that of the whole array
+        name = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     state = _ask("squeue", "--noheader", "--jobs", name, "--format=%T")
     if not job["requeue"]:
         said = "not queued again (launcher.slurm.requeue is false); sweep again to go on"
@@ -105,13 +107,6 @@ def _stopped(job: Mapping[str, Any], before: Sequence[int]) -> None:
         failure = _ask("scontrol", "requeue", name)
         said = f"not queued again ({failure}); sweep again to go on" if failure else "queued again"
     print(f"job {name} was told to stop: {said}", file=sys.stderr, flush=True)
-
-
-def job_id(environment: Mapping[str, str]) -> str:
-    """This job as SLURM's programs name it: 17, or 17_3 for an element of an array."""
-    if "SLURM_ARRAY_JOB_ID" in environment:  # SLURM_JOB_ID of one element is that of the whole array
-        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
-    return environment["SLURM_JOB_ID"]
 
 
 def _ask(*command: str) -> str:

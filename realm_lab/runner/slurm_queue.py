@@ -23,7 +23,7 @@ from pydantic import ConfigDict, TypeAdapter
 from realm_lab.core.files import read_json_lines
 from realm_lab.core.records import validated
 from realm_lab.errors import UserError
-from realm_lab.tracking.run_dir import StageRun, Status, stage_folder
+from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import study_folder
 
@@ -68,22 +68,12 @@ SUBMITTED = TypeAdapter(SubmittedJob)
 def record_jobs(root: Path, study: str, jobs: Mapping[str, tuple[Mapping[str, str], str]]) -> None:
     """Append jobs to jobs.jsonl: task -> (keys, job id). One write, so that lines of two processes never mix."""
     now, host = time.time(), socket.gethostname()
-    lines = [
-        json.dumps(asdict(SubmittedJob(task, dict(keys), job, "slurm", host, now))) + "\n"
-        for task, (keys, job) in jobs.items()
-    ]
+    submitted = [SubmittedJob(task, dict(keys), job, "slurm", host, now) for task, (keys, job) in jobs.items()]
     path = _jobs_path(root, study)
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(file, "".join(lines).encode())
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def has_jobs(root: Path, study: str) -> bool:
-    return _jobs_path(root, study).exists()
+    with open(path, "ab", buffering=0) as file:
+        file.write("".join(json.dumps(asdict(job)) + "\n" for job in submitted).encode())
+        os.fsync(file.fileno())
 
 
 def latest_jobs(root: Path, study: str) -> list[SubmittedJob]:
@@ -134,7 +124,7 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None)
         if queued.state not in PENDING:
             return JobState("RUNNING", job.job)
         return JobState("QUEUED", job.job, None if queued.reason in NO_REASONS else f"SLURM: {queued.reason}")
-    statuses: list[Status] = [run.status() for run in job.runs(root)]
+    statuses = [run.status() for run in job.runs(root)]
     if all(status.state == "COMPLETE" for status in statuses):
         return JobState("COMPLETE", job.job)
     if queued is not None and queued.state == "CANCELLED":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -96,6 +96,11 @@ class StudyFile(Part):
         line = place_of(self._document, keys)
         return UserError(f"{self._path}, line {line}: {message}" if line else f"{self._path}: {message}")
 
+    def choose(self, name: str, known: Collection[str], problem: str, *keys: str | int) -> None:
+        """Refuse a name that is none of `known`, and say the nearest one."""
+        if name not in known:
+            raise self.problem(f"{problem}; the nearest one is '{nearest(name, known)}'", *keys)
+
     def refuse_twice(self, values: list[Any], *keys: str) -> None:
         """Each value of a list is there once."""
         for place, value in enumerate(values):
@@ -105,11 +110,8 @@ class StudyFile(Part):
     def read_from(self, path: Path, document: Any) -> None:
         """Say which file it came from; then check what studies and searches have in common."""
         self._path, self._document = path, document
-        if self.preset is not None and self.preset not in PRESETS:
-            near = nearest(self.preset, PRESETS)
-            raise self.problem(
-                f"preset '{self.preset}' is not one of {', '.join(PRESETS)}; did you mean '{near}'?", "preset"
-            )
+        if self.preset is not None:
+            self.choose(self.preset, PRESETS, f"preset '{self.preset}' is not one of {', '.join(PRESETS)}", "preset")
         self.refuse_twice(self.seeds, "seeds")
         for name, settings in self.launcher.items():
             chosen = settings if name == "default" else name
@@ -207,9 +209,7 @@ def chosen_by() -> list[str]:
 def _check(study: Study) -> None:
     study.refuse_twice(study.metrics, "metrics")
     for place, metric in enumerate(study.metrics):
-        if metric not in METRICS:
-            near = nearest(metric, METRICS)
-            raise study.problem(f"metrics: unknown metric '{metric}'; the nearest one is '{near}'", "metrics", place)
+        study.choose(metric, METRICS, f"metrics: unknown metric '{metric}'", "metrics", place)
     for place, name in enumerate(study.figures):
         module, colon, function = name.partition(":")
         try:

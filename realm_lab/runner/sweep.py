@@ -18,7 +18,7 @@ from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.preview import plan_as_json, show_plan
 from realm_lab.runner.progress import SweepProgress
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
-from realm_lab.runner.slurm_queue import has_jobs, jobs_of_stages
+from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.status import in_words, make_console
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
@@ -127,15 +127,14 @@ def _submit(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request:
     if tasks:
         launcher.submit(tasks)
         say(f"submitted {_count(len(tasks), 'task')}")
-    if request.follow:
-        try:
-            with stoppable() as stop, mirroring(request, root):
+    try:
+        with stoppable() as stop, mirroring(request, root):
+            if request.follow:
                 drive(launcher, tasks, root, FOLLOW_SECONDS, wait_for_others=True)
-        except SystemExit:
-            say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
-            return 128 + stop.number
-        return _finish(plan, request, root)
-    if _counts(plan, root)["COMPLETE"] == len(plan.runs):
+    except SystemExit:
+        say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
+        return 128 + stop.number
+    if request.follow or _counts(plan, root)["COMPLETE"] == len(plan.runs):
         return _finish(plan, request, root)
     say(f"watch: `realm-lab status {plan.name}`; when all are complete, the same command again collects the results")
     if request.as_json:
@@ -224,7 +223,7 @@ def _counts(plan: StudyPlan, root: Path) -> Counter[str]:
 def cancel_study(study: str, root: Path) -> int:
     """Stop what runs and take back what waits; other studies' sweeps of the same runs go on."""
     lines = stop_sweepers(root, study)
-    if has_jobs(root, study):
+    if latest_jobs(root, study):
         launcher = make_launcher("slurm", {}, root, study)
         live = [task for task, state in launcher.poll().items() if state.state in UNFINISHED]
         launcher.cancel(live)

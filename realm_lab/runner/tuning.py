@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from realm_lab.params.load import show
 from realm_lab.runner.cells import CELL_NAME, Cell, Place, changes_title
-from realm_lab.runner.settings import nearest
 from realm_lab.runner.study import Study, Tune, chosen_by, overrides_of
 from realm_lab.systems.registry import system_of
 
@@ -51,9 +50,8 @@ def check_tune(study: Study, cells: Sequence[Cell]) -> None:
         if seed not in study.seeds:
             message = f"tune.seeds: {seed} is no seed of the study; choose among {', '.join(map(str, study.seeds))}"
             raise study.problem(message, "tune", "seeds", place)
-    if tune.by not in chosen_by():
-        message = f"tune.by: '{tune.by}' is no curve of pre-training of which more is better"
-        raise study.problem(f"{message}; the nearest one is '{nearest(tune.by, chosen_by())}'", "tune", "by")
+    problem = f"tune.by: '{tune.by}' is no curve of pre-training of which more is better"
+    study.choose(tune.by, chosen_by(), problem, "tune", "by")
 
 
 def grid_of(study: Study, tune: Tune, found: Any, cells: Sequence[Cell], seeds: Sequence[int]) -> Grid:

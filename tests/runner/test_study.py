@@ -63,7 +63,7 @@ REFUSALS = [
     ("baseline: a\ncells:\n  a:\n    system: relm\n", 6, "did you mean 'realm'?"),
     ("baseline: a\ncells:\n  a:\n    paper: table9.realm\n", 6, "paper 'table9.realm': no such published system"),
     ("baseline: a\ncells:\n  a:\n  a: {system: warm_start}\n", 6, 'duplicate key "a"; keep one of the two'),
-    (GOOD + "preset: toi\n", 7, "preset 'toi' is not one of toy, smoke, real, paper; did you mean 'toy'?"),
+    (GOOD + "preset: toi\n", 7, "preset 'toi' is not one of toy, smoke, real, paper; the nearest one is 'toy'"),
     (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "unknown metric 'recall_at5'; the nearest one is 'recall_at_5'"),
     (GOOD + "metrics: [f1, f1]\n", 7, "f1 is there twice"),
     # launchers
