@@ -12,6 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,17 +35,7 @@ from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
 from realm_lab.runner.search_file import Dimension, SearchPlan, plan_search
 from realm_lab.runner.stopping import Stop, stoppable, sweeping
-from realm_lab.runner.sweep import (
-    EXIT_INCOMPLETE,
-    FOLLOW_SECONDS,
-    POLL_SECONDS,
-    Request,
-    cancel_study,
-    closing,
-    launcher_of,
-    mirroring,
-    say,
-)
+from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, cancel_study, launcher_of, mirroring, say
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.metric_log import read_metrics
 from realm_lab.tracking.run_dir import StageRun, stage_folder
@@ -193,7 +184,7 @@ class SearchOwner:
         """0 when the baseline is complete and nothing was left."""
         base = self.baseline()
         is_well = base is not None and base.state == TrialState.COMPLETE
-        return 0 if is_well and not self._left else EXIT_INCOMPLETE
+        return int(not is_well or self._left > 0)
 
     def as_data(self) -> dict[str, Any]:
         """The search and its trials in plain data, for trials.json."""

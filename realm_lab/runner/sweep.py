@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -188,15 +188,6 @@ def drive(
                     return states
                 time.sleep(pause_seconds)
             before = states
-
-
-@contextmanager
-def closing(launcher: Launcher) -> Iterator[None]:
-    """Stops what still runs at the end."""
-    try:
-        yield
-    finally:
-        launcher.close()
 
 
 @contextmanager
