@@ -87,12 +87,9 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
         return True
     if options.corpus:
         params = load(options)
-        from realm_lab.core.process import limit_threads
-        from realm_lab.systems.ask import open_run
+        from realm_lab.systems.context import open_run
         from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
 
-        limit_threads(params.launch.threads)
-        seed = params.seeds[0] if options.seed is None else options.seed
         update = CorpusUpdate(
             new=options.corpus,
             old=options.corpus_old or (),
@@ -101,7 +98,7 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
             clozes=dict(options.cloze),
             name=options.name,
         )
-        found = evaluate_update(open_run(params, options.root, seed, options.system), update)
+        found = evaluate_update(open_run(params, options.root, options.seed, options.system), update)
         print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else f"{found['folder']}/report.md")
         return True
     for name in ("questions", "out", "corpus_old", "cloze", "name", "json"):

@@ -24,7 +24,6 @@ class Ranks(NamedTuple):
     answer: np.ndarray
     gold: np.ndarray
     gold_known: np.ndarray
-    rows_BK: np.ndarray
 
 
 class NormalisedBodies:
@@ -85,7 +84,7 @@ def rank_answers(
                 answer_rank[number] = place * held
             if not gold_rank[number] and row in own_gold:
                 gold_rank[number] = place
-    return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]), rows_BK)
+    return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]))
 
 
 def recall_metrics(ranks: Ranks, suffix: str = "") -> dict[str, float]:

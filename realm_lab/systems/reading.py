@@ -44,7 +44,11 @@ class SpanReader(System):
         """The reader, the embedder and the null document's score offset."""
         from realm_lab.systems.initial import Initial
 
-        return self._models or Initial(*self.context.load_models("finetune"))
+        if self._models:
+            return self._models
+        context = self.context
+        embedder, null_offset = context.load_embedder("finetune")
+        return Initial(context.load_reader("finetune").to(context.device), embedder.to(context.device), null_offset)
 
     @cached_property
     def untuned(self) -> Initial:
@@ -109,9 +113,8 @@ class DenseRetriever(SpanReader):
     def retriever(self) -> Retriever:
         """Searches the embeddings by these models' document tower."""
         self.models.embedder.eval()
-        return self.context.built_retriever(
-            self.models.embedder, self.models.null_offset, self._knowledge, self._reuse_from
-        )
+        _, embedder, null_offset = self.models
+        return self.context.retriever(embedder, null_offset, self._knowledge, self._reuse_from)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         import torch

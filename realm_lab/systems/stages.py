@@ -21,7 +21,7 @@ from realm_lab.models.folders import from_bert, read_checkpoint, write_embedder,
 from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Finetune, Params
-from realm_lab.retrieval.faiss_backends import faiss_settings
+from realm_lab.retrieval.faiss_backends import FaissSettings
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import corpus_folder
@@ -78,13 +78,16 @@ def pretrain(context: Context, run: StageRun) -> None:
     params, seed = context.params, context.plan.seed
     reader, embedder, null_offset = initial_state(context, "pretrain")
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
-    retriever = context.retriever(
+    retriever = Retriever(
         embedder,
-        null_offset=null_offset,
+        context.passages,
+        context.inputs,
+        context.knowledge.digest,
         stale_queries=params.pretrain.search_query == "stale",
         backend=params.pretrain.search.backend,
-        settings=faiss_settings(params.pretrain.search, seed),
+        settings=FaissSettings(params.pretrain.search.faiss_options(), seed),
     )
+    retriever.null_offset = null_offset
     # The first index, of the weights that training begins with, which other runs and the evaluation have as well.
     vectors_ND = context.embeddings(embedder).as_tensor(context.device)
     snapshot = copy.deepcopy(embedder) if retriever.stale_queries else None
@@ -139,7 +142,7 @@ def _development_metrics(context: Context) -> Evaluation:
 def finetune(context: Context, run: StageRun) -> None:
     """Open-QA fine-tuning; the document tower and its index stay as they are in the beginning."""
     initial = initial_state(context, "finetune")
-    tune(context, run, initial, context.built_retriever(initial.embedder), context.params.finetune)
+    tune(context, run, initial, context.retriever(initial.embedder), context.params.finetune)
 
 
 def tune(context: Context, run: StageRun, initial: Initial, retriever: Any, settings: Finetune) -> None:

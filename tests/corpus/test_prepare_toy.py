@@ -148,7 +148,7 @@ def test_x_equals_z_is_tested_on_news_all_the_same(same: Prepared) -> None:
 
 def test_no_changed_fraction_no_second_edition(tiny: ModuleType, tmp_path: Path) -> None:
     prepared = made(tiny.params({"corpus.toy.changed_fraction": 0.0}), tmp_path / "corpus")
-    assert not prepared.corpus.has_second_edition()
+    assert not prepared.corpus.has_second_version()
     assert "passages_updated" not in prepared.manifest.counts
 
 

@@ -168,11 +168,11 @@ def test_a_broken_manifest_is_refused(tmp_path: Path) -> None:
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
     corpus = PreparedCorpus(manifest(tmp_path))
     assert corpus.articles() is None
-    assert not corpus.has_second_edition()
+    assert not corpus.has_second_version()
     for ask, part in (
         (corpus.passages, "passages"),
         (corpus.sentences, "sentences"),
-        (lambda: corpus.passages(edition=1), "passages_updated"),
+        (lambda: corpus.passages(version=1), "passages_updated"),
         (lambda: corpus.questions("dev"), "questions_dev"),
     ):
         with pytest.raises(UserError, match="run `realm-lab prepare` again") as caught:

@@ -44,7 +44,6 @@ def test_ranks_are_those_of_reading_every_passage(system: TinySystem) -> None:
     assert 0 < np.count_nonzero(ranks.answer) < len(questions)
     assert 0 < np.count_nonzero(ranks.gold) < len(questions)
     assert ranks.gold_known.all()
-    assert ranks.rows_BK is rows_BK
 
 
 def test_regular_expressions_are_searched_in_the_text_itself(system: TinySystem) -> None:
@@ -104,7 +103,6 @@ def test_recall_is_the_share_within_the_depth() -> None:
         answer=np.array([1, 2, 5, 6, 20, 21, 0, 0]),
         gold=np.array([1, 0, 6, 0, 0, 3, 0, 0]),
         gold_known=np.array([True, True, True, False, False, True, True, False]),
-        rows_BK=np.zeros((8, 30)),
     )
     assert recall_metrics(ranks) == {
         "recall_at_1": 1 / 8,

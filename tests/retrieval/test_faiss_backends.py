@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import faiss
 import numpy as np
 import pytest
@@ -11,14 +9,12 @@ import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
-from realm_lab.params.sections import Search
 from realm_lab.retrieval import faiss_backends
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.faiss_backends import (
     FACTORY,
     FaissSearch,
     FaissSettings,
-    faiss_settings,
     measured_faiss,
     recall,
     sample_queries,
@@ -152,7 +148,7 @@ def test_fewer_than_wanted_leave_empty_places(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_measured_recall_is_what_an_independent_count_finds(kind: str, embeddings_ND: Tensor) -> None:
-    backend = measured_faiss(kind, embeddings_ND, small(kind))
+    backend = measured_faiss(kind, embeddings_ND, small(kind), ExactSearch(embeddings_ND))
     sampled_BD = sample_queries(embeddings_ND, 0)
     wanted_BK = np.argsort(-scores(embeddings_ND, sampled_BD), axis=1, kind="stable")[:, :8]
     measured = backend.recall_at_8
@@ -225,8 +221,7 @@ def test_options_take_what_suits_the_number_of_passages() -> None:
 
 
 def test_the_parameters_name_the_options(embeddings_ND: Tensor) -> None:
-    settings = faiss_settings(Search(backend="ivf_pq", options="nlist=7, nprobe=2,M=4,nbits=3,overfetch=5"), seed=3)
-    assert settings == FaissSettings({"nlist": 7, "nprobe": 2, "M": 4, "nbits": 3, "overfetch": 5}, 3)
+    settings = FaissSettings({"nlist": 7, "nprobe": 2, "M": 4, "nbits": 3, "overfetch": 5}, 3)
     index = FaissSearch("ivf_pq", embeddings_ND, settings).index
     assert (index.nlist, index.nprobe, index.pq.M, index.pq.nbits, index.cp.seed) == (7, 2, 4, 3, 3)
 
@@ -255,9 +250,3 @@ def test_wider_searches_find_more(kind: str, embeddings_ND: Tensor, query_BD: Te
     assert shares[0] < shares[2]
     assert shares == sorted(shares)
     assert kind == "hnsw" or shares[2] == 1
-
-
-def test_a_missing_faiss_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(UserError, match=r"faiss cannot be imported .*`make setup` installs faiss-cpu; or search with"):
-        FaissSearch("ivf_flat", normal(5, SIZE))

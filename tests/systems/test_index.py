@@ -16,6 +16,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import EmbeddingStore, tower_digest
 from realm_lab.retrieval.index import Embedded
 from realm_lab.systems import index
+from realm_lab.systems.context import embedding_store, open_run
 
 Capture = pytest.CaptureFixture[str]
 
@@ -38,13 +39,13 @@ def line(tiny: ModuleType, params: Params, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def root(line: Path) -> Path:
     """The run, with nothing embedded."""
-    index.open_store(line).prune(set())
+    embedding_store(line).prune(set())
     return line
 
 
 @pytest.fixture
 def store(root: Path) -> EmbeddingStore:
-    return index.open_store(root)
+    return embedding_store(root)
 
 
 def run(tiny: ModuleType, root: Path, *arguments: str) -> int:
@@ -58,7 +59,7 @@ def test_a_corpus_is_embedded_once_listed_and_searched(
     assert run(tiny, root, "list") == 0
     assert "nothing is embedded yet" in capsys.readouterr().out
     before = Embedded.passages
-    context = index.open_context(params, root, 0, "realm")
+    context = open_run(params, root, 0, "realm")
     count = len(context.passages)
     for _ in range(2):
         assert run(tiny, root, "build") == 0
@@ -81,7 +82,6 @@ def test_a_corpus_is_embedded_once_listed_and_searched(
     lines = capsys.readouterr().out.splitlines()
     ranked = [line.split()[:2] for line in lines if re.match(r"\s*\d+\s+-?\d+\.\d{4}\s", line)]
     retriever = context.retriever(embedder)
-    retriever.refresh(12)
     pieces = [context.tokenizer.encode(part, add_special_tokens=False).ids for part in ("Who is ", " ?")]
     query_BD = retriever.embed_queries([np.array([*pieces[0], context.special.mask, *pieces[1]])])
     rows_BK = retriever.find(query_BD, 3)
