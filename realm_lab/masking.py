@@ -11,12 +11,11 @@ for one (as in the released code).
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from realm_lab.core.extensions import own_code, own_source
+from realm_lab.core.extensions import own_code
 from realm_lab.errors import UserError
 
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
@@ -64,11 +63,6 @@ def masking_scheme(name: str) -> Scheme:
         known = ", ".join(sorted(MASKING_SCHEMES))
         raise UserError(f"parameter 'pretrain.masking': no scheme '{name}'; choose {known} or package.module:function")
     return MASKING_SCHEMES[name]
-
-
-def scheme_source(name: str) -> Path | None:
-    """The source file of a user's own scheme, which is part of a run's identity; None for a registered one."""
-    return own_source("pretrain.masking", name)
 
 
 def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int) -> MaskedSentence:

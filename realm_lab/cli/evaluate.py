@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from realm_lab.cli.flags import positive
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     )
     update.add_argument(
         "--rest",
-        type=_whole,
+        type=positive,
         default=0,
         metavar="N",
-        help="documents of the run's own files that neither corpus names, in both of them; -1: all (default: 0)",
+        help="documents of the run's own files that neither corpus names, in both of them (default: 0)",
     )
     update.add_argument(
         "--cloze",
@@ -127,10 +128,3 @@ def _named(text: str) -> tuple[str, Path]:
     if not (equals and name and path):
         raise argparse.ArgumentTypeError(f"'{text}' is not NAME=FILE")
     return name, Path(path)
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < -1:
-        raise argparse.ArgumentTypeError(f"{value} is not -1 or more")
-    return value

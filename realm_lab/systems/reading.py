@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from realm_lab.systems.context import Context, Knowledge
     from realm_lab.systems.initial import Initial
 
-QUESTIONS_AT_ONCE = 256
-
 
 class SpanReader(System):
     """A reader of spans over passages that `retrieve` finds; a subclass says how.
@@ -117,16 +115,9 @@ class DenseRetriever(SpanReader):
         return self.context.retriever(embedder, null_offset, self._knowledge, self._reuse_from)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        import torch
+        from realm_lab.evaluation.recall import search_questions
 
-        rows, scores = [], []
-        for start in range(0, len(questions), QUESTIONS_AT_ONCE):
-            with torch.no_grad():
-                tokens = self.context.question_tokens(questions[start : start + QUESTIONS_AT_ONCE])
-                query_BD = self.retriever.embed_queries(tokens)
-                rows.append(self.retriever.find(query_BD, k))
-                scores.append(self.retriever.indexed_score(query_BD, rows[-1]).cpu().numpy())
-        return Retrieved(np.concatenate(rows), np.concatenate(scores))
+        return Retrieved(*search_questions(self.retriever, self.context.question_tokens(questions), k))
 
     @cached_property
     def _before_finetuning(self) -> DenseRetriever:

@@ -13,8 +13,8 @@ import numpy as np
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import atomic_directory, write_json
 from realm_lab.core.process import ranks
-from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, rank_answers, recall_metrics, zero_shot_rows
-from realm_lab.evaluation.utility import cloze_metrics, evenly_spaced, run_cloze
+from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
+from realm_lab.evaluation.utility import cloze_metrics, run_cloze
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import Encoder
 from realm_lab.models.folders import from_bert, read_checkpoint, write_embedder, write_reader
@@ -24,6 +24,7 @@ from realm_lab.params.parameters import Finetune, Params
 from realm_lab.retrieval.faiss_backends import FaissSettings
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.systems.context import Context
+from realm_lab.systems.evaluate import AskedQuestions
 from realm_lab.systems.identity import corpus_folder
 from realm_lab.systems.initial import Initial, initial_state
 from realm_lab.tracking.run_dir import StageRun
@@ -116,24 +117,18 @@ def pretrain(context: Context, run: StageRun) -> None:
 
 def _development_metrics(context: Context) -> Evaluation:
     """Zero-shot recall and retrieval utility on development questions and sentences."""
-    questions, cloze = context.corpus.questions("dev"), context.corpus.sentences("cloze_dev")
-    if not len(questions):
-        questions = context.corpus.questions("test")
-    bodies = NormalisedBodies(context.passages)
-    chosen = evenly_spaced(len(questions), context.params.evaluate.questions or len(questions))
+    cloze, asked = context.corpus.sentences("cloze_dev"), AskedQuestions(context, "dev")
+    if not len(asked):
+        asked = AskedQuestions(context, "test")
+    tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
 
     def measure(retriever: Retriever, reader: Reader) -> dict[str, float]:
         values: dict[str, float] = {}
         if len(cloze):
-            result = run_cloze(
-                context.params, retriever, reader, cloze, context.special, context.params.evaluate.cloze_sentences
-            )
-            values |= cloze_metrics(result)
-        if len(chosen):
-            rows_BK = zero_shot_rows(retriever, questions, chosen, max(DEPTHS))
-            gold = [questions.gold[int(number)] for number in chosen]
-            ranks = rank_answers(rows_BK, bodies, [questions.answers[int(number)] for number in chosen], gold)
-            values |= recall_metrics(ranks)
+            values |= cloze_metrics(run_cloze(context.params, retriever, reader, cloze, context.special, count))
+        if tokens:
+            rows_BK, _ = search_questions(retriever, tokens, max(DEPTHS))
+            values |= recall_metrics(asked.ranks(rows_BK))
         return values
 
     return measure

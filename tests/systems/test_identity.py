@@ -13,7 +13,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import flatten, load
 from realm_lab.params.parameters import Finetune, Params
 from realm_lab.params.sections import neutral
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, open_stage, plan_run, plan_runs, record_run
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, open_stage, plan_run, record_run
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
 ORDER = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
@@ -187,19 +187,11 @@ def test_the_baseline_is_not_trained_again_for_another_pretraining() -> None:
     assert measured["evaluate"] != before["evaluate"]  # utility is measured with as many candidates
 
 
-def test_all_runs_of_the_default_pipeline() -> None:
-    plans = plan_runs(load(TINY, {"seeds": [4, 2]}))
-    assert [(plan.system, plan.seed) for plan in plans] == [
-        ("warm_start", 4),
-        ("warm_start", 2),
-        ("realm", 4),
-        ("realm", 2),
-    ]
-    assert len({plan.run_key for plan in plans}) == 4
-    assert all(plan.run_key == plan.stages["evaluate"] for plan in plans)
-    assert plans[2].before("pretrain") == "warm_start"
-    assert plans[0].before("finetune") == "warm_start"
-    assert plans[0].before("warm_start") is None
+def test_a_plan_names_the_stage_before_and_its_run() -> None:
+    realm, baseline = plan_run(BASE, "realm", 4), plan_run(BASE, "warm_start", 4)
+    assert realm.run_key == realm.stages["evaluate"] != baseline.run_key
+    assert (realm.before("pretrain"), baseline.before("finetune")) == ("warm_start", "warm_start")
+    assert (realm.before("warm_start"), realm.before("prepare")) == (None, None)
 
 
 def test_seeds_share_the_cell_and_systems_do_not(tmp_path: Path) -> None:
