@@ -115,9 +115,9 @@ def _prepared_questions(options: argparse.Namespace, load: Load) -> list[Questio
     params = load(options)
     from realm_lab.corpus.store import PreparedCorpus
     from realm_lab.evaluation.prediction_files import stored_questions
-    from realm_lab.systems.identity import corpus_folder, plan_run
+    from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, plan_run
 
-    folder = corpus_folder(options.root, plan_run(params, "realm", params.seeds[0]))
+    folder = corpus_folder(options.root, plan_run(params, DEFAULT_SYSTEMS[-1], params.seeds[0]))
     if not (folder / "manifest.json").exists():
         return None
     return stored_questions(PreparedCorpus(folder).questions("test"))

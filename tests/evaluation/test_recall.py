@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.records import AnswerKind
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.evaluation import recall
@@ -75,33 +74,6 @@ def test_regular_expressions_are_searched_in_the_text_itself(system: TinySystem)
     assert sum(rank > 0 for rank in expected) >= 3
     assert ranks.gold.tolist() == [1, 2, 3, 4, 5, 6]
     assert [(problem.question, problem.pattern) for problem in patterns.problems] == [("d", "("), ("e", "(")]
-
-
-def test_the_first_of_several_counts(system: TinySystem) -> None:
-    body = system.passages.text.row(7)["body"]
-    rows_BK = np.array([[3, 7, 7, 9]])
-    word = next(word for word in body.split() if word not in system.passages.text.row(3)["body"].split())
-    ranks = ranked(system, rows_BK, [["nothing", word]], [np.array([9, 7])])
-    assert ranks.answer.tolist() == [2]
-    assert ranks.gold.tolist() == [2]
-
-
-@pytest.mark.parametrize(
-    ("text", "answers", "held"),
-    [
-        ("He was born in 1999.", ["199"], False),  # whole words
-        ("He was born in 1999.", ["1999"], True),
-        ("The United Kingdom", ["united kingdom"], True),
-        ("The united old kingdom", ["united kingdom"], False),
-        ("Of The Rings", ["of rings"], True),  # articles go in both
-        ("anything", ["the"], False),  # an answer of which nothing is left is in no passage
-        ("The", ["a"], False),
-        ("anything", [], False),
-        ("anything at all", ["nothing", "at all"], True),
-    ],
-)
-def test_a_passage_holds_an_answer_as_whole_words(text: str, answers: list[str], held: bool) -> None:
-    assert holds_answer(normalise_answer(text), answers) is held
 
 
 def test_recall_is_the_share_within_the_depth() -> None:

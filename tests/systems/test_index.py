@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from realm_lab import cli
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import EmbeddingStore, tower_digest
 from realm_lab.retrieval.index import Embedded
-from realm_lab.systems import index
 from realm_lab.systems.context import embedding_store, open_run
 
 Capture = pytest.CaptureFixture[str]
@@ -132,25 +129,6 @@ def test_an_error_is_one_line(tiny: ModuleType, root: Path, capsys: Capture, arg
     assert said in printed.err
     assert printed.err.startswith("realm-lab: error: ")
     assert printed.err.count("\n") == 1
-
-
-def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    original = Console
-
-    def terminal(**options: Any) -> Any:
-        return original(force_terminal=True, width=120, **options)
-
-    monkeypatch.setattr(index, "Console", terminal)
-    with index._progress() as progress:
-        for done in range(0, 101, 20):
-            progress(done, 100)
-    said = capsys.readouterr().err
-    assert "embedding" in said
-    assert "100/100" in said
-    monkeypatch.setattr(index, "Console", original)
-    with index._progress() as progress:
-        progress(0, 100)
-    assert capsys.readouterr().err == ""
 
 
 def test_the_root_may_stand_before_the_verb(tiny: ModuleType, root: Path, capsys: Capture) -> None:
