@@ -84,7 +84,6 @@ def evaluate(context: Context, run: StageRun) -> None:
     results: dict[str, Any] = {"questions": len(test)}
     examples: list[dict[str, Any]] = []
     answers: list[Answer] = []
-    scores: list[Scores] = []
     ranks: list[Ranks] = []  # of the system as it answers
 
     def retrieval() -> None:
@@ -104,16 +103,10 @@ def evaluate(context: Context, run: StageRun) -> None:
 
     def answering() -> None:
         answers.extend(system.answer(test.texts))
-        scores.extend(test.scores(answers))
+        scores = test.scores(answers)
         results.update(mean_scores(scores))
-        development = AskedQuestions(context, "dev")
-        if len(development):  # by which a learning rate may be chosen
-            found = development.scores(system.answer(development.texts))
-            results["exact_match_dev"] = float(np.mean([score.exact_match for score in found]))
-            results["questions_dev"] = len(development)
-        trained = context.corpus.questions("train")
-        known = TrainingText(trained.texts, trained.answers)
-        overlaps = [known.overlap(*one) for one in zip(test.texts, test.answers, strict=True)]
+        results.update(_development(context, system))
+        overlaps = _overlaps(context, test)
         results.update(split_by_overlap(overlaps, [score.exact_match for score in scores]))
         rows = _prediction_rows(context, test, answers, scores, overlaps, ranks[0] if ranks else None)
         write_json_lines(folder / "predictions.jsonl", rows)
@@ -139,6 +132,22 @@ def evaluate(context: Context, run: StageRun) -> None:
     write_json(folder / "explorer.json", examples)
     write_json(folder / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
     run.finish(results)
+
+
+def _development(context: Context, system: System) -> dict[str, Any]:
+    """Exact match on development questions, by which a learning rate may be chosen."""
+    asked = AskedQuestions(context, "dev")
+    if not len(asked):
+        return {}
+    scores = asked.scores(system.answer(asked.texts))
+    return {"exact_match_dev": float(np.mean([score.exact_match for score in scores])), "questions_dev": len(asked)}
+
+
+def _overlaps(context: Context, test: AskedQuestions) -> list[Overlap]:
+    """What of each question was in training."""
+    trained = context.corpus.questions("train")
+    known = TrainingText(trained.texts, trained.answers)
+    return [known.overlap(*one) for one in zip(test.texts, test.answers, strict=True)]
 
 
 def _corpus_update(

@@ -11,7 +11,7 @@ import pytest
 
 from realm_lab import cli
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.embeddings import EmbeddingStore, tower_digest
+from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore, tower_digest
 from realm_lab.retrieval.index import Embedded
 from realm_lab.systems.context import embedding_store, open_run
 
@@ -51,7 +51,12 @@ def run(tiny: ModuleType, root: Path, *arguments: str) -> int:
 
 
 def test_a_corpus_is_embedded_once_listed_and_searched(
-    tiny: ModuleType, params: Params, root: Path, store: EmbeddingStore, capsys: Capture
+    tiny: ModuleType,
+    params: Params,
+    root: Path,
+    store: EmbeddingStore,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert run(tiny, root, "list") == 0
     assert "nothing is embedded yet" in capsys.readouterr().out
@@ -85,6 +90,12 @@ def test_a_corpus_is_embedded_once_listed_and_searched(
     scores_BK = retriever.score(query_BD, rows_BK)
     assert [rank for rank, _ in ranked] == ["1", "2", "3"]
     np.testing.assert_allclose([float(score) for _, score in ranked], scores_BK[0].tolist(), atol=1e-3)
+    monkeypatch.setattr("realm_lab.retrieval.embeddings.IN_MEMORY_BYTES", 0)  # as a corpus that does not fit
+    in_place = context.retriever(embedder)
+    assert in_place.index is not None
+    assert isinstance(in_place.index.embeddings_ND, Embeddings)
+    np.testing.assert_array_equal(in_place.find(query_BD, 3), rows_BK)
+    assert in_place.indexed_score(query_BD, rows_BK).tolist() == retriever.indexed_score(query_BD, rows_BK).tolist()
     for row_number in rows_BK[0]:
         assert context.passages.text.row(int(row_number))["title"].split()[0] in "".join(lines)
 
