@@ -2,7 +2,7 @@
 
 <folder>/manifest.json            counts, drops by reason, digests
 <folder>/tokenizer/               Hugging Face tokenizer folder
-<folder>/passages/                knowledge corpus Z        (passages_updated/: its second edition)
+<folder>/passages/                knowledge corpus Z        (passages_updated/: its second version)
 <folder>/sentences/               pre-training corpus X, also sentences without a salient span
 <folder>/cloze_dev/, cloze_test/  held-out sentences, each with one salient span
 <folder>/articles/                pairs for the reader's warm start (toy world only)
@@ -285,12 +285,12 @@ class PreparedCorpus:
         """The Hugging Face tokenizer folder."""
         return self.folder / "tokenizer"
 
-    def passages(self, edition: int = 0) -> Passages:
-        """The knowledge corpus, or its second edition (edition=1)."""
-        return Passages(self._existing("passages_updated" if edition else "passages"), self._token_dtype)
+    def passages(self, version: int = 0) -> Passages:
+        """The knowledge corpus, or its second version (version=1)."""
+        return Passages(self._existing("passages_updated" if version else "passages"), self._token_dtype)
 
-    def has_second_edition(self) -> bool:
-        """Whether a changed edition of the knowledge corpus was prepared."""
+    def has_second_version(self) -> bool:
+        """Whether a changed version of the knowledge corpus was prepared."""
         return (self.folder / "passages_updated").exists()
 
     def sentences(self, name: str = "sentences") -> Sentences:

@@ -28,7 +28,8 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.folders import read_embedder, read_tensors, write_embedder, write_tensors
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import Inputs, Retriever
+from realm_lab.retrieval.index import Inputs
+from realm_lab.retrieval.retriever import Retriever
 
 COMMAND = (sys.executable, "-m", "realm_lab.training.builder")
 LOG = "builder.log"

@@ -145,7 +145,7 @@ def test_x_equals_z_takes_sentences_of_training_entities_with_their_origin(same:
 
 def test_no_changed_fraction_no_second_edition(tiny: ModuleType, tmp_path: Path) -> None:
     prepared = made(tiny.params({"corpus.toy.changed_fraction": 0.0}), tmp_path / "corpus")
-    assert not prepared.corpus.has_second_edition()
+    assert not prepared.corpus.has_second_version()
     assert "passages_updated" not in prepared.manifest.counts
 
 

@@ -95,11 +95,11 @@ def test_a_folder_that_is_not_there_not_finished_or_broken_is_refused(tmp_path: 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
     corpus = PreparedCorpus(manifest(tmp_path))
     assert corpus.articles() is None
-    assert not corpus.has_second_edition()
+    assert not corpus.has_second_version()
     for ask, part in (
         (corpus.passages, "passages"),
         (corpus.sentences, "sentences"),
-        (lambda: corpus.passages(edition=1), "passages_updated"),
+        (lambda: corpus.passages(version=1), "passages_updated"),
         (lambda: corpus.questions("dev"), "questions_dev"),
     ):
         with pytest.raises(UserError, match="run `realm-lab prepare` again") as caught:
