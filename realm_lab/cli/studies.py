@@ -73,10 +73,10 @@ def _run_sweep(options: argparse.Namespace) -> int:
 
 
 def _run_search(options: argparse.Namespace) -> int:
-    from realm_lab.runner.search import SearchRequest, search
-    from realm_lab.runner.sweep import find_study
+    from realm_lab.runner.search import search
+    from realm_lab.runner.sweep import Request, find_study
 
-    request = SearchRequest(
+    request = Request(
         path=find_study(options.search, options.root),
         root=options.root,
         params_path=options.params,

@@ -10,9 +10,10 @@ import difflib
 import functools
 import json
 import re
+import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from pydantic import BaseModel, ValidationError
 
@@ -100,7 +101,7 @@ def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str
     values = params.model_dump(mode="json") if isinstance(params, BaseModel) else params
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and f"{prefix}{key}" not in mappings():
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value
@@ -144,16 +145,25 @@ def nearest_name(key: str) -> str:
 
 
 @functools.cache
+def mappings() -> frozenset[str]:
+    """Dotted keys of the parameters whose value is a mapping of its own, with names that are nobody's here."""
+    return frozenset(key for key, annotation in _walk(Params, "") if typing.get_origin(annotation) is dict)
+
+
+@functools.cache
 def _names() -> dict[str, bool]:
     """Every dotted key -> whether it is a section."""
-    return dict(_walk(Params, ""))
+    return {key: _is_section(annotation) for key, annotation in _walk(Params, "")}
 
 
-def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, bool]]:
+def _is_section(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, field in section.model_fields.items():
-        is_section = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-        yield f"{prefix}{name}", is_section
-        if is_section:
+        yield f"{prefix}{name}", field.annotation
+        if _is_section(field.annotation):
             yield from _walk(field.annotation, f"{prefix}{name}.")  # type: ignore[arg-type]
 
 
@@ -211,7 +221,7 @@ def _render(section: type[BaseModel], prefix: str, depth: int, resolved: dict[st
         inner = field.annotation
         if key == "preset":
             continue
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
+        if _is_section(inner):
             first_sentence = re.match(r".*?(\.(?= [A-Z`]|$)|$)", " ".join((inner.__doc__ or "").split()))
             lines.extend([""] if depth == 0 else [])
             lines.append(f"{'  ' * depth}{name}:  # {first_sentence[0] if first_sentence else ''}")
@@ -235,6 +245,8 @@ def show(value: Any) -> str:
         return f"{value:g}"
     if isinstance(value, list):
         return "[" + ", ".join(show(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {show(item)}" for name, item in value.items()) + "}"
     return str(value)
 
 

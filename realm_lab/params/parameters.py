@@ -8,9 +8,10 @@ sections.py, which holds the sections Search, Refresh, Watch and Optimiser.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from realm_lab.params.sections import (
     OBSERVES,
@@ -229,6 +230,8 @@ class Pretrain(Section):
     masking: str = "salient_span"
     """`salient_span` (Guu, section 3.4), `random_token` (BERT), `random_span` (SpanBERT), or `package.module:function`
     of your own."""
+    masking_options: Annotated[dict[str, Any], neutral({})] = {}
+    """Options of a masking scheme of your own, {NAME: VALUE, ...}; those above have none."""
     mask_rate: Fraction = 0.15
     """Share of wordpieces that random schemes mask, at least one a sentence (BERT; SpanBERT); `salient_span` takes no
     notice of it."""
@@ -273,6 +276,17 @@ class Pretrain(Section):
     reader: Optimiser = Optimiser()
     retriever: Optimiser = Optimiser()
     watch: Annotated[Watch, OBSERVES] = Watch()
+
+    @field_validator("masking_options")
+    @classmethod
+    def _plain_values(cls, options: dict[str, Any]) -> dict[str, Any]:
+        plain: dict[str, Any] = {}
+        for name, value in options.items():
+            kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
+            if kind is None or (kind is float and not math.isfinite(value)):
+                raise ValueError(f"{name} should be text, a finite number, or true or false")
+            plain[name] = kind(value)  # YAML's numbers have types of their own
+        return plain
 
     @model_validator(mode="after")
     def _consistent(self) -> Pretrain:

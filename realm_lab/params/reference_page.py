@@ -87,6 +87,8 @@ def in_words(annotation: Any, limits: list[Any]) -> str:
         least, most = _limit(limits, "min_length"), _limit(limits, "max_length")
         kind = f"list of {most}" if most and most == least else "list (not empty) of" if least else "list of"
         return f"{kind} {in_words(parts[0], [])}"
+    if origin is dict:
+        return "names with values"
     low, above = _limit(limits, "ge"), _limit(limits, "gt")
     high, below = _limit(limits, "le"), _limit(limits, "lt")
     said = KINDS[annotation]

@@ -160,6 +160,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (NO_NULL | {"pretrain.calibrate_null": True}, "calibrate_null", "set null_document to encoded or learned"),
     ({"pretrain.masking": "random_span", "pretrain.salient_spans": 2}, "salient_spans", "set it to 1"),
     ({"pretrain.masking": "random_token", "pretrain.mask_rate": 0.0}, "mask_rate 0 would mask one", "raise it"),
+    ({"pretrain.masking_options": {"share": [1]}}, "masking_options': share should be text", "number, or true"),
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "choose salient or by_span"),
     *[({f"pretrain.search.{key}": value for key, value in change.items()}, *said) for change, *said in SEARCHES],
     *[({f"pretrain.refresh.{key}": value for key, value in change.items()}, *said) for change, *said in REFRESHES],
@@ -361,7 +362,7 @@ def test_flat_parameters_are_plain_values_under_dotted_keys() -> None:
     flat = flatten(params)
     assert flat["pretrain.reader.learning_rate"] == 1.5e-3
     assert (flat["seeds"], flat["corpus.toy.world_seed"]) == ([0, 1], None)
-    assert not any(isinstance(value, dict | BaseModel) for value in flat.values())
+    assert [name for name, value in flat.items() if isinstance(value, dict | BaseModel)] == ["pretrain.masking_options"]
     assert flatten({"a": {"b": {}, "c": 1}, "d": [2]}) == {"a.c": 1, "d": [2]}
     names = parameter_names()
     assert len(names) == len(set(names))
@@ -398,3 +399,19 @@ def test_writing_the_file_again_keeps_what_was_filled_in(tmp_path: Path) -> None
     assert (params.preset, params.seeds, params.pretrain.masking) == ("smoke", [3, 4], "a: b")
     assert {params.warm_start.reader.steps, params.pretrain.steps, params.finetune.steps} == {7}
     assert renewed_params_yaml("") == render_params_yaml()
+
+
+def test_a_parameter_can_be_a_mapping_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text("preset: smoke\npretrain:\n  masking_options: {share: 1.0e-1, name: a}\n")
+    assert load(path).pretrain.masking_options == {"share": 0.1, "name": "a"}
+    key, value = parse_override("pretrain.masking_options={share: 0.3}")
+    chosen = load(path, {key: value})
+    assert chosen.pretrain.masking_options == {"share": 0.3, "name": "a"}
+    assert flatten(chosen)["pretrain.masking_options"] == chosen.pretrain.masking_options
+    renewed = tmp_path / "renewed.yaml"
+    renewed.write_text(renewed_params_yaml(path.read_text()))
+    assert load(renewed) == load(path)
+    path.write_text("preset: smoke\npretrain:\n  masking_options: {share: [1]}\n")
+    with pytest.raises(UserError, match=r"params\.yaml, line 3: .*masking_options.*share should be text, a finite"):
+        load(path)

@@ -69,7 +69,7 @@ def finished(root: Path) -> dict[str, bytes]:
     kept: dict[str, bytes] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
-        if path.is_file() and ("prepared/" in name or "model" in name.split("/") or name.startswith("reports/")):
+        if path.is_file() and ("corpora/" in name or "model" in name.split("/") or name.startswith("reports/")):
             kept[name] = path.read_bytes()
         assert not path.name.endswith((".tmp", ".old")), f"{name} was left behind"
     return kept
@@ -253,7 +253,7 @@ def test_a_checkpoint_that_fits_is_used(project: Path) -> None:
     ],
 )
 def test_a_prepared_corpus_that_was_cut_off(complaint: Complain, project: Path, name: str, said: str) -> None:
-    [folder] = (project / "data" / "prepared").iterdir()
+    [folder] = (project / "runs" / "corpora").iterdir()
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 4 * 2])  # whole values of two bytes
     assert said in complaint("pretrain")
