@@ -215,7 +215,7 @@ def axis_effects(study: StudyRecord, values: Mapping[str, Mapping[int, float]]) 
         for point in (point for point in known if point != base[axis]):
             # rows: points of the other axes where both cells have runs; columns: the seeds that all of them have
             pairs = (wide[point] - wide[base[axis]]).unstack("seed").dropna(how="all").dropna(axis="columns")
-            deltas: dict[int, float] = dict(zip(pairs.columns.tolist(), pairs.mean().tolist(), strict=True))
+            deltas = {int(seed): float(pairs[seed].mean()) for seed in pairs.columns}
             if found := compare(deltas, dict.fromkeys(deltas, 0.0)):
                 compared.append((point, found))
         corrected = holm([one.p for _, one in compared])

@@ -53,13 +53,7 @@ def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
         "best": best,
         "figures": [drawing.entry for drawing in found],
     }
-    table = [
-        {"trial": trial["number"], "state": trial["state"], plan.metric: trial["value"] if trial in complete else None}
-        | trial["values"]
-        | {"runs": " ".join(trial["runs"]), "step": trial["step"], "why": trial["why"]}
-        for trial in trials
-    ]
-    write_results(folder / "search.csv", pd.DataFrame(table))
+    _write_table(folder / "search.csv", plan, trials, complete)
     write_figures(folder, found)
     text = render(
         "search.md.j2",
@@ -85,6 +79,16 @@ def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
     write_text(folder / "report.md", text)
     write_json(folder / "summary.json", summary)
     return folder, summary
+
+
+def _write_table(path: Path, plan: Any, trials: list[Trial], complete: list[Trial]) -> None:
+    rows = [
+        {"trial": trial["number"], "state": trial["state"], plan.metric: trial["value"] if trial in complete else None}
+        | trial["values"]
+        | {"runs": " ".join(trial["runs"]), "step": trial["step"], "why": trial["why"]}
+        for trial in trials
+    ]
+    write_results(path, pd.DataFrame(rows))
 
 
 def _settings(plan: Any, trial: Trial) -> str:
