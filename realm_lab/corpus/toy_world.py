@@ -34,7 +34,6 @@ from realm_lab.corpus.toy_language import (
 )
 
 SYLLABLES = 96  # first and second syllables each: names are pairs, so every syllable is frequent
-SPLITS = ("train", "dev", "test")
 FIRST_YEAR, LAST_YEAR = 1700, 1999
 NAMES_KEPT = 1 << 16  # names remembered, so that a large world stays in bounded memory
 HELD_OUT_FRACTION = 0.2  # of the subjects, for each of dev and test

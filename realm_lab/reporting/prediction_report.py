@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from realm_lab.core.files import write_text
+from realm_lab.core.files import write_json_lines
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Rule
 from realm_lab.errors import UserError
@@ -20,6 +20,12 @@ from realm_lab.evaluation.prediction_scores import ChosenMetric, Scored, score_p
 from realm_lab.reporting.statistics import per_example_interval
 
 NAMED = 10  # ids that a message names; --out and --json have them all
+MESSAGES = {
+    "missing": "questions without a prediction, counted as wrong",
+    "contradictory": "questions with several predictions that differ, counted as wrong",
+    "repeated": "questions with the same prediction several times",
+    "surplus": "predictions for no question, left out",
+}
 
 
 def score_files(
@@ -30,11 +36,7 @@ def score_files(
     metric: ChosenMetric = "auto",
     rule: Rule = "start",
 ) -> list[Scored]:
-    """Scores of each file; `known` are the questions where no file names them.
-
-    Raises:
-        UserError: a file cannot be read, or nothing says what the questions are.
-    """
+    """Scores of each file; `known` are the questions where no file names them."""
     version: SquadVersion | None = None
     if questions is not None:
         known, version = read_references(questions)
@@ -52,28 +54,18 @@ def score_files(
 
 
 def compare(first: Scored, second: Scored) -> dict[str, Any]:
-    """The second file against the first, question by question: paired bootstrap over the questions.
-
-    Raises:
-        UserError: they are not of the same questions, or not both answers.
-    """
+    """The second file against the first, question by question: paired bootstrap over the questions."""
     if [row["id"] for row in first.rows] != [row["id"] for row in second.rows]:
         raise UserError("the two files bring questions of their own, which differ; name them with --questions")
     compared: dict[str, Any] = {}
     for name in ("exact_match", "f1"):
         pairs = [(a.get(name), b.get(name)) for a, b in zip(first.rows, second.rows, strict=True)]
         deltas = np.array([b - a for a, b in pairs if a is not None and b is not None])
-        if not len(deltas):
-            continue
-        interval = per_example_interval([deltas])
-        finite = bool(np.isfinite(interval).all())
-        compared[name] = {
-            "delta": float(deltas.mean()),
-            "low": interval.low if finite else None,
-            "high": interval.high if finite else None,
-            "better": int((deltas > 0).sum()),
-            "worse": int((deltas < 0).sum()),
-        }
+        if len(deltas):
+            low, high = (end if np.isfinite(end) else None for end in per_example_interval([deltas]))
+            better, worse = int((deltas > 0).sum()), int((deltas < 0).sum())
+            mean = float(deltas.mean())
+            compared[name] = {"delta": mean, "low": low, "high": high, "better": better, "worse": worse}
     if not compared:
         raise UserError("two files of retrieved passages are not compared; give one, or files of answers")
     return compared
@@ -82,21 +74,14 @@ def compare(first: Scored, second: Scored) -> dict[str, Any]:
 def report(files: Sequence[Path], scored: Sequence[Scored], as_json: bool, out: Path | None) -> None:
     """Print the scores and write each question's to `out`, as JSON lines (with the file's name where there are two)."""
     comparison = compare(*scored) if len(scored) == 2 else {}
+    pairs = list(zip(map(str, files), scored, strict=True))
     if out is not None:
-        rows = [
-            ({"file": str(path)} if len(files) > 1 else {}) | row
-            for path, each in zip(files, scored, strict=True)
-            for row in each.rows
-        ]
-        write_text(out, "".join(json.dumps(row) + "\n" for row in rows))
+        write_json_lines(out, ({"file": path} | row if len(files) > 1 else row for path, s in pairs for row in s.rows))
     if as_json:
-        found = [
-            {"file": str(path), **each.summary, "problems": [problem._asdict() for problem in each.problems]}
-            for path, each in zip(files, scored, strict=True)
-        ]
+        found = [{"file": path, **s.summary, "problems": [p._asdict() for p in s.problems]} for path, s in pairs]
         print(json.dumps({"files": found, "comparison": comparison or None}, indent=2))
         return
-    for path, each in zip(files, scored, strict=True):
+    for path, each in pairs:
         print(path)
         for name, value in each.summary.items():
             if isinstance(value, float):
@@ -112,15 +97,9 @@ def report(files: Sequence[Path], scored: Sequence[Scored], as_json: bool, out: 
         print(f"  {name:24} {100 * each['delta']:+6.2f} [{low}, {high}] points; {counts}")
 
 
-def _warn(path: Path, scored: Scored) -> None:
-    """On stderr: what was not scored as it stands."""
-    messages = {
-        "missing": "questions without a prediction, counted as wrong",
-        "contradictory": "questions with several predictions that differ, counted as wrong",
-        "repeated": "questions with the same prediction several times",
-        "surplus": "predictions for no question, left out",
-    }
-    for name, message in messages.items():
+def _warn(path: str, scored: Scored) -> None:
+    """On stderr: what was not scored as it is."""
+    for name, message in MESSAGES.items():
         names = scored.summary[name]
         if names:
             shown = ", ".join(one[:60] for one in names[:NAMED])

@@ -139,7 +139,7 @@ def rest_of(params: Params, named: Iterable[str], most: int) -> list[Document]:
     if params.corpus.source != "files":
         raise UserError(f"--rest {most}: the run's corpus does not come from files; leave it at 0")
     left_out = set(named)
-    own = [d for d in FilesCorpus(params.corpus.files, params.corpus, None).documents() if d.id not in left_out]
+    own = [d for d in FilesCorpus(params.corpus).documents() if d.id not in left_out]
     if most < 0 or len(own) <= most:
         return own
     return [own[number * len(own) // most] for number in range(most)]

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from realm_lab.core.files import digest
-from realm_lab.corpus import prepare_toy
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.prepare import corpus_inputs, prepare
+from realm_lab.corpus.records import SPLITS
 from realm_lab.corpus.store import NO_ROW, Sentences
-from realm_lab.corpus.toy_world import SPLITS, ToyWorld
+from realm_lab.corpus.toy_source import ToySource
+from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.params.parameters import Params
 from tests.corpus.preparing import Prepared, made, tree
 
@@ -199,7 +200,7 @@ def test_an_interrupted_preparation_keeps_what_was_there(
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepare_toy, "_write_articles", full)
+    monkeypatch.setattr(ToySource, "article_batches", full)
     with pytest.raises(OSError, match="No space left"):
         prepare(tiny.params(), tmp_path / "corpus", 0)
     assert tree(tmp_path / "corpus") == before

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from realm_lab.corpus.answers import holds_answer, normalise_answer
-from realm_lab.corpus.records import Passage, Question, Sentence
+from realm_lab.corpus.records import SPLITS, Passage, Question, Sentence
 from realm_lab.corpus.toy_language import POOL_SIZE, POOLS, RELATIONS, TAILS, TYPES
-from realm_lab.corpus.toy_world import SPLITS, SYLLABLES, Article, Permutation, ToyWorld
+from realm_lab.corpus.toy_world import SYLLABLES, Article, Permutation, ToyWorld
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
 
 # Words that say nothing about a relation: the only ones that news and encyclopedia may share.
