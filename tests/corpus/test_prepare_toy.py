@@ -144,12 +144,6 @@ def test_x_equals_z_takes_sentences_of_training_entities_with_their_origin(same:
     assert_same_sentences(same, same.corpus.sentences("cloze_test"), "test", {"object"})  # tested on news all the same
 
 
-def test_no_changed_fraction_no_second_edition(tiny: ModuleType, tmp_path: Path) -> None:
-    prepared = made(tiny.params({"corpus.toy.changed_fraction": 0.0}), tmp_path / "corpus")
-    assert not prepared.corpus.has_second_edition()
-    assert "passages_updated" not in prepared.manifest.counts
-
-
 def test_long_sentences_are_dropped_and_counted(tiny: ModuleType, toy: Prepared, tmp_path: Path) -> None:
     short = made(tiny.params({"corpus.sentence_length": 16}), tmp_path / "corpus")
     names = ("sentences", "cloze_dev", "cloze_test")
