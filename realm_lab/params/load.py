@@ -13,7 +13,7 @@ import re
 import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from pydantic import BaseModel, ValidationError
 
@@ -156,7 +156,7 @@ def _names() -> dict[str, bool]:
     return {key: _is_section(annotation) for key, annotation in _walk(Params, "")}
 
 
-def _is_section(annotation: Any) -> bool:
+def _is_section(annotation: Any) -> TypeGuard[type[BaseModel]]:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 

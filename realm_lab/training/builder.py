@@ -46,7 +46,7 @@ class ProcessBuilder:
             return
         shutil.rmtree(folder, ignore_errors=True)  # of a trainer that was killed; it submits again
         folder.mkdir(parents=True)
-        job = {"params": params.model_dump(mode="json"), "corpus": str(corpus), "folder": str(folder)}
+        job: dict[str, Any] = {"params": params.model_dump(mode="json"), "corpus": str(corpus), "folder": str(folder)}
         job["threads"] = torch.get_num_threads()  # as the trainer's, so that the numbers are the same
         with open(folder / LOG, "w") as log:
             self._process = subprocess.Popen(
