@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from realm_lab.core.files import read_json
-from realm_lab.corpus.records import Passage
+from realm_lab.corpus.records import AnswerKind, Passage
 from realm_lab.errors import UserError
 
 NO_ROW = -1
@@ -102,21 +102,14 @@ class TextTable:
         with intact(path):
             self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
-    def __len__(self) -> int:
-        return self._table.num_rows
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self._table.column_names)
-
     def row(self, index: int) -> dict[str, Any]:
         """One row as {column: value}."""
         return self._table.slice(int(index), 1).to_pylist()[0]
 
-    def column(self, name: str) -> list[Any]:
-        """A whole column."""
-        return self._table.column(name).to_pylist()
+    def column(self, name: str, default: Any = None) -> list[Any]:
+        """A whole column; of the default where there is none."""
+        known = name in self._table.column_names or default is None
+        return self._table.column(name).to_pylist() if known else [default] * self._table.num_rows
 
 
 INT = pa.int32()
@@ -247,13 +240,12 @@ class Questions:
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
         self.gold = Ragged(folder, "gold", np.int32)
-        self._text = TextTable(folder / "text.arrow")
-        self.ids: list[str] = self._text.column("id")
-        self.texts: list[str] = self._text.column("question")
-        self.answers: list[list[str]] = self._text.column("answers")
-        self.answers_updated: list[list[str]] = self._text.column("answers_updated")
-        has_kinds = "answer_kind" in self._text.columns
-        self.answer_kinds: list[str] = self._text.column("answer_kind") if has_kinds else ["text"] * len(self.ids)
+        text = TextTable(folder / "text.arrow")
+        self.ids: list[str] = text.column("id")
+        self.texts: list[str] = text.column("question")
+        self.answers: list[list[str]] = text.column("answers")
+        self.answers_updated: list[list[str]] = text.column("answers_updated")
+        self.answer_kinds: list[AnswerKind] = text.column("answer_kind", "text")
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -22,6 +22,12 @@ from realm_lab.reporting.rendering import render
 from realm_lab.reporting.statistics import per_example_interval
 
 NAMED = 10  # ids that a message names; --out and --json have them all
+MESSAGES = {
+    "missing": "questions without a prediction, counted as wrong",
+    "contradictory": "questions with several predictions that differ, counted as wrong",
+    "repeated": "questions with the same prediction several times",
+    "surplus": "predictions for no question, left out",
+}
 
 
 def score_files(
@@ -32,11 +38,7 @@ def score_files(
     metric: ChosenMetric = "auto",
     rule: Rule = "start",
 ) -> list[Scored]:
-    """Scores of each file; `known` are the questions where no file names them.
-
-    Raises:
-        UserError: a file cannot be read, or nothing says what the questions are.
-    """
+    """Scores of each file; `known` are the questions where no file names them."""
     version: SquadVersion | None = None
     if questions is not None:
         known, version = read_references(questions)
@@ -54,11 +56,7 @@ def score_files(
 
 
 def compare(first: Scored, second: Scored) -> dict[str, Any]:
-    """The second file against the first, question by question: paired bootstrap over the questions.
-
-    Raises:
-        UserError: they are not of the same questions, or not both answers.
-    """
+    """The second file against the first, question by question: paired bootstrap over the questions."""
     if [row["id"] for row in first.rows] != [row["id"] for row in second.rows]:
         raise UserError("the two files bring questions of their own, which differ; name them with --questions")
     compared: dict[str, Any] = {}

@@ -136,7 +136,7 @@ def rest_of(params: Params, named: set[str], most: int) -> list[Document]:
     """
     if params.corpus.source != "files":
         raise UserError(f"--rest {most}: the run's corpus does not come from files; leave it at 0")
-    own = [d for d in FilesCorpus(params.corpus.files, params.corpus, None).documents() if d.id not in named]
+    own = [d for d in FilesCorpus(params.corpus).documents() if d.id not in named]
     most = min(most, len(own))
     return [own[number * len(own) // most] for number in range(most)]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from realm_lab.core.files import atomic_directory, write_text
 from realm_lab.core.launched import cores
 from realm_lab.corpus.chunking import CUT_WORDPIECES
+from realm_lab.corpus.prepare import PASSAGE_WORDPIECES
 from realm_lab.corpus.prepare import prepare as prepare_corpus
-from realm_lab.corpus.prepare_files import PASSAGE_WORDPIECES
 from realm_lab.corpus.salient_spans import register_tagger
 from realm_lab.corpus.store import Manifest
 from realm_lab.models.tagger import read_tagger
