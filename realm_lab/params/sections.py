@@ -118,11 +118,10 @@ class Search(Section):
         """The options by name."""
         known = FAISS_OPTIONS[self.backend]
         options: dict[str, int] = {}
-        for part in self.options.replace(" ", "").split(",") if self.options.strip() else ():
+        for part in self.options.replace(" ", "").split(",") if self.options else ():
             name, _, number = part.partition("=")
             if name not in known:
-                choice = f"choose {', '.join(known)}" if known else "leave options empty"
-                raise ValueError(f"options: backend: {self.backend} has no option {name!r}; {choice}")
+                raise ValueError(f"options: {self.backend} has no option {name!r}, but {', '.join(known) or 'none'}")
             if not number.isdecimal() or int(number) < 1 or name in options:
                 raise ValueError(f"options: {part!r} is not NAME=NUMBER with a number from 1, each name once")
             options[name] = int(number)
@@ -153,12 +152,8 @@ class Refresh(Section):
     @model_validator(mode="after")
     def _check_schedule(self) -> Refresh:
         steps = [from_step for from_step, _ in self.schedule]
-        if steps and steps[0] != 0:
-            raise ValueError("schedule must begin at step 0; write it as [[0, 100], [1000, 500]]")
-        if steps != sorted(set(steps)):
-            raise ValueError(f"schedule has the steps {steps}, which do not ascend; put its pairs in order")
-        if self.policy == "schedule" and not steps:
-            raise ValueError("schedule is empty, which policy: schedule needs; write it as [[0, 100], [1000, 500]]")
+        if (steps and (steps[0] or steps != sorted(set(steps)))) or (self.policy == "schedule" and not steps):
+            raise ValueError(f"schedule has the steps {steps}, not 0 and then ascending; write [[0, 100], [1000, 500]]")
         return self
 
 

@@ -64,12 +64,7 @@ def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
         raise UserError(f"{source}{line}: not valid YAML ({cut(problem, 200)})") from None
     except UserError:
         raise
-    except (
-        ValueError,
-        OverflowError,
-        KeyError,
-        TypeError,
-    ) as error:  # an impossible date, a number of thousands of digits
+    except (ValueError, OverflowError) as error:  # an impossible date, a number of thousands of digits
         raise UserError(f"{source}: a value cannot be read ({cut(str(error), 200)}); put text in quotes") from None
 
 
