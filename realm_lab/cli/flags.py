@@ -45,3 +45,14 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
     return int(text)
+
+
+def share(text: str) -> float:
+    """A number above 0, at most 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0, at most 1")
+    return value

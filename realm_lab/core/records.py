@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -34,16 +34,9 @@ def cut(text: str, length: int = 80) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def validated(
-    adapter: TypeAdapter[Record], value: Any, path: Path, remedy: str = "repair or delete the file"
-) -> Record:
-    """`value`, read from `path`, as a record. UserError: what is wrong with it, with file and field."""
+def read_record(path: Path, adapter: TypeAdapter[Record], remedy: str = "repair or delete the file") -> Record:
+    """A JSON file as a record. UserError: no such file, not JSON, or not such a record, with file and field."""
     try:
-        return adapter.validate_python(value)
+        return adapter.validate_python(read_json(path))
     except ValidationError as error:
         raise UserError(f"{path}: {validation_line(error)}; {remedy}") from None
-
-
-def read_record(path: Path, adapter: TypeAdapter[Record], remedy: str = "repair or delete the file") -> Record:
-    """A JSON file as a record. UserError: no such file, not JSON, or not such a record."""
-    return validated(adapter, read_json(path), path, remedy)
