@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple
 
 import psutil
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.markup import escape
 
 from realm_lab.core.launched import cores
 from realm_lab.params.parameters import Params
@@ -54,17 +53,13 @@ def examine(params: Params | None, root: Path, runs: Path, params_problem: str =
 
 
 def show(findings: list[Finding]) -> None:
-    """Print the findings as a table."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    """Print the findings, a line each, remedies below."""
+    console = Console(soft_wrap=True)
     for finding in findings:
-        text = Text(finding.found)
+        state = f"[{STYLES[finding.state]}]{finding.state:<8}[/]"
+        console.print(f"{state}{finding.subject:<28}{escape(finding.found)}", highlight=False)
         if finding.remedy:
-            text.append(f"\n-> {finding.remedy}", style="dim")
-        table.add_row(Text(finding.state, style=STYLES[finding.state]), finding.subject, text)
-    Console().print(table)
+            console.print(f"{'':<8}-> {finding.remedy}", style="dim", markup=False)
 
 
 def _python() -> Finding:

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from realm_lab.params.parameters import Params
 
 
+def add_everywhere(verb: argparse.ArgumentParser) -> None:
+    """--debug and --root, which may be given before the verb as well: SUPPRESS keeps what was given there."""
+    verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback")
+    verb.add_argument("--root", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="project folder")
+
+
 def add_parameters(verb: argparse.ArgumentParser) -> None:
     """--params, --preset and --set."""
     verb.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")

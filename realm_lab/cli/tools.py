@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from realm_lab.cli.flags import add_parameters, add_run, add_runs, params_of, positive, share
+from realm_lab.cli.flags import add_everywhere, add_parameters, add_run, add_runs, params_of, positive, share
 from realm_lab.errors import UserError
 
 Add = Callable[..., argparse.ArgumentParser]
@@ -45,9 +45,7 @@ def add_index(add: Add) -> None:
 
     def add_verb(name: str, summary: str, stage: bool = False) -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
-        # SUPPRESS: both `index --root DIR list` and `index list --root DIR` work.
-        verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback")
-        verb.add_argument("--root", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="project folder")
+        add_everywhere(verb)
         add_run(verb)
         if stage:
             text = "whose embedder (default: the last stage before fine-tuning)"

@@ -27,8 +27,7 @@ PRESET_FOLDER = Path(__file__).parent / "presets"
 def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None = None) -> Params:
     """Read `path`, lay it over its preset, then `overrides` (dotted key -> value); validate.
 
-    Raises:
-        UserError: one line naming the key, the nearest valid one, and the line of the file, or the override.
+    UserError: one line naming the key, the nearest valid one, and the line of the file, or the override.
     """
     source = read_source(path, overrides)
     try:

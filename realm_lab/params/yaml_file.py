@@ -49,8 +49,7 @@ def read_yaml(path: Path) -> Any:
 def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
     """The value of a YAML text. `kind`: "rt" keeps the lines of keys, "safe" gives plain values.
 
-    Raises:
-        UserError: not YAML, or YAML beyond names and values; it names `source` and the line.
+    UserError: not YAML, or YAML beyond names and values; it names `source` and the line.
     """
     try:
         _check_bounds(text, source)

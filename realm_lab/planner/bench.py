@@ -26,7 +26,7 @@ from realm_lab.errors import UserError
 from realm_lab.models.initial import embedder_shape, encoder_shape, new_embedder, new_reader
 from realm_lab.models.inputs import Batch
 from realm_lab.params.parameters import Params
-from realm_lab.planner.machine import device_name, duration, memory_bytes, seconds_of
+from realm_lab.planner.machine import device_name, memory_bytes, seconds_of
 from realm_lab.planner.workload import Workload, read_text, without_checkpoint, workload
 from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
 from realm_lab.retrieval.exact import ExactSearch
@@ -128,24 +128,12 @@ def measure(params: Params, root: Path) -> Calibration:
 
 def show_calibration(calibration: Calibration, path: Path) -> None:
     """Print what was measured, and where it is kept."""
-    speeds, model = calibration.speeds, calibration.model
-    query = speeds.search_row_seconds + speeds.search_row_query_seconds
+    model = calibration.model
     print(f"{calibration.device}, torch {calibration.torch}, host {calibration.host}")
     print(f"model: {model['layers']} layers of {model['hidden_size']}, {model['precision']}; {calibration.lengths}")
-    print(f"embedding: {speeds.embed_operations / 1e9:,.0f} Gflop/s, whole layers counted")
-    print(f"training: {speeds.train_operations / 1e9:,.0f} Gflop/s, the backward pass included")
-    print(f"an update of the weights: {duration(speeds.update_seconds)}")
-    print(f"exact search of a query among 1,000,000 vectors: {duration(1e6 * query)}")
-    print(f"storing an index: {speeds.store_bytes / 1e6:,.0f} MB/s")
+    for name, value in calibration.speeds._asdict().items():
+        print(f"{name.replace('_', ' ')}: {value:.3g}")
     print(f"written to {path}; `realm-lab plan` uses it")
-
-
-def line_through(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
-    """What is fixed and what each more costs, neither negative, so that the largest size is met exactly."""
-    last, total = sizes[-1], seconds[-1]
-    each = (total - seconds[0]) / (last - sizes[0]) if last > sizes[0] else total / last
-    each = total / last if each <= 0 else min(each, total / last)  # noise: more took no longer
-    return total - each * last, each
 
 
 def _sequences(length: float, budget: int, device: torch.device) -> Batch:
@@ -209,8 +197,10 @@ def _search(params: Params, dimension: int, device: torch.device) -> tuple[float
     for size in sizes:
         query_BD = torch.randn(size, dimension, generator=generator).to(device)
         seconds.append(_median_seconds(partial(backend.search, query_BD, params.pretrain.candidates), device))
-    row, row_query = line_through(sizes, [taken / rows for taken in seconds])
-    return row, row_query, prepare / rows
+    more = sizes[-1] - sizes[0]
+    row_query = max(0.0, seconds[-1] - seconds[0]) / more if more else 0.0
+    row = max(0.0, seconds[-1] - row_query * sizes[-1])  # noise aside: what the queries share
+    return row / rows, row_query / rows, prepare / rows
 
 
 def _store(dimension: int, folder: Path) -> float:

@@ -82,12 +82,3 @@ def seconds_of(work: Callable[[], object], device: torch.device = CPU) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - started
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people: 0.83 ms, 12.3 s, 4.2 min, 7.5 h, 3.1 days."""
-    units = ((1e3, "ms", 1.0), (1.0, "s", 120.0), (1 / 60, "min", 7200.0), (1 / 3600, "h", 172800.0))
-    for factor, unit, limit in units:
-        if seconds < limit:
-            return f"{seconds * factor:.3g} {unit}"
-    return f"{seconds / 86400:,.1f} days"

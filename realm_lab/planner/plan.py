@@ -13,14 +13,14 @@ from realm_lab.core.process import limit_threads, pick_device
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.planner.bench import REMEDY, Speeds, default_path, model_identity, read_calibration
-from realm_lab.planner.machine import Device, device_name, duration, find_device
+from realm_lab.planner.machine import Device, device_name, find_device
 from realm_lab.planner.memory import memory
 from realm_lab.planner.workload import Text, Workload, read_text, workload
 from realm_lab.retrieval.embeddings import DTYPES, SHARD_ROWS
 
 STORE_RATE = 5e8  # bytes a second, where no disk was measured
 PREPARE_READINGS = 10.0  # of the float32 index, to make it ready for the search
-HOUR = 3600.0
+HOUR, GIB = 3600.0, 2**30
 
 
 class Request(NamedTuple):
@@ -76,8 +76,7 @@ class Freshness(NamedTuple):
 def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
     """Estimate everything, as plain values: seconds, bytes, hours.
 
-    Raises:
-        UserError: an unknown device, no measurement of this machine, or no corpus and no --passages.
+    UserError: an unknown device, no measurement of this machine, or no corpus and no --passages.
     """
     text = read_text(params, root)
     work = workload(params, text)
@@ -93,7 +92,8 @@ def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
     ways = [freshness(settings.steps, settings.refresh.interval_steps, times, request, beside) for beside in (1, 0)]
     on_each = settings.batch_size / request.trainers
     used = memory(params, work, passages, on_each, on_processor=source.on_processor, dtype=request.dtype)
-    totals = {"trainer_with_searcher": used.on_trainer, "builder_total": used.on_builder}
+    on_trainer = sum(used.trainer.values()) + sum(used.searcher.values())
+    totals = {"trainer_with_searcher": on_trainer, "builder_total": sum(used.builder.values())}
     sizes = work._asdict()
     plan = {
         "device": source.device,
@@ -198,54 +198,37 @@ def _notes(params: Params, plan: dict[str, Any]) -> list[str]:
     }
     for role, remedy in remedies.items():
         if used[role] > used["device"]:
-            needs = f"needs {gibibytes(used[role])}, a device has {gibibytes(used['device'])}"
+            needs = f"needs {used[role] / GIB:,.1f} GiB, a device has {used['device'] / GIB:,.1f}"
             found.append(f"a {role.partition('_')[0]} {needs}: {remedy}")
     return found
 
 
 def show_plan(plan: dict[str, Any]) -> None:
     """Print a plan: what is known and from where, time, staleness, memory, cost, and what was assumed."""
-    console = Console(soft_wrap=True)
-    out, model, used = console.print, plan["model"], plan["memory_bytes"]
+    out, model, used = Console(soft_wrap=True).print, plan["model"], plan["memory_bytes"]
     out(f"{plan['passages']:,} passages, {model['passage']:.0f} wordpieces each, vectors of {model['dimension']}")
-    sizes = f"{model['embedder_parameters'] / 1e6:.3g} M parameters in the embedder"
-    sizes += f", {model['reader_parameters'] / 1e6:.3g} M in the reader"
+    sizes = f"{model['embedder_parameters']:,} parameters in the embedder, {model['reader_parameters']:,} in the reader"
     out(f"model: {model['layers']} layers of {model['hidden_size']}; {sizes}")
     out(f"devices: {plan['trainers']} to train and search, {plan['builders']} to build; each {plan['device']}")
     out(f"speeds are {plan['source_text']}\n", markup=False)
-
-    ways = (plan["asynchronous"], plan["synchronous"])
-    table = Table("", "asynchronous", "synchronous", box=None, pad_edge=False, header_style="dim")
-    table.add_row("a refresh", *(duration(way["refresh_seconds"]) for way in ways))
-    table.add_row("every", *(f"{way['interval_steps']:,} steps" for way in ways))
-    table.add_row("age of the index", *(f"{way['age_lowest']:,} to {way['age_highest']:,} steps" for way in ways))
-    means = [f"{way['age_mean']:,.1f} steps, {duration(way['age_mean_seconds'])}" for way in ways]
-    table.add_row("  mean", *means)
-    table.add_row("share of time not training", *(f"{way['share_of_time']:.1%}" for way in ways))
-    table.add_row(f"all {plan['steps']:,} steps", *(duration(HOUR * way["hours"]) for way in ways))
-    table.add_row("device hours", *(f"{way['device_hours']:,.2f} on {way['devices']}" for way in ways))
-    if plan["price"] is not None:
-        table.add_row(f"cost, at {plan['price']:g} an hour", *(f"{way['cost']:,.2f}" for way in ways))
+    table = Table("of a refresh", "asynchronous", "synchronous", box=None, pad_edge=False, header_style="dim")
+    for name in Freshness._fields:
+        values = [plan[way][name] for way in ("asynchronous", "synchronous")]
+        if values[0] is not None:
+            table.add_row(name.replace("_", " "), *(f"{value:,.5g}" for value in values))
     out(table)
-    times = plan["seconds"]
-    out(f"a step takes {duration(times['step'])}, of it {duration(times['step_search'])} searching; to hold the")
-    out(f"asynchronous index at one exact age: pretrain.refresh.delay_steps={plan['asynchronous']['age_lowest']}\n")
-
-    table = Table("memory of a device", "", box=None, pad_edge=False, header_style="dim")
+    times, age = plan["seconds"], plan["asynchronous"]["age_lowest"]
+    out(f"a step takes {times['step']:.3g} s, of it {times['step_search']:.3g} searching")
+    out(f"to hold the asynchronous index at one exact age: pretrain.refresh.delay_steps={age}\n")
+    table = Table("memory of a device", "GiB", box=None, pad_edge=False, header_style="dim")
     for role in ("trainer", "searcher", "builder"):
         for name, size in used[role].items():
-            table.add_row(f"{role}: {name}", gibibytes(size))
-    table.add_row("trainer with searcher", gibibytes(used["trainer_with_searcher"]))
-    table.add_row("builder", gibibytes(used["builder_total"]))
-    table.add_row("there is", gibibytes(used["device"]))
-    table.add_row(f"the embeddings on disk, {plan['dtype']}", gibibytes(used["stored"]))
+            table.add_row(f"{role}: {name}", f"{size / GIB:,.3f}")
+    for role in ("trainer_with_searcher", "builder_total", "device"):
+        table.add_row(role.replace("_", " "), f"{used[role] / GIB:,.3f}")
+    table.add_row(f"embeddings on disk, {plan['dtype']}", f"{used['stored'] / GIB:,.3f}")
     out(table)
     for line in plan["assumptions"]:
         out(f"assumed: {line}", markup=False, style="dim")
     for line in plan["notes"]:
         out(f"note: {line}", markup=False, style="yellow")
-
-
-def gibibytes(size: float) -> str:
-    """Bytes for people, from MiB on."""
-    return f"{size / 2**30:,.2f} GiB" if size >= 2**30 / 10 else f"{size / 2**20:,.1f} MiB"

@@ -65,9 +65,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one_and_its_line(tmp_path: 
     ("text", "parts"),
     [
         ("pretrain:\n  steps: many\n", ["line 2", "'pretrain.steps'", "valid integer", "'many'"]),
-        ("pretrain:\n  steps: 1.5\n", ["line 2", "'pretrain.steps'", "integer", "1.5"]),
         ("pretrain:\n  steps: true\n", ["line 2", "'pretrain.steps'"]),
-        ("pretrain:\n  mask_rate: some\n", ["line 2", "'pretrain.mask_rate'", "valid number", "'some'"]),
         ("pretrain:\n  train_reader: perhaps\n", ["line 2", "'pretrain.train_reader'", "boolean", "'perhaps'"]),
         ("pretrain:\n  marginal: tokens\n", ["line 2", "'pretrain.marginal'", "'example' or 'token'", "'tokens'"]),
         ("pretrain:\n  steps: {}\n", ["line 2", "'pretrain.steps'", "valid integer"]),
@@ -79,7 +77,6 @@ def test_an_unknown_name_is_refused_with_the_nearest_one_and_its_line(tmp_path: 
         ("seeds: []\n", ["line 1", "'seeds'", "at least 1"]),
         ("seeds: [0, -1]\n", ["line 1", "'seeds.1'", "greater than or equal to 0"]),
         ("pretrain: 5\n", ["line 1", "'pretrain'", "5"]),
-        ("seeds: 3\n", ["line 1", "'seeds'", "list", "3"]),
         ("corpus:\n  files:\n    knowledge: a.txt\n", ["line 3", "'corpus.files.knowledge'", "list", "'a.txt'"]),
         ("1: 2\n", ["params.yaml", "'1'"]),
     ],
@@ -251,14 +248,12 @@ def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(t
     ("override", "message"),
     [
         ({"pretrain.step": 1}, "--set pretrain.step: unknown parameter 'pretrain.step'; the nearest valid one is"),
-        ({"preset.name": "toy"}, "--set preset.name: unknown parameter 'preset.name'; the nearest valid one is"),
         ({"pretrain": {"step": 1}}, "--set pretrain.step: unknown parameter"),
         (
             {"pretrain.steps": "many"},
             "--set pretrain.steps: parameter 'pretrain.steps': input should be a valid integer",
         ),
         ({"pretrain.candidates": 1}, "--set pretrain.candidates: parameter 'pretrain': candidates: 1 leaves"),
-        ({"seeds": 3}, "--set seeds: parameter 'seeds': input should be a valid list"),
         ({"preset": "tou"}, "--preset: preset 'tou' is not one of"),
     ],
 )
@@ -276,8 +271,6 @@ def test_what_is_wrong_with_an_override_is_not_blamed_on_the_file(
         ("pretrain.null_document=off", "pretrain.null_document", "off"),
         ("pretrain.train_reader=false", "pretrain.train_reader", False),
         ("seeds=[3, 4]", "seeds", [3, 4]),
-        (" preset = smoke", "preset", "smoke"),
-        ("model.checkpoint=a=b", "model.checkpoint", "a=b"),
         ("model.checkpoint=", "model.checkpoint", None),
     ],
 )
@@ -317,11 +310,6 @@ def test_the_rendered_file_names_everything_and_changes_nothing(tmp_path: Path) 
     steps = re.search(r"^pretrain:.*?^  steps:  # (.*?)$", text, re.DOTALL | re.MULTILINE)
     assert steps is not None
     assert steps[1] == "toy 800 · smoke 24 · real 600 · paper 200000"
-
-
-def test_params_yaml_is_the_rendered_file_apart_from_what_is_filled_in(repository: Path) -> None:
-    written = (repository / "params.yaml").read_text(encoding="utf-8")
-    assert written == renewed_params_yaml(written), "run `make params`"
 
 
 def test_writing_the_file_again_keeps_what_was_filled_in(tmp_path: Path) -> None:

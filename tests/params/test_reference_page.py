@@ -11,15 +11,17 @@ from pydantic import Field
 
 from realm_lab.params.load import PRESETS, flatten, parameter_fields, preset_values
 from realm_lab.params.parameters import Params
-from realm_lab.params.reference_page import PAGE, in_words, render_reference, write
+from realm_lab.params.reference_page import PAGE, in_words, render_reference, renewed_params_yaml, write
 from realm_lab.params.sections import Candidates, Dropout, NonNegative, Positive
 
 PAGE_TEXT = " ".join(render_reference().split())
 RESOLVED = {name: flatten(Params(**preset_values(name) | {"preset": name})) for name in PRESETS}
 
 
-def test_the_page_is_up_to_date(repository: Path) -> None:
+def test_both_files_are_up_to_date(repository: Path) -> None:
     assert (repository / PAGE).read_text(encoding="utf-8") == render_reference(), "run `make params`"
+    written = (repository / "params.yaml").read_text(encoding="utf-8")
+    assert written == renewed_params_yaml(written), "run `make params`"
 
 
 def test_every_parameter_has_a_docstring_and_is_there_once_with_its_values() -> None:
