@@ -17,11 +17,11 @@ STAMP := $(VENV)/.installed-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test ui lint params pictures clean
+.PHONY: help setup repro test test-all test-numerics ui lint params pictures clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
-	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 setup: $(STAMP)  ## make .venv with the pinned dependencies and the package
 
@@ -44,8 +44,20 @@ $(STAMP): pyproject.toml constraints.txt
 repro: setup  ## run the whole pipeline (dvc repro)
 	dvc repro
 
-test: setup  ## run the tests; ARGS="..." goes to pytest
-	@$(VENV)/bin/python -m pytest $(ARGS)
+test: setup  ## run every quick test, in parallel; ARGS="..." goes to pytest
+	@$(VENV)/bin/python -m pytest -n auto --dist loadfile -m "not slow" $(ARGS)
+
+test-all: setup  ## run all tests, the slow ones too
+	@$(VENV)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
+
+# The numbers must not depend on the processor: the same tests with each set of vector instructions that PyTorch has.
+test-numerics: setup  ## run the numerical tests under each processor capability
+	@for capability in default avx2 avx512; do \
+	  echo "ATEN_CPU_CAPABILITY=$$capability"; \
+	  ATEN_CPU_CAPABILITY=$$capability $(VENV)/bin/python -m pytest -q -n auto --dist loadfile -m "not slow" \
+	    tests/test_proofs.py tests/training/test_golden.py tests/training/test_distributed.py \
+	    tests/training/test_resume.py tests/models tests/parity tests/retrieval/test_exact.py $(ARGS) || exit 1; \
+	done
 
 # In the environment, not on command lines: it may hold a password.
 ui: export MLFLOW_TRACKING_URI := $(TRACKING_URI)

@@ -3,21 +3,25 @@
 A scheme is a pure function (request, generator) -> positions to mask: at least one, distinct, inside the sentence. It
 is registered here under a name, or it is a user's own and `pretrain.masking` says where: `package.module:function`,
     def first_words(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-        return np.arange(max(1, round(request.rate * request.length)))
+        share = request.own_options(share=0.5)["share"]  # pretrain.masking_options: {share: 0.3}
+        return np.arange(max(1, round(share * request.length)))
 A sentence has no [CLS] and no [SEP] yet, so no scheme can mask one. Every chosen wordpiece is replaced by [MASK], one
 for one (as in the released code).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from realm_lab.core.extensions import own_code, own_source
 from realm_lab.errors import UserError
+from realm_lab.params.parameters import Pretrain
 
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
 SPAN_MAX_LENGTH = 10
@@ -30,6 +34,24 @@ class MaskRequest(NamedTuple):
     spans: np.ndarray  # its salient spans [first, end), int32 [spans, 2]
     rate: float  # pretrain.mask_rate: the share of wordpieces to mask
     salient_spans: int  # pretrain.salient_spans: how many salient spans to mask
+    options: Mapping[str, Any] = MappingProxyType({})  # pretrain.masking_options: the scheme's own
+
+    def own_options(self, **defaults: Any) -> dict[str, Any]:
+        """The scheme's options, those that are not given at their default.
+
+        Raises:
+            UserError: an option that is not among the defaults, or of another kind than its default.
+        """
+        for name, value in self.options.items():
+            about = f"parameter 'pretrain.masking_options': '{name}'"
+            if name not in defaults:
+                near = difflib.get_close_matches(name, defaults, n=1, cutoff=0.0)
+                remedy = f"the nearest one is '{near[0]}'" if near else "it takes none; leave masking_options empty"
+                raise UserError(f"{about} is no option of this masking scheme; {remedy}")
+            kind = type(defaults[name])
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise UserError(f"{about} is {value!r}; write it as {kind.__name__}, such as {defaults[name]!r}")
+        return defaults | dict(self.options)
 
 
 class MaskedSentence(NamedTuple):
@@ -66,6 +88,15 @@ def masking_scheme(name: str) -> Scheme:
     return MASKING_SCHEMES[name]
 
 
+def check_masking(settings: Pretrain) -> None:
+    """Raise a UserError for an unknown scheme, or for options that it refuses: it masks one sentence on trial."""
+    spans = np.array([[2, 4]], np.int32)
+    masking_scheme(settings.masking)(
+        MaskRequest(8, spans, settings.mask_rate, settings.salient_spans, settings.masking_options),
+        np.random.default_rng(0),
+    )
+
+
 def scheme_source(name: str) -> Path | None:
     """The source file of a user's own scheme, which is part of a run's identity; None for a registered one."""
     return own_source("pretrain.masking", name)
@@ -83,6 +114,7 @@ def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int) -> MaskedSente
 @register_masking("salient_span")
 def salient_span(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """`salient_spans` distinct salient spans, uniformly, all where there are fewer (section 3.4: one)."""
+    request.own_options()
     order = np.arange(len(request.spans))
     count = min(request.salient_spans, len(order))
     for place in range(count):  # the first draws of a Fisher-Yates shuffle
@@ -94,12 +126,14 @@ def salient_span(request: MaskRequest, generator: np.random.Generator) -> np.nda
 @register_masking("random_token")
 def random_token(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """A share `rate` of single wordpieces, uniformly, at least one (BERT; Devlin et al. 2018)."""
+    request.own_options()
     return generator.choice(request.length, size=_count(request, generator), replace=False)
 
 
 @register_masking("random_span")
 def random_span(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """Spans of geometric length (p = 0.2, at most 10) until a share `rate` is masked (SpanBERT; Joshi et al. 2019)."""
+    request.own_options()
     wanted = _count(request, generator)
     chosen: set[int] = set()
     while len(chosen) < wanted:
@@ -123,6 +157,8 @@ def _checked(name: str, scheme: Scheme) -> Scheme:
         where = f"parameter 'pretrain.masking': '{name}'"
         try:
             returned = scheme(request, generator)
+        except UserError:  # of its options
+            raise
         except Exception as error:  # the user's code may raise anything
             said = " ".join(str(error).split())
             raise UserError(f"{where} failed with {type(error).__name__} ({said}); correct it") from error

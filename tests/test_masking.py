@@ -20,6 +20,7 @@ from realm_lab.masking import (
     MASKING_SCHEMES,
     SPAN_MAX_LENGTH,
     MaskRequest,
+    check_masking,
     mask,
     masking_scheme,
     random_span,
@@ -28,6 +29,7 @@ from realm_lab.masking import (
     salient_span,
     scheme_source,
 )
+from realm_lab.params.parameters import Pretrain
 
 SPANS = np.array([[0, 2], [3, 4], [6, 9]], np.int32)
 NO_SPANS = np.empty((0, 2), np.int32)
@@ -58,19 +60,6 @@ def test_the_generator_decides_everything(name: str) -> None:
     assert draws[0] != draws[2]
 
 
-@given(st.integers(0, 2**32))
-def test_exactly_one_salient_span_is_masked_as_a_whole(seed: int) -> None:
-    positions = salient_span(asked(rate=0.9), np.random.default_rng(seed)).tolist()
-    assert positions in [[0, 1], [3], [6, 7, 8]]
-
-
-def test_salient_spans_are_chosen_uniformly() -> None:
-    generator = np.random.default_rng(0)
-    counts = Counter(int(salient_span(asked(), generator)[0]) for _ in range(3000))
-    assert counts.keys() == {0, 3, 6}
-    assert stats.chisquare(list(counts.values())).pvalue > 1e-3
-
-
 def test_one_span_takes_one_uniform_number() -> None:
     # What every result with one span was made with: another use of the generator would change its masks.
     ours, plain = np.random.default_rng(7), np.random.default_rng(7)
@@ -83,7 +72,7 @@ def test_one_span_takes_one_uniform_number() -> None:
 MANY_SPANS = np.array([[0, 2], [3, 4], [6, 9], [10, 11], [13, 17]], np.int32)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_several_salient_spans_are_distinct_and_every_choice_is_as_likely(count: int) -> None:
     generator = np.random.default_rng(count)
     choices = {
@@ -129,47 +118,16 @@ def test_random_tokens_are_uniform_over_the_sentence() -> None:
     assert stats.chisquare(counts).pvalue > 1e-3
 
 
-def test_every_place_can_be_in_a_random_span() -> None:
-    generator = np.random.default_rng(3)
-    request = asked(20, NO_SPANS, 0.2)
-    counts = np.bincount(np.concatenate([random_span(request, generator) for _ in range(4000)]), minlength=20)
-    assert counts.min() > 0.2 * counts.max()  # the ends are in fewer spans, but are in some
-
-
-@pytest.mark.parametrize("name", ["random_token", "random_span"])
-def test_random_masks_take_no_notice_of_salient_spans(name: str) -> None:
-    scheme = masking_scheme(name)
-    for seed in range(20):
-        with_spans, without = (asked(30, spans, 0.2, count) for spans, count in ((SPANS, 3), (NO_SPANS, 1)))
-        one, other = (scheme(request, np.random.default_rng(seed)).tolist() for request in (with_spans, without))
-        assert one == other
-
-
-def test_the_whole_sentence_can_be_masked() -> None:
-    for scheme in (random_token, random_span):
-        assert sorted(scheme(asked(12, NO_SPANS, 1.0), np.random.default_rng(0)).tolist()) == list(range(12))
-
-
-def observed_lengths() -> list[int]:
-    """Lengths of random spans in a sentence so long that two hardly ever meet."""
-    positions = np.sort(random_span(asked(10**9, NO_SPANS, 2e-5), np.random.default_rng(4)))
-    runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
-    return [len(run) for run in runs]
-
-
 def test_random_spans_are_of_geometric_length() -> None:
-    # Joshi et al. 2019, section 3.1: l ~ Geo(0.2), clipped at 10 so that the mean is 3.8 (the next test).
-    counts = Counter(observed_lengths())
+    # Joshi et al. 2019, section 3.1: l ~ Geo(0.2), at most 10: "this yields a mean span length of 3.8".
+    # In a sentence so long that two spans hardly ever meet.
+    positions = np.sort(random_span(asked(10**9, NO_SPANS, 2e-5), np.random.default_rng(4)))
+    lengths = [len(run) for run in np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)]
+    counts = Counter(lengths)
     assert max(counts) == SPAN_MAX_LENGTH == 10
-    assert min(counts) == 1
     observed = np.array([counts[length] for length in range(1, SPAN_MAX_LENGTH + 1)])
     weights = 0.2 * 0.8 ** np.arange(SPAN_MAX_LENGTH)
     assert stats.chisquare(observed, weights / weights.sum() * observed.sum()).pvalue > 1e-3
-
-
-def test_random_spans_have_spanberts_mean_length() -> None:
-    # Joshi et al. 2019, section 3.1: "this yields a mean span length of 3.8".
-    lengths = observed_lengths()
     assert np.mean(lengths) == pytest.approx(3.797, abs=4 * np.std(lengths) / len(lengths) ** 0.5)
 
 
@@ -276,6 +234,38 @@ def test_what_a_function_returns_is_checked(own: str, function: str, said: str) 
     assert "\n" not in message
 
 
+SHARE = "tests.tiny_masks:first_words"
+
+
+def with_options(scheme: str, options: dict[str, object]) -> Pretrain:
+    return Pretrain(masking=scheme, masking_options=options)
+
+
+@pytest.mark.parametrize(("options", "masked"), [({}, 5), ({"share": 0.3}, 3), ({"share": 1}, 10)])
+def test_a_scheme_has_options_of_its_own(options: dict[str, object], masked: int) -> None:
+    check_masking(with_options(SHARE, options))
+    request = asked()._replace(options=options)
+    assert masking_scheme(SHARE)(request, np.random.default_rng(0)).tolist() == list(range(masked))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "said"),
+    [
+        (SHARE, {"shares": 0.3}, "'shares' is no option of this masking scheme; the nearest one is 'share'"),
+        (SHARE, {"share": "a"}, "'share' is 'a'; write it as float, such as 0.5"),
+        (SHARE, {"share": True}, "'share' is True; write it as float, such as 0.5"),
+        *(
+            (name, {"share": 1.0}, "'share' is no option of this masking scheme; it takes none; leave masking_options")
+            for name in BUILT_IN
+        ),
+    ],
+)
+def test_an_option_that_a_scheme_does_not_know_is_refused(scheme: str, options: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_masking(with_options(scheme, options))
+    assert str(caught.value).startswith(f"parameter 'pretrain.masking_options': {said}")
+
+
 def test_a_function_that_fails_is_named(own: str) -> None:
     with pytest.raises(UserError, match=r"'pretrain\.masking': 'own_masks_\w+:crash' failed with KeyError \('tags'\)"):
         masking_scheme(f"{own}:crash")(asked(), np.random.default_rng(0))
@@ -286,7 +276,8 @@ def test_a_missing_function_is_named(own: str, function: str, tmp_path: Path) ->
     with pytest.raises(UserError) as caught:
         masking_scheme(f"{own}:{function}")
     message = str(caught.value)
-    assert message.startswith(f"parameter 'pretrain.masking': '{own}:{function}': no function '{function}' in")
+    about = f"parameter 'pretrain.masking': '{own}:{function}': no function or class '{function}' in "
+    assert message == f"{about}{tmp_path / own}.py"
     assert str(tmp_path) in message
 
 
@@ -316,8 +307,3 @@ def test_a_module_that_cannot_be_imported_is_named(
         assert reason.lower() in message.lower()
         assert "PYTHONPATH" in message
         assert "\n" not in message
-
-
-def test_a_module_without_a_file_has_no_identity() -> None:
-    with pytest.raises(UserError, match="module 'sys' cannot be imported"):
-        scheme_source("sys:exit")

@@ -99,7 +99,7 @@ realm-lab pretrain --preset toy \\
 <!-- test: no, it trains for an hour -->
 
 ```bash
-realm-lab report --runs=runs | less
+realm-lab report --html | less
 ```
 ```bash
 echo unmarked
@@ -118,7 +118,7 @@ def test_the_parser_finds_blocks_and_their_marks() -> None:
     found = [(block.line, block.mark, block.code.splitlines()[0]) for block in shell_blocks(EXAMPLE)]
     assert found == [
         (6, "fast", "make setup && make everything"),
-        (13, "no, it trains for an hour", "realm-lab report --runs=runs | less"),
+        (13, "no, it trains for an hour", "realm-lab report --html | less"),
         (16, None, "echo unmarked"),
         (23, None, "echo no reason"),
     ]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from realm_lab.cli.flags import positive
+
+if TYPE_CHECKING:
+    from realm_lab.runner.sweep import Request
 
 Run = Callable[[argparse.Namespace], int | None]
 Add = Callable[[str, Run, str], argparse.ArgumentParser]
@@ -47,34 +51,26 @@ def add_studies(add: Add, add_look: Add) -> None:
 
 
 def _run_sweep(options: argparse.Namespace) -> int:
-    from realm_lab.params.load import parse_override
-    from realm_lab.runner.sweep import Request, find_study, sweep
+    from realm_lab.runner.sweep import sweep
 
-    request = Request(
-        path=find_study(options.study, options.root),
-        params_path=options.params,
-        overrides=dict(parse_override(text) for text in options.overrides),
-        as_json=options.json,
-        **_named(options, "root launcher seeds dry_run follow retry_failed cancel force"),
-    )
-    return sweep(request)
+    return sweep(_request(options, options.study))
 
 
 def _run_search(options: argparse.Namespace) -> int:
-    from realm_lab.runner.search import SearchRequest, search
-    from realm_lab.runner.sweep import find_study
+    from realm_lab.runner.search import search
 
-    request = SearchRequest(
-        path=find_study(options.search, options.root),
-        params_path=options.params,
-        as_json=options.json,
-        **_named(options, "root launcher trials follow retry_failed cancel"),
-    )
-    return search(request)
+    return search(_request(options, options.search))
 
 
-def _named(options: argparse.Namespace, names: str) -> dict[str, Any]:
-    return {name: getattr(options, name) for name in names.split()}
+def _request(options: argparse.Namespace, study: str) -> Request:
+    from realm_lab.params.load import parse_override
+    from realm_lab.runner.sweep import Request, find_study
+
+    given = vars(options)
+    known = {field.name: given[field.name] for field in fields(Request) if field.name in given}
+    known |= {"path": find_study(study, options.root), "params_path": options.params, "as_json": options.json}
+    known["overrides"] = dict(parse_override(text) for text in given.get("overrides", ()))
+    return Request(**known)
 
 
 def _run_status(options: argparse.Namespace) -> None:

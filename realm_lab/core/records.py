@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -34,9 +34,16 @@ def cut(text: str, length: int = 80) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
-def read_record(path: Path, adapter: TypeAdapter[Record], remedy: str = "repair or delete the file") -> Record:
-    """A JSON file as a record. UserError: no such file, not JSON, or not such a record, with file and field."""
+def validated(
+    adapter: TypeAdapter[Record], value: Any, path: Path, remedy: str = "repair or delete the file"
+) -> Record:
+    """`value`, read from `path`, as a record. UserError: what is wrong with it, with file and field."""
     try:
-        return adapter.validate_python(read_json(path))
+        return adapter.validate_python(value)
     except ValidationError as error:
         raise UserError(f"{path}: {validation_line(error)}; {remedy}") from None
+
+
+def read_record(path: Path, adapter: TypeAdapter[Record], remedy: str = "repair or delete the file") -> Record:
+    """A JSON file as a record. UserError: no such file, not JSON, or not such a record."""
+    return validated(adapter, read_json(path), path, remedy)

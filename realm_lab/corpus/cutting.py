@@ -74,11 +74,15 @@ class Cutter:
                 identities[first:last] = [f"{passages[row]['id']}:{number}" for number in range(last - first)]
         sentences: dict[str, list[dict[str, object]]] = {part: [] for part in PARTS}
         if kind != "passages":
-            spans = self._tag(articles, offsets, texts)
+            contexts = ["\n".join(document.text for document in article) for article in articles for _ in article]
+            around = [context for context, found in zip(contexts, offsets, strict=True) for _ in found]
+            spans = self._tagger.tag_batch(texts, around)  # the context of a sentence is its article
             for text, ids, found, origin, identity in zip(texts, tokens, spans, origins, identities, strict=True):
                 if kind == "sentences" or origin != NO_ROW:
-                    flat = place_spans(self._encoder, text, found, dropped)
-                    self._add_sentence(ids, flat, origin, identity, sentences, dropped)
+                    placed = self._part(ids, place_spans(self._encoder, text, found, dropped), identity, dropped)
+                    if placed is not None:
+                        part, flat = placed
+                        sentences[part].append({"tokens": ids, "spans": flat, "origins": origin, "gold": NO_ROW})
         rows = {part: pa.RecordBatch.from_pylist(found, Sentences.COLUMNS) for part, found in sentences.items()}
         return Cut(pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS), rows, dropped)
 
@@ -106,35 +110,18 @@ class Cutter:
             place += len(found)
         return rows, ranges
 
-    def _add_sentence(
-        self,
-        tokens: list[int],
-        spans: list[int],
-        origin: int,
-        identity: str,
-        sentences: dict[str, list[dict[str, object]]],
-        dropped: Counter[str],
-    ) -> None:
+    def _part(
+        self, ids: list[int], spans: list[int], identity: str, dropped: Counter[str]
+    ) -> tuple[str, list[int]] | None:
+        """The part that a sentence belongs to, and its spans there; None where it cannot be a query."""
         place = derive_seed(0, "held-out", identity) / 2**63
         held_out = place < HELD_OUT_SHARE
-        part = "sentences"
-        if is_fit(tokens, spans, self._settings.sentence_length, dropped, needs_span=held_out):
-            if held_out:
-                part = "cloze_dev" if place < HELD_OUT_SHARE / 2 else "cloze_test"
-                chosen = 2 * (derive_seed(0, "held-out-span", identity) % (len(spans) // 2))
-                spans = spans[chosen : chosen + 2]
-            sentences[part].append({"tokens": tokens, "spans": spans, "origins": origin, "gold": NO_ROW})
-
-    def _tag(
-        self, articles: Sequence[Article], offsets: Sequence[Sequence[tuple[int, int]]], texts: Sequence[str]
-    ) -> list[tuple[Span, ...]]:
-        """The spans of each sentence, whose context is its article."""
-        counts = iter(map(len, offsets))
-        contexts: list[str] = []
-        for article in articles:
-            context = "\n".join(document.text for document in article)
-            contexts += [context] * sum(next(counts) for _ in article)
-        return list(self._tagger.tag_batch(texts, contexts))
+        if not is_fit(ids, spans, self._settings.sentence_length, dropped, needs_span=held_out):
+            return None
+        if not held_out:
+            return "sentences", spans
+        chosen = 2 * (derive_seed(0, "held-out-span", identity) % (len(spans) // 2))
+        return "cloze_dev" if place < HELD_OUT_SHARE / 2 else "cloze_test", spans[chosen : chosen + 2]
 
 
 def passage_row(passage: Passage, title: list[int], body: list[int], starts: list[int]) -> dict[str, object]:

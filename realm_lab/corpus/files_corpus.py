@@ -12,7 +12,7 @@ from typing import Literal
 from tokenizers import Tokenizer
 
 from realm_lab.corpus.cutting import Article, CutSettings
-from realm_lab.corpus.readers import DROPPED_DUPLICATE_DOCUMENT, read_documents, read_questions
+from realm_lab.corpus.readers import read_documents, read_questions
 from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.salient_spans import find_tagger
 from realm_lab.corpus.splits import is_orqa_dev
@@ -23,9 +23,6 @@ Split = Literal["train", "dev", "test"]
 
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 MOST_CHARACTERS = 8_000_000  # of an article: what has one name throughout is not held in memory as a whole
-DROPPED_NOT_IN_CORPUS = "question: its document is not in the corpus"
-DROPPED_BEYOND_LIMIT = "document: beyond corpus.files.max_articles"
-DROPPED_SAMPLED = "question: not in the sample"
 
 
 class FilesCorpus:
@@ -47,12 +44,6 @@ class FilesCorpus:
             raise UserError(f"corpus.files.knowledge{'_updated' if updated else ''} is empty: name at least one file")
         find_tagger(corpus.tagger)
         self._counts: dict[str, Counter[str]] = {}
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer that passages are measured with."""
-        assert self._tokenizer is not None, "give FilesCorpus a tokenizer"
-        return self._tokenizer
 
     @property
     def dropped(self) -> Counter[str]:
@@ -85,7 +76,7 @@ class FilesCorpus:
                 articles.add(document.article)
                 yield document
             else:
-                dropped[DROPPED_BEYOND_LIMIT] += 1
+                dropped["document: beyond corpus.files.max_articles"] += 1
 
     def articles(self) -> Iterator[Article]:
         """The documents, those of one article together where they are neighbours."""
@@ -100,9 +91,10 @@ class FilesCorpus:
 
     def cut_settings(self) -> CutSettings:
         """How the documents are cut, for a Cutter."""
-        corpus = self._corpus
-        tokenizer = self.tokenizer.to_str()
-        return CutSettings(tokenizer, corpus.passage_length, corpus.sentence_length, find_tagger(corpus.tagger))
+        corpus, tokenizer = self._corpus, self._tokenizer
+        assert tokenizer is not None, "give FilesCorpus a tokenizer"
+        lengths = corpus.passage_length, corpus.sentence_length
+        return CutSettings(tokenizer.to_str(), *lengths, find_tagger(corpus.tagger))
 
     def asked_documents(self) -> frozenset[str]:
         """The documents that questions of any split come from, in the corpus or not."""
@@ -135,7 +127,7 @@ class FilesCorpus:
                 if question.document is None or question.document in known:
                     yield question
                 elif own:
-                    dropped[DROPPED_NOT_IN_CORPUS] += 1
+                    dropped["question: its document is not in the corpus"] += 1
                 else:
                     yield question._replace(document=None)
 
@@ -144,7 +136,7 @@ def evenly_spaced(questions: list[Question], maximum: int | None, dropped: Count
     """At most `maximum` of the questions, evenly spaced over the list, in its order; the rest is counted."""
     if maximum is None or len(questions) <= maximum:
         return questions
-    dropped[DROPPED_SAMPLED] += len(questions) - maximum
+    dropped["question: not in the sample"] += len(questions) - maximum
     return [questions[number * len(questions) // maximum] for number in range(maximum)]
 
 
@@ -167,7 +159,7 @@ def unique(documents: Iterable[Document], seen: set[int], dropped: Counter[str])
     for document in documents:
         found = text_hash(document.id)
         if found in seen:
-            dropped[DROPPED_DUPLICATE_DOCUMENT] += 1
+            dropped["document: duplicate id"] += 1
         else:
             seen.add(found)
             yield document

@@ -52,12 +52,7 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
 
 
 def prepare(
-    params: Params,
-    folder: Path,
-    seed: int,
-    progress: Progress = lambda name, count: None,
-    *,
-    workers: int = 1,
+    params: Params, folder: Path, seed: int, progress: Progress = lambda name, count: None, *, workers: int = 1
 ) -> Manifest:
     """Prepare the corpus into `folder`, which appears only when everything is written.
 

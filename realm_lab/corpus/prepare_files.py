@@ -37,9 +37,9 @@ Progress = Callable[[str, int], None]  # (part, records of it that are written)
 def prepare_files(params: Params, folder: Path, progress: Progress, workers: int) -> Prepared:
     """Prepare the files of `corpus.files` into `folder`."""
     files, same = params.corpus.files, params.corpus.pretrain_corpus == "same"
-    source = FilesCorpus(files, params.corpus, _tokenizer(params))
+    prepared = Prepared(folder, _tokenizer(params))
+    source = FilesCorpus(files, params.corpus, prepared.tokenizer)
     settings = source.cut_settings()
-    prepared = Prepared(folder, source.tokenizer)
     dtype = prepared.dtype
     passages = PassageAssembly(folder / "passages", dtype, source.asked_documents())
     sentences = SentenceAssembly(folder, dtype, prepared.dropped)
@@ -54,9 +54,8 @@ def prepare_files(params: Params, folder: Path, progress: Progress, workers: int
         sentences.add(cut, None)
         prepared.dropped.update(cut.dropped)
         progress("sentences", sentences.writers["sentences"].rows)
-    sentences.close()
     prepared.counts |= {"passages": passages.writer.rows, PASSAGE_WORDPIECES: passages.wordpieces}
-    prepared.counts |= sentences.counts()
+    prepared.counts |= sentences.close()
     if files.knowledge_updated:
         _second_edition(params, prepared, workers, progress)
     stored, patterns = Passages(folder / "passages", dtype), Patterns()
@@ -146,16 +145,12 @@ class SentenceAssembly:
             if part == "sentences":
                 self._with_span += pc.sum(pc.greater(batch.column("spans").value_lengths(), 0)).as_py() or 0
 
-    def counts(self) -> dict[str, int]:
-        """Rows of each part."""
-        return {part: writer.rows for part, writer in self.writers.items()} | {
-            "sentences with a salient span": self._with_span
-        }
-
-    def close(self) -> None:
-        """Finish the files."""
+    def close(self) -> dict[str, int]:
+        """Finish the files; the rows of each part."""
         for writer in self.writers.values():
             writer.close()
+        rows = {part: writer.rows for part, writer in self.writers.items()}
+        return rows | {"sentences with a salient span": self._with_span}
 
 
 def _tokenizer(params: Params) -> Tokenizer:

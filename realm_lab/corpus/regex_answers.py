@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import unicodedata
 import warnings
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -98,12 +97,10 @@ class Patterns:
 
     def found_in(self, text: str, patterns: Sequence[str], question: str) -> bool:
         """Whether a passage holds an answer: a pattern matches anywhere in it, both in NFD (DPR; DrQA)."""
-        normal = unicodedata.normalize("NFD", text)
-        return self.matches(
-            normal, [unicodedata.normalize("NFD", pattern) for pattern in patterns], question, "anywhere"
-        )
+        normal, *in_nfd = (unicodedata.normalize("NFD", each) for each in (text, *patterns))
+        return self.matches(normal, in_nfd, question, "anywhere")
 
     def counts(self) -> dict[str, int]:
         """Patterns with a problem, by its kind."""
-        kinds = Counter(problem.kind for problem in self.problems)
-        return {kind: kinds[kind] for kind in KINDS}
+        kinds = [problem.kind for problem in self.problems]
+        return {kind: kinds.count(kind) for kind in KINDS}

@@ -128,7 +128,7 @@ class RuleTagger:
 
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
         """Each text by itself."""
-        return [rule_tagger(text, context) for text, context in zip(texts, contexts, strict=True)]
+        return list(map(rule_tagger, texts, contexts))
 
 
 register_tagger("rule", RuleTagger)
@@ -150,6 +150,8 @@ _NAME = regex.compile(
     rf"(?:{_BLANK}{_PART}|(?:{_BLANK}{_JOINER}){{1,3}}{_BLANK}{_PART}|{_SUFFIX})*"
     rf"(?:{_BLANK}\d{{1,3}}(?![\p{{L}}\p{{N}}%]|[.,:]\d|{_BLANK}?(?:per|million|billion)))?"
 )
+_JOINERS = regex.compile(rf"(?:{_JOINER}{_BLANK})+")
+_KEEPS_DOT = regex.compile(r"(?:\p{Lu}\.\p{Lu}|Jr|Sr)\.$")
 _NUMBER = regex.compile(
     r"(?<![\p{L}\p{M}\p{N}_]|\d[.,:/])(?:[$€£¥]|US\$)?\d+(?:,\d{3})*(?:\.\d+)?(?:st|nd|rd|th|%)?(?![\p{L}\p{M}\p{N}_])"
     r"(?:\s(?:hundred|thousand|million|billion|trillion|percent|per cent)(?!\p{L}))*"
@@ -191,7 +193,7 @@ def _find_names(text: str, seen: SeenWords) -> list[tuple[int, int]]:
         start, end = match.span()
         at_start = bool(_AT_START.search(text, max(0, start - 8), start)) if start else True
         while start < end:
-            blank = _first_blank(text, start, end)
+            blank = next((place for place in range(start, end) if text[place] in " \u00a0"), end)
             word = text[start:blank]
             if word.lower().replace("’", "'") in FUNCTION_WORDS and (len(word) == 1 or not word.isupper()):
                 ordinary = at_start or blank == end or word[0] == "I"
@@ -201,29 +203,14 @@ def _find_names(text: str, seen: SeenWords) -> list[tuple[int, int]]:
                 ordinary = False
             if not ordinary:
                 break
-            start = _skip_joiners(text, min(blank + 1, end), end)
+            start = min(blank + 1, end)
+            joiners = _JOINERS.match(text, start, end)  # what is left at the front ("Because of the Alps")
+            start = joiners.end() if joiners else start
             at_start = False
         end = _without_dot(text, start, end)
         if sum(character.isalnum() for character in text[start:end]) > 1:
             names.append((start, end))
     return names
-
-
-def _first_blank(text: str, start: int, end: int) -> int:
-    """Offset of the first blank in text[start:end], or `end`."""
-    return next((place for place in range(start, end) if text[place] in " \u00a0"), end)
-
-
-_JOINERS = regex.compile(rf"(?:{_JOINER}{_BLANK})+")
-
-
-def _skip_joiners(text: str, start: int, end: int) -> int:
-    """Past the joiners that a word taken off has left at the front ("Because of the Alps")."""
-    match = _JOINERS.match(text, start, end)
-    return match.end() if match else start
-
-
-_KEEPS_DOT = regex.compile(r"(?:\p{Lu}\.\p{Lu}|Jr|Sr)\.$")
 
 
 def _without_dot(text: str, start: int, end: int) -> int:

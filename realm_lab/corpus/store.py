@@ -119,27 +119,6 @@ class TextTable:
         return self._table.column(name).to_pylist()
 
 
-class TextTableWriter:
-    """Streams batches of rows into an Arrow file."""
-
-    def __init__(self, path: Path, schema: pa.Schema):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._schema = schema
-        self._file = pa.OSFile(str(path), "wb")
-        self._writer = pa.ipc.new_file(self._file, schema)
-
-    def append(self, rows: pa.RecordBatch | list[dict[str, Any]]) -> None:
-        """Append rows: a batch of the schema's columns, or dictionaries."""
-        batch = pa.RecordBatch.from_pylist(rows, schema=self._schema) if isinstance(rows, list) else rows
-        if batch.num_rows:
-            self._writer.write_batch(batch)
-
-    def close(self) -> None:
-        """Finish the file."""
-        self._writer.close()
-        self._file.close()
-
-
 INT = pa.int32()
 TOKENS, PLACES = pa.list_(pa.uint32()), pa.list_(pa.int32())  # wordpieces, and whatever else is a list of numbers
 
@@ -150,17 +129,19 @@ class PartWriter:
     A list of numbers goes to a ragged file of the column's name, a number to NAME.bin, all text to text.arrow.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, dtype_of_tokens: Any):
+    def __init__(self, folder: Path, schema: pa.Schema, token_dtype: Any):
         folder.mkdir(parents=True, exist_ok=True)
-        text = [field for field in schema if field.type in (pa.string(), pa.list_(pa.string()))]
-        self._text = TextTableWriter(folder / "text.arrow", pa.schema(text)) if text else None
+        self._ragged, self._numbers, text = {}, {}, []
+        for field in schema:
+            if field.type in (TOKENS, PLACES):
+                dtype = token_dtype if field.type == TOKENS else np.int32
+                self._ragged[field.name] = RaggedWriter(folder, field.name, dtype)
+            elif field.type == INT:
+                self._numbers[field.name] = open(folder / f"{field.name}.bin", "wb")
+            else:
+                text.append(field)
+        self._text = pa.ipc.new_file(str(folder / "text.arrow"), pa.schema(text)) if text else None
         self._text_names = [field.name for field in text]
-        self._ragged = {
-            field.name: RaggedWriter(folder, field.name, dtype_of_tokens if field.type == TOKENS else np.int32)
-            for field in schema
-            if field.type in (TOKENS, PLACES)
-        }
-        self._numbers = {field.name: open(folder / f"{field.name}.bin", "wb") for field in schema if field.type == INT}
         self.rows = 0
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -169,24 +150,22 @@ class PartWriter:
             ragged.append(batch.column(name))
         for name, file in self._numbers.items():
             batch.column(name).to_numpy().astype(np.int32).tofile(file)
-        if self._text is not None:
-            self._text.append(batch.select(self._text_names))
+        if self._text is not None and batch.num_rows:
+            self._text.write_batch(batch.select(self._text_names))
         self.rows += batch.num_rows
 
     def close(self) -> None:
         """Finish the files."""
-        for part in (*self._ragged.values(), *self._numbers.values()):
+        for part in (*self._ragged.values(), *self._numbers.values(), *filter(None, [self._text])):
             part.close()
-        if self._text is not None:
-            self._text.close()
 
 
 class Passages:
     """The knowledge corpus Z. Row i has `titles[i]`, `bodies[i]` (wordpieces) and `text.row(i)`."""
 
-    SCHEMA = pa.schema([(name, pa.string()) for name in Passage._fields])  # of the text
     COLUMNS = pa.schema(
-        [("titles", TOKENS), ("bodies", TOKENS), ("sentence_starts", PLACES), ("articles", INT), *SCHEMA]
+        [("titles", TOKENS), ("bodies", TOKENS), ("sentence_starts", PLACES), ("articles", INT)]
+        + [(name, pa.string()) for name in Passage._fields]
     )
 
     def __init__(self, folder: Path, token_dtype: Any):

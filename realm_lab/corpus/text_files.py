@@ -6,29 +6,27 @@ Lines end at a line feed alone: U+2028, U+0085, vertical tabs and form feeds are
 from __future__ import annotations
 
 import bz2
-import codecs
 import gzip
-import importlib
 import io
-import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from backports import zstd
+
 from realm_lab.errors import UserError
 
 HEAD_BYTES = 1 << 16
 CHUNK_BYTES = 1 << 20
 EXPANSION_GRACE = 16 << 20  # bytes that any compressed file may expand to: small ones of blanks are no bombs
-MAX_WHOLE_MB = 1024  # a JSON object (SQuAD) is read whole
+MAX_WHOLE_MB = 1024  # a JSON object (SQuAD) or array is read whole
 MAX_LINE_MB = 64  # of one line, one member of a JSON array or one field of a table
 MAX_EXPANSION = 200  # times the compressed size; text of any language stays under 30
 MEGABYTE = 1 << 20
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
-_ZSTANDARD = ("compression.zstd", "backports.zstd")
-_BROKEN: tuple[type[Exception], ...] = (EOFError, gzip.BadGzipFile, zlib.error)
+_OPEN: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": zstd.open}
 
 
 class Source(NamedTuple):
@@ -39,49 +37,26 @@ class Source(NamedTuple):
     def lines(self) -> Iterator[tuple[int, str]]:
         """(line number from 1, line with its line end), streaming."""
         limit = MAX_LINE_MB * MEGABYTE
-        with self._open() as file:
+        with open_bytes(self.path) as file:
             number = 0
             while line := file.readline(limit + 1):
                 number += 1
                 if len(line) > limit:
-                    raise self._too_long(number, b"\r" in line)
+                    hint = "convert its CR line ends (tr '\\r' '\\n'), or " if b"\r" in line else ""
+                    raise UserError(
+                        f"{self.path}, line {number}: longer than {MAX_LINE_MB} MB; {hint}cut it into several records"
+                    )
                 if number == 1 and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
                     raise UserError(f"{self.path}, line 1: lines end in CR alone; convert them: tr '\\r' '\\n'")
                 yield number, _decode(line, self.path, number)
 
     def text(self) -> str:
         """The whole text of a file, where it is no larger than MAX_WHOLE_MB."""
-        with self._open() as file:
+        with open_bytes(self.path) as file:
             data = file.read(MAX_WHOLE_MB * MEGABYTE + 1)
         if len(data) > MAX_WHOLE_MB * MEGABYTE:
-            raise UserError(f"{self.path}: over {MAX_WHOLE_MB} MB as one JSON object; split it, or write JSON lines")
+            raise UserError(f"{self.path}: over {MAX_WHOLE_MB} MB as one JSON value; split it, or write JSON lines")
         return _decode(data, self.path, 1)
-
-    def chunks(self) -> Iterator[str]:
-        """The text in pieces of about a megabyte, streaming."""
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        line, first = 1, True
-        with self._open() as file:
-            while True:
-                data = file.read(CHUNK_BYTES)
-                try:
-                    text = decoder.decode(data, final=not data)
-                except UnicodeDecodeError as error:
-                    raise _not_utf8(error, self.path, line) from None
-                yield text.removeprefix("\ufeff") if first else text
-                first = False
-                if not data:
-                    return
-                line += data.count(b"\n")
-
-    @contextmanager
-    def _open(self) -> Iterator[IO[bytes]]:
-        with open_bytes(self.path) as file:
-            yield file
-
-    def _too_long(self, number: int, has_cr: bool) -> UserError:
-        hint = "convert its CR line ends (tr '\\r' '\\n'), or " if has_cr else ""
-        return UserError(f"{self.path}, line {number}: longer than {MAX_LINE_MB} MB; {hint}cut it into several records")
 
 
 def plain_name(path: Path) -> str:
@@ -94,8 +69,6 @@ def read_head(path: Path, may_be_blank: bool = False) -> str:
     """About the first 65,000 characters; a file without any text is a UserError. Of Parquet: its first bytes."""
     with open_bytes(path) as file:
         head = file.read(HEAD_BYTES)
-    if not head.strip() and not may_be_blank:
-        raise UserError(f"{path}: the file is empty; fetch or write it again")
     if head.startswith(b"PAR1"):
         return "PAR1"
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
@@ -137,13 +110,13 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
             if not suffix:
                 yield file
                 return
-            with _decompressed(file, suffix, path) as plain:
+            with _OPEN[suffix](file) as plain:
                 yield io.BufferedReader(_Measured(plain, file, path), CHUNK_BYTES)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path in params.yaml") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; name the files in it") from None
-    except _broken() as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError) as error:
         raise UserError(f"{path}: cut off or damaged ({error}); fetch it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}); check the file") from None
@@ -169,26 +142,3 @@ class _Measured(io.RawIOBase):
                 "it again, or decompress it yourself"
             )
         return count
-
-
-def _decompressed(file: IO[bytes], suffix: str, path: Path) -> Any:
-    if suffix == ".gz":
-        return gzip.open(file)
-    if suffix == ".bz2":
-        return bz2.open(file)
-    return _zstandard(path).open(file)
-
-
-def _broken() -> tuple[type[Exception], ...]:
-    """What damaged files raise; of .zst where the module that reads it has been imported."""
-    return _BROKEN + tuple(sys.modules[name].ZstdError for name in _ZSTANDARD if sys.modules.get(name))
-
-
-def _zstandard(path: Path) -> Any:
-    """The standard library's module (Python 3.14) or its backport: both notice a file that is cut off."""
-    for name in _ZSTANDARD:
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
-    raise UserError(f"{path}: reading .zst needs 'pip install backports.zstd'; or decompress the file first")

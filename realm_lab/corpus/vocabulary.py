@@ -22,10 +22,9 @@ from realm_lab.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MAX_CHARACTERS = 1000  # characters that get a wordpiece of their own, as in the trainer's default
-LONGEST_WORD = (
-    100  # characters: BERT makes [UNK] of a longer word, and learning from one takes the square of its length
-)
+LONGEST_WORD = 100  # characters: BERT makes [UNK] of a longer word; to learn from one takes the square of its length
 _CHUNK = 1000  # occurrences of a word handed to the trainer in one text
+_REMEMBERED_WORDS = 200_000  # of WordEncoder; some 80 MB
 
 
 class SpecialIds(NamedTuple):
@@ -168,9 +167,6 @@ def encode_batch_plain(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encod
         tokenizer.encode_special_tokens = before
 
 
-_REMEMBERED_WORDS = 200_000  # some 80 MB
-
-
 class WordEncoder:
     """The ids of `encode_batch_plain`, several times as fast: what stands between two blanks is looked up once.
 
@@ -241,11 +237,10 @@ def _build(vocabulary: dict[str, int], lowercase: bool) -> Tokenizer:
 def _character_pieces(words: Counter[str]) -> list[str]:
     """The most frequent characters as wordpieces ("a", and "##a" where it continues a word), in code point order."""
     counts: Counter[str] = Counter()
-    inner: set[str] = set()
     for word, count in words.items():
         for character in word:
             counts[character] += count
-        inner.update(word[1:])
+    inner = {character for word in words for character in word[1:]}
     kept = sorted(sorted(counts, key=lambda character: (-counts[character], character))[:MAX_CHARACTERS])
     return kept + [f"##{character}" for character in kept if character in inner]
 

@@ -73,10 +73,8 @@ def read_references(path: Path) -> References:
     version: SquadVersion | None = None
     if find_reader(path).name == "squad":  # with its unanswerable questions (v2.0), which hold no answer
         pairs = list(squad_questions(Source(path)))
-        found, version = (
-            [question for question, _ in pairs],
-            "2.0" if any(flag is not None for _, flag in pairs) else "1.1",
-        )
+        found = [question for question, _ in pairs]
+        version = "2.0" if any(flag is not None for _, flag in pairs) else "1.1"
     else:
         found = list(questions_in(Source(path), Counter()))
     if not found:

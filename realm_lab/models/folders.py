@@ -222,7 +222,7 @@ def read_reader(folder: Path, span_hidden_size: int, span_head: bool = True) -> 
     shape, weights = read_checkpoint(folder)
     reader = Reader(shape, span_hidden_size)
     from_bert(reader.encoder, weights, folder)
-    if not load_word_head(reader, weights):
+    if not load_word_head(reader, weights, folder):
         raise UserError(f"{folder}: no masked-word head in model.safetensors; it is not a reader of realm_lab")
     if span_head:
         load_parts(reader, read_tensors(folder / SPAN_HEAD_FILE), span_names(reader), folder)
@@ -271,15 +271,11 @@ def span_names(reader: Reader) -> list[str]:
     return [name for name, _ in reader.named_parameters() if name.startswith(SPAN_HEAD)]
 
 
-def load_word_head(reader: Reader, weights: dict[str, Tensor]) -> bool:
+def load_word_head(reader: Reader, weights: dict[str, Tensor], folder: Path) -> bool:
     """Copy BertForMaskedLM's word head into the reader; False where the weights hold none."""
     if not all(theirs in weights for theirs in WORD_HEAD.values()):
         return False
-    for ours, theirs in WORD_HEAD.items():
-        wanted, found = tuple(reader.get_parameter(ours).shape), tuple(weights[theirs].shape)
-        if wanted != found:
-            raise UserError(f"the checkpoint's '{theirs}' has shape {found}, the parameters ask for {wanted}")
-        reader.get_parameter(ours).data.copy_(weights[theirs])
+    load_parts(reader, {ours: weights[theirs] for ours, theirs in WORD_HEAD.items()}, list(WORD_HEAD), folder)
     return True
 
 

@@ -285,13 +285,12 @@ def read_reader_weights(folder: Path) -> ReaderWeights:
     return ReaderWeights(config_shape(config, folder, ACTIVATION), bert, spans)
 
 
-def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> bool:
-    """Copy what there is into a reader; returns whether the masked-word head was there."""
+def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
+    """Copy what there is into a reader."""
     from_bert(reader.encoder, weights.bert, folder)
-    has_words = load_word_head(reader, weights.bert)
+    load_word_head(reader, weights.bert, folder)
     if weights.spans:
         load_parts(reader, weights.spans, span_names(reader), folder)
-    return has_words
 
 
 def read_released_embedder(folder: Path) -> Embedder:

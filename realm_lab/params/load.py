@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -99,7 +100,7 @@ def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str
     values = params.model_dump(mode="json") if isinstance(params, BaseModel) else params
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and f"{prefix}{key}" not in mappings():
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value
@@ -156,6 +157,12 @@ def is_section(key: str) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
+@functools.cache
+def mappings() -> frozenset[str]:
+    """Dotted keys of the parameters whose value is a mapping of its own, with names that are nobody's here."""
+    return frozenset(key for key, field in parameter_fields().items() if typing.get_origin(field.annotation) is dict)
+
+
 def _check_names(section: Mapping[str, Any], document: Any, path: Path, above: Sequence[str] = ()) -> None:
     """Names, with or without a value, must be parameters; of a value for a section pydantic says what is wrong."""
     for name, value in section.items():
@@ -184,6 +191,8 @@ def show(value: Any) -> str:
         return f"{value:g}"
     if isinstance(value, list):
         return "[" + ", ".join(show(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name}: {show(item)}" for name, item in value.items()) + "}"
     return "none" if value is None else str(value) or '""'
 
 

@@ -19,6 +19,7 @@ from realm_lab.params.sections import (
     Fraction,
     NonNegative,
     Optimiser,
+    Options,
     Positive,
     Processes,
     Refresh,
@@ -217,6 +218,8 @@ class Pretrain(Section):
     masking: str = "salient_span"
     """`salient_span` (Guu, section 3.4), `random_token` (BERT), `random_span` (SpanBERT), or `package.module:function`
     of your own."""
+    masking_options: Annotated[Options, neutral({})] = {}
+    """Options of a masking scheme of your own, {NAME: VALUE, ...}; those above have none."""
     mask_rate: Fraction = 0.15
     """Share of wordpieces that random schemes mask, at least one a sentence (BERT; SpanBERT); `salient_span` takes no
     notice of it."""

@@ -115,6 +115,8 @@ def in_words(annotation: Any, limits: list[Any]) -> str:
         return ", or ".join("empty" if part is type(None) else in_words(part, limits) for part in parts)
     if origin is Literal:
         return " or ".join(f"`{part}`" for part in parts)
+    if origin is dict:
+        return "names with values"
     found = {
         name: getattr(limit, name)
         for limit in limits

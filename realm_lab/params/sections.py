@@ -5,11 +5,12 @@ The rest, and what the sources named here are, is in parameters.py.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 Positive = Annotated[int, Field(ge=1)]
@@ -19,6 +20,17 @@ Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 Processes = Annotated[int, Field(ge=0, le=4096)]
 Candidates = Annotated[int, Field(ge=1, le=1000)]
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Text, finite numbers and truth values, of Python's own types: YAML's numbers have others."""
+    for name, value in options.items():
+        if not isinstance(value, int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"{name} should be text, a finite number, or true or false")
+    return {name: json.loads(json.dumps(value)) for name, value in options.items()}
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_plain)]
 
 _NEVER = object()  # equal to no value: of a parameter without a neutral one
 

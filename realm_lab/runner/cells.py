@@ -117,7 +117,7 @@ def _points(study: Study, axis: str) -> list[Point]:
     given = study.axes[axis]
     if not given:
         raise study.problem(f"axis '{axis}' has no points; list some, or delete it", "axes", axis)
-    found = []
+    found: list[Point] = []
     for key, value in enumerate(given) if isinstance(given, list) else given.items():
         place: Place = ("axes", axis, key)
         if not isinstance(key, str):  # a value of the parameter that the axis is
@@ -151,7 +151,8 @@ def _combined(
     study: Study, chosen: Sequence[Point], points: Mapping[str, Sequence[Point]], common: dict[str, Any]
 ) -> Cell:
     """The cell at one point of every axis."""
-    overrides, places = dict(common), {}
+    overrides = dict(common)
+    places: dict[str, Place] = {}
     for number, point in enumerate(chosen):
         for other in chosen[:number]:
             for key in point.overrides.keys() & other.overrides.keys():

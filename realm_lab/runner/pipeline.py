@@ -6,6 +6,7 @@ What a stage needs and is missing is done before it. DVC versions copies: checkp
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 from realm_lab.core.files import atomic_directory, is_ours, read_json, remove_directory
@@ -15,7 +16,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun, StudyPlan, default_plan, record_study
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
-from realm_lab.runner.sweep import closing, drive, say
+from realm_lab.runner.sweep import drive, say
 from realm_lab.runner.tasks import Task, tasks_of
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.systems.prepare import link_corpus

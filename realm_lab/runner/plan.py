@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from realm_lab.errors import UserError
-from realm_lab.masking import masking_scheme
+from realm_lab.masking import check_masking
 from realm_lab.params.load import Source, explain, flatten, lay_over, parameter_names, read_source, show
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
@@ -272,7 +272,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
 
 def _check_extensions(params: Params) -> None:
     """Refuse, before any work, names of what is chosen from a registry."""
-    masking_scheme(params.pretrain.masking)
+    check_masking(params.pretrain)
     refresh_policy(params.pretrain.refresh)
 
 

@@ -318,7 +318,7 @@ class LocalLauncher:
             state = JobState("PREEMPTED", job, "stopped by a signal")
         elif task.is_done(self._root):  # by another process, which was quicker
             state = JobState("COMPLETE", job)
-        elif outcome.code in (TAKEN_CODE, LOST_CODE):
+        elif outcome.code in (TAKEN_CODE, LOST_CODE) or self._schedule.other_writer(task):  # the stage is another's
             self._schedule.put_off(task)
             return
         else:

@@ -1,9 +1,8 @@
 """`realm-lab search`: one process asks Optuna for trials, has them trained by a launcher, and tells how they ended.
 
-A trial is a cell of the study that has the search's name, with a run for every seed. Runs are content-addressed, so
-that none is trained twice. Trials are in Optuna's journal, which only this process writes, inside a lease; what a
-killed owner left open is proposed again, and its runs go on from their checkpoints. trials.json says the same in plain
-data, for reports. The only file that imports optuna.
+A trial is a cell of the study that has the search's name, with a run for every seed. Trials are in Optuna's journal,
+which only this process writes; what a killed one left open is proposed again, and its runs go on from their
+checkpoints. trials.json says the same in plain data, for reports. The only file that imports optuna.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,8 +35,7 @@ from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
 from realm_lab.runner.search_file import Dimension, SearchPlan, plan_search
 from realm_lab.runner.stopping import Stop, stoppable, sweeping
-from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, closing, launcher_of, mirroring, say, sweep
-from realm_lab.runner.sweep import Request as SweepRequest
+from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, cancel_study, launcher_of, mirroring, say
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.metric_log import read_metrics
 from realm_lab.tracking.run_dir import StageRun, stage_folder
@@ -51,24 +50,9 @@ STATES = {
     TrialState.PRUNED: "pruned",
     TrialState.FAIL: "failed",
 }
+CELL = "trial-{:03}"  # the name of a trial in the study
 CONTINUES = "continues"  # the number of an earlier trial with the same values that this one is in the place of
 ENOUGH_TRIALS = 50  # complete: an importance compares the best tenth with the rest
-EXIT_INCOMPLETE = 1
-
-
-@dataclass(frozen=True)
-class SearchRequest:
-    """What was asked for on the command line."""
-
-    path: Path
-    root: Path
-    params_path: Path | None = None
-    launcher: str | None = None  # None: the search's own, else local
-    trials: int | None = None  # None: the search's own
-    as_json: bool = False
-    follow: bool = False
-    retry_failed: bool = False
-    cancel: bool = False
 
 
 @dataclass
@@ -82,12 +66,11 @@ class OpenTrial:
     reported: int = -1  # the last step that the pruner knows
 
 
-def search(request: SearchRequest) -> int:
+def search(request: Request) -> int:
     """Do what the command line asks; returns the exit code: 0 when all trials have ended, the baseline well."""
     root = Path(request.root)
-    common = SweepRequest(request.path, root, request.params_path, follow=request.follow, cancel=request.cancel)
     if request.cancel:
-        return sweep(common)
+        return cancel_study(Path(request.path).stem, root)
     plan = plan_search(request.path, root, params_path=request.params_path)
     name, settings = launcher_of(plan.search.launcher, request.launcher)
     if name == "local":  # no more processes than trials at a time need
@@ -96,7 +79,7 @@ def search(request: SearchRequest) -> int:
     launcher.check([])
     stop, owner = Stop(), None
     try:
-        with stoppable() as stop, sweeping(root, plan.name, alone=True), mirroring(common, root), closing(launcher):
+        with stoppable() as stop, sweeping(root, plan.name, alone=True), mirroring(request, root), closing(launcher):
             owner = SearchOwner(plan, launcher, root, trials=request.trials, retry_failed=request.retry_failed)
             owner.drive(FOLLOW_SECONDS if launcher.detached else POLL_SECONDS)
             _report(owner, as_json=request.as_json)  # inside, so that --follow shows it
@@ -119,8 +102,7 @@ def open_study(plan: SearchPlan, root: Path) -> optuna.Study:
     path.parent.mkdir(parents=True, exist_ok=True)
     # what an owner left that was killed while it wrote: its lock, and half a line
     Path(f"{path}.lock").unlink(missing_ok=True)
-    text = path.read_bytes() if path.exists() else b""
-    if text and not text.endswith(b"\n"):
+    if path.exists() and not (text := path.read_bytes()).endswith(b"\n"):
         os.truncate(path, text.rfind(b"\n") + 1)
     pruning = plan.search.pruning
     pruner: optuna.pruners.BasePruner = NopPruner()
@@ -165,7 +147,7 @@ class SearchOwner:
         # One after another in this process, so that each is proposed in the knowledge of those before.
         self._parallel = 1 if launcher.name == "inline" else plan.search.parallel
         self._open: dict[int, OpenTrial] = {}
-        self._left = 0  # trials that somebody else stopped; they go on the next time
+        self._left = 0  # trials that somebody else stopped
         self._jobs: Mapping[str, JobState] = launcher.poll() if launcher.detached else {}
         self._curves: dict[Path, tuple[tuple[int, int], dict[int, float]]] = {}
         self.study.enqueue_trial(plan.baseline, skip_if_exists=True)
@@ -201,7 +183,8 @@ class SearchOwner:
     def exit_code(self) -> int:
         """0 when the baseline is complete and nothing was left."""
         base = self.baseline()
-        return 0 if base is not None and base.state == TrialState.COMPLETE and not self._left else EXIT_INCOMPLETE
+        is_well = base is not None and base.state == TrialState.COMPLETE
+        return int(not is_well or self._left > 0)
 
     def as_data(self) -> dict[str, Any]:
         """The search and its trials in plain data, for trials.json."""
@@ -213,7 +196,7 @@ class SearchOwner:
             trials.append(
                 {
                     "number": trial.number,
-                    "cell": _cell(trial.number),
+                    "cell": CELL.format(trial.number),
                     "state": STATES[trial.state],
                     "value": trial.values[0] if trial.values and same else None,  # of a pruned one, where it ended
                     "values": {
@@ -225,9 +208,7 @@ class SearchOwner:
                 }
             )
         complete = sum(trial["state"] == "complete" for trial in trials)
-        importances = None
-        if complete >= ENOUGH_TRIALS and len(self.plan.space) > 1:
-            importances = dict(optuna.importance.get_param_importances(self.study))
+        enough = complete >= ENOUGH_TRIALS and len(self.plan.space) > 1
         return {
             "name": self.plan.name,
             "question": search.question,
@@ -241,7 +222,7 @@ class SearchOwner:
             "space": [{"name": item.name, "values": str(item)} for item in self.plan.space],
             "baseline": self.plan.baseline,
             "trials": trials,
-            "importances": importances,
+            "importances": dict(optuna.importance.get_param_importances(self.study)) if enough else None,
         }
 
     def _may_ask(self) -> bool:
@@ -259,15 +240,15 @@ class SearchOwner:
         item = OpenTrial(trial, {part.name: trial.params[part.name] for part in self.plan.space})
         self._open[trial.number] = item
         try:
-            item.runs = self.plan.runs(_cell(trial.number), item.values)
+            item.runs = self.plan.runs(CELL.format(trial.number), item.values)
         except UserError as error:
             self._tell(item, TrialState.FAIL, why=str(error))
             return
         trial.set_user_attr("runs", [run.name for run in item.runs])
         self._record()
         states = StageStates(self.root / "runs")
-        failed = [state_of_run(run.plan, states, self.plan.last_stage) for run in item.runs]
-        failed = [state for state in failed if state.state == "FAILED"]
+        found = [state_of_run(run.plan, states, self.plan.last_stage) for run in item.runs]
+        failed = [state for state in found if state.state == "FAILED"]
         if failed and not self._retry:
             self._tell(item, TrialState.FAIL, why=failed[0].error or "unknown error")
             return
@@ -299,7 +280,7 @@ class SearchOwner:
         stopped = next((job for job in jobs if job.state in ("PREEMPTED", "CANCELLED", "LOST")), None)
         if stopped is not None and not any(job.state in UNFINISHED for job in jobs):
             self._left += 1  # stays open in the journal
-            say(f"{_cell(item.trial.number)} left open: {stopped.error or stopped.state.lower()}")
+            say(f"{CELL.format(item.trial.number)} left open: {stopped.error or stopped.state.lower()}")
             del self._open[item.trial.number]
             return True
         return False
@@ -336,13 +317,15 @@ class SearchOwner:
         names = names[: names.index(self.plan.last_stage) + 1]
         values = []
         for run in item.runs:
-            folders = {name: stage_folder(self.root / "runs", name, run.plan.key(name)) for name in names}
-            values.append(value_of({name: StageRun(folder, name) for name, folder in folders.items()}, metric))
+            stages = {
+                name: StageRun(stage_folder(self.root / "runs", name, run.plan.key(name)), name) for name in names
+            }
+            values.append(value_of(stages, metric))
         found = [value for value in values if value is not None]
-        if len(found) < len(values):
-            self._tell(item, TrialState.FAIL, why=f"{metric} is missing or not finite")
-        else:
+        if len(found) == len(values):
             self._tell(item, TrialState.COMPLETE, statistics.fmean(found))
+        else:
+            self._tell(item, TrialState.FAIL, why=f"{metric} is missing or not finite")
 
     def _tell(self, item: OpenTrial, state: TrialState, value: float | None = None, why: str = "") -> None:
         """Tell how a trial ended, and stop what only it needed."""
@@ -353,7 +336,7 @@ class SearchOwner:
         self._write()
         values = ", ".join(f"{name.rsplit('.', 1)[-1]} = {show(value)}" for name, value in item.values.items())
         shown = f": {self.plan.search.metric} {value:.4g}" if value is not None else ""
-        say(f"{_cell(item.trial.number)} {STATES[state]}{shown}{f': {why}' if why else ''} ({values})")
+        say(f"{CELL.format(item.trial.number)} {STATES[state]}{shown}{f': {why}' if why else ''} ({values})")
         needed = {task.name for other in self._open.values() for task in other.tasks}
         spare = {task.name for task in item.tasks} - needed
         if spare and state != TrialState.COMPLETE:
@@ -363,7 +346,7 @@ class SearchOwner:
         """The trials as cells of a study, the baseline first, and in trials.json."""
         cells, runs, seen = [], [], set()
         for trial in sorted(self.counted(), key=lambda trial: (trial.params != self.plan.baseline, trial.number)):
-            name = _cell(trial.number)
+            name = CELL.format(trial.number)
             try:
                 found = self.plan.runs(name, trial.params)
             except UserError:
@@ -391,11 +374,6 @@ class SearchOwner:
 
     def _write(self) -> None:
         write_json(study_folder(self.root / "runs", self.plan.name) / "trials.json", self.as_data())
-
-
-def _cell(number: int) -> str:
-    """The name of a trial in the study."""
-    return f"trial-{number:03}"
 
 
 def _distribution(item: Dimension) -> BaseDistribution:

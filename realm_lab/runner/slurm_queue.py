@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter
 
 from realm_lab.core.files import read_json_lines
+from realm_lab.core.records import validated
 from realm_lab.errors import UserError
 from realm_lab.tracking.run_dir import StageRun, Status, stage_folder
 from realm_lab.tracking.state import JobState
@@ -92,12 +93,8 @@ def latest_jobs(root: Path, study: str) -> list[SubmittedJob]:
     path = _jobs_path(root, study)
     if not path.exists():
         return []
-    try:
-        return list({job.task: job for job in map(SUBMITTED.validate_python, read_json_lines(path))}.values())
-    except ValidationError as error:
-        problem = error.errors()[0]
-        where = ".".join(str(part) for part in problem["loc"]) or "a line"
-        raise UserError(f"{path}: {where}: {problem['msg']}; repair or delete the file") from None
+    jobs = [validated(SUBMITTED, line, path) for line in read_json_lines(path)]
+    return list({job.task: job for job in jobs}.values())
 
 
 def job_name(study: str) -> str:

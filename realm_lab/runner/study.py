@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
-from realm_lab.params.load import PRESETS, parameter_names
+from realm_lab.params.load import PRESETS, mappings, parameter_names
 from realm_lab.params.yaml_file import line_of, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.runner.settings import LAUNCHERS, read_options
@@ -166,9 +167,9 @@ def read_study_file(path: Path, model: type[File], parts: Mapping[str, type[Part
     _check_keys(document, model, path, document, ())
     for key, part in parts.items():
         found = document.get(key)
-        groups = {(key,): found} if key != "cells" else {}
+        groups: dict[tuple[str, ...], Any] = {(key,): found} if key != "cells" else {}
         if key == "cells" and isinstance(found, dict):
-            groups = {(key, name): cell for name, cell in found.items()}
+            groups = {(key, str(name)): cell for name, cell in found.items()}
         for keys, group in groups.items():
             if isinstance(group, dict):
                 _check_keys(group, part, path, document, keys)
@@ -278,20 +279,15 @@ def _check_parameter(study: StudyFile, name: str, value: Any, place: tuple[str |
         raise study.problem(f"unknown parameter '{name}'; the nearest valid one is '{near}'", *place)
     if known[name]:
         raise study.problem(f"'{name}' is a section; name a parameter in it, such as '{known[name]}'", *place)
-    if isinstance(value, dict):
+    if isinstance(value, dict) and name not in mappings():
         raise study.problem(f"parameter '{name}' is a value, not a section; write it as {name}: VALUE", *place)
 
 
+@functools.cache
 def _parameters() -> dict[str, str]:
     """Every dotted name -> "" for a parameter, a parameter in it for a section."""
-    if not _PARAMETERS:
-        names = parameter_names()
-        for name in names:
-            _PARAMETERS[name] = next((other for other in names if other.startswith(f"{name}.")), "")
-    return _PARAMETERS
-
-
-_PARAMETERS: dict[str, str] = {}
+    names = parameter_names()
+    return {name: next((other for other in names if other.startswith(f"{name}.")), "") for name in names}
 
 
 def _leaves(

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Request:
     path: Path
     root: Path
     params_path: Path | None = None
-    launcher: str | None = None  # None: the study's own, else local
+    launcher: str | None = None  # None: the study's (or search's) own, else local
     seeds: int | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     dry_run: bool = False
@@ -45,6 +45,7 @@ class Request:
     retry_failed: bool = False
     cancel: bool = False
     force: bool = False  # replace a report of more complete runs
+    trials: int | None = None  # of a search; None: its own
 
 
 def sweep(request: Request) -> int:
@@ -187,15 +188,6 @@ def drive(
                     return states
                 time.sleep(pause_seconds)
             before = states
-
-
-@contextmanager
-def closing(launcher: Launcher) -> Iterator[None]:
-    """Stops what still runs at the end."""
-    try:
-        yield
-    finally:
-        launcher.close()
 
 
 @contextmanager

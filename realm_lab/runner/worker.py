@@ -83,7 +83,8 @@ def _claim(stage: str, run: StageRun, claims: ExitStack) -> bool:
         return False
     for folder in (run.path, run.path / "checkpoints"):
         for left in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
+            if not left.name.startswith(".config.yaml."):  # written without a lease, perhaps at this moment
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
     return True
 
 

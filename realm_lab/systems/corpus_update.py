@@ -16,7 +16,7 @@ from realm_lab.core.files import digest, write_json, write_json_lines
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.readers import read_documents
-from realm_lab.corpus.readers.updates import LATER
+from realm_lab.corpus.readers.squad import LATER
 from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import PreparedCorpus

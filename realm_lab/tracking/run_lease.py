@@ -66,7 +66,12 @@ def _take(run: Path) -> Lease:
             print(f"{run}: {who} worked on this stage; waiting to hear from it ({silence})", file=sys.stderr)
         heard = holder.heard
         time.sleep(POLL_SECONDS)
-    return take(run / "lease", NAME, limit_seconds=LIMIT_SECONDS)
+    try:
+        return take(run / "lease", NAME, limit_seconds=LIMIT_SECONDS)
+    except UserError as error:
+        if writer_of(run) is not None:  # taken between our look and our grip
+            raise Taken(str(error)) from None
+        raise
 
 
 def _beat(lease: Lease, ended: threading.Event) -> None:

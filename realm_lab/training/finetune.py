@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -78,13 +77,10 @@ class FinetuneTask:
         questions: Questions,
         tokenizer: Tokenizer,
         special: SpecialIds,
-        evaluation: Callable[[], dict[str, float]] = dict,
     ):
         self.seed, self._params, self._settings = seed, params, params.finetune
         self.retriever, self.reader, self._questions, self._special = retriever, reader, questions, special
         self.total_steps = self._settings.steps
-        self.evaluation_interval_steps = self.total_steps + 1
-        self._evaluation = evaluation
         self._longest = params.corpus.sentence_length + params.corpus.passage_length
         if not len(questions):
             raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
@@ -255,10 +251,6 @@ class FinetuneTask:
         with autocast(marked_NLW.device, self._params.model.precision):
             logits_NLW = self.reader.span_logits(batch, self._settings.max_span_wordpieces)
         return answer_log_probs(span_log_probs(logits_NLW), marked_NLW), span_logit_sums(logits_NLW)
-
-    def evaluate(self, step: int) -> dict[str, float]:
-        """Whatever the stage wants measured."""
-        return self._evaluation()
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights and moments; the frozen index is rebuilt from the stage before."""

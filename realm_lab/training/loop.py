@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -32,14 +32,14 @@ Identity = Mapping[str, str | int]
 class Task(Protocol):
     """What a stage gives to the loop. A task may also have these methods:
 
-    - `watch(step) -> dict`: further metrics, asked at step 0 and every `watch_interval_steps`;
+    - `evaluate(step) -> dict` and `watch(step) -> dict`: metrics of the state after `step` finished steps, asked at the
+      start, at the end and every `evaluation_interval_steps` or `watch_interval_steps`; rank 0's are logged;
     - `flags() -> Iterable[str]`: warnings for the run's status, asked after every step;
     - `describe_batch(step) -> dict`: texts or ids of a batch, asked when its loss or a gradient is not finite.
     """
 
     seed: int
     total_steps: int
-    evaluation_interval_steps: int
 
     def train_step(self, step: int) -> dict[str, float]:
         """Run optimiser step `step` and return what is worth logging; `loss` is among it where there was one.
@@ -47,9 +47,6 @@ class Task(Protocol):
         Raises:
             NonFiniteLoss: there is no going on; the batch is in it.
         """
-
-    def evaluate(self, step: int) -> dict[str, float]:
-        """Metrics of the state after `step` finished steps; every rank is asked, the first one's are logged."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole training state."""
@@ -142,12 +139,9 @@ def _rank_name() -> tuple[int, ...]:
 
 def _measure(task: Task, run: StageRun, step: int, first: bool) -> None:
     """Evaluate and watch where it is time: at the start, at the end, and in their intervals."""
-    evaluations: list[tuple[int, Callable[[int], dict[str, float]]]] = [(task.evaluation_interval_steps, task.evaluate)]
-    if hasattr(task, "watch"):
-        evaluations.append((getattr(task, "watch_interval_steps", 1), task.watch))
-    for interval, measure in evaluations:
-        if step == task.total_steps or step % interval == 0:
-            _log(run, step, measure(step), first)
+    for name, interval in (("evaluate", "evaluation_interval_steps"), ("watch", "watch_interval_steps")):
+        if hasattr(task, name) and (step == task.total_steps or step % getattr(task, interval) == 0):
+            _log(run, step, getattr(task, name)(step), first)
 
 
 def _log(run: StageRun, step: int, values: dict[str, float], first: bool) -> None:

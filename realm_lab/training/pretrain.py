@@ -82,7 +82,8 @@ class QueryStream:
         """The sentence with what the scheme chose masked."""
         tokens = self._sentences.tokens[row]
         spans = self._sentences.salient_spans(row)
-        request = MaskRequest(len(tokens), spans, self._settings.mask_rate, self._settings.salient_spans)
+        settings = self._settings
+        request = MaskRequest(len(tokens), spans, settings.mask_rate, settings.salient_spans, settings.masking_options)
         return mask(tokens, self._scheme(request, generator), self._mask_id)
 
 

@@ -20,6 +20,7 @@ from realm_lab.evaluation.utility import evenly_spaced, mask_first_span
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.reader import Reader
+from realm_lab.models.spans import holds_answer
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
@@ -65,7 +66,7 @@ class ReaderProbe:
             nobody = np.empty(0, np.int64)
             return {"gold": nobody, "same_article": nobody, "random": np.arange(len(articles))}
         others = np.setdiff1d(np.flatnonzero(articles == articles[known]), [origin, gold])
-        holds = np.array([holds_wordpieces(self._passages.bodies[row], sentence.targets) for row in others], bool)
+        holds = holds_answer(self._passages.bodies, others, [sentence.targets])
         return {
             "gold": np.array([gold]) if gold >= 0 else others[holds],
             "same_article": others[~holds],
@@ -185,14 +186,6 @@ def _scores(query_BD: Tensor, rows_BK: np.ndarray, vectors: Callable[[np.ndarray
     score_BK = torch.full(rows_BK.shape, NO_SCORE, device=query_BD.device)
     score_BK[torch.from_numpy(there_BK).to(query_BD.device)] = score_M
     return score_BK
-
-
-def holds_wordpieces(body: np.ndarray, answer: Sequence[int] | np.ndarray) -> bool:
-    """Whether the wordpieces of `answer` follow each other somewhere in `body`."""
-    if len(body) < len(answer):
-        return False
-    windows = np.lib.stride_tricks.sliding_window_view(np.asarray(body), len(answer))
-    return bool((windows == np.asarray(answer)).all(1).any())
 
 
 @contextmanager

@@ -56,7 +56,6 @@ class WarmStartTask:
         self._sampler, self._passages, self._special = sampler, passages, special
         self.reader_steps = self._settings.reader.steps
         self.total_steps = self.reader_steps + self._settings.embedder.steps
-        self.evaluation_interval_steps = self.total_steps + 1  # the logged losses say enough
         self._device = next(reader.parameters()).device
         self._multi = np.flatnonzero(passages.sentence_starts.lengths > 1)
         if not len(self._multi) and self._settings.embedder.steps:
@@ -196,10 +195,6 @@ class WarmStartTask:
         if self._embedder_optimiser is None:
             self._start_embedder()
         self.embedder.query_projection.weight.data.mul_(self._settings.embedder.query_scale)
-
-    def evaluate(self, step: int) -> dict[str, float]:
-        """Nothing beyond the logged losses."""
-        return {}
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights and moments of both phases."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from tokenizers import Tokenizer
 
 from realm_lab.corpus.prepare import prepare
-from realm_lab.corpus.store import Manifest, PreparedCorpus
+from realm_lab.corpus.store import Manifest, PartWriter, PreparedCorpus
 from realm_lab.corpus.vocabulary import load_tokenizer
 from realm_lab.params.parameters import Params
 
@@ -25,6 +26,14 @@ class Prepared(NamedTuple):
     def text(self, tokens: np.ndarray) -> str:
         """Wordpieces as the words they stand for (the toy world's words are apart by blanks)."""
         return " ".join(self.tokenizer.id_to_token(int(token)) or "?" for token in tokens).replace(" ##", "")
+
+
+def write_part(folder: Path, schema: pa.Schema, rows: list[dict[str, Any]], token_dtype: Any = np.uint16) -> Path:
+    """Write a part of a corpus from dictionaries."""
+    writer = PartWriter(folder, schema, token_dtype)
+    writer.append(pa.RecordBatch.from_pylist(rows, schema))
+    writer.close()
+    return folder
 
 
 def made(params: Params, folder: Path, seed: int = 0) -> Prepared:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from tokenizers import Tokenizer
 
-from realm_lab.corpus import files_corpus, readers
-from realm_lab.corpus.chunking import TOO_LONG
+from realm_lab.corpus import files_corpus
 from realm_lab.corpus.cutting import Cutter
 from realm_lab.corpus.files_corpus import FilesCorpus, Split
 from realm_lab.corpus.records import Document, Question
@@ -20,22 +18,16 @@ from realm_lab.errors import UserError
 from realm_lab.params.parameters import Corpus, Files
 
 
-def write_squad(path: Path, articles: dict[str, list[str]], questions: int = 2) -> str:
-    """A SQuAD file; each paragraph is asked `questions` questions, whose answer is its first word."""
+def write_squad(path: Path, articles: dict[str, list[str]]) -> str:
+    """A SQuAD file; each paragraph is asked two questions, whose answer is its first word."""
+
+    def paragraph(title: str, number: int, text: str) -> dict[str, Any]:
+        answers = [{"text": text.split()[0]}]
+        asked = [{"id": f"{title}-{number}-{q}", "question": f"q{q}", "answers": answers} for q in range(2)]
+        return {"context": text, "qas": asked}
+
     data = [
-        {
-            "title": title,
-            "paragraphs": [
-                {
-                    "context": text,
-                    "qas": [
-                        {"id": f"{title}-{number}-{q}", "question": f"q{q}", "answers": [{"text": text.split()[0]}]}
-                        for q in range(questions)
-                    ],
-                }
-                for number, text in enumerate(texts)
-            ],
-        }
+        {"title": title, "paragraphs": [paragraph(title, number, text) for number, text in enumerate(texts)]}
         for title, texts in articles.items()
     ]
     path.write_text(json.dumps({"version": "1.1", "data": data}))
@@ -71,11 +63,6 @@ def corpus_of(
     return FilesCorpus(named, settings, tokenizer, updated)
 
 
-def passages_of(corpus: FilesCorpus) -> list[dict[str, Any]]:
-    cut = Cutter(corpus.cut_settings()).cut(list(corpus.articles()), "passages")
-    return list(cut.passages.to_pylist())
-
-
 def asked(corpus: FilesCorpus, split: Split) -> list[Question]:
     return list(corpus.questions(split, {document.id for document in corpus.documents()}))
 
@@ -99,13 +86,13 @@ def test_the_later_edition_keeps_the_articles_of_the_first_and_all_new_files(
     tokenizer: Tokenizer, train: str, dev: str, tmp_path: Path
 ) -> None:
     new = write_squad(tmp_path / "new.json", {f"New_{n}": ["New text."] for n in range(3)})
-    files: dict[str, Any] = {
-        "knowledge": [train, dev],
-        "knowledge_updated": [train, new],
-        "questions_test": [dev],
-        "max_articles": 1,
-    }
-    assert articles_of(corpus_of(tokenizer, updated=True, **files)) == ["Train_0", "New_0", "New_1", "New_2"]
+    named: dict[str, Any] = {"knowledge": [train, dev], "knowledge_updated": [train, new], "questions_test": [dev]}
+    assert articles_of(corpus_of(tokenizer, updated=True, max_articles=1, **named)) == [
+        "Train_0",
+        "New_0",
+        "New_1",
+        "New_2",
+    ]
 
 
 def test_the_context_of_a_sentence_is_its_article(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -120,13 +107,6 @@ def test_the_context_of_a_sentence_is_its_article(tokenizer: Tokenizer, tmp_path
     assert spans == {0: 1, 1: 1, 2: 1, 3: 0}
 
 
-def test_passages_keep_to_the_length(tokenizer: Tokenizer, train: str) -> None:
-    cuts = passages_of(corpus_of(tokenizer, knowledge=[train], passage_length=15))
-    assert len(cuts) > 10
-    assert all(3 + len(row["titles"]) + len(row["bodies"]) <= 15 for row in cuts)
-    assert len({row["id"] for row in cuts}) == len(cuts)
-
-
 def test_reading_again_gives_the_same_and_counts_nothing_twice(
     tokenizer: Tokenizer, train: str, tmp_path: Path
 ) -> None:
@@ -134,9 +114,9 @@ def test_reading_again_gives_the_same_and_counts_nothing_twice(
     lines.write_text('{"id": "Train_0#0", "text": "Same id."}\n{"text": " "}\n')
     corpus = corpus_of(tokenizer, knowledge=[train, str(lines)])
     first = list(corpus.documents())
-    assert corpus.dropped == {readers.DROPPED_DUPLICATE_DOCUMENT: 1, readers.DROPPED_EMPTY_TEXT: 1}
+    assert corpus.dropped == {"document: duplicate id": 1, "document: empty text": 1}
     assert list(corpus.documents()) == first
-    assert corpus.dropped == {readers.DROPPED_DUPLICATE_DOCUMENT: 1, readers.DROPPED_EMPTY_TEXT: 1}
+    assert corpus.dropped == {"document: duplicate id": 1, "document: empty text": 1}
 
 
 TITLES = (
@@ -172,22 +152,17 @@ def test_a_long_article_is_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) 
 def test_questions_of_articles_left_out_are_left_out_before_sampling(
     tokenizer: Tokenizer, train: str, dev: str
 ) -> None:
-    files: dict[str, Any] = {
-        "knowledge": [train, dev],
-        "questions_train": [train],
-        "questions_test": [dev],
-        "max_articles": 2,
-    }
-    corpus = corpus_of(tokenizer, **files, max_train_questions=4, max_test_questions=3)
+    named: dict[str, Any] = {"knowledge": [train, dev], "questions_train": [train], "questions_test": [dev]}
+    corpus = corpus_of(tokenizer, **named, max_articles=2, max_train_questions=4, max_test_questions=3)
     train_questions = asked(corpus, "train")
     assert [question.id for question in train_questions] == ["Train_0-0-0", "Train_0-1-0", "Train_1-0-0", "Train_1-1-0"]
     assert [question.id for question in asked(corpus, "test")] == ["Dev_0-0-0", "Dev_1-0-0", "Dev_2-0-1"]
     assert asked(corpus, "dev") == []
     assert asked(corpus, "train") == train_questions
     assert corpus.dropped == {
-        files_corpus.DROPPED_NOT_IN_CORPUS: 12,
-        files_corpus.DROPPED_SAMPLED: 4 + 5,
-        files_corpus.DROPPED_BEYOND_LIMIT: 6,
+        "question: its document is not in the corpus": 12,
+        "question: not in the sample": 4 + 5,
+        "document: beyond corpus.files.max_articles": 6,
     }
 
 
@@ -195,11 +170,6 @@ def test_questions_from_elsewhere_stay_with_their_document_unknown(tokenizer: To
     corpus = corpus_of(tokenizer, knowledge=[train], questions_test=[dev])
     assert {question.document for question in asked(corpus, "test")} == {None}
     assert len(asked(corpus, "test")) == 8
-
-
-def test_separate_pretraining_corpus(tokenizer: Tokenizer, train: str, dev: str) -> None:
-    articles = corpus_of(tokenizer, knowledge=[train], pretrain=[dev]).pretrain_articles()
-    assert next(articles)[0].text == "Oslo0 is a city."
 
 
 def test_documents_that_are_known_need_no_reading(tokenizer: Tokenizer, train: str) -> None:
@@ -218,28 +188,3 @@ def test_no_files_and_missing_files(tokenizer: Tokenizer, train: str) -> None:
         corpus_of(tokenizer, knowledge=[train], updated=True)
     with pytest.raises(UserError, match=r"nowhere.json: no such file"):
         list(corpus_of(tokenizer, knowledge=["nowhere.json"]).documents())
-
-
-def test_documents_are_read_without_a_tokenizer(train: str) -> None:
-    assert len(list(corpus_of(None, knowledge=[train]).documents())) == 10
-
-
-@pytest.mark.skipif("REALM_LAB_DATA" not in os.environ, reason="REALM_LAB_DATA names no folder with squad/*-v1.1.json*")
-def test_real_squad_is_cut_within_the_length() -> None:
-    folder = Path(os.environ["REALM_LAB_DATA"]) / "squad"
-    train, dev = str(folder / "train-v1.1.json.gz"), str(folder / "dev-v1.1.json")
-    files: dict[str, Any] = {"knowledge": [train, dev], "questions_test": [dev], "max_articles": 30}
-    texts = (document.text for document in corpus_of(None, **files).documents())
-    tokenizer = train_wordpiece(texts, 8000)
-    corpus = corpus_of(tokenizer, passage_length=96, **files)
-    bodies = {document.id: document.text for document in corpus.documents()}
-    assert len({name.split("#")[0] for name in bodies}) == 62
-    cut = Cutter(corpus.cut_settings()).cut(list(corpus.articles()), "passages")
-    long = 0
-    for row in cut.passages.to_pylist():
-        assert row["body"] in bodies[row["document"]]
-        is_long = 3 + len(row["titles"]) + len(row["bodies"]) > 96
-        assert len(row["sentence_starts"]) == 1 or not is_long
-        long += is_long
-    assert long == cut.dropped[TOO_LONG]
-    assert len(asked(corpus, "test")) == 7150

@@ -201,35 +201,26 @@ def test_the_same_files_give_the_same_bytes(
     assert tree(tmp_path / "again") == tree(filed.corpus.folder)
 
 
-def test_the_key_of_files_depends_on_their_content_not_on_the_seed(files_params: FilesParams, tmp_path: Path) -> None:
+def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(
+    files_params: FilesParams, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "train.json"
     params = files_params(squad(path, 2))
     key = digest(corpus_inputs(params, 0))
     assert digest(corpus_inputs(params, 1)) == key
     squad(path, 3)
     assert digest(corpus_inputs(params, 0)) != key
-
-
-def test_the_key_says_in_which_format_a_folder_is(tiny: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = digest(corpus_inputs(tiny.params(), 0))
-    monkeypatch.setattr(prepare_module, "FORMAT", prepare_module.FORMAT + 1)
-    assert digest(corpus_inputs(tiny.params(), 0)) != before
-
-
-def test_what_does_not_concern_the_source_does_not_change_the_key(files_params: FilesParams, tiny: ModuleType) -> None:
     toy = digest(corpus_inputs(tiny.params(), 0))
-    assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy
+    assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy  # not of its source
     assert digest(corpus_inputs(tiny.params({"corpus.toy.articles": 121}), 0)) != toy
+    monkeypatch.setattr(prepare_module, "FORMAT", prepare_module.FORMAT + 1)
+    assert digest(corpus_inputs(tiny.params(), 0)) != toy
 
 
 def test_what_no_encoder_will_read_is_counted_by_wordpieces(files_params: FilesParams, tmp_path: Path) -> None:
     text = "- Ada\n- Bela\n" + 9 * "One sight is old. It was built in 1900. It is big.\n"
-    (tmp_path / "wiki.jsonl").write_text(
-        json.dumps({"title": "A", "text": text})
-        + "\n"
-        + json.dumps({"title": "B", "text": "old, " * 60 + "old."})
-        + "\n"
-    )
+    pages = [{"title": "A", "text": text}, {"title": "B", "text": "old, " * 60 + "old."}]
+    (tmp_path / "wiki.jsonl").write_text("".join(json.dumps(page) + "\n" for page in pages))
     nothing: dict[str, Any] = {"corpus__files__questions_train": [], "corpus__files__questions_test": []}
     prepared = made(files_params(str(tmp_path / "wiki.jsonl"), **nothing), tmp_path / "out")
     longest = int(prepared.corpus.passages().bodies.lengths.max())
@@ -269,23 +260,20 @@ def test_bad_input_leaves_nothing(
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters(
-    tiny: ModuleType,
-) -> None:
+def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters(tiny: ModuleType) -> None:
     """So corpora that were prepared before those parameters existed are found again, and others are told apart."""
+
+    def inputs_of(corpus: Corpus) -> Any:
+        return corpus_inputs(tiny.params().model_copy(update={"corpus": corpus}), 0)["corpus"]
+
     toy = tiny.params().corpus
-    assert "restate_facts" not in inputs_of(tiny, toy)["toy"]
+    assert "restate_facts" not in inputs_of(toy)["toy"]
     restated = toy.model_copy(update={"toy": toy.toy.model_copy(update={"restate_facts": True})})
-    assert inputs_of(tiny, restated)["toy"]["restate_facts"] is True
+    assert inputs_of(restated)["toy"]["restate_facts"] is True
     neutral = {"dev_split": "none", "drop_pages": []}
     files = toy.model_copy(update={"source": "files", "files": toy.files.model_copy(update=neutral)})
-    found = inputs_of(tiny, files)["files"]
+    found = inputs_of(files)["files"]
     assert not found.keys() & {*neutral, "tagger_model"}
     for name, value in {"dev_split": "orqa", "drop_pages": ["list"]}.items():
         other = files.model_copy(update={"files": files.files.model_copy(update={name: value})})
-        assert inputs_of(tiny, other)["files"] == found | {name: value}
-
-
-def inputs_of(tiny: ModuleType, corpus: Corpus) -> Any:
-    """What a corpus of these parameters depends on, of the section `corpus`."""
-    return corpus_inputs(tiny.params().model_copy(update={"corpus": corpus}), 0)["corpus"]
+        assert inputs_of(other)["files"] == found | {name: value}

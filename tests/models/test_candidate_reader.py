@@ -12,7 +12,7 @@ from torch import Tensor
 
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import CandidateReader
-from realm_lab.models.inputs import Batch, join
+from realm_lab.models.inputs import Batch
 from realm_lab.models.reader import Reader
 
 if TYPE_CHECKING:
@@ -69,30 +69,6 @@ def test_the_grouping_changes_no_number(system: TinySystem, token_budget: int) -
     torch.testing.assert_close(read(system, token_budget), read(system), atol=1e-5, rtol=0)
 
 
-def test_the_budget_bounds_what_is_read_at_once(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    original = Reader.masked_hidden
-
-    def counted(self: Reader, batch, at_NM: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-        sizes.append(batch.tokens_BL.numel())
-        return original(self, batch, at_NM)
-
-    monkeypatch.setattr(Reader, "masked_hidden", counted)
-    with torch.no_grad():
-        read(system, token_budget=100)
-    assert len(sizes) > 2
-    assert max(sizes) <= 100
-
-
-def test_the_gradient_does_not_depend_on_the_grouping(system: TinySystem) -> None:
-    parameters = [system.reader.encoder.word_embeddings.weight, system.reader.transform.weight]
-    weight_BKM = torch.randn(3, 4, 3, generator=torch.Generator().manual_seed(0))
-    whole, small = (torch.autograd.grad((read(system, budget) * weight_BKM).sum(), parameters) for budget in (4096, 60))
-    for one, other in zip(whole, small, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
-        assert one.abs().max() > 0
-
-
 def gradients(system: TinySystem, recompute: bool) -> list[Tensor]:
     """Log-probabilities, then the gradient of a weighted sum in every weight; dropout from one seed."""
     named = dict(system.reader.named_parameters())
@@ -147,18 +123,6 @@ def test_recomputing_holds_no_activations(system: TinySystem, monkeypatch: pytes
     with torch.no_grad():
         read(system, 4096, recompute=True)
     assert len(reads) == 1
-
-
-@torch.no_grad()
-def test_a_passage_too_long_for_the_reader_is_cut(system: TinySystem) -> None:
-    max_length = 28
-    token_BKM = read(system, passage_length=max_length - system.params.corpus.sentence_length)
-    query, body = queries(system)[0], system.passages.bodies[12]
-    batch = join([query], [body], system.special, max_length)
-    assert batch.tokens_BL.shape[1] == max_length
-    hidden_1MD = system.reader.masked_hidden(batch, torch.from_numpy(POSITIONS[0])[None] + 1)
-    expected_1M = system.reader.target_log_probs(hidden_1MD, torch.from_numpy(targets()[0])[None])
-    torch.testing.assert_close(token_BKM[0, 1], expected_1M[0], atol=1e-5, rtol=0)
 
 
 @torch.no_grad()

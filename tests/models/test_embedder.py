@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from realm_lab.models.embedder import PROJECTION_STD, Embedder, EmbedderShape, projection_std
+from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
 from realm_lab.models.folders import bert_config, to_bert
 from realm_lab.models.inputs import Batch, join
 from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, score_gradient
 
 if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+    pass
 
 SHAPE = EncoderShape(vocabulary_size=50, hidden_size=16, layers=1, heads=2, intermediate_size=20, positions=16)
 SIZE = 8
@@ -115,12 +115,6 @@ def test_what_is_shared_is_one_object_and_the_rest_has_its_own_memory(head: Embe
     assert all(name.startswith(("query_", "document_")) or name == "null_vector" for name in names)
 
 
-def test_an_embedder_has_no_part_that_is_not_asked_for() -> None:
-    embedder, encoder = started(EmbedderShape(SIZE))
-    count = sum(parameter.numel() for parameter in embedder.parameters())
-    assert count == sum(parameter.numel() for parameter in encoder.parameters()) + 2 * SIZE * 16
-
-
 @pytest.mark.parametrize("head", HEADS)
 def test_the_score_starts_as_a_similarity(head: EmbedderShape) -> None:
     embedder, encoder = started(head._replace(score_scale="none"))
@@ -130,36 +124,6 @@ def test_the_score_starts_as_a_similarity(head: EmbedderShape) -> None:
             assert tower.state_dict()[name].data_ptr() != value.data_ptr()
     batch = make_batch()
     assert torch.equal(embedder.embed_queries(batch), embedder.embed_documents(batch))
-
-
-def test_a_new_pooler_is_drawn_after_the_projection() -> None:
-    plain, _ = started(EmbedderShape(SIZE))
-    pooled, _ = started(EVERYTHING)
-    assert torch.equal(plain.query_projection.weight, pooled.query_projection.weight)
-    assert pooled.query_pooler is not None
-    assert 0.5 / 4 < pooled.query_pooler.weight.std().item() < 1.5 / 4
-    assert not pooled.query_pooler.bias.any()
-    assert not pooled.query_projection.bias.any()
-
-
-def test_a_checkpoints_pooler_is_taken_by_both_towers() -> None:
-    pooler = {"weight": torch.randn(16, 16, generator=torch.Generator().manual_seed(4)), "bias": torch.ones(16)}
-    embedder, _ = started(EVERYTHING._replace(share_towers=False), pooler)
-    for found in (embedder.query_pooler, embedder.document_pooler):
-        assert found is not None
-        assert torch.equal(found.weight, pooler["weight"])
-        assert torch.equal(found.bias, pooler["bias"])
-
-
-def test_a_step_of_one_tower_leaves_the_other() -> None:
-    embedder = noisy(EVERYTHING._replace(share_towers=False))
-    batch = make_batch()
-    before = embedder.embed_documents(batch).detach()
-    with torch.no_grad():
-        for name, parameter in embedder.named_parameters():
-            if name.startswith("query_"):
-                parameter.add_(1.0)
-    assert torch.equal(embedder.embed_documents(batch), before)
 
 
 @pytest.mark.parametrize("head", HEADS)
@@ -181,25 +145,6 @@ def test_splitting_changes_no_number_and_ends_the_sharing(head: EmbedderShape) -
                 parameter.mul_(1.5)
     assert torch.equal(embedder.embed_documents(batch), before[1])
     assert not torch.allclose(embedder.embed_queries(batch), before[0])
-
-
-def test_dropout_follows_the_projection_while_training_only() -> None:
-    embedder, batch = noisy(EVERYTHING._replace(projection_dropout=0.5)), make_batch()
-    plain_BD = embedder.embed_queries(batch).detach()
-    torch.testing.assert_close(plain_BD, by_formula(embedder, "query", batch), atol=1e-5, rtol=0)
-    embedder.train()
-    torch.manual_seed(0)
-    dropped_BD = embedder.embed_queries(batch).detach()
-    kept = dropped_BD != 0  # after the norm, so that what is kept is doubled and the rest exactly 0
-    assert 0 < kept.sum() < kept.numel()
-    torch.testing.assert_close(dropped_BD[kept], 2 * plain_BD[kept])
-
-
-def test_the_scale_is_on_the_query_alone() -> None:
-    plain, scaled = noisy(EmbedderShape(SIZE)), noisy(EmbedderShape(SIZE, score_scale="inverse_sqrt"))
-    batch = make_batch()
-    assert torch.equal(scaled.embed_documents(batch), plain.embed_documents(batch))
-    torch.testing.assert_close(scaled.embed_queries(batch), plain.embed_queries(batch) / SIZE**0.5)
 
 
 def test_a_learned_null_starts_with_the_score_0_and_learns() -> None:
@@ -225,25 +170,3 @@ def test_a_learned_null_starts_with_the_score_0_and_learns() -> None:
     embedder.set_learned_null(False)
     assert "null_vector" not in embedder.state_dict()
     assert not embedder.head.learned_null
-
-
-def test_projections_spread_scores_alike_at_every_width() -> None:
-    assert projection_std(SHAPE._replace(hidden_size=384)) == PROJECTION_STD
-    assert projection_std(SHAPE._replace(hidden_size=96)) == pytest.approx(2 * PROJECTION_STD)
-    embedder = Embedder(SHAPE, EmbedderShape(512))
-    embedder.start_from(Encoder(SHAPE), torch.Generator().manual_seed(0))
-    assert embedder.query_projection.weight.std().item() == pytest.approx(projection_std(SHAPE), rel=0.05)
-
-
-def test_towers_are_the_projected_cls_vector_of_bert(system: TinySystem, reference: Reference) -> None:
-    passages, questions = system.passages, system.corpus.questions("dev")
-    rows, numbers = [0, 3, 17, 40], [0, 5, 9]
-    with torch.no_grad():
-        titles, bodies = [passages.titles[row] for row in rows], [passages.bodies[row] for row in rows]
-        document_BD = system.embedder.embed_documents(join(titles, bodies, system.special, 64))
-        query_BD = system.embedder.embed_queries(join([questions.tokens[n] for n in numbers], None, system.special, 64))
-    expected_documents = torch.stack([reference.document(row) for row in rows])
-    expected_queries = torch.stack([reference.query(questions.tokens[n]) for n in numbers])
-    torch.testing.assert_close(document_BD.double(), expected_documents, atol=1e-5, rtol=0)
-    torch.testing.assert_close(query_BD.double(), expected_queries, atol=1e-5, rtol=0)
-    assert document_BD.dtype == torch.float32

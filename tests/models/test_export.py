@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -12,25 +13,11 @@ from safetensors.torch import load_file, save_file
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import EncoderShape
-from realm_lab.models.folders import read_embedder, read_reader, to_bert, write_embedder, write_reader
-from realm_lab.models.reader import Reader
+from realm_lab.models.folders import read_embedder, read_reader, to_bert, write_embedder
 from tests.models.same_bits import assert_same_bits
 from tests.tiny_system import TinySystem
 
 SPAN_HIDDEN = 32
-
-
-def test_a_reader_comes_back_bit_for_bit(system: TinySystem, reader_folder: Path) -> None:
-    found = read_reader(reader_folder, SPAN_HIDDEN)
-    assert_same_bits(found, system.reader)
-    assert found.encoder.shape == system.reader.encoder.shape
-
-
-def test_an_embedder_comes_back_bit_for_bit(system: TinySystem, embedder_folder: Path) -> None:
-    found, null_offset = read_embedder(embedder_folder)
-    assert_same_bits(found, system.embedder)
-    assert null_offset == 1.25
-    assert not found.share_towers
 
 
 def test_automodel_opens_the_folders(system: TinySystem, reader_folder: Path, embedder_folder: Path) -> None:
@@ -56,27 +43,10 @@ def test_automodel_opens_the_folders(system: TinySystem, reader_folder: Path, em
     assert torch.equal(words.get_output_embeddings().weight, system.reader.encoder.word_embeddings.weight)  # tied
 
 
-def test_a_projection_of_another_size_is_refused(embedder_folder: Path) -> None:
-    edit(embedder_folder / "projections.safetensors", "document_projection.weight", torch.zeros(32, 16))
-    with pytest.raises(UserError, match=r"'document_projection\.weight' has shape \(32, 16\), expected \(32, 32\)"):
-        read_embedder(embedder_folder)
-
-
 def test_a_bert_without_its_word_head_is_no_reader(embedder_folder: Path, reader_folder: Path) -> None:
     (embedder_folder / "span_head.safetensors").write_bytes((reader_folder / "span_head.safetensors").read_bytes())
     with pytest.raises(UserError, match="no masked-word head"):
         read_reader(embedder_folder, SPAN_HIDDEN)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "span_head.safetensors"])
-def test_a_missing_or_truncated_part_is_named(reader_folder: Path, name: str) -> None:
-    content = (reader_folder / name).read_bytes()
-    (reader_folder / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match=name):
-        read_reader(reader_folder, SPAN_HIDDEN)
-    (reader_folder / name).unlink()
-    with pytest.raises(UserError, match=name):
-        read_reader(reader_folder, SPAN_HIDDEN)
 
 
 def edit(path: Path, name: str, value: torch.Tensor | None) -> None:
@@ -84,20 +54,6 @@ def edit(path: Path, name: str, value: torch.Tensor | None) -> None:
     tensors = load_file(path)
     del tensors[name]
     save_file(tensors | ({} if value is None else {name: value}), path)
-
-
-@pytest.mark.parametrize("name", ["query_projection.weight", "document_projection.weight"])
-def test_an_embedder_with_a_projection_missing_is_refused(embedder_folder: Path, name: str) -> None:
-    edit(embedder_folder / "projections.safetensors", name, None)
-    with pytest.raises(UserError, match=name):
-        read_embedder(embedder_folder)
-
-
-@pytest.mark.parametrize("value", [torch.zeros(1), torch.zeros(31)])
-def test_a_word_head_of_another_size_is_refused(reader_folder: Path, value: torch.Tensor) -> None:
-    edit(reader_folder / "model.safetensors", "cls.predictions.transform.dense.bias", value)
-    with pytest.raises(UserError, match=r"cls\.predictions\.transform\.dense\.bias"):
-        read_reader(reader_folder, SPAN_HIDDEN)
 
 
 EVERYTHING = EmbedderShape(8, True, True, "tanh", True, 0.25, "inverse_sqrt", True, True)
@@ -134,34 +90,42 @@ def test_an_embedder_with_every_switch_comes_back(tiny: ModuleType, tmp_path: Pa
         torch.testing.assert_close(ours, pooled, atol=1e-5, rtol=0)
 
 
-def test_a_reader_of_another_activation_is_that_of_transformers(tiny: ModuleType, tmp_path: Path) -> None:
-    from transformers import BertForMaskedLM
-
-    reader = Reader(EncoderShape(50, 16, 1, 2, 20, 16, 0.0, "gelu_new", 1e-2), 8)
-    tiny.scramble(reader)
-    write_reader(reader, tmp_path)
-    found = read_reader(tmp_path, 8).eval()
-    assert_same_bits(found, reader)
-    tokens = torch.tensor([[2, 7, 8, 3]])
-    expected = BertForMaskedLM.from_pretrained(tmp_path).eval()(input_ids=tokens).logits.log_softmax(-1)
-    log_probs = found.word_log_probs(found.encoder(tokens, 0 * tokens, tokens > 0))
-    torch.testing.assert_close(log_probs, expected, atol=1e-5, rtol=0)
+def cut_in_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [(None, r"no embedder\.json; it is not an embedder"), ('{"size": 3}', r"embedder\.json: not an emb")],
-)
-def test_a_folder_without_an_embedders_shape_is_refused(embedder_folder: Path, text: str | None, message: str) -> None:
-    (embedder_folder / "embedder.json").unlink()
-    if text is not None:
-        (embedder_folder / "embedder.json").write_text(text, encoding="utf-8")
-    with pytest.raises(UserError, match=message):
-        read_embedder(embedder_folder)
+PROJECTIONS, HEAD, WORDS = "projections.safetensors", "span_head.safetensors", "model.safetensors"
+BIAS_SHAPE, WORD_BIAS = r"'transform\.bias' has shape", "cls.predictions.transform.dense.bias"
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "projection of another size": (
+        lambda folder: edit(folder / PROJECTIONS, "document_projection.weight", torch.zeros(32, 16)),
+        r"'document_projection\.weight' has shape \(32, 16\), expected \(32, 32\)",
+    ),
+    "no projection": (lambda folder: edit(folder / PROJECTIONS, "query_projection.weight", None), "query_projection"),
+    "no shape": (lambda folder: (folder / "embedder.json").unlink(), r"no embedder\.json; it is not an embedder"),
+    "no size": (
+        lambda folder: (folder / "embedder.json").write_text('{"size": 3}', encoding="utf-8"),
+        r"embedder\.json: not an emb",
+    ),
+    "word head of one": (
+        lambda folder: edit(folder / WORDS, WORD_BIAS, torch.zeros(1)),
+        r"'transform\.bias' has shape",
+    ),
+    "word head of 31": (
+        lambda folder: edit(folder / WORDS, WORD_BIAS, torch.zeros(31)),
+        r"'transform\.bias' has shape",
+    ),
+    "half of the words": (lambda folder: cut_in_half(folder / WORDS), WORDS),
+    "half of the head": (lambda folder: cut_in_half(folder / HEAD), HEAD),
+    "no words": (lambda folder: (folder / WORDS).unlink(), WORDS),
+    "no head": (lambda folder: (folder / HEAD).unlink(), HEAD),
+}
 
 
-def test_a_missing_pooler_is_refused(tiny: ModuleType, tmp_path: Path) -> None:
-    write_embedder(Embedder(EncoderShape(50, 16, 1, 2, 20, 16), EVERYTHING), tmp_path)
-    edit(tmp_path / "model.safetensors", "pooler.dense.weight", None)
-    with pytest.raises(UserError, match=r"no tensor 'pooler\.dense\.weight', which pooling tanh needs"):
-        read_embedder(tmp_path)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_folder_is_refused(reader_folder: Path, embedder_folder: Path, damage: str) -> None:
+    harm, said = DAMAGE[damage]
+    of_reader = "word" in damage or "head" in damage
+    harm(reader_folder if of_reader else embedder_folder)
+    with pytest.raises(UserError, match=said):
+        read_reader(reader_folder, SPAN_HIDDEN) if of_reader else read_embedder(embedder_folder)

@@ -14,21 +14,26 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.folders import POOLER, bert_config, to_bert, write_embedder, write_tensors
 from realm_lab.models.initial import (
-    MIN_POSITIONS,
     embedder_shape,
     encoder_shape,
     frozen_names,
     has_span_head,
+    load_reader,
     new_embedder,
     new_reader,
     read_initial_embedder,
     read_initial_reader,
+    read_reader_weights,
+    read_released_embedder,
     tower_names,
 )
-from tests.models.released_writers import write_released_embedder, write_released_reader
 from tests.models.same_bits import assert_same_bits
 from tests.tiny_system import TinySystem
 
+DATA = Path(__file__).parents[1] / "parity" / "data"  # of transformers 4.40.2
+RELEASED = {
+    "hidden_size": 8, "layers": 2, "heads": 2, "intermediate_size": 12, "projection_size": 6, "activation": "gelu_new"
+}  # fmt: skip
 EVERYTHING = {
     "activation": "gelu_new",
     "pooling": "tanh",
@@ -68,31 +73,18 @@ def test_new_models_follow_the_seed_alone(system: TinySystem) -> None:
         assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
-def test_an_embedder_starts_from_the_encoder_it_is_given(system: TinySystem) -> None:
-    size = system.corpus.manifest.vocabulary_size
-    embedder = new_embedder(system.params, size, 0, system.reader.encoder)
-    assert_same_bits(embedder.query_encoder, system.reader.encoder)
-    assert_same_bits(embedder.document_encoder, system.reader.encoder)
-    assert embedder.query_encoder is not system.reader.encoder
-
-
-def test_places_for_the_longest_joined_sequence(tiny: ModuleType) -> None:
-    corpus = {"passage_length": 100, "sentence_length": 30, "toy": {"entities": 40}}
-    assert encoder_shape(tiny.tiny_params(corpus=corpus), 500).positions == 130
-    assert encoder_shape(tiny.tiny_params(), 500).positions == MIN_POSITIONS
-
-
 @pytest.mark.parametrize(
     ("section", "change", "message"),
     [
         ("model", {"hidden_size": 64}, r"its hidden_size is 32, the parameters ask for 64; set the model section"),
         ("model", {"layers": 3}, r"its layers is 2, the parameters ask for 3"),
+        ("model", {"activation": "gelu_new"}, r"its activation is gelu, model\.activation asks for gelu_new; set"),
         ("model", {"heads": 4}, r"its heads is 2, the parameters ask for 4"),
         ("corpus", {"passage_length": 60}, r"64 positions.*corpus\.passage_length.*needs 86; lower them"),
     ],
 )
 def test_a_checkpoint_of_other_sizes_is_refused(
-    system: TinySystem, tiny: ModuleType, reader_folder: Path, section: str, change: dict[str, int], message: str
+    system: TinySystem, tiny: ModuleType, reader_folder: Path, section: str, change: dict[str, Any], message: str
 ) -> None:
     sections: dict[str, dict[str, object]] = {"model": {"checkpoint": str(reader_folder)}, "corpus": {}}
     sections[section].update(change)
@@ -120,13 +112,6 @@ def test_the_parameters_give_the_embedders_shape(tiny: ModuleType) -> None:
     embedder = new_embedder(params, 50, 0, None)
     assert embedder.head == embedder_shape(params)
     assert embedder.query_encoder.shape.activation == "gelu_new"
-
-
-def test_a_checkpoint_of_another_activation_is_refused(tiny: ModuleType, reader_folder: Path, size: int) -> None:
-    params = tiny.tiny_params(model={"checkpoint": str(reader_folder), "activation": "gelu_new"})
-    with pytest.raises(UserError, match=r"its activation is gelu, model\.activation asks for gelu_new; set") as error:
-        encoder_shape(params, size)
-    assert str(reader_folder) in str(error.value)
 
 
 def test_the_pooler_is_the_checkpoints(tiny: ModuleType, system: TinySystem, tmp_path: Path, size: int) -> None:
@@ -160,18 +145,6 @@ def test_a_reader_of_a_run_comes_with_its_heads(
     again = read_initial_reader(reader_folder, params, size, 0)
     assert torch.equal(again.transform.weight, system.reader.transform.weight)
     assert torch.equal(again.span_projection.weight, new_reader(system.params, size, 0).span_projection.weight)
-
-
-def test_a_reader_starts_from_a_bert_without_heads(system: TinySystem, embedder_folder: Path, size: int) -> None:
-    found = read_initial_reader(embedder_folder, system.params, size, 0)
-    assert_same_bits(found.encoder, system.embedder.query_encoder)
-    assert torch.equal(found.transform.weight, new_reader(system.params, size, 0).transform.weight)
-
-
-def test_an_embedder_starts_from_a_runs_reader(system: TinySystem, reader_folder: Path, size: int) -> None:
-    found, null_offset = read_initial_embedder(reader_folder, system.params, size, 0)
-    assert null_offset == 0.0
-    assert_same_bits(found, new_embedder(system.params, size, 0, system.reader.encoder))
 
 
 def test_an_embedder_of_a_run_comes_as_it_is(
@@ -230,34 +203,28 @@ def test_an_embedder_of_another_kind_is_refused(
     assert str(embedder_folder) in str(error.value)
 
 
-@pytest.mark.parametrize("span_head", [True, False])
-def test_a_released_reader_is_read(tiny: ModuleType, tmp_path: Path, span_head: bool) -> None:
-    params = tiny.tiny_params(model={"activation": "gelu_new"})
-    reader = new_reader(params, 50, 0)
-    tiny.scramble(reader)
-    write_released_reader(reader, tmp_path, span_head)
-    assert has_span_head(tmp_path) == span_head
-    found = read_initial_reader(tmp_path, params, 50, 1)
-    assert_same_bits(found.encoder, reader.encoder)
-    assert torch.equal(found.transform.weight, reader.transform.weight)
-    drawn = new_reader(params, 50, 1)
-    assert torch.equal(found.span_projection.weight, (reader if span_head else drawn).span_projection.weight)
+@pytest.mark.parametrize(("name", "span_head"), [("reader", True), ("encoder", False)])
+def test_a_released_reader_is_read(tiny: ModuleType, name: str, span_head: bool) -> None:
+    head = {"span_hidden_size": 5}
+    params, folder = tiny.tiny_params(model=RELEASED, finetune=head), DATA / name
+    assert has_span_head(folder) == span_head
+    found, expected = read_initial_reader(folder, params, 40, 1), new_reader(params, 40, 1)
+    load_reader(expected, read_reader_weights(folder), folder)
+    assert_same_bits(found, expected)  # a span head that is not there is drawn
     with pytest.raises(UserError, match=r"its activation is gelu_new, model\.activation asks for gelu;"):
-        read_initial_reader(tmp_path, tiny.tiny_params(), 50, 1)
+        read_initial_reader(folder, tiny.tiny_params(model=RELEASED | {"activation": "gelu"}, finetune=head), 40, 1)
 
 
-def test_a_released_embedder_is_read(tiny: ModuleType, tmp_path: Path) -> None:
-    params = tiny.tiny_params(model=EVERYTHING)
-    embedder = new_embedder(params, 50, 0, None)
-    tiny.scramble(embedder)
-    write_released_embedder(embedder, tmp_path)
-    found, null_offset = read_initial_embedder(tmp_path, params, 50, 1)
+def test_a_released_embedder_is_read(tiny: ModuleType) -> None:
+    params = tiny.tiny_params(model=EVERYTHING | RELEASED)
+    found, null_offset = read_initial_embedder(DATA / "embedder", params, 40, 1)
     assert null_offset == 0.0
-    assert found.head == embedder.head._replace(projection_bias=True)
-    state = found.state_dict()
-    assert all(torch.equal(state[name], value) for name, value in embedder.state_dict().items())
+    assert found.head == embedder_shape(params)._replace(projection_bias=True)
+    assert_same_bits(found, read_released_embedder(DATA / "embedder"))
     with pytest.raises(UserError, match=r"its pooling is tanh, model\.pooling asks for cls"):
-        read_initial_embedder(tmp_path, tiny.tiny_params(model=EVERYTHING | {"pooling": "cls"}), 50, 1)
+        read_initial_embedder(
+            DATA / "embedder", tiny.tiny_params(model=EVERYTHING | RELEASED | {"pooling": "cls"}), 40, 1
+        )
 
 
 @pytest.mark.parametrize("share_towers", [True, False])

@@ -10,28 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.models.inputs import join, join_one, length_groups, pad_positions
+from realm_lab.models.inputs import join, join_one, length_groups
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 X, Z = np.array([10, 11, 12], np.uint16), np.array([20, 21, 22, 23], np.uint16)
 EMPTY = np.empty(0, np.int64)
-
-
-def test_one_segment_is_cls_x_sep() -> None:
-    tokens, _ = join_one(X, None, SPECIAL, 16)
-    assert tokens.tolist() == [2, 10, 11, 12, 3]
-
-
-def test_two_segments_are_cls_x_sep_z_sep() -> None:
-    tokens, second_start = join_one(X, Z, SPECIAL, 16)
-    assert tokens.tolist() == [2, 10, 11, 12, 3, 20, 21, 22, 23, 3]
-    assert tokens[second_start] == 20
-
-
-def test_the_null_document_is_cls_sep_sep() -> None:
-    batch = join([EMPTY], [EMPTY], SPECIAL, 16)
-    assert batch.tokens_BL.tolist() == [[2, 3, 3]]
-    assert batch.types_BL.tolist() == [[0, 0, 1]]
 
 
 def test_the_second_segment_is_cut_first() -> None:
@@ -64,12 +47,6 @@ def test_a_batch_is_padded_and_its_segments_are_told_apart() -> None:
     assert (batch.tokens_BL.dtype, batch.types_BL.dtype, batch.mask_BL.dtype) == (torch.int64, torch.int64, torch.bool)
 
 
-def test_one_segment_is_all_of_type_0() -> None:
-    batch = join([X, X[:1]], None, SPECIAL, 16)
-    assert not batch.types_BL.any()
-    assert batch.mask_BL.sum(1).tolist() == [5, 3]
-
-
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 200))
 def test_groups_hold_every_row_once_within_the_budget(lengths: list[int], budget: int) -> None:
     groups = length_groups(lengths, budget)
@@ -81,10 +58,3 @@ def test_groups_hold_every_row_once_within_the_budget(lengths: list[int], budget
     assert flat == sorted(flat)
     for group, following in pairwise(groups):  # no group could have taken one row more
         assert (len(group) + 1) * lengths[following[0]] > budget
-
-
-def test_positions_are_padded_with_zero() -> None:
-    values, real = pad_positions([np.array([4, 7]), np.array([2]), EMPTY])
-    assert values.tolist() == [[4, 7], [2, 0], [0, 0]]
-    assert real.tolist() == [[True, True], [True, False], [False, False]]
-    assert pad_positions([EMPTY])[0].shape == (1, 1)  # a batch without masks is still a batch

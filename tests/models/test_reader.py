@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from realm_lab.models.inputs import join
-from realm_lab.models.reader import NO_SPAN, Reader, initialise_heads
 from realm_lab.models.spans import span_log_probs
 
 if TYPE_CHECKING:
@@ -60,41 +59,6 @@ def test_spans_equal_the_enumeration_of_the_mlp(system: TinySystem, reference: R
 
 
 @pytest.mark.parametrize("gradient", [True, False])
-def test_spans_do_not_depend_on_the_batch(system: TinySystem, gradient: bool) -> None:
-    queries, bodies = pairs(system)
-    with torch.set_grad_enabled(gradient):
-        together_NLW = system.reader.span_logits(join(queries, bodies, system.special, 64), WIDTH)
-        for number, (query, body) in enumerate(zip(queries, bodies, strict=True)):
-            alone_LW = system.reader.span_logits(join([query], [body], system.special, 64), WIDTH)[0]
-            torch.testing.assert_close(together_NLW[number, : len(alone_LW)], alone_LW, atol=1e-5, rtol=0)
-            assert (together_NLW[number, len(alone_LW) :] == NO_SPAN).all()
-
-
-def test_spans_wider_than_the_sequence_are_none(system: TinySystem) -> None:
-    batch = join([EMPTY], [np.array([9])], system.special, 64)  # [CLS][SEP] 9 [SEP]
-    logits_LW = system.reader.span_logits(batch, 7)[0]
-    assert logits_LW.shape == (4, 7)
-    assert torch.nonzero(logits_LW > NO_SPAN).tolist() == [[2, 0]]
-
-
-def test_the_gradient_reaches_the_span_head_and_the_encoder(system: TinySystem) -> None:
-    queries, bodies = pairs(system)
-    logits_NLW = system.reader.span_logits(join(queries, bodies, system.special, 64), WIDTH)
-    log_probs_NLW = span_log_probs(logits_NLW)
-    # -log p of one span: in the logits p - 1 at the span, p at the others, 0 at what is no span
-    chosen = (1, 3 + 2 + 4, 2)
-    (gradient_NLW,) = torch.autograd.grad(-log_probs_NLW[chosen], logits_NLW, retain_graph=True)
-    expected_NLW = torch.zeros_like(gradient_NLW)
-    expected_NLW[1] = log_probs_NLW[1].exp().detach()
-    expected_NLW[chosen] -= 1
-    torch.testing.assert_close(gradient_NLW, expected_NLW, atol=1e-6, rtol=0)
-    reached = [system.reader.span_score.weight, system.reader.span_projection.weight]
-    reached += [block.qkv.weight for block in system.reader.encoder.blocks]  # type: ignore[union-attr, misc]
-    for gradient in torch.autograd.grad(-log_probs_NLW[chosen], reached):
-        assert gradient.abs().max() > 0
-
-
-@pytest.mark.parametrize("gradient", [True, False])
 def test_masked_words_are_those_of_bert(system: TinySystem, reference: Reference, gradient: bool) -> None:
     queries, bodies = pairs(system)
     bodies[2] = EMPTY  # the null document
@@ -110,34 +74,3 @@ def test_masked_words_are_those_of_bert(system: TinySystem, reference: Reference
     found_NM = system.reader.target_log_probs(hidden_NMD, targets_NM)
     for (number, place), target in np.ndenumerate(targets_NM.numpy()):
         assert found_NM[number, place] == words_NMV[number, place, target]
-
-
-def test_masked_words_do_not_depend_on_the_batch(system: TinySystem) -> None:
-    queries, bodies = pairs(system)
-    at_NM = torch.tensor([[1, 2], [3, 1], [5, 4], [2, 6]])
-    with torch.no_grad():
-        together_NMD = system.reader.masked_hidden(join(queries, bodies, system.special, 64), at_NM)
-        for number in range(4):
-            batch = join([queries[number]], [bodies[number]], system.special, 64)
-            alone_MD = system.reader.masked_hidden(batch, at_NM[number : number + 1])[0]
-            torch.testing.assert_close(together_NMD[number], alone_MD, atol=5e-6, rtol=0)
-
-
-def test_heads_start_from_the_generator_alone(system: TinySystem) -> None:
-    shape = system.reader.encoder.shape
-    readers = []
-    for seed, outside in ((0, 1), (0, 2), (3, 2)):
-        torch.manual_seed(outside)
-        readers.append(Reader(shape, 16))
-        initialise_heads(readers[-1], torch.Generator().manual_seed(seed), words_too=True)
-    heads = [{k: v for k, v in reader.state_dict().items() if not k.startswith("encoder.")} for reader in readers]
-    assert all(torch.equal(value, heads[1][name]) for name, value in heads[0].items())
-    assert not torch.equal(heads[0]["span_projection.weight"], heads[2]["span_projection.weight"])
-    assert not torch.equal(heads[0]["transform.weight"], heads[2]["transform.weight"])
-
-
-def test_a_checkpoints_word_head_is_left_alone(system: TinySystem) -> None:
-    reader = Reader(system.reader.encoder.shape, 16)
-    before = reader.transform.weight.clone()
-    initialise_heads(reader, torch.Generator().manual_seed(0), words_too=False)
-    assert torch.equal(reader.transform.weight, before)

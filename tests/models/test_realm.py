@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 import torch
 from torch import Tensor
@@ -13,13 +11,9 @@ from realm_lab.models.realm import (
     marginal_log_likelihood,
     marginal_log_likelihood_per_token,
     reader_log_probs,
-    retrieval_score,
     retrieval_utility,
     score_gradient,
 )
-
-if TYPE_CHECKING:
-    pass
 
 # Shapes: B examples, K candidates, M masked tokens, D embedding size, N passages of a corpus
 
@@ -30,14 +24,6 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 def log_likelihood(score_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
     return marginal_log_likelihood(candidate_log_probs(score_BK), log_reader_BK)
-
-
-def test_the_score_is_the_inner_product() -> None:
-    query_BD, document_BKD = draw(3, 5), draw(3, 4, 5, seed=1)
-    for b in range(3):
-        for k in range(4):
-            expected = sum(float(query_BD[b, d]) * float(document_BKD[b, k, d]) for d in range(5))
-            assert retrieval_score(query_BD, document_BKD)[b, k].item() == pytest.approx(expected, abs=1e-12)
 
 
 def test_gradient_in_the_scores_is_that_of_appendix_a() -> None:
@@ -68,37 +54,12 @@ def test_a_passage_is_rewarded_if_and_only_if_it_predicts_better_than_expected()
     assert gradient_BK.sum(1).abs().max() < 1e-12
 
 
-def small_corpus(passages: int = 40) -> tuple[Tensor, Tensor, Tensor]:
-    """f(x, z), log p(y_j|z,x) of every passage, and which tokens are masked."""
-    score_BN = 1.5 * draw(2, passages)
-    token_BNM = -2 * draw(2, passages, 3, seed=1).abs()
-    return score_BN, token_BNM, torch.tensor([[True, True, True], [True, True, False]])
-
-
-def test_the_order_of_candidates_does_not_matter() -> None:
-    score_BN, token_BNM, is_masked_BM = small_corpus()
-    shuffled = torch.randperm(40, generator=torch.Generator().manual_seed(9))
-    for value, other in zip(
-        _values(score_BN, token_BNM, is_masked_BM),
-        _values(score_BN[:, shuffled], token_BNM[:, shuffled], is_masked_BM),
-        strict=True,
-    ):
-        torch.testing.assert_close(other, value, atol=1e-12, rtol=0)
-
-
 def _values(score_BK: Tensor, token_BKM: Tensor, is_masked_BM: Tensor) -> tuple[Tensor, Tensor]:
     log_prior_BK = candidate_log_probs(score_BK)
     return (
         marginal_log_likelihood(log_prior_BK, reader_log_probs(token_BKM, is_masked_BM)),
         marginal_log_likelihood_per_token(log_prior_BK, token_BKM, is_masked_BM),
     )
-
-
-def test_both_marginals_agree_on_one_masked_token() -> None:
-    score_BK, token_BKM = draw(3, 5), -draw(3, 5, 4, seed=1).abs()
-    only_second = torch.tensor([[False, True, False, False]]).expand(3, -1)
-    example_B, token_B = _values(score_BK, token_BKM, only_second)
-    torch.testing.assert_close(example_B, token_B, atol=1e-12, rtol=0)
 
 
 def test_the_marginals_differ_by_how_passages_help_tokens_together() -> None:
@@ -123,9 +84,3 @@ def test_utility_is_the_gain_over_the_null_document() -> None:
     utility_BK = retrieval_utility(log_reader_BK, log_reader_BK[:, 0])
     assert torch.equal(utility_BK[:, 0], torch.zeros(3, dtype=torch.float64))  # exactly
     assert utility_BK[1, 2].item() == log_reader_BK[1, 2].item() - log_reader_BK[1, 0].item()
-
-
-def test_what_is_not_masked_does_not_count() -> None:
-    token_BKM = torch.tensor([[[-1.0, -2.0, -4.0], [-8.0, -16.0, -32.0]]])
-    is_masked_BM = torch.tensor([[True, False, True]])
-    assert reader_log_probs(token_BKM, is_masked_BM).tolist() == [[-5.0, -40.0]]

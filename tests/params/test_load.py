@@ -112,6 +112,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (FROZEN | {"pretrain.train_reader": False}, "nothing is trained", "or steps to 0"),
     (FROZEN | {"pretrain.null_document": "learned"}, "null_document: learned", "needs a tower that trains"),
     (NO_NULL | {"pretrain.calibrate_null": True}, "calibrate_null", "set null_document to encoded or learned"),
+    ({"pretrain.masking_options": {"share": [1]}}, "masking_options': share should be text", "number, or true"),
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "use by_span"),
     ({OPTIONS: "nlist=3"}, "options: exact has no option 'nlist'", "but none"),
     ({BACKEND: "hnsw", OPTIONS: "nprobe=3"}, "hnsw has no option 'nprobe'", "but M, efConstruction, efSearch"),
@@ -292,7 +293,7 @@ def test_flat_parameters_are_plain_values_under_dotted_keys() -> None:
     flat = flatten(params)
     assert flat["pretrain.reader.learning_rate"] == 1.5e-3
     assert (flat["seeds"], flat["corpus.toy.world_seed"]) == ([0, 1], None)
-    assert not any(isinstance(value, dict | BaseModel) for value in flat.values())
+    assert [name for name, value in flat.items() if isinstance(value, dict | BaseModel)] == ["pretrain.masking_options"]
     assert flatten({"a": {"b": {}, "c": 1}, "d": [2]}) == {"a.c": 1, "d": [2]}
     names = parameter_names()
     assert len(names) == len(set(names))
@@ -322,3 +323,17 @@ def test_writing_the_file_again_keeps_what_was_filled_in(tmp_path: Path) -> None
     assert (params.preset, params.seeds, params.pretrain.masking) == ("smoke", [3, 4], "a: b")
     assert {params.warm_start.reader.steps, params.pretrain.steps, params.finetune.steps} == {7}
     assert renewed_params_yaml("") == render_params_yaml({"preset": "toy"})
+
+
+def test_a_parameter_can_be_a_mapping_of_its_own(tmp_path: Path) -> None:
+    path = write(tmp_path, "preset: smoke\npretrain:\n  masking_options: {share: 1.0e-1, name: a}\n")
+    assert load(path).pretrain.masking_options == {"share": 0.1, "name": "a"}
+    key, value = parse_override("pretrain.masking_options={share: 0.3}")
+    chosen = load(path, {key: value})
+    assert chosen.pretrain.masking_options == {"share": 0.3, "name": "a"}
+    assert flatten(chosen)["pretrain.masking_options"] == chosen.pretrain.masking_options
+    renewed = tmp_path / "renewed.yaml"
+    renewed.write_text(renewed_params_yaml(path.read_text()))
+    assert load(renewed) == load(path)
+    path = write(tmp_path, "preset: smoke\npretrain:\n  masking_options: {share: [1]}\n")
+    assert "params.yaml, line 3: parameter 'pretrain.masking_options': share should be text, a finite" in refusal(path)

@@ -1,7 +1,6 @@
 """Runs under transformers 4.40.2, the last release with REALM; test_released_parity.py starts it.
 
-python released_program.py write FOLDER SEED   small random models, inputs and what the models make of them
-python released_program.py read FOLDER         what the models that realm_lab wrote into FOLDER make of its inputs
+python released_program.py FOLDER SEED   small random models, inputs and what the models make of them
 """
 
 # mypy: ignore-errors
@@ -15,7 +14,7 @@ import sys
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import (
     RealmConfig,
@@ -49,10 +48,7 @@ GOLD = [[(9, 10), (12, 12)], [(8, 11), (-1, -1)], [(-1, -1), (-1, -1)]]  # start
 
 def main() -> None:
     torch.set_grad_enabled(False)
-    if sys.argv[1] == "write":
-        write(Path(sys.argv[2]), int(sys.argv[3]))
-    else:
-        read(Path(sys.argv[2]))
+    write(Path(sys.argv[1]), int(sys.argv[2]))
 
 
 def write(folder: Path, seed: int) -> None:
@@ -82,24 +78,6 @@ def write(folder: Path, seed: int) -> None:
     inputs = make_inputs()
     save_file(inputs, str(folder / "inputs.safetensors"))
     save_file(outputs(models, inputs), str(folder / "outputs.safetensors"))
-
-
-def read(folder: Path) -> None:
-    classes = {
-        "embedder": RealmEmbedder,
-        "scorer_of_two": RealmScorer,
-        "encoder": RealmKnowledgeAugEncoder,
-        "reader": RealmReader,
-        "open_qa": RealmForOpenQA,
-    }
-    models: dict[str, nn.Module] = {}
-    for name, model_class in classes.items():
-        config = RealmConfig.from_pretrained(
-            folder / name, num_candidates=CANDIDATES, reader_beam_size=CANDIDATES, max_span_width=WIDTH
-        )
-        more = {"query_embedder": RealmEmbedder(config)} if name == "scorer_of_two" else {}
-        models[name] = model_class.from_pretrained(folder / name, config=config, **more).eval()
-    save_file(outputs(models, load_file(str(folder / "inputs.safetensors"))), str(folder / "outputs.safetensors"))
 
 
 def joined(first: int, second: int) -> tuple[Tensor, Tensor, Tensor]:

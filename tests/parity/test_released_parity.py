@@ -1,7 +1,7 @@
 """Released REALM weights: numbers of transformers 4.40.2, the last release with REALM, from its folders and in ours.
 
 tests/parity/data was written by that release (`released_program.py write data 0`). With REALM_LAB_HF440 set to the
-Python of an environment that has transformers 4.40.2, new models are drawn and what we write is opened there.
+Python of an environment that has transformers 4.40.2, new models are drawn there.
 """
 
 # Shapes: B queries, K candidates, L positions, M masked words, N pairs or passages, D embedding size, S spans, W widths
@@ -18,11 +18,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from realm_lab.errors import UserError
-from realm_lab.models.embedder import Embedder, EmbedderShape
-from realm_lab.models.encoder import EncoderShape
+from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import (
     ReaderWeights,
     is_released,
@@ -40,12 +39,6 @@ from realm_lab.models.spans import (
     passage_log_probs,
     span_log_probs,
     span_logit_sums,
-)
-from tests.models.released_writers import (
-    read_released_vectors,
-    write_released_embedder,
-    write_released_open_qa,
-    write_released_reader,
 )
 
 HERE = Path(__file__).parent
@@ -187,12 +180,6 @@ def test_spans_and_their_losses(
     assert_spans(span_outputs(reader, inputs, expected, name), expected, name)
 
 
-def test_passage_vectors(folder: Path, expected: dict[str, Tensor]) -> None:
-    assert torch.equal(read_released_vectors(folder / "open_qa"), expected["open_qa.block_emb"])
-    with pytest.raises(UserError, match="'block_emb'; only a RealmForOpenQA folder"):
-        read_released_vectors(folder / "reader")
-
-
 def test_weights_in_several_files(tmp_path: Path, expected: dict[str, Tensor]) -> None:
     source = HERE / "data" / "open_qa"
     tensors = load_file(source / "model.safetensors")
@@ -205,10 +192,9 @@ def test_weights_in_several_files(tmp_path: Path, expected: dict[str, Tensor]) -
     shutil.copy(source / "config.json", tmp_path)
     one, other = read_released_embedder(source).state_dict(), read_released_embedder(tmp_path).state_dict()
     assert all(torch.equal(value, other[name]) for name, value in one.items())
-    assert torch.equal(read_released_vectors(tmp_path), read_released_vectors(source))
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(UserError, match="model-00002-of-00002"):
-        read_released_vectors(tmp_path)
+        read_released_embedder(tmp_path)
 
 
 def test_an_encoder_holds_no_retriever() -> None:
@@ -222,79 +208,3 @@ def test_another_span_epsilon_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"reader_layer_norm_eps": 1e-5}), encoding="utf-8")
     with pytest.raises(UserError, match=r"reader_layer_norm_eps is 1e-05; only 0\.001 is supported"):
         read_reader_weights(tmp_path / "reader")
-
-
-@pytest.mark.parametrize(
-    "change", [{"pooling": "cls"}, {"projection_norm": False}, {"score_scale": "inverse_sqrt"}, {"learned_null": True}]
-)
-def test_what_the_layout_cannot_hold_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    head = EmbedderShape(6, pooling="tanh", projection_norm=True)._replace(**change)  # type: ignore[arg-type]
-    embedder = Embedder(EncoderShape(40, 8, 1, 2, 12, 64), head)
-    ((name, value),) = change.items()
-    with pytest.raises(UserError, match=f"{name} is {value}; the layout of released REALM holds only"):
-        write_released_embedder(embedder, tmp_path / "embedder")
-
-
-def add_noise(model: nn.Module, seed: int) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.3)
-    model.eval()
-
-
-class Written:
-    """Random models of ours in the layout of the release."""
-
-    def __init__(self, folder: Path, activation: str):
-        shape = EncoderShape(40, 8, 2, 2, 12, 64, 0.0, activation)
-        head = EmbedderShape(6, share_projection=True, pooling="tanh", projection_norm=True, projection_bias=True)
-        apart = head._replace(share_projection=False, projection_bias=False)
-        self.one, self.two = Embedder(shape, head), Embedder(shape, apart)
-        self.reader = Reader(shape, SPAN_HIDDEN)
-        for seed, model in enumerate((self.one, self.two, self.reader)):
-            add_noise(model, seed)
-        self.vectors_ND = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
-        self.folder = folder
-        write_released_embedder(self.one, folder / "embedder")
-        write_released_embedder(self.two, folder / "scorer_of_two")
-        write_released_reader(self.reader, folder / "encoder", span_head=False)
-        write_released_reader(self.reader, folder / "reader")
-        write_released_open_qa(self.reader, self.one, self.vectors_ND, folder / "open_qa")
-
-
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
-def test_what_we_write_comes_back(tmp_path: Path, activation: str) -> None:
-    written, inputs = Written(tmp_path, activation), load_file(HERE / "data" / "inputs.safetensors")
-    for name, embedder in (("embedder", written.one), ("scorer_of_two", written.two), ("open_qa", written.one)):
-        ours, back = (
-            embedder_outputs(embedder, inputs),
-            embedder_outputs(read_released_embedder(tmp_path / name), inputs),
-        )
-        assert torch.equal(ours.queries, back.queries), name
-        assert torch.equal(ours.relevance, back.relevance), name
-    state = written.reader.state_dict()
-    for name in ("reader", "open_qa"):
-        reader = loaded(read_reader_weights(tmp_path / name), tmp_path)
-        assert reader.encoder.shape.activation == activation
-        assert all(torch.equal(value, state[key]) for key, value in reader.state_dict().items()), name
-    assert not read_reader_weights(tmp_path / "encoder").spans
-    assert torch.equal(read_released_vectors(tmp_path / "open_qa"), written.vectors_ND)
-
-
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new"])
-def test_the_release_opens_what_we_write(tmp_path: Path, activation: str) -> None:
-    written = Written(tmp_path, activation)
-    shutil.copy(HERE / "data" / "inputs.safetensors", tmp_path)
-    run_release("read", str(tmp_path))
-    inputs, theirs = load_file(tmp_path / "inputs.safetensors"), load_file(tmp_path / "outputs.safetensors")
-    one, two = embedder_outputs(written.one, inputs), embedder_outputs(written.two, inputs)
-    assert_close(one.documents, theirs["embedder.projected"])
-    assert_close(one.queries, theirs["open_qa.projected"])
-    assert_close(two.relevance, theirs["scorer_of_two.relevance"])
-    log_probs, loss = word_outputs(written.reader, inputs)
-    assert_close(log_probs, theirs["encoder.log_probs"])
-    assert_close(loss, theirs["encoder.loss"])
-    for name in ("reader", "open_qa"):
-        assert_spans(span_outputs(written.reader, inputs, theirs, name), theirs, name)
-    assert torch.equal(theirs["open_qa.block_emb"], written.vectors_ND)

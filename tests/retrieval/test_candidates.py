@@ -18,35 +18,12 @@ from realm_lab.models.realm import marginal_log_likelihood
 from realm_lab.params.parameters import Pretrain
 from realm_lab.retrieval.candidates import CandidatePolicy, Candidates, calibrate_null
 from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
+from tests.retrieval.tiny_index import ranked
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
 
 NULLS = [pytest.param(True, id="null"), pytest.param(False, id="no null")]
-
-
-@pytest.fixture(scope="module")
-def retriever(system: TinySystem) -> Retriever:
-    """A retriever with a fresh index; tests leave it as it is."""
-    return system.built_retriever()
-
-
-@pytest.fixture(scope="module")
-def queries(system: TinySystem) -> list[np.ndarray]:
-    questions = system.corpus.questions("dev")
-    return [questions.tokens[number] for number in range(0, 40, 5)]
-
-
-@pytest.fixture(scope="module")
-def scores_BN(reference: Reference, queries: list[np.ndarray]) -> np.ndarray:
-    """f(x, z) of every passage, by transformers, float64."""
-    document_ND = torch.stack([reference.document(row) for row in range(len(reference.passages))])
-    return np.stack([(document_ND @ reference.query(query)).numpy() for query in queries])
-
-
-def ranked(scores_BN: np.ndarray, allowed_BN: np.ndarray | None = None) -> np.ndarray:
-    allowed = scores_BN if allowed_BN is None else np.where(allowed_BN, scores_BN, -np.inf)
-    return np.argsort(-allowed, axis=1, kind="stable")
 
 
 @torch.no_grad()
@@ -200,16 +177,6 @@ def test_what_an_old_index_found_is_ranked_by_the_current_weights(
         np.testing.assert_array_equal(rows_BK, ranked(current_BN)[:, :5])
 
 
-def test_equal_scores_are_ranked_by_row(system: TinySystem, queries: list[np.ndarray]) -> None:
-    retriever = system.retriever(copy.deepcopy(system.embedder))
-    retriever.refresh(0)
-    nn.init.zeros_(retriever.embedder.document_projection.weight)
-    policy = CandidatePolicy(5, over_retrieve=20)
-    among = retrieve(CandidatePolicy(20, False), retriever, queries).rows_BK
-    rows_BK = retrieve(policy, retriever, queries).rows_BK
-    np.testing.assert_array_equal(rows_BK[:, 1:], np.sort(among, axis=1)[:, :4])
-
-
 def test_ranking_again_takes_no_gradient_and_no_dropout(
     system: TinySystem, tiny: ModuleType, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,8 +215,3 @@ def test_calibration_puts_the_null_document_at_the_mean_of_the_top(
     first = int(by_trivial)
     top = np.take_along_axis(scores_BN, ranked(scores_BN)[:, first : 5 + first], axis=1).mean()
     assert score_BK[:, 1:].mean().item() == pytest.approx(top, abs=1e-4)
-
-
-def test_calibration_takes_no_notice_of_absent_places(system: TinySystem, queries: list[np.ndarray]) -> None:
-    exact, short = (calibrate_null(few(system, 5), CandidatePolicy(count), queries, None) for count in (6, 9))
-    assert short == pytest.approx(exact, abs=1e-4)

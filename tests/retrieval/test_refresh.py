@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -38,10 +37,6 @@ def asked(settings: Refresh, overlaps: dict[int, float] | None = None, takes: in
 @pytest.mark.parametrize("interval", [1, 7, 59, 100])
 def test_interval(interval: int) -> None:
     assert asked(Refresh(interval_steps=interval), takes=9) == list(range(interval, STEPS, interval))
-
-
-def test_never() -> None:
-    assert asked(Refresh(policy="never")) == []
 
 
 def test_schedule() -> None:
@@ -120,10 +115,3 @@ def test_what_is_no_policy_is_refused_in_a_line(policy: str, says: str) -> None:
         refresh_policy(Refresh(policy=policy))
     assert str(caught.value).startswith("parameter 'pretrain.refresh.policy': ")
     assert says in str(caught.value)
-
-
-def test_a_schedule_must_be_in_order() -> None:
-    made: list[Any] = [[], [[3, 1]], [[0, 1], [5, 2], [5, 3]]]
-    for pairs, says in zip(made, ("schedule is empty", "must begin at step 0", "do not ascend"), strict=True):
-        with pytest.raises(ValueError, match=says):
-            Refresh(policy="schedule", schedule=pairs)

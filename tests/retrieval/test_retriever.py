@@ -15,6 +15,7 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
 from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
+from tests.retrieval.tiny_index import ranked
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
@@ -22,38 +23,8 @@ if TYPE_CHECKING:
 # Shapes: B queries, K candidates, L candidates before the ranking, N passages, D embedding size
 
 
-@pytest.fixture(scope="module")
-def retriever(system: TinySystem) -> Retriever:
-    """A retriever with a fresh index; tests leave it as it is."""
-    return system.built_retriever()
-
-
-@pytest.fixture(scope="module")
-def queries(system: TinySystem) -> list[np.ndarray]:
-    """Questions of the toy world."""
-    questions = system.corpus.questions("dev")
-    return [questions.tokens[number] for number in range(0, 40, 5)]
-
-
-@pytest.fixture(scope="module")
-def scores_BN(reference: Reference, queries: list[np.ndarray]) -> np.ndarray:
-    """f(x, z) of every passage, by transformers, float64."""
-    document_ND = torch.stack([reference.document(row) for row in range(len(reference.passages))])
-    return np.stack([(document_ND @ reference.query(query)).numpy() for query in queries])
-
-
-def ranked(scores_BN: np.ndarray) -> np.ndarray:
-    return np.argsort(-scores_BN, axis=1, kind="stable")
-
-
 def find(retriever: Retriever, queries: list[np.ndarray], count: int) -> np.ndarray:
     return retriever.find(retriever.search_queries(queries), count)
-
-
-def test_candidates_are_the_passages_of_largest_inner_product(
-    retriever: Retriever, queries: list[np.ndarray], scores_BN: np.ndarray
-) -> None:
-    np.testing.assert_array_equal(find(retriever, queries, 6), ranked(scores_BN)[:, :6])
 
 
 def test_scores_use_the_current_weights_of_both_towers(
@@ -91,18 +62,6 @@ def test_each_distinct_document_is_embedded_once(
     assert len(embedded) == len(set(embedded)) == 4  # the null document, 4, 7, 9
 
 
-def test_the_null_offset_shifts_the_null_document_alone(system: TinySystem, queries: list[np.ndarray]) -> None:
-    retriever = system.built_retriever()
-    rows_BK = np.array([[NULL, 5, 0, 9]]).repeat(len(queries), 0)
-    with torch.no_grad():
-        query_BD = retriever.embed_queries(queries)
-        before_BK = retriever.score(query_BD, rows_BK)
-        retriever.null_offset = 2.5
-        shift_BK = retriever.score(query_BD, rows_BK) - before_BK
-    torch.testing.assert_close(shift_BK[:, 0], torch.full((len(queries),), 2.5), atol=1e-5, rtol=0)
-    assert not shift_BK[:, 1:].any()
-
-
 def learned(system: TinySystem) -> tuple[Retriever, Embedder, nn.Parameter]:
     """A retriever whose null document is a learned vector."""
     embedder = copy.deepcopy(system.embedder)
@@ -130,21 +89,6 @@ def test_a_learned_null_document_is_its_vector_and_the_others_stay(
     torch.testing.assert_close(only_BK[:, 0], shifted_BK[:, 0])  # a batch without a passage
     assert (score_BK[:, 0] - encoded_BK[:, 0]).abs().min() > 1e-2
     torch.testing.assert_close(score_BK[:, 1:], encoded_BK[:, 1:], atol=1e-5, rtol=0)
-
-
-def test_a_learned_null_document_gets_the_gradient_of_its_column(system: TinySystem, queries: list[np.ndarray]) -> None:
-    retriever, embedder, vector_D = learned(system)
-    query_BD = retriever.embed_queries(queries[:3]).detach()
-    score_BK = retriever.score(query_BD, np.array([[NULL, 4], [NULL, 9], [NULL, ABSENT]]))
-    (gradient_D,) = torch.autograd.grad(score_BK[:, 0].sum(), vector_D, retain_graph=True)
-    torch.testing.assert_close(gradient_D, query_BD.sum(0))
-    matrix = embedder.document_projection.weight  # the document tower has no part in it
-    from_null, from_passages = (
-        torch.autograd.grad(score_BK[:, column].sum(), [matrix, vector_D], retain_graph=True) for column in (0, 1)
-    )
-    assert not from_null[0].any()
-    assert from_passages[0].any()
-    assert not from_passages[1].any()
 
 
 def changed(system: TinySystem, tiny: ModuleType, stale: bool) -> tuple[Retriever, Embedder]:
@@ -180,18 +124,6 @@ def test_fresh_search_asks_an_old_index_with_the_current_weights(
         assert retriever.index is not None
         expected_BK = (search_BD @ retriever.index.embeddings_ND.T).argsort(dim=1, descending=True)[:, :5]
     np.testing.assert_array_equal(find(retriever, queries, 5), expected_BK.numpy())
-
-
-def test_a_refresh_ends_the_staleness(system: TinySystem, tiny: ModuleType, queries: list[np.ndarray]) -> None:
-    retriever, _ = changed(system, tiny, True)
-    assert retriever.index is not None
-    before_ND = retriever.index.embeddings_ND
-    assert retriever.index.step == 3
-    retriever.refresh(9)
-    assert retriever.index.step == 9
-    assert not torch.allclose(retriever.index.embeddings_ND, before_ND)
-    with torch.no_grad():
-        assert torch.equal(retriever.search_queries(queries), retriever.embed_queries(queries))
 
 
 def test_indexed_scores_are_the_scores_while_the_index_is_fresh(
@@ -230,15 +162,3 @@ def test_an_index_of_another_corpus_is_refused(system: TinySystem, retriever: Re
     assert other.index is None
     other.adopt(retriever.index)
     assert other.index is retriever.index
-
-
-def test_an_index_is_never_searched_before_it_is_built(system: TinySystem, queries: list[np.ndarray]) -> None:
-    with pytest.raises(AssertionError, match="before the index was built"):
-        find(system.retriever(), queries, 3)
-
-
-def test_absent_places_get_no_gradient(retriever: Retriever, queries: list[np.ndarray]) -> None:
-    query_BD = retriever.embed_queries(queries[:2]).detach().requires_grad_()
-    score_BK = retriever.score(query_BD, np.array([[4, 7, ABSENT, ABSENT]] * 2))
-    (gradient_BD,) = torch.autograd.grad(score_BK[:, 2:].sum(), query_BD)
-    assert not gradient_BD.any()

@@ -69,7 +69,7 @@ def finished(root: Path) -> dict[str, bytes]:
     kept: dict[str, bytes] = {}
     for path in sorted(root.rglob("*")):
         name = str(path.relative_to(root))
-        if path.is_file() and ("prepared/" in name or "model" in name.split("/") or name.startswith("reports/")):
+        if path.is_file() and ("corpora/" in name or "model" in name.split("/") or name.startswith("reports/")):
             kept[name] = path.read_bytes()
         assert not path.name.endswith((".tmp", ".old")), f"{name} was left behind"
     return kept
@@ -110,7 +110,7 @@ def complaint(project: Path, capsys: pytest.CaptureFixture[str]) -> Complain:
         ("pretrain.stpes=3", "unknown parameter 'pretrain.stpes'; the nearest valid one is 'pretrain.steps'"),
         ("pretrain.steps=many", "parameter 'pretrain.steps': input should be a valid integer"),
         ("pretrain.reader.learning_rate=1e6", "parameter 'pretrain.reader.learning_rate': input should be less than"),
-        ("corpus.toy.entities=42", "parameter 'corpus.toy': entities 42 is not divisible by the 4 entity types"),
+        ("corpus.toy.entities=42", "parameter 'corpus.toy.entities': input should be a multiple of 4 (given: 42)"),
         ("pretrain.masking=salient", "parameter 'pretrain.masking': no scheme 'salient'; choose random_span"),
         ("pretrain.steps", "--set pretrain.steps: write it as KEY=VALUE"),
     ],
@@ -253,7 +253,7 @@ def test_a_checkpoint_that_fits_is_used(project: Path) -> None:
     ],
 )
 def test_a_prepared_corpus_that_was_cut_off(complaint: Complain, project: Path, name: str, said: str) -> None:
-    [folder] = (project / "data" / "prepared").iterdir()
+    [folder] = (project / "runs" / "corpora").iterdir()
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 4 * 2])  # whole values of two bytes
     assert said in complaint("pretrain")

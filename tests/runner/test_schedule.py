@@ -224,6 +224,11 @@ def test_what_others_do_is_waited_for(machine: Machine, params: Params, monkeypa
     theirs.add("two")  # the other was quicker: our process found the stage taken
     machine.end("two", 4, "process 7 on far works on this stage; wait for it")
     assert pool.poll()["two"] == JobState("PENDING", error="taken by process 7 on far")
+    theirs.discard("two")
+    assert pool.poll()["two"].state == "RUNNING"
+    theirs.add("two")
+    machine.end("two", 2, "whatever a process says that lost a race")
+    assert pool.poll()["two"].state == "PENDING"
     theirs.clear()
     complete(machine.root, one)
     states = pool.poll()

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from realm_lab.corpus.records import Passage
-from realm_lab.corpus.store import Passages, PreparedCorpus, RaggedWriter, TextTableWriter
+from realm_lab.corpus.store import Passages, PreparedCorpus
 from realm_lab.systems.bm25 import K1, LUCENE, B, Bm25, Bm25Texts
 from realm_lab.systems.identity import corpus_folder, plan_run
+from tests.corpus.preparing import write_part
 
 TEXTS = [
     ("apple", "river stone river"),
@@ -27,14 +28,9 @@ TEXTS = [
 
 
 def passages_of(folder: Path, texts: list[tuple[str, str]]) -> Passages:
-    for name, dtype in (("titles", np.uint16), ("bodies", np.uint16), ("sentence_starts", np.int32)):
-        writer = RaggedWriter(folder, name, dtype)
-        writer.append([[0] for _ in texts])
-        writer.close()
-    np.zeros(len(texts), np.int32).tofile(folder / "articles.bin")
-    table = TextTableWriter(folder / "text.arrow", Passages.SCHEMA)
-    table.append([Passage(str(n), title, body, str(n), title)._asdict() for n, (title, body) in enumerate(texts)])
-    table.close()
+    plain: dict[str, Any] = {"titles": [0], "bodies": [0], "sentence_starts": [0], "articles": 0}
+    passages = [Passage(str(n), title, body, str(n), title) for n, (title, body) in enumerate(texts)]
+    write_part(folder, Passages.COLUMNS, [plain | passage._asdict() for passage in passages])
     return Passages(folder, np.uint16)
 
 

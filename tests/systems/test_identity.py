@@ -45,6 +45,7 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "model.precision": "bfloat16",
     "warm_start.embedder.initial_encoder": "scratch",
     "pretrain.masking": "random_token",
+    "pretrain.masking_options": {"share": 0.3},
     "pretrain.sentence_choice": "by_span",
     "pretrain.over_retrieve": 9,
     "pretrain.initial_reader": "scratch",

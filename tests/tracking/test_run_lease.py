@@ -17,7 +17,7 @@ import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.tracking import run_lease
-from realm_lab.tracking.run_lease import LIMIT_SECONDS, LOST_CODE, writer_of, writing
+from realm_lab.tracking.run_lease import LIMIT_SECONDS, LOST_CODE, Taken, writer_of, writing
 
 HOLDS = """
 import sys
@@ -131,3 +131,12 @@ def test_a_process_that_works_is_heard_of(tmp_path: Path, monkeypatch: pytest.Mo
         deadline = time.monotonic() + 60
         while (now := writer_of(tmp_path)) is not None and now.heard == first.heard:
             assert time.monotonic() < deadline
+
+
+def test_a_lease_that_is_taken_between_look_and_grip_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = run_lease.writer_of
+    with writing(tmp_path):
+        seen = iter([None])
+        monkeypatch.setattr(run_lease, "writer_of", lambda run: next(seen, look(run)))
+        with pytest.raises(Taken), writing(tmp_path):
+            pass

@@ -56,15 +56,11 @@ def assert_alike(tiny: ModuleType, one: StageRun, two: StageRun, names: tuple[st
             torch.testing.assert_close(others[part], value, rtol=0, atol=1e-5, msg=f"{name} {part}")
 
 
-@pytest.mark.parametrize(
-    "batches", [pytest.param(EVEN, id="even", marks=pytest.mark.slow), pytest.param(UNEVEN, id="uneven")]
-)
-def test_two_processes_do_what_one_does(
-    tiny: ModuleType, prepared: Path, tmp_path: Path, batches: dict[str, int]
-) -> None:
-    params = tiny.params(TEMPERATE | batches)
+@pytest.mark.slow
+def test_two_processes_do_what_one_does(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
+    params = tiny.params(TEMPERATE | UNEVEN)
     one = tiny.run("warm_start", params, copy(prepared, tmp_path / "one"))
-    both = tiny.params(TEMPERATE | batches | {"launch.ranks": 2})
+    both = tiny.params(TEMPERATE | UNEVEN | {"launch.ranks": 2})
     root = copy(prepared, tmp_path / "two")
     stages.run("warm_start", both, root)
     two = tiny.stage_run("warm_start", both, root)
@@ -88,56 +84,37 @@ def test_the_gradient_of_all_ranks_is_that_of_the_batch(tiny: ModuleType, prepar
         assert values[0] == pytest.approx(values[1], rel=2e-6)
 
 
-@pytest.mark.slow
-def test_dropout_differs_between_ranks_and_a_run_repeats_itself(
-    tiny: ModuleType, prepared: Path, tmp_path: Path
-) -> None:
-    params = tiny.params(EVEN | {"model.dropout": 0.1, "launch.ranks": 2})
-    outcomes = []
-    for name in ("first", "again"):
-        root = copy(prepared, tmp_path / name)
-        stages.run("warm_start", params, root)
-        outcomes.append(tiny.outcome(tiny.stage_run("warm_start", params, root)))
-    assert outcomes[0] == outcomes[1]
-
-
-@pytest.mark.parametrize("stage", ["pretrain", pytest.param("finetune", marks=pytest.mark.slow)])
-def test_two_processes_do_the_later_stages_as_one_does(
-    tiny: ModuleType, prepared: Path, tmp_path: Path, stage: str
-) -> None:
-    """With refreshes, whose work is shared too, and batches that cannot be halved."""
-    changes = {f"{stage}.batch_size": 5, f"{stage}.steps": 8, f"{stage}.reader.learning_rate": 5e-4}
-    changes |= {f"{stage}.retriever.learning_rate": 5e-4}
-    one = copy(prepared, tmp_path / "one")
-    for before in ("warm_start", "pretrain") if stage == "finetune" else ("warm_start",):
-        tiny.run(before, tiny.params(), one)
-    two = copy(one, tmp_path / "two")
-    alone = tiny.run(stage, tiny.params(changes), one)
-    run_both = tiny.params(changes | {"launch.ranks": 2})
-    stages.run(stage, run_both, two)
-    assert_alike(tiny, alone, tiny.stage_run(stage, run_both, two))
-
-
 REFRESHES: dict[str, dict[str, Any]] = {
+    "every fifth step": {},
     "by a builder process": {"interval_steps": 2, "delay_steps": 1},
     "by budget": {"policy": "budget", "budget_fraction": 0.6},
     "when it drifts": {"policy": "drift", "interval_steps": 2, "drift_overlap": 1.0},
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", REFRESHES)
-def test_two_processes_refresh_as_one_does(tiny: ModuleType, prepared: Path, tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("stage", "how"),
+    [
+        ("pretrain", "every fifth step"),
+        *(pytest.param("pretrain", how, marks=pytest.mark.slow) for how in list(REFRESHES)[1:]),
+        pytest.param("finetune", "every fifth step", marks=pytest.mark.slow),
+    ],
+)
+def test_two_processes_do_the_later_stages_as_one_does(
+    tiny: ModuleType, prepared: Path, tmp_path: Path, stage: str, how: str
+) -> None:
+    """With refreshes, whose work is shared too, and batches that cannot be halved."""
     changes: dict[str, Any] = {f"pretrain.refresh.{key}": value for key, value in REFRESHES[how].items()}
-    changes |= {"pretrain.batch_size": 5, "pretrain.steps": 8, "pretrain.reader.learning_rate": 5e-4}
+    changes |= {f"{stage}.batch_size": 5, f"{stage}.steps": 8, f"{stage}.reader.learning_rate": 5e-4}
     one = copy(prepared, tmp_path / "one")
-    tiny.run("warm_start", tiny.params(), one)
+    for before in ("warm_start", "pretrain") if stage == "finetune" else ("warm_start",):
+        tiny.run(before, tiny.params(), one)
     two = copy(one, tmp_path / "two")
-    alone = tiny.run("pretrain", tiny.params(changes), one)
+    alone = tiny.run(stage, tiny.params(changes), one)
     builder = "process" if "process" in how else "inline"
     run_both = tiny.params(changes | {"launch.ranks": 2, "launch.builder": builder})
-    stages.run("pretrain", run_both, two)
-    assert_alike(tiny, alone, tiny.stage_run("pretrain", run_both, two))
+    stages.run(stage, run_both, two)
+    assert_alike(tiny, alone, tiny.stage_run(stage, run_both, two))
 
 
 def torchrun(root: Path, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -161,6 +138,7 @@ def write_params(params: Params, root: Path) -> None:
     (root / "params.yaml").write_text(json.dumps(params.model_dump(mode="json")))
 
 
+@pytest.mark.slow
 def test_torchrun_does_the_same(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
     params = tiny.params(TEMPERATE | UNEVEN)
     one = tiny.run("warm_start", params, copy(prepared, tmp_path / "one"))
@@ -173,6 +151,7 @@ def test_torchrun_does_the_same(tiny: ModuleType, prepared: Path, tmp_path: Path
     assert tiny.files(root / "models" / "warm_start" / "s0") == tiny.files(two.path / "model")
 
 
+@pytest.mark.slow
 def test_a_batch_too_small_to_share_is_refused_in_one_line(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
     params = tiny.params({"launch.ranks": 2, "warm_start.embedder.batch_size": 1})
     root = copy(prepared, tmp_path / "root")

@@ -6,7 +6,6 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from realm_lab.training.loop import NonFiniteLoss
 from realm_lab.training.optimiser import ScheduledAdamW
 
 if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+    from tests.tiny_system import TinySystem
 
 SEED, BATCH, PASSAGES, EARLY, WIDTH = 5, 8, 12, 40, 3
 
@@ -74,159 +73,73 @@ def gradients(task: FinetuneTask, monkeypatch: pytest.MonkeyPatch) -> tuple[dict
     return values, found
 
 
-class Enumeration:
-    """Both terms of a question's loss from single sequences, in plain Python and float64."""
-
-    def __init__(self, system: TinySystem, reference: Reference):
-        self.system, self.reference = system, reference
-        self.questions = system.corpus.questions("train")
-        self.documents = [reference.document(row) for row in range(len(system.passages))]
-
-    def chosen(self, count: int = BATCH) -> list[int]:
-        return [int(n) for n in epoch_order(len(self.questions), SEED, "finetune-questions").take(0, count)]
-
-    def answers(self, number: int) -> list[list[int]]:
-        tokenizer = self.system.tokenizer
-        return [tokenizer.encode(text, add_special_tokens=False).ids for text in self.questions.answers[number]]
-
-    def ranked(self, number: int) -> list[tuple[int, float]]:
-        """Every passage with f(x, z), best first."""
-        query = self.reference.query(self.questions.tokens[number])
-        scores = [(query @ document).item() for document in self.documents]
-        return sorted(enumerate(scores), key=lambda item: -item[1])
-
-    def reader_term(self, number: int, passages: int, softmax: str) -> float | None:
-        """log p(y|x), None where no passage holds the answer."""
-        ranked = self.ranked(number)[:passages]
-        answers = self.answers(number)
-        prior = sum(math.exp(score) for _, score in ranked)
-        gold_joint = all_joint = factored = 0.0
-        for row, score in ranked:
-            body = self.system.passages.bodies[row].tolist()
-            logits = self.reference.span_logits(self.questions.tokens[number], np.array(body), WIDTH)
-            total = sum(math.exp(logit) for logit in logits.values())
-            gold = sum(math.exp(logit) for (s, e), logit in logits.items() if body[s : e + 1] in answers)
-            factored += math.exp(score) / prior * gold / total
-            gold_joint += math.exp(score) * gold
-            all_joint += math.exp(score) * total
-        if not gold_joint:
-            return None
-        return math.log(factored if softmax == "factored" else gold_joint / all_joint)
-
-    def early_term(self, number: int, passages: int) -> float | None:
-        """log p_early, None where no passage holds an answer; the passages are searched as text."""
-        ranked = self.ranked(number)[:passages]
-        wanted = [" ".join(["", *map(str, answer), ""]) for answer in self.answers(number)]
-        bodies = [" ".join(["", *map(str, self.system.passages.bodies[row].tolist()), ""]) for row, _ in ranked]
-        held = [math.exp(s) for (_, s), body in zip(ranked, bodies, strict=True) if any(w in body for w in wanted)]
-        return math.log(sum(held) / sum(math.exp(score) for _, score in ranked)) if held else None
+def log_share(held: list[Tensor], every: list[Tensor]) -> Tensor | None:
+    """Log of the softmax's share of some of the scores; None for none of them."""
+    return torch.stack(held).logsumexp(0) - torch.stack(every).logsumexp(0) if held else None
 
 
-@pytest.fixture(scope="module")
-def enumeration(system: TinySystem, reference: Reference) -> Enumeration:
-    return Enumeration(system, reference)
+def enumerated(task: FinetuneTask, system: TinySystem, softmax: str, early: int) -> list[tuple[Tensor | None, ...]]:
+    """log p(y|x) and log p_early of the batch's questions, each passage and each span by itself; None for none.
 
-
-@pytest.mark.parametrize("early", [0, EARLY])
-@pytest.mark.parametrize("softmax", ["factored", "joint"])
-def test_the_loss_is_that_of_every_span_and_passage(
-    system: TinySystem, enumeration: Enumeration, softmax: str, early: int
-) -> None:
-    values = make_task(system, softmax=softmax, early_loss_candidates=early).train_step(0)
-    numbers = enumeration.chosen()
-    reader = [enumeration.reader_term(number, PASSAGES, softmax) for number in numbers]
-    first = [enumeration.early_term(number, early) if early else None for number in numbers]
-    known, known_early = [[value for value in terms if value is not None] for terms in (reader, first)]
-    useful = sum(one is not None or two is not None for one, two in zip(reader, first, strict=True))
-    assert 0 < len(known) < useful or not early  # some have one positive, some both
-    assert useful < BATCH or early  # some have none
-    assert values["loss_reader"] == pytest.approx(-sum(known) / useful, rel=1e-4)
-    assert values["loss"] == pytest.approx(-(sum(known) + sum(known_early)) / useful, rel=1e-4)
-    assert values["marginal_log_likelihood"] == pytest.approx(sum(known) / len(known), rel=1e-4)
-    assert values["answerable_fraction"] == len(known) / BATCH
-    assert ("loss_early" in values) == ("early_answerable_fraction" in values) == bool(early)
-    if early:
-        assert values["loss_early"] == pytest.approx(-sum(known_early) / useful, rel=1e-4)
-        assert values["early_answerable_fraction"] == len(known_early) / BATCH
-
-
-def test_the_early_softmax_is_over_exactly_its_passages(system: TinySystem, enumeration: Enumeration) -> None:
-    for early in (PASSAGES, 23, len(system.passages)):
-        values = make_task(system, early_loss_candidates=early).train_step(0)
-        terms = [enumeration.early_term(number, early) for number in enumeration.chosen()]
-        known = [term for term in terms if term is not None]
-        assert values["loss_early"] == pytest.approx(-sum(known) / len(known), rel=1e-4)
-        assert values["early_answerable_fraction"] == len(known) / BATCH
-    assert values["early_answerable_fraction"] == 1  # in all of the corpus
-
-
-def plain_loss(task: FinetuneTask, system: TinySystem, numbers: list[int], softmax: str, early: int) -> Tensor:
-    """The loss with its graph, one sequence at a time and span by span, on the task's own weights."""
-    enumerate_answers = Enumeration.answers
-    holder = type("Holder", (), {"system": system, "questions": system.corpus.questions("train")})()
-    index = task.retriever.index
+    On the task's own weights, with their graph. Passages are searched as text for the early term.
+    """
+    questions, index, terms = system.corpus.questions("train"), task.retriever.index, []
     assert index is not None
-    terms = []
-    for number in numbers:
-        query, answers = holder.questions.tokens[number], enumerate_answers(holder, number)
+    for number in epoch_order(len(questions), SEED, "finetune-questions").take(0, BATCH).tolist():
+        query = questions.tokens[number]
+        answers = [system.tokenizer.encode(text, add_special_tokens=False).ids for text in questions.answers[number]]
         batch = join([query], None, system.special, system.params.corpus.sentence_length)
         score_N = index.embeddings_ND @ task.retriever.embedder.embed_queries(batch)[0]
         order = score_N.argsort(descending=True).tolist()
-        pieces: dict[bool, list[Tensor]] = {True: [], False: []}
-        factored = []
-        log_prior_K = score_N[order[:PASSAGES]].log_softmax(0)
-        for place, row in enumerate(order[:PASSAGES]):
+        held, every, factored = [], [], []  # f(x, z) + S(z, s) of the answer's spans and of all; each passage's share
+        for row in order[:PASSAGES]:
             body = system.passages.bodies[row]
-            joined = join([query], [body], system.special, 1000)
-            logits_LW = task.reader.span_logits(joined, WIDTH)[0]
+            logits_LW = task.reader.span_logits(join([query], [body], system.special, 1000), WIDTH)[0]
             spans = [(s, w) for s in range(len(body)) for w in range(WIDTH) if s + w < len(body)]
-            own: dict[bool, list[Tensor]] = {True: [], False: []}
-            for s, w in spans:
-                own[body[s : s + w + 1].tolist() in answers].append(logits_LW[len(query) + 2 + s, w])
-            total = torch.stack([*own[True], *own[False]]).logsumexp(0)
-            for held, logits in own.items():
-                pieces[held] += [logit + score_N[row] for logit in logits]
-            if own[True]:
-                factored.append(log_prior_K[place] + torch.stack(own[True]).logsumexp(0) - total)
-        term = torch.zeros(())
-        if pieces[True] and softmax == "factored":
-            term = term - torch.stack(factored).logsumexp(0)
-        elif pieces[True]:
-            everything = torch.stack([*pieces[True], *pieces[False]])
-            term = term - (torch.stack(pieces[True]).logsumexp(0) - everything.logsumexp(0))
+            logits = {(s, w): logits_LW[len(query) + 2 + s, w] for s, w in spans}
+            gold = [(s, w) for s, w in spans if body[s : s + w + 1].tolist() in answers]
+            share = log_share([logits[span] for span in gold], list(logits.values()))
+            factored += [] if share is None else [score_N[row] + share]
+            every += [score_N[row] + logit for logit in logits.values()]
+            held += [score_N[row] + logits[span] for span in gold]
         texts = [" ".join(["", *map(str, answer), ""]) for answer in answers]
-        held_rows = []
-        for row in order[:early]:
-            body_text = " ".join(["", *map(str, system.passages.bodies[row].tolist()), ""])
-            held_rows += [row] if any(text in body_text for text in texts) else []
-        if held_rows:
-            term = term - (score_N[held_rows].logsumexp(0) - score_N[order[:early]].logsumexp(0))
-        if pieces[True] or held_rows:
-            terms.append(term)
-    return torch.stack(terms).mean()
+        bodies = {row: " ".join(["", *map(str, system.passages.bodies[row].tolist()), ""]) for row in order[:early]}
+        early_held = [score_N[row] for row, body in bodies.items() if any(text in body for text in texts)]
+        passages = [score_N[row] for row in order[:PASSAGES]]
+        reader = log_share(factored, passages) if softmax == "factored" else log_share(held, every)
+        terms.append((reader, log_share(early_held, [score_N[row] for row in bodies])))
+    return terms
 
 
 @pytest.mark.parametrize("early", [0, EARLY])
 @pytest.mark.parametrize("softmax", ["factored", "joint"])
-def test_gradients_are_those_of_the_enumerated_loss(
-    system: TinySystem, enumeration: Enumeration, monkeypatch: pytest.MonkeyPatch, softmax: str, early: int
+def test_loss_and_gradient_are_those_of_every_span_and_passage(
+    system: TinySystem, monkeypatch: pytest.MonkeyPatch, softmax: str, early: int
 ) -> None:
-    task = make_task(system, softmax=softmax, early_loss_candidates=early, batch_size=4)
+    task = make_task(system, softmax=softmax, early_loss_candidates=early)
     values, found = gradients(task, monkeypatch)
     task.reader.zero_grad()
     task.retriever.embedder.zero_grad()
-    loss = plain_loss(task, system, enumeration.chosen(4), softmax, early)
-    loss.backward()
-    assert values["loss"] == pytest.approx(loss.item(), rel=1e-4)
-    compared = {"reader": 0, "embedder": 0}
+    terms = enumerated(task, system, softmax, early)
+    known, known_early = ([pair[place] for pair in terms if pair[place] is not None] for place in (0, 1))
+    useful = sum(pair != (None, None) for pair in terms)
+    assert 0 < len(known) < useful or not early  # some have one positive, some both
+    assert useful < BATCH or early  # some have none
+    reader, both = -sum(known) / useful, -sum([*known, *known_early]) / useful
+    expected: dict[str, Any] = {"loss": both, "loss_reader": reader, "marginal_log_likelihood": sum(known) / len(known)}
+    expected["answerable_fraction"] = len(known) / BATCH
+    if early:
+        expected |= {"loss_early": both - reader, "early_answerable_fraction": len(known_early) / BATCH}
+    for name, value in expected.items():
+        assert values[name] == pytest.approx(float(torch.as_tensor(value).detach()), rel=1e-4), name
+    assert ("loss_early" in values) == ("early_answerable_fraction" in values) == bool(early)
+    both.backward()
     for name, module in (("reader", task.reader), ("embedder", task.retriever.embedder)):
-        for key, parameter in module.named_parameters():
-            if parameter.grad is not None:
-                torch.testing.assert_close(found[f"{name}.{key}"], parameter.grad, atol=2e-5, rtol=2e-3)
-                compared[name] += 1
-            else:
-                assert f"{name}.{key}" not in found
-    assert min(compared.values()) > 5
+        own = {f"{name}.{key}": p.grad for key, p in module.named_parameters() if p.grad is not None}
+        assert own.keys() == {key for key in found if key.startswith(name)}
+        assert len(own) > 5
+        for key, gradient in own.items():
+            torch.testing.assert_close(found[key], gradient, atol=2e-5, rtol=2e-3)
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3])
@@ -274,34 +187,23 @@ def test_reading_twice_changes_no_gradient(system: TinySystem, monkeypatch: pyte
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def single_steps(system: TinySystem, **finetune: Any) -> list[tuple[dict[str, float], set[str]]]:
-    """Thirty steps of one question: what each says and what it moves."""
-    task = make_task(system, batch_size=1, **finetune)
-    steps = []
+def test_a_question_trains_what_its_positives_reach(system: TinySystem) -> None:
+    """One question a step: answer read, only an early passage with the answer, or neither, which makes no step."""
+    task, seen = make_task(system, batch_size=1, candidates=2, early_loss_candidates=6), list[set[str]]()
     for step in range(30):
         before = weights(task)
-        steps.append((task.train_step(step), moved(before, weights(task))))
-    return steps
-
-
-def test_a_question_without_a_positive_makes_no_step(system: TinySystem) -> None:
-    steps = single_steps(system, candidates=2, early_loss_candidates=6)
-    empty = [(values, parts) for values, parts in steps if "loss" not in values]
-    assert empty
-    for values, parts in empty:
-        assert values == {"answerable_fraction": 0.0, "early_answerable_fraction": 0.0}
-        assert not parts
-    assert any(parts == {"reader", "query"} for _, parts in steps)
-
-
-def test_the_early_loss_trains_the_query_tower_alone(system: TinySystem) -> None:
-    steps = single_steps(system, candidates=1, early_loss_candidates=EARLY)
-    alone = [(v, parts) for v, parts in steps if v["answerable_fraction"] == 0 and "loss" in v]
-    assert alone
-    for values, parts in alone:
-        assert parts == {"query"}
-        assert values["loss_reader"] == 0
-        assert values["loss"] == values["loss_early"] > 0
+        values = task.train_step(step)
+        seen.append(moved(before, weights(task)))
+        if "loss" not in values:
+            assert values == {"answerable_fraction": 0.0, "early_answerable_fraction": 0.0}
+            assert not seen[-1]
+        elif not values["answerable_fraction"]:
+            assert seen[-1] == {"query"}
+            assert values["loss_reader"] == 0
+            assert values["loss"] == values["loss_early"] > 0
+        else:
+            assert seen[-1] == {"reader", "query"}
+    assert all(parts in seen for parts in (set(), {"query"}, {"reader", "query"}))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import pytest
 
 from realm_lab.params.parameters import Params
 
+pytestmark = pytest.mark.slow  # what an interruption leaves is in test_resume.py, in a second each
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Dropout, a calibrated null document, stale search, delayed refreshes within the run, evaluations, and a checkpoint
 # every third step (the children's clocks tick once a step).
@@ -112,28 +113,13 @@ def test_killed_at_three_random_instants(line: Line) -> None:
         line.assert_survives(line.place(f"quick-{number}"), death)
 
 
-@pytest.mark.slow
 def test_killed_at_random_instants_anywhere(line: Line) -> None:
     for number, death in enumerate(instants(line.events, "", 20, seed=2)):
         line.assert_survives(line.place(f"anywhere-{number}"), death)
 
 
-@pytest.mark.slow
 def test_killed_in_the_middle_of_what_must_not_be_half_done(line: Line) -> None:
     chosen = [death for name in ON_PURPOSE for death in instants(line.events, name, 2, seed=len(name))]
     chosen += [{"torn": kind, "write": number} for kind, number in TORN]
     for number, death in enumerate(chosen):
         line.assert_survives(line.place(f"purpose-{number}"), death)
-
-
-@pytest.mark.slow
-def test_killed_again_and_again(line: Line) -> None:
-    root = line.place("again")
-    generator = np.random.default_rng(3)
-    deaths = 0
-    while line.attempt(root, {"inside": "", "event": int(generator.integers(1, line.events[""]))})["signal"]:
-        deaths += 1
-        assert deaths < 40, "it makes no progress"
-    print(f"killed {deaths} times")
-    assert deaths > 0
-    assert line.outcome(root)[:4] == line.expected[:4]

@@ -77,18 +77,6 @@ def test_a_micro_batch_changes_no_number(
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 
 
-def test_recomputing_changes_no_bit(tiny: ModuleType, line: Path) -> None:
-    held, rows = outcome(tiny, line, {"model.dropout": 0.1, "pretrain.initial_reader": "scratch"} | COLD)
-    again, again_rows = outcome(
-        tiny, line, {"model.dropout": 0.1, "pretrain.initial_reader": "scratch", "launch.recompute": True} | COLD
-    )
-    assert losses(again_rows) == losses(rows)
-    assert all(torch.equal(again[name], value) for name, value in held.items())
-
-
-COLD = {"pretrain.initial_retriever": "scratch"}
-
-
 @pytest.mark.parametrize(("changes", "built"), [({}, 3), ({"train_document_tower": False}, 1)])
 def test_an_index_behind_which_nothing_moves_is_not_built_again(
     tiny: ModuleType, line: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], built: int

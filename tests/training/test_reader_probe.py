@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from realm_lab.corpus.store import Passages, Sentences
 from realm_lab.retrieval.retriever import NULL
 from realm_lab.training import probes
-from realm_lab.training.probes import PROBES, ReaderProbe, evaluating, holds_wordpieces
+from realm_lab.training.probes import PROBES, ReaderProbe
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
@@ -54,31 +54,6 @@ def test_gold_same_article_and_random_are_what_they_say(system: TinySystem) -> N
         assert same != gold
         assert answer not in said(system.passages.bodies[same])
         assert articles[other] != articles[gold]
-
-
-def test_a_passage_with_the_answer_is_never_the_same_article_s(
-    system: TinySystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sentences = system.corpus.sentences("cloze_dev")
-    before = probe_of(system, sentences)
-    articles, gold = np.asarray(system.passages.articles), int(before.rows["gold"][0])
-    others = [row for row in np.flatnonzero(articles == articles[gold]).tolist() if row != gold]
-    bodies: Any = [np.array(system.passages.bodies[row]) for row in range(len(system.passages))]
-    for row in others[1:]:
-        bodies[row] = np.concatenate([bodies[row][:3], before.masked[0].targets, bodies[row][3:]])
-    monkeypatch.setattr(system.passages, "bodies", bodies)
-    for seed in range(8):
-        assert probe_of(system, sentences, seed).rows["same_article"][0] == others[0]
-    bodies[others[0]] = before.masked[0].targets
-    assert probe_of(system, sentences).rows["same_article"][0] < 0
-
-
-def test_the_choices_are_the_seed_s(system: TinySystem) -> None:
-    sentences = system.corpus.sentences("cloze_dev")
-    first, again, other = (probe_of(system, sentences, seed) for seed in (0, 0, 1))
-    for name in PROBES:
-        np.testing.assert_array_equal(first.rows[name], again.rows[name])
-    assert (first.rows["random"] != other.rows["random"]).any()
 
 
 def test_without_a_known_gold_passage_another_of_the_article_may_hold_the_answer(system: TinySystem) -> None:
@@ -135,35 +110,6 @@ def test_measuring_knows_no_dropout_and_leaves_every_mode_and_gradient(
     assert wild.reader.training
     assert not wild.reader.transform.training
     assert all(parameter.grad is None for parameter in wild.reader.parameters())
-
-
-def test_the_modes_come_back_after_an_error() -> None:
-    module = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout().eval())
-    seen: list[bool] = []
-
-    def fails() -> None:
-        with evaluating(module):
-            seen.extend(part.training for part in module.modules())
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fails()
-    assert seen == [False] * 3
-    assert [part.training for part in module.modules()] == [True, True, False]
-
-
-def test_no_sentences_no_probe(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    sentences = system.corpus.sentences("cloze_dev")
-    monkeypatch.setattr(sentences, "spans", SimpleNamespace(lengths=np.zeros(len(sentences), np.int64)))
-    assert probe_of(system, sentences).measure(system.reader) == {}
-
-
-def test_wordpieces_are_held_in_a_row() -> None:
-    body = np.array([5, 6, 7, 6, 8], np.uint16)
-    held = [[5], [8], [6, 7], [7, 6, 8], [5, 6, 7, 6, 8]]
-    missing = [[9], [5, 7], [8, 5], [6, 8, 9], [5, 6, 7, 6, 8, 8]]
-    assert all(holds_wordpieces(body, answer) for answer in held)
-    assert not any(holds_wordpieces(body, answer) for answer in missing)
 
 
 def _body(passages: Passages, row: int) -> np.ndarray:

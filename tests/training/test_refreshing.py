@@ -6,7 +6,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections import defaultdict
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -105,20 +104,17 @@ def test_drift_refreshes_when_the_overlap_falls_below_the_bound(tiny: ModuleType
     assert found["refresh_share_of_flops"][-1] > 0  # the checks alone
 
 
-def test_budget_spends_its_share(tiny: ModuleType, start: Path) -> None:
-    """It refreshes exactly where the share of all operations has fallen below the budget."""
-    found = by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, "budget"), start)))
-    shares, ages = found["refresh_share_of_flops"], found["index_staleness_steps"]
-    assert [age == 0 for age in ages] == [True, *(share < 0.6 for share in shares[:-1])]
-    assert 1 < found["refreshes"][-1] < STEPS - 1
-    spent, trained = found["refresh_operations"], found["training_operations"]
-    assert shares[-1] == pytest.approx(spent[-1] / (spent[-1] + trained[-1]))
-    assert all(after > before > 0 for before, after in pairwise(trained))
-
-
 @pytest.mark.parametrize(
     ("policy", "how", "kills"),
-    [*((policy, "inline", (1, 4, 7, 10)) for policy in POLICIES), ("delayed beyond the next", "process", (5, 8))],
+    [
+        ("delayed beyond the next", "inline", (1, 4, 7, 10)),
+        *(
+            pytest.param(policy, "inline", (1, 4, 7, 10), marks=pytest.mark.slow)
+            for policy in POLICIES
+            if policy != "delayed beyond the next"
+        ),
+        pytest.param("delayed beyond the next", "process", (5, 8), marks=pytest.mark.slow),
+    ],
 )
 def test_a_killed_run_resumes_to_the_same_bits(
     tiny: ModuleType,
@@ -184,8 +180,14 @@ def test_an_approximate_search_is_measured_and_evaluation_is_exact(tiny: ModuleT
         assert found[name] == expected[name], name  # what an approximate search misses is no staleness
 
 
-@pytest.mark.parametrize("search", ["stale", "fresh"])
-@pytest.mark.parametrize("policy", ["interval", "delayed beyond the next"])
+@pytest.mark.parametrize(
+    ("policy", "search"),
+    [
+        ("delayed beyond the next", "stale"),
+        pytest.param("delayed beyond the next", "fresh", marks=pytest.mark.slow),
+        pytest.param("interval", "stale", marks=pytest.mark.slow),
+    ],
+)
 def test_a_builder_process_changes_no_bit(
     tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, search: str
 ) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from realm_lab.models.folders import write_tensors
 from realm_lab.params.parameters import Params
 from realm_lab.systems import stages as train_module
 from realm_lab.training.finetune import FinetuneTask
@@ -69,20 +68,22 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("realm_lab.training.loop.time", SimpleNamespace(monotonic=itertools.count().__next__))
 
 
-def die_at(monkeypatch: pytest.MonkeyPatch, stage: str, step: int) -> None:
-    """Kill the run when it is about to do `step` (0-based)."""
-    original = TASKS[stage].train_step  # type: ignore[attr-defined]
+def die_at(monkeypatch: pytest.MonkeyPatch, stage: str, step: int) -> list[int]:
+    """Kill the run when it is about to do `step` (0-based; -1: never); returns the steps that it does."""
+    original, done = TASKS[stage].train_step, list[int]()  # type: ignore[attr-defined]
 
     def train_step(self: Any, number: int) -> dict[str, float]:
         if number == step:
             raise Killed
+        done.append(number)
         values: dict[str, float] = original(self, number)
         return values
 
     monkeypatch.setattr(TASKS[stage], "train_step", train_step)
+    return done
 
 
-def killed(line: Line, stage: str, params: Params, root: Path, arrange: Callable[[pytest.MonkeyPatch], None]) -> None:
+def killed(line: Line, stage: str, params: Params, root: Path, arrange: Callable[[pytest.MonkeyPatch], object]) -> None:
     """One attempt that does not end well."""
     with pytest.MonkeyPatch.context() as patches:
         arrange(patches)
@@ -108,12 +109,12 @@ def assert_resumes(line: Line, stage: str, params: Params, root: Path) -> None:
     assert len(pairs) == len(set(pairs))  # each metric once a step
 
 
-# 12 steps a phase (warm_start has two): before the first checkpoint, right after one, between two, at a refresh,
-# at the change of phase, and at the last step.
+# 12 steps a phase (warm_start has two): before the first checkpoint, right after one, between two, at a refresh, after
+# the change of phase, and at the last step.
 KILLS = [
-    *(("warm_start", step) for step in (2, 3, 12, 13, 23)),
-    *(("pretrain", step) for step in (0, 2, 3, 5, 11)),
-    *(("finetune", step) for step in (1, 3, 11)),
+    *(("warm_start", step) for step in (2, 3, 13)),
+    *(("pretrain", step) for step in (0, 5, 11)),
+    ("finetune", 8),
 ]
 
 
@@ -126,35 +127,11 @@ def test_killed_once(line: Line, stage: str, step: int) -> None:
     saved = [step - step % SAVE_EVERY - SAVE_EVERY * older for older in (1, 0)]
     assert steps_of(run.path / "checkpoints") == [number for number in saved if number > 0]
     assert run.status().state == "FAILED"
-    assert_resumes(line, stage, params, root)
-    assert run.status().attempt == 2
-    assert run.status().state == "COMPLETE"
-
-
-@pytest.mark.parametrize("stage", TASKS)
-def test_a_resumed_run_does_not_start_over(line: Line, stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = line.tiny.params(RANDOM)
-    root = line.elsewhere(stage, params)
-    killed(line, stage, params, root, partial(die_at, stage=stage, step=8))
-    original = TASKS[stage].train_step  # type: ignore[attr-defined]
-    done = []
-
-    def counted(self: Any, number: int) -> Any:
-        done.append(number)
-        return original(self, number)
-
-    monkeypatch.setattr(TASKS[stage], "train_step", counted)
-    assert_resumes(line, stage, params, root)
-    assert done == list(range(6, 24 if stage == "warm_start" else 12))
-
-
-def test_killed_again_and_again(line: Line) -> None:
-    params = line.tiny.params(RANDOM)
-    root = line.elsewhere("pretrain", params)
-    for step in (1, 4, 4, 8, 10):  # and once without any progress
-        killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=step))
-    assert_resumes(line, "pretrain", params, root)
-    assert line.tiny.stage_run("pretrain", params, root).status().attempt == 6
+    with pytest.MonkeyPatch.context() as patches:
+        done = die_at(patches, stage, -1)
+        assert_resumes(line, stage, params, root)
+    assert done == list(range(max(0, saved[-1]), 24 if stage == "warm_start" else 12))  # it does not start over
+    assert (run.status().attempt, run.status().state) == (2, "COMPLETE")
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -162,11 +139,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "never refreshed, word embeddings frozen": {
         "pretrain.refresh.policy": "never",
         "model.train_word_embeddings": False,
-    },
-    "refreshed every step, retriever frozen": {
-        "pretrain.refresh.interval_steps": 1,
-        "pretrain.train_query_tower": False,
-        "pretrain.train_document_tower": False,
     },
     "approximate search": {
         "pretrain.search.backend": "ivf_pq",
@@ -178,33 +150,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+SLOW = [pytest.param(variant, marks=pytest.mark.slow) for variant in list(VARIANTS)[1:]]
+
+
+@pytest.mark.parametrize("variant", [next(iter(VARIANTS)), *SLOW])
 def test_every_kind_of_pretraining_resumes(line: Line, variant: str) -> None:
     params = line.tiny.params(RANDOM | VARIANTS[variant])
     root = line.elsewhere("pretrain", params)
     killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=8))
     assert_resumes(line, "pretrain", params, root)
-
-
-@pytest.mark.parametrize("stage", TASKS)
-def test_killed_while_saving(line: Line, stage: str) -> None:
-    params = line.tiny.params(RANDOM)
-    root = line.elsewhere(stage, params)
-
-    def arrange(patches: pytest.MonkeyPatch) -> None:
-        saves = itertools.count()
-
-        def write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-            write_tensors(path, tensors)
-            if next(saves) == 1:
-                raise Killed
-
-        patches.setattr("realm_lab.training.checkpoint.write_tensors", write)
-
-    killed(line, stage, params, root, arrange)
-    checkpoints = line.tiny.stage_run(stage, params, root).path / "checkpoints"
-    assert [path.name for path in checkpoints.iterdir()] == ["step-00000003"]
-    assert_resumes(line, stage, params, root)
 
 
 @pytest.mark.parametrize("stage", TASKS)
@@ -233,23 +187,3 @@ def test_a_broken_newest_checkpoint_costs_steps_and_nothing_else(line: Line) -> 
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(UserWarning, match="broken checkpoint skipped: .*step-00000009"):
         assert_resumes(line, "pretrain", params, root)
-
-
-def test_a_torn_last_line_of_metrics_is_mended(line: Line) -> None:
-    params = line.tiny.params(RANDOM)
-    root = line.elsewhere("pretrain", params)
-    killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=7))
-    path = line.tiny.stage_run("pretrain", params, root).path / "metrics.jsonl"
-    with open(path, "ab") as file:
-        file.write(b'{"step": 8, "time": 17')
-    assert_resumes(line, "pretrain", params, root)
-
-
-def test_a_finished_stage_is_not_done_again(line: Line) -> None:
-    params = line.tiny.params(RANDOM)
-    line.expected("pretrain", params)
-    run = line.tiny.stage_run("pretrain", params, line.root)
-    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
-    line.tiny.run("pretrain", params, line.root)
-    assert {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
-    assert run.status().attempt == 1

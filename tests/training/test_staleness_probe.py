@@ -116,12 +116,3 @@ def test_a_sample_embeds_few_passages_and_what_the_index_finds(
     assert len(pool) <= 20 + deep_BK.size
     assert len(pool) < passages
     assert probe.sampled(retriever)[1].tolist() == pool.tolist()
-
-
-def test_a_fresh_index_has_not_drifted(system: Any, queries: list[np.ndarray]) -> None:
-    retriever = system.built_retriever()
-    passages = len(system.passages)
-    policy = CandidatePolicy(PLACES, null=False, exclude_trivial="off")
-    probe = StalenessProbe(policy, queries, np.full(QUERIES, -1), passages, 0)
-    assert probe.exact(retriever, copy.copy(retriever)) == pytest.approx((1, 0, 0), abs=1e-6)
-    assert probe.sampled(retriever)[0] == pytest.approx((1, 0, 0), abs=1e-5)

@@ -18,7 +18,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.parameters import Launch
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import load_newest
-from realm_lab.training.loop import NonFiniteLoss, train
+from realm_lab.training.loop import train
 from realm_lab.training.pretrain import PretrainTask
 from tests.tiny import by_name
 
@@ -209,17 +209,6 @@ def test_what_is_not_finite_leaves_its_batch_in_a_file(stage: StageRun, name: st
     batch = {"row": [3, 7], "score": "inf", "ids": [3, [4]]}
     assert read_json(file) == {"step": 4, "problem": what, "batch": batch}
     assert list(logged(stage)["loss"]) == [1, 2, 3]
-
-
-def test_a_task_may_hand_over_the_batch_itself(stage: StageRun) -> None:
-    def fail() -> None:
-        raise NonFiniteLoss(math.nan, {"queries": ["who wrote [MASK]?"]})
-
-    task = Count()
-    task.at = {1: fail}
-    with pytest.raises(UserError, match=r": the loss is nan at step 2, its batch is in .*bad_batch-step-2\.json"):
-        train(task, stage, LAUNCH, CPU)
-    assert read_json(stage.path / "bad_batch-step-2.json")["batch"] == {"queries": ["who wrote [MASK]?"]}
 
 
 def test_a_checkpoint_of_another_corpus_is_refused(stage: StageRun) -> None:

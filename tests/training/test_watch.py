@@ -83,27 +83,6 @@ def test_parts_of_a_batch_add_up_to_the_batch() -> None:
     assert total.over_ranks().means() == total.means()
 
 
-def test_what_nobody_measured_is_left_out() -> None:
-    assert CandidateHealth.zero().means() == {}
-    rows_BK = np.array([[3, 4], [5, 6]])
-    means = made(rows_BK, np.array([-1, -1]), null=False)[0].means()
-    assert not {"null_probability", "retrieval_utility_train", "gold_among_candidates"} & means.keys()
-    # Read without a passage for comparison only: a utility, and no p(null|x).
-    compared = made(rows_BK, np.array([-1, -1]))[0].means()
-    assert "retrieval_utility_train" in compared
-    assert "null_probability" not in compared
-
-
-def test_a_uniform_prior_has_the_whole_of_log_k_and_a_certain_one_nothing() -> None:
-    rows_BK, reader_BK = np.array([[1, 2, 3, 4]]), torch.zeros(1, 4)
-    for score_BK, share, top in ((torch.zeros(1, 4), 1.0, 0.25), (torch.tensor([[90.0, 0, 0, 0]]), 0.0, 1.0)):
-        health = candidate_health(
-            Candidates(rows_BK, score_BK, score_BK.log_softmax(1)), reader_BK, None, np.array([-1])
-        )
-        assert health.means()["candidate_entropy_fraction"] == pytest.approx(share, abs=1e-6)
-        assert health.means()["top1_probability"] == pytest.approx(top)
-
-
 NULL_BOUND = Bound("null_probability", "p(null|x)", True, 0.9, "")
 
 
@@ -136,21 +115,6 @@ def test_a_flag_is_up_exactly_after_the_patience(metric: str, inside: float, out
     assert flag.startswith("collapsed: ")
     assert flag.endswith(f"{says} since step 200")
     assert found[7] == ()
-
-
-def test_one_look_inside_starts_the_patience_anew() -> None:
-    found = flags_after(watch(NULL_BOUND), "null_probability", [0.95] * 5 + [0.5] + [0.95] * 6)
-    assert found[:11] == [()] * 11
-    assert found[11] == ("collapsed: p(null|x) above 0.9 since step 700",)
-
-
-def test_a_look_without_the_quantity_is_no_look() -> None:
-    collapse = watch()
-    collapse.update(100, {"probe_gold_utility": -1.0})
-    collapse.update(1000, {"null_probability": 0.1})
-    assert collapse.flags() == ()
-    collapse.update(1100, {"probe_gold_utility": -1.0})
-    assert len(collapse.flags()) == 1
 
 
 @pytest.mark.parametrize("killed_at", [0, 3, 6, 9])

@@ -1,6 +1,6 @@
 """Records, whatever holds them: JSON lines, a JSON array or Parquet; and the registry of their shapes.
 
-A shape is known by the keys of a record. All three containers are streamed: of an array, one member at a time.
+A shape is known by the keys of a record. Lines and Parquet are streamed; the text of an array is held, not its records.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from realm_lab.corpus.readers.parquet import is_parquet, parquet_rows
-from realm_lab.corpus.readers.registry import DocumentReader, QuestionReader, register_reader
+from realm_lab.corpus.readers.registry import register_reader
 from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, Source, plain_name, read_head
 from realm_lab.errors import UserError
@@ -36,8 +36,20 @@ class Record(NamedTuple):
     remedy: str  # what was expected
 
     def field(self, key: str, kind: type) -> Any:
-        """A field that must be there, checked as `checked_field` does."""
-        return checked_field(self.fields, key, kind, self.where, self.remedy)
+        """A field that must be there, of the right type and with proper Unicode."""
+        if not isinstance(self.fields, dict):
+            raise UserError(f"{self.where}: a {type(self.fields).__name__} where an object should be; {self.remedy}")
+        if key not in self.fields:
+            found = ", ".join(name[:40] for name in list(self.fields)[:6]) or "nothing"
+            raise UserError(f"{self.where}: '{key}' is missing (found: {found}); {self.remedy}")
+        value = self.fields[key]
+        if not isinstance(value, kind):
+            raise UserError(f"{self.where}: '{key}' is a {type(value).__name__}, not a {kind.__name__}; {self.remedy}")
+        if isinstance(value, str) and _LONE_SURROGATE.search(value):
+            raise UserError(
+                f"{self.where}: '{key}' holds half of a surrogate pair, which is no character; repair the text"
+            )
+        return value
 
     def text(self, key: str) -> str:
         """A field of text; empty where there is none."""
@@ -47,13 +59,15 @@ class Record(NamedTuple):
         """A field that is a list of texts, or one text."""
         value = self.field(key, object)
         values = [value] if isinstance(value, str) else self.field(key, list)
-        for place, text in enumerate(values, 1):
-            checked_field({f"{key} {place}": text}, f"{key} {place}", str, self.where, self.remedy)
-        return tuple(values)
+        named = self._replace(fields={f"{key} {place}": text for place, text in enumerate(values, 1)})
+        return tuple(named.field(name, str) for name in named.fields)
 
     def identity(self, key: str = "id") -> str:
         """The record's id as text; file and number where it has none."""
-        return identity_of(self.fields, f"{self.file}:{self.number}", self.where, self.remedy, key)
+        value = self.fields.get(key) if isinstance(self.fields, dict) else None
+        if value is None or isinstance(value, int):
+            return f"{self.file}:{self.number}" if value is None else str(value)
+        return str(self.field(key, str))
 
     def within(self, key: str) -> Iterator[Record]:
         """The members of a field that is a list of records."""
@@ -61,6 +75,7 @@ class Record(NamedTuple):
             yield Record(f"{self.where}, {key} {number}", number, member, self.file, self.remedy)
 
 
+Item = TypeVar("Item")
 DocumentsOf = Callable[[Record, Counter[str]], Iterable[Document]]
 QuestionsOf = Callable[[Record, Counter[str]], Iterable[Question]]
 
@@ -88,27 +103,19 @@ def register_shape(
     register_reader(
         name,
         is_it,
-        read_documents=None if documents is None else documents_reader(documents, remedy),
-        read_questions=None if questions is None else questions_reader(questions, remedy),
+        read_documents=None if documents is None else record_reader(documents, remedy),
+        read_questions=None if questions is None else record_reader(questions, remedy),
     )
 
 
-def documents_reader(documents: DocumentsOf, remedy: str) -> DocumentReader:
-    """A reader of files of records that hold documents."""
+def record_reader(
+    make: Callable[[Record, Counter[str]], Iterable[Item]], remedy: str
+) -> Callable[[Source, Counter[str]], Iterator[Item]]:
+    """A reader of files of records, each of which `make` turns into documents or questions."""
 
-    def read(source: Source, dropped: Counter[str]) -> Iterator[Document]:
+    def read(source: Source, dropped: Counter[str]) -> Iterator[Item]:
         for record in records(source, remedy):
-            yield from documents(record, dropped)
-
-    return read
-
-
-def questions_reader(questions: QuestionsOf, remedy: str) -> QuestionReader:
-    """A reader of files of records that hold questions."""
-
-    def read(source: Source, dropped: Counter[str]) -> Iterator[Question]:
-        for record in records(source, remedy):
-            yield from questions(record, dropped)
+            yield from make(record, dropped)
 
     return read
 
@@ -120,7 +127,7 @@ def records(source: Source, remedy: str) -> Iterator[Record]:
         for number, fields in enumerate(parquet_rows(source), 1):
             yield Record(f"{source.path}, record {number}", number, fields, name, remedy)
     elif read_head(source.path).lstrip().startswith("[") and not name.endswith(LINE_SUFFIXES):
-        for number, (line, fields) in enumerate(_Array(source).members(), 1):
+        for number, (line, fields) in enumerate(_members(source), 1):
             yield Record(f"{source.path}, record {number} (line {line})", number, fields, name, remedy)
     else:
         for number, line_text in source.lines():
@@ -156,81 +163,41 @@ def first_record(head: str) -> dict[str, Any]:
         place += 1
 
 
-class _Array:
-    """A JSON array that is read a piece at a time."""
+def _members(source: Source) -> Iterator[tuple[int, Any]]:
+    """(line, member) of a JSON array, decoded one at a time."""
+    text = source.text()
+    line = 1
 
-    def __init__(self, source: Source):
-        self._path, self._chunks = source.path, source.chunks()
-        self._text, self._place = "", 0
-        self._line, self._counted = 1, 0  # `_line` is that of _text[_counted]
+    def failure(reason: str, at: int) -> UserError:
+        remedy = "the file looks cut off; fetch it again" if at >= len(text.rstrip()) - 1 else "repair it"
+        number = 1 + text.count("\n", 0, at)
+        return UserError(f"{source.path}, line {number}: not valid JSON ({reason}); {remedy}")
 
-    def members(self) -> Iterator[tuple[int, Any]]:
-        """(line, member)"""
-        self._next()
-        self._place += 1  # "["
-        separator = "[" if self._next() != "]" else "]"
-        while separator != "]":
-            yield self._member()
-            separator = self._next()
-            if separator == ",":
-                self._place += 1
-                self._next()
-            elif separator != "]":
-                raise self._fail("Expecting ',' or ']'", self._place)
-        self._place += 1
-        if self._next():
-            raise self._fail("text after the array", self._place)
-
-    def _member(self) -> tuple[int, Any]:
-        while True:
-            try:
-                value, end = _DECODER.raw_decode(self._text, self._place)
-            except (ValueError, RecursionError) as error:
-                at, reason = self._place, str(error)
-                if isinstance(error, json.JSONDecodeError):
-                    at, reason = error.pos, error.msg
-                size = len(self._text) - self._place
-                if size > MAX_LINE_MB * MEGABYTE:
-                    raise UserError(
-                        f"{self._path}, line {self._line_of(self._place)}: a record longer than {MAX_LINE_MB} MB; "
-                        "cut it into several records"
-                    ) from None
-                at_end = at + 16 >= len(self._text) or reason.startswith("Unterminated")
-                if at_end and self._more(size):
-                    continue
-                raise self._fail(reason, len(self._text) if at_end else at) from None
-            if end == len(self._text) and self._more():
-                continue  # a number may go on
-            line = self._line_of(self._place)
-            self._place = end
-            return line, value
-
-    def _next(self) -> str:
-        """The next character that is no blank; empty at the end of the file."""
-        self._place = _blanks(self._text, self._place)
-        while self._place == len(self._text) and self._more():
-            self._place = _blanks(self._text, self._place)
-        return self._text[self._place : self._place + 1]
-
-    def _more(self, size: int = 1) -> bool:
-        """Forget what was read and have at least `size` more characters; False at the end."""
-        self._line_of(self._place)
-        parts = [self._text[self._place :]]
-        self._place = self._counted = 0
-        while size > 0 and (chunk := next(self._chunks, None)) is not None:
-            parts.append(chunk)
-            size -= len(chunk)
-        self._text = "".join(parts)
-        return any(parts[1:])
-
-    def _line_of(self, place: int) -> int:
-        self._line += self._text.count("\n", self._counted, place)
-        self._counted = place
-        return self._line
-
-    def _fail(self, reason: str, at: int) -> UserError:
-        remedy = "the file looks cut off; fetch it again" if at >= len(self._text.rstrip()) - 1 else "repair it"
-        return UserError(f"{self._path}, line {self._line_of(at)}: not valid JSON ({reason}); {remedy}")
+    counted, place = 0, _blanks(text, _blanks(text, 0) + 1)
+    is_closed = text[place : place + 1] == "]"
+    while not is_closed:
+        line += text.count("\n", counted, place)
+        counted = place
+        try:
+            value, end = _DECODER.raw_decode(text, place)
+        except (ValueError, RecursionError) as error:
+            at, reason = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (place, str(error))
+            at_end = at + 16 >= len(text) or reason.startswith("Unterminated")
+            raise failure(reason, len(text) if at_end else at) from None
+        if end - place > MAX_LINE_MB * MEGABYTE:
+            raise UserError(
+                f"{source.path}, line {line}: a record longer than {MAX_LINE_MB} MB; cut it into several records"
+            )
+        yield line, value
+        place = _blanks(text, end)
+        is_closed = text[place : place + 1] == "]"
+        if text[place : place + 1] == ",":
+            place = _blanks(text, place + 1)
+        elif not is_closed:
+            raise failure("Expecting ',' or ']'", place)
+    place = _blanks(text, place + 1)
+    if place < len(text):
+        raise failure("text after the array", place)
 
 
 def parse(text: str, path: Path, line: int | None) -> Any:
@@ -247,29 +214,6 @@ def parse(text: str, path: Path, line: int | None) -> Any:
         raise UserError(f"{path}, line {at}, column {error.colno}: not valid JSON ({error.msg}); {remedy}") from None
     except (RecursionError, ValueError) as error:
         raise UserError(f"{path}, line {line or 1}: not usable JSON ({error}); repair it") from None
-
-
-def checked_field(record: Any, key: str, kind: type, where: str, remedy: str) -> Any:
-    """`record[key]`, checked: an object that has the key, of the right type, with proper Unicode."""
-    if not isinstance(record, dict):
-        raise UserError(f"{where}: a {type(record).__name__} where an object should be; {remedy}")
-    if key not in record:
-        found = ", ".join(name[:40] for name in list(record)[:6]) or "nothing"
-        raise UserError(f"{where}: '{key}' is missing (found: {found}); {remedy}")
-    value = record[key]
-    if not isinstance(value, kind):
-        raise UserError(f"{where}: '{key}' is a {type(value).__name__}, not a {kind.__name__}; {remedy}")
-    if isinstance(value, str) and _LONE_SURROGATE.search(value):
-        raise UserError(f"{where}: '{key}' holds half of a surrogate pair, which is no character; repair the text")
-    return value
-
-
-def identity_of(record: Any, default: str, where: str, remedy: str, key: str = "id") -> str:
-    """The record's id as text; `default` where it has none."""
-    value = record.get(key) if isinstance(record, dict) else None
-    if isinstance(value, int):
-        return str(value)
-    return default if value is None else str(checked_field(record, key, str, where, remedy))
 
 
 def passage_id(title: str, text: str) -> str:

@@ -33,22 +33,16 @@ def files_of(name: Path | str) -> list[Path]:
     if str(name).startswith(HUB):
         return _hub_files(str(name))
     path = Path(name)
-    return _folder_files(path) if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    extracted = sorted(found for found in path.rglob("wiki_*") if found.is_file())
+    return extracted or _chosen(path, str(path), None, None)
 
 
 def digest_input(name: Path | str) -> str:
     """SHA-256 of what an input names: of its bytes, wherever they lie."""
-    files = files_of(name)
-    if len(files) == 1:
-        return digest_file(files[0])
-    return digest([digest_file(path) for path in files])
-
-
-def _folder_files(folder: Path) -> list[Path]:
-    extracted = sorted(path for path in folder.rglob("wiki_*") if path.is_file())
-    if extracted:
-        return extracted
-    return _chosen(folder, str(folder), None, None)
+    digests = [digest_file(path) for path in files_of(name)]
+    return digests[0] if len(digests) == 1 else digest(digests)
 
 
 def _chosen(folder: Path, name: str, config: str | None, split: str | None) -> list[Path]:
@@ -63,12 +57,10 @@ def choose_parquet(names: Sequence[str], source: str, config: str | None, split:
         UserError: none, several configurations of which none is named, or shards that are missing.
     """
     found = [name for name in names if name.endswith(".parquet")]
+    if not found and source.startswith(HUB):
+        raise UserError(f"{source}: no Parquet files (scripts are never run); choose another data set, or fetch files")
     if not found:
-        raise UserError(
-            f"{source}: is a folder without wiki_* or Parquet files; name the files in it"
-            if not source.startswith(HUB)
-            else f"{source}: no Parquet files (scripts are never run); choose another data set, or fetch its files"
-        )
+        raise UserError(f"{source}: is a folder without wiki_* or Parquet files; name the files in it")
     folders = sorted({name.rpartition("/")[0] for name in found})
     if config is not None:
         wanted = [folder for folder in folders if config in (folder, folder.rpartition("/")[2])]
@@ -78,12 +70,11 @@ def choose_parquet(names: Sequence[str], source: str, config: str | None, split:
         shown = ", ".join(folders[:8]) + (", ..." if len(folders) > 8 else "")
         raise UserError(f"{source}: name one of its configurations, as in {source.rstrip('/')}/NAME: {shown}")
     inside = sorted(name for name in found if name.rpartition("/")[0] == wanted[0])
-    splits = sorted({re.split(r"[-.]", name.rpartition("/")[2])[0] for name in inside})
-    split = split or ("train" if "train" in splits else None)
-    if split is not None:
-        inside = [name for name in inside if re.split(r"[-.]", name.rpartition("/")[2])[0] == split]
-        if not inside:
-            raise UserError(f"{source}: no split '{split}'; there are {', '.join(splits)}")
+    split_of = {name: re.split(r"[-.]", name.rpartition("/")[2])[0] for name in inside}
+    split = split or ("train" if "train" in split_of.values() else None)
+    inside = [name for name in inside if split in (None, split_of[name])]
+    if not inside:
+        raise UserError(f"{source}: no split '{split}'; there are {', '.join(sorted({*split_of.values()}))}")
     shards = [match for name in inside if (match := _SHARD.search(name))]
     if shards and len(shards) < int(shards[0][2]):
         raise UserError(f"{source}: {len(shards)} of {int(shards[0][2])} shards are there; fetch the rest")
@@ -96,38 +87,25 @@ def _hub_files(name: str) -> list[Path]:
     if match is None:
         raise UserError(f"{name}: not a data set; write hf://OWNER/NAME[@REVISION][/CONFIG[/SPLIT]]")
     identity, revision, config, split = match["id"], match["revision"], match["config"], match["split"]
-    from huggingface_hub import HfApi, constants, hf_hub_download
-
-    if constants.HF_HUB_OFFLINE:
-        folder = _cached(identity, revision)
-        if folder is None:
-            raise UserError(
-                f"{name}: not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or name a folder of files"
-            )
-        return _chosen(folder, name, config, split)
-    try:
-        listed = HfApi().list_repo_files(identity, repo_type="dataset", revision=revision)
-        chosen = choose_parquet(listed, name, config, split)
-        return [Path(hf_hub_download(identity, file, repo_type="dataset", revision=revision)) for file in chosen]
-    except UserError:
-        raise
-    except Exception as error:  # the client lets through what its HTTP library raises
-        folder = _cached(identity, revision)
-        if folder is not None:
-            return _chosen(folder, name, config, split)
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(
-            f"{name}: cannot be fetched ({type(error).__name__}: {reason}); check name and network, or fetch the files "
-            "elsewhere and name their folder"
-        ) from None
-
-
-def _cached(identity: str, revision: str | None) -> Path | None:
-    """The folder of a data set in the client's cache, with those of its files that were ever fetched."""
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    try:
-        return Path(snapshot_download(identity, repo_type="dataset", revision=revision, local_files_only=True))
+    failure = f"{name}: not in the cache, and HF_HUB_OFFLINE forbids the network; unset it, or name a folder of files"
+    if not constants.HF_HUB_OFFLINE:
+        try:
+            listed = HfApi().list_repo_files(identity, repo_type="dataset", revision=revision)
+            chosen = choose_parquet(listed, name, config, split)
+            return [Path(hf_hub_download(identity, file, repo_type="dataset", revision=revision)) for file in chosen]
+        except UserError:
+            raise
+        except Exception as error:  # the client lets through what its HTTP library raises
+            reason = " ".join(str(error).split())[:200]
+            failure = (
+                f"{name}: cannot be fetched ({type(error).__name__}: {reason}); check name and network, or fetch the "
+                "files elsewhere and name their folder"
+            )
+    try:  # in the client's cache: those of its files that were ever fetched
+        folder = Path(snapshot_download(identity, repo_type="dataset", revision=revision, local_files_only=True))
     except LocalEntryNotFoundError:
-        return None
+        raise UserError(failure) from None
+    return _chosen(folder, name, config, split)

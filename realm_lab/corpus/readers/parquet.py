@@ -35,6 +35,8 @@ def parquet_rows(source: Source) -> Iterator[dict[str, Any]]:
     Raises:
         UserError: the file is damaged, or its content is beyond the limits.
     """
+    import pyarrow as pa
+
     path = source.path
     with _open(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
@@ -44,8 +46,8 @@ def parquet_rows(source: Source) -> Iterator[dict[str, Any]]:
                 "write it without compression"
             )
         row = 0
-        schema = file.schema_arrow
-        plain = [field.name for field in schema if not _is_temporal(field.type)]  # a date may be beyond Python's
+        is_temporal = pa.types.is_temporal  # a date may be beyond Python's
+        plain = [field.name for field in file.schema_arrow if not is_temporal(field.type)]
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=plain):
             if batch.nbytes > ROWS_AT_ONCE * MAX_LINE_MB * MEGABYTE:
                 raise UserError(
@@ -53,12 +55,6 @@ def parquet_rows(source: Source) -> Iterator[dict[str, Any]]:
                 )
             yield from batch.to_pylist()
             row += batch.num_rows
-
-
-def _is_temporal(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_temporal(kind))
 
 
 @contextmanager

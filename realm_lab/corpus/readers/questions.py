@@ -1,4 +1,4 @@
-"""Records of questions: NQ-Open, WebQuestions, CuratedTREC, TimeQA, NQ with gold passages, QED.
+"""Records of questions: NQ-Open, WebQuestions, CuratedTREC, TimeQA, NQ with gold passages, QED, cloze items.
 
 CuratedTREC's answers are regular expressions. As JSON lines (DrQA's form) it looks like any other set: it is told by
 "trec" in the file's name, or by "answer_kind": "regex" in a record.
@@ -43,29 +43,38 @@ def _web_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
     yield Question(record.identity("qId"), record.field("qText", str), record.texts("answers"), None)
 
 
+def _passage(record: Record, title_key: str, text_key: str) -> Document:
+    title, text = record.field(title_key, str).strip(), record.field(text_key, str)
+    return Document(passage_id(title, text), title, text, title)
+
+
 def _gold_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
-    title, text = record.field("title", str).strip(), record.field("passage", str)
-    yield Document(passage_id(title, text), title, text, title)
+    yield _passage(record, "title", "passage")
 
 
 def _gold_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
-    document = passage_id(record.field("title", str).strip(), record.field("passage", str))
+    document = _passage(record, "title", "passage").id
     yield Question(record.identity(), record.field("question", str), record.texts("answer"), document)
 
 
 def _qed_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
-    title, text = record.field("title_text", str).strip(), record.field("paragraph_text", str)
-    yield Document(passage_id(title, text), title, text, title)
+    yield _passage(record, "title_text", "paragraph_text")
 
 
 def _qed_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
-    document = passage_id(record.field("title_text", str).strip(), record.field("paragraph_text", str))
     answers = []
     for choice in record.field("original_nq_answers", list):
-        spans = Record(record.where, record.number, {"answer": choice}, record.file, record.remedy).within("answer")
+        spans = record._replace(fields={"answer": choice}).within("answer")
         answers.append(" ".join(span.field("string", str) for span in spans))
-    question = record.field("question_text", str)
+    question, document = record.field("question_text", str), _passage(record, "title_text", "paragraph_text").id
     yield Question(record.identity("example_id"), question, tuple(answers), document)
+
+
+def _cloze(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+    """The sentence with its [MASK] as the question; it was made from the document `source_id`."""
+    yield Question(
+        record.identity(), record.field("cloze", str), record.texts("answer"), record.field("source_id", str)
+    )
 
 
 def register() -> None:
@@ -101,3 +110,4 @@ def register() -> None:
         documents=_qed_document,
         questions=_qed_question,
     )
+    register_shape("cloze", {"cloze", "answer"}, "{id, cloze, answer, source_id}", questions=_cloze)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from realm_lab.corpus.answers import normalise_answer
 from realm_lab.corpus.readers.data_sets import files_of
@@ -15,14 +15,6 @@ from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.regex_answers import compile_pattern
 from realm_lab.corpus.text_files import Source, read_head
 from realm_lab.errors import UserError
-
-DROPPED_EMPTY_TEXT = "document: empty text"
-DROPPED_DUPLICATE_DOCUMENT = "document: duplicate id"
-DROPPED_EMPTY_QUESTION = "question: empty text"
-DROPPED_DUPLICATE_QUESTION = "question: duplicate id"
-DROPPED_NO_ANSWER = "question: no answer"
-DROPPED_EMPTY_ANSWER = "answer: normalises to nothing"
-INVALID_PATTERN = "answer: not a valid regular expression, kept and matches nothing"
 
 DocumentReader = Callable[[Source, Counter[str]], Iterator[Document]]
 QuestionReader = Callable[[Source, Counter[str]], Iterator[Question]]
@@ -33,25 +25,18 @@ class Reader(NamedTuple):
 
     name: str
     matches: Callable[[Path, str], bool]  # (path, first characters of the text) -> is it this format?
-    read_documents: DocumentReader | None  # None: this format holds no documents
-    read_questions: QuestionReader | None  # None: this format holds no questions
+    read_documents: DocumentReader | None = None  # None: this format holds no documents
+    read_questions: QuestionReader | None = None  # None: this format holds no questions
     counts: Callable[[Source], dict[str, int]] | None = None  # what else `realm-lab prepare --count` shows
 
 
 READERS: dict[str, Reader] = {}
 
 
-def register_reader(
-    name: str,
-    matches: Callable[[Path, str], bool],
-    *,
-    read_documents: DocumentReader | None = None,
-    read_questions: QuestionReader | None = None,
-    counts: Callable[[Source], dict[str, int]] | None = None,
-) -> None:
-    """Add a format; the latest registration is asked first, a known name is replaced."""
+def register_reader(name: str, matches: Callable[[Path, str], bool], **reads: Any) -> None:
+    """Add a format, `reads` being the other fields of Reader; the latest is asked first, a known name is replaced."""
     READERS.pop(name, None)
-    READERS[name] = Reader(name, matches, read_documents, read_questions, counts)
+    READERS[name] = Reader(name, matches, **reads)
 
 
 def find_reader(path: Path | str) -> Reader:
@@ -64,11 +49,7 @@ def find_reader(path: Path | str) -> Reader:
     raise UserError(f"{path}: format not recognised; known are {', '.join(sorted(READERS))}: see docs/data.md")
 
 
-def read_documents(
-    name: Path | str,
-    dropped: Counter[str] | None = None,
-    unique: bool = True,
-) -> Iterator[Document]:
+def read_documents(name: Path | str, dropped: Counter[str] | None = None, unique: bool = True) -> Iterator[Document]:
     """The documents of a file, a folder or a data set of the Hugging Face Hub (hf://owner/name), in its order.
 
     What is left out is counted in `dropped`. Ids are unique, unless the caller sees to that (`unique=False`): it takes
@@ -83,18 +64,13 @@ def read_documents(
 
 
 def read_questions(
-    name: Path | str,
-    dropped: Counter[str] | None = None,
-    problems: list[str] | None = None,
+    name: Path | str, dropped: Counter[str] | None = None, problems: list[str] | None = None
 ) -> Iterator[Question]:
     """The questions of a file, a folder or a Hub data set, each with at least one answer that is worth scoring.
 
     Answers are stripped (regular expressions are not) and those that occur twice are merged. Ids are unique; what is
     left out is counted in `dropped`. An invalid regular expression stays, so that evaluation scores its question as the
-    released code does (wrong); it is counted too, and named by a sentence in `problems`.
-
-    Raises:
-        UserError: a file is missing, empty, cut off, wrongly encoded, of the wrong shape or beyond the limits.
+    released code does (wrong); it is counted too, and named by a sentence in `problems`. Errors: as read_documents.
     """
     dropped = Counter() if dropped is None else dropped
     streams = (questions_in(Source(path), dropped) for path in files_of(name))
@@ -103,20 +79,18 @@ def read_questions(
 
 def documents_in(source: Source, dropped: Counter[str]) -> Iterator[Document]:
     """Every document of one file, as its format reads it."""
-    reader = find_reader(source.path)
-    if reader.read_documents is None:
-        raise UserError(f"{source.path}: format '{reader.name}' holds no documents; name a file of texts")
-    return reader.read_documents(source, dropped)
+    name, _, read, *_ = find_reader(source.path)
+    if read is None:
+        raise UserError(f"{source.path}: format '{name}' holds no documents; name a file of texts")
+    return read(source, dropped)
 
 
 def questions_in(source: Source, dropped: Counter[str]) -> Iterator[Question]:
     """Every question of one file, as its format reads it."""
-    reader = find_reader(source.path)
-    if reader.read_questions is None:
-        raise UserError(
-            f"{source.path}: format '{reader.name}' holds no questions; name a file of questions and answers"
-        )
-    return reader.read_questions(source, dropped)
+    name, _, _, read, _ = find_reader(source.path)
+    if read is None:
+        raise UserError(f"{source.path}: format '{name}' holds no questions; name a file of questions and answers")
+    return read(source, dropped)
 
 
 def keep_documents(documents: Iterable[Document], dropped: Counter[str], unique: bool = True) -> Iterator[Document]:
@@ -124,9 +98,9 @@ def keep_documents(documents: Iterable[Document], dropped: Counter[str], unique:
     seen: set[str] = set()
     for document in documents:
         if not document.text.strip():
-            dropped[DROPPED_EMPTY_TEXT] += 1
+            dropped["document: empty text"] += 1
         elif document.id in seen:
-            dropped[DROPPED_DUPLICATE_DOCUMENT] += 1
+            dropped["document: duplicate id"] += 1
         else:
             if unique:
                 seen.add(document.id)
@@ -140,11 +114,11 @@ def keep_questions(questions: Iterable[Question], dropped: Counter[str], problem
         kept = tuple(_worth_scoring(question, question.answers, dropped, problems))
         text = question.question.strip()
         if not text:
-            dropped[DROPPED_EMPTY_QUESTION] += 1
+            dropped["question: empty text"] += 1
         elif question.id in seen:
-            dropped[DROPPED_DUPLICATE_QUESTION] += 1
+            dropped["question: duplicate id"] += 1
         elif not kept:
-            dropped[DROPPED_NO_ANSWER] += 1
+            dropped["question: no answer"] += 1
         else:
             seen.add(question.id)
             updated = tuple(_worth_scoring(question, question.answers_updated, dropped, problems))
@@ -156,30 +130,19 @@ def _worth_scoring(
 ) -> Iterator[str]:
     if question.answer_kind == "regex":
         for pattern in dict.fromkeys(answers):
-            error = pattern_error(pattern)
             if not pattern.strip():
-                dropped[DROPPED_EMPTY_ANSWER] += 1
+                dropped["answer: normalises to nothing"] += 1
                 continue
-            if error is not None:
-                dropped[INVALID_PATTERN] += 1
-                problems.append(f"question '{question.id}': {_short(pattern)} is not a regular expression ({error})")
+            try:
+                compile_pattern(pattern)
+            except ValueError as error:
+                dropped["answer: not a valid regular expression, kept and matches nothing"] += 1
+                shown = pattern if len(pattern) <= 60 else f"{pattern[:60]}..."
+                problems.append(f"question '{question.id}': '{shown}' is not a regular expression ({error})")
             yield pattern
         return
     for answer in dict.fromkeys(answer.strip() for answer in answers):
         if normalise_answer(answer):
             yield answer
         else:  # it would equal every other answer of its kind
-            dropped[DROPPED_EMPTY_ANSWER] += 1
-
-
-def pattern_error(pattern: str) -> str | None:
-    """Why a text is no regular expression; None where it is one."""
-    try:
-        compile_pattern(pattern)
-    except ValueError as error:
-        return str(error)
-    return None
-
-
-def _short(pattern: str, length: int = 60) -> str:
-    return f"'{pattern}'" if len(pattern) <= length else f"'{pattern[:length]}...'"
+            dropped["answer: normalises to nothing"] += 1

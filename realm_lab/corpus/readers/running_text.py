@@ -103,10 +103,6 @@ def _is_wikitext(path: Path, head: str) -> bool:
     return _heading(first)[0] == 1
 
 
-def _is_doc(head: str) -> bool:
-    return _OPENING.match(head.lstrip().split("\n", 1)[0]) is not None
-
-
 def register() -> None:
     """Register the formats of this file."""
     register_reader(
@@ -114,5 +110,9 @@ def register() -> None:
         lambda path, head: plain_name(path).endswith(".txt") and not head.lstrip().startswith(("{", "[")),
         read_documents=_paragraphs,
     )
-    register_reader("wikiextractor_doc", lambda path, head: _is_doc(head), read_documents=_doc_elements)
+    register_reader(
+        "wikiextractor_doc",
+        lambda path, head: _OPENING.match(head.lstrip().split("\n", 1)[0]) is not None,
+        read_documents=_doc_elements,
+    )
     register_reader("wikitext", _is_wikitext, read_documents=_wikitext, counts=_wikitext_words)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
-from realm_lab.corpus.readers.containers import Record, register_shape
+from realm_lab.corpus.readers.containers import LINE_SUFFIXES, Record, record_reader, register_shape
+from realm_lab.corpus.readers.questions import open_question
+from realm_lab.corpus.readers.registry import register_reader
 from realm_lab.corpus.records import Document, Span
+from realm_lab.corpus.text_files import plain_name
 from realm_lab.errors import UserError
-
-DROPPED_LINK = "link: not a place in the text"
 
 
 def plain_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
@@ -34,16 +34,13 @@ def _extracted(record: Record, dropped: Counter[str]) -> Iterator[Document]:
 def _text(record: Record) -> str:
     """A text, or HotpotQA's list of sentences (with their blanks) or of paragraphs of sentences."""
     value = record.field("text", object)
-    if isinstance(value, str):
-        return str(record.field("text", str))
     if not isinstance(value, list):
-        record.field("text", str)  # says what it found
-    paragraphs = []
-    nested = bool(value) and all(isinstance(member, list) for member in value)
-    for member in value if nested else [value]:
-        part = Record(record.where, record.number, {"text": member}, record.file, record.remedy)
-        paragraphs.append("".join(part.texts("text")))
-    return "\n".join(paragraphs)
+        return str(record.field("text", str))
+    is_nested = bool(value) and all(isinstance(member, list) for member in value)
+    paragraphs = (
+        record._replace(fields={"text": member}).texts("text") for member in (value if is_nested else [value])
+    )
+    return "\n".join(map("".join, paragraphs))
 
 
 def _links(record: Record, text: str, dropped: Counter[str]) -> tuple[Span, ...]:
@@ -53,19 +50,21 @@ def _links(record: Record, text: str, dropped: Counter[str]) -> tuple[Span, ...]
         if not isinstance(link, list) or len(link) != 3 or not isinstance(link[2], str):
             raise UserError(f"{record.where}: a link is not [start, end, page] but {str(link)[:60]}; repair it")
         start, end, page = link
-        if _is_place(start) and _is_place(end) and start < end <= len(text):
+        if type(start) is type(end) is int and 0 <= start < end <= len(text):
             spans.append(Span(start, end, page))
         else:
-            dropped[DROPPED_LINK] += 1
+            dropped["link: not a place in the text"] += 1
     return tuple(spans)
-
-
-def _is_place(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def register() -> None:
     """Register the formats of this file."""
+    register_reader(  # what begins as JSON and has no shape that is known: reading it says what its first record lacks
+        "json_records",
+        lambda path, head: head.lstrip().startswith(("{", "[")) or plain_name(path).endswith(LINE_SUFFIXES),
+        read_documents=record_reader(plain_document, "expected {id?, title?, text}; see docs/data.md"),
+        read_questions=record_reader(open_question, "expected {id?, question, answer: [texts]}; see docs/data.md"),
+    )
     register_shape("texts", {"text"}, "{id?, title?, text}", documents=plain_document)
     register_shape(
         "hotpotqa",

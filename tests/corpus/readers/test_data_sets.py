@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import json
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub
 import pyarrow as pa
@@ -15,7 +14,7 @@ from huggingface_hub import constants
 
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.prepare import corpus_inputs
-from realm_lab.corpus.readers import data_sets, digest_input, files_of, read_documents, read_questions
+from realm_lab.corpus.readers import data_sets, digest_input, files_of, read_documents
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Corpus, Files, InverseCloze, Params, WarmStart
 
@@ -52,18 +51,14 @@ def test_a_folder_of_wikiextractor_is_read_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["", "data", "20231101.en"])
 def test_a_folder_in_the_layout_of_the_hub(tmp_path: Path, folder: str) -> None:
+    pages(tmp_path / folder / "validation-00000-of-00001.parquet", "E")
+    pages(tmp_path / folder / "test-00000-of-00001.parquet", "D")
+    assert titles(tmp_path) == ["D", "E"], "splits without train are all read"
     pages(tmp_path / folder / "train-00001-of-00002.parquet", "C")
     pages(tmp_path / folder / "train-00000-of-00002.parquet", "A", "B")
-    pages(tmp_path / folder / "test-00000-of-00001.parquet", "D")
     (tmp_path / "load.py").write_text("raise SystemExit")
     (tmp_path / "weights.pkl").write_bytes(b"no")
     assert titles(tmp_path) == ["A", "B", "C"]
-
-
-def test_splits_without_train_are_all_read(tmp_path: Path) -> None:
-    pages(tmp_path / "data" / "validation-00000-of-00001.parquet", "A")
-    pages(tmp_path / "data" / "test-00000-of-00001.parquet", "B")
-    assert titles(tmp_path) == ["B", "A"]
 
 
 def test_what_is_missing_from_a_folder_is_said(tmp_path: Path) -> None:
@@ -165,26 +160,12 @@ def test_a_data_set_without_parquet_is_refused() -> None:
         data_sets.choose_parquet(["load.py", "data.pkl"], "hf://someone/old", None, None)
 
 
-def test_questions_of_a_data_set(tmp_path: Path) -> None:
-    table = pa.table({"question": ["who", "what"], "answer": [["Ann"], ["x", "y"]]})
-    (tmp_path / "nq_open").mkdir()
-    pq.write_table(table, tmp_path / "nq_open" / "train-00000-of-00001.parquet")
-    assert [(q.question, q.answers) for q in read_questions(tmp_path)] == [("who", ("Ann",)), ("what", ("x", "y"))]
-
-
-def parameters(corpus: Corpus) -> Params:
-    return Params(corpus=corpus, warm_start=WarmStart(embedder=InverseCloze(initial_encoder="scratch")))
-
-
 def test_a_folder_is_a_knowledge_corpus_and_its_content_is_its_key(tmp_path: Path) -> None:
-    pages(tmp_path / "data" / "train-00000-of-00001.parquet", "A", "B")
-
-    def inputs(**files: Any) -> dict[str, object]:
-        named = Files(knowledge=[str(tmp_path)], **files)
-        corpus = Corpus(files=named)
-        assert [document.title for document in FilesCorpus(named, corpus, None).documents()] == ["A", "B"]
-        return corpus_inputs(parameters(corpus), 0)
-
-    before = inputs()
-    pages(tmp_path / "data" / "train-00000-of-00001.parquet", "A", "B", "C")
-    assert corpus_inputs(parameters(Corpus(files=Files(knowledge=[str(tmp_path)]))), 0) != before
+    page = tmp_path / "data" / "train-00000-of-00001.parquet"
+    corpus = Corpus(files=Files(knowledge=[str(tmp_path)]))
+    params = Params(corpus=corpus, warm_start=WarmStart(embedder=InverseCloze(initial_encoder="scratch")))
+    pages(page, "A", "B")
+    before = corpus_inputs(params, 0)
+    assert [document.title for document in FilesCorpus(corpus.files, corpus, None).documents()] == ["A", "B"]
+    pages(page, "A", "B", "C")
+    assert corpus_inputs(params, 0) != before

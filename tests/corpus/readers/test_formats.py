@@ -1,4 +1,4 @@
-"""Every format of docs/data.md, on samples in the form in which it is distributed."""
+"""Every format of docs/data.md, on samples in the form in which it is distributed; and formats of one's own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from realm_lab.corpus.readers import find_reader, read_documents, read_questions
+from realm_lab.corpus.readers import (
+    Record,
+    find_reader,
+    read_documents,
+    read_questions,
+    register_reader,
+    register_shape,
+    registry,
+)
 from realm_lab.corpus.readers.containers import passage_id
+from realm_lab.corpus.readers.squad import readable_title
 from realm_lab.corpus.records import Document, Question, Span
+from realm_lab.corpus.text_files import Source
+from realm_lab.errors import UserError
 
 
 def lines(*records: Any) -> bytes:
@@ -30,123 +42,96 @@ def parquet(**columns: list[Any]) -> bytes:
 
 
 def put(path: Path, content: bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path
 
 
-PAGE = {"id": "12", "url": "https://en.wikipedia.org/wiki?curid=12", "title": "Salt &amp; Pepper"}
-EXTRACTED = PAGE | {"revid": "7", "text": "Salt &amp; Pepper\n\nSalt is &lt;white&gt;."}
+def item(identity: str, question: str, *answers: str) -> dict[str, Any]:
+    return {"id": identity, "question": question, "answers": [{"text": a, "answer_start": 0} for a in answers]}
+
+
+def squad(*articles: tuple[str, dict[str, list[Any]]], indent: int | None = None) -> bytes:
+    """Of each article its title, and its paragraphs with their questions."""
+    data = [
+        {"title": title, "paragraphs": [{"context": text, "qas": qas} for text, qas in paragraphs.items()]}
+        for title, paragraphs in articles
+    ]
+    return json.dumps({"version": "1.1", "data": data}, indent=indent).encode()
+
+
+RUS = "Kievan_Rus%27"
+SQUAD = squad(
+    (RUS, {"One.": [item("q1", "  Who? ", "Ann", "Ann", "Bob")], "Two.": []}),
+    ("Oslo", {"Three.": [item("q2", "What?", "the")]}),
+    (RUS, {"Four.": [item("q3", "Q?", "x"), item("q4", "Why?") | {"is_impossible": True}]}),  # a title comes twice
+)
+PARAGRAPHS = [
+    Document(f"{RUS}#0", "Kievan Rus'", "One.", RUS), Document(f"{RUS}#1", "Kievan Rus'", "Two.", RUS),
+    Document("Oslo#0", "Oslo", "Three.", "Oslo"), Document(f"{RUS}#2", "Kievan Rus'", "Four.", RUS),
+]  # fmt: skip
+EXTRACTED = {"id": "12", "url": "u", "title": "R &amp; D", "revid": "7", "text": "R &amp; D\n\nIt is &lt;white&gt;."}
+DOCS = b"""<doc id="12" url="u" title="The "S" &amp; Co">\nThe "S" &amp; Co\n\nSalt is &lt;white&gt;.\nMore.\n\n</doc>
+<doc id="13" revid="7" url="u" title="">\n\nNo title\n</doc>\n<doc id="14" url="u" title="Oslo">\nOslo is.\n</doc>"""
+NEWS = {"id": "n1", "date": "2025-01-02", "title": "T", "text": "Oslo won.", "links": [[0, 4, "O"]]}
+WIKITEXT = b" \n = Oslo = \n \n Oslo is a <unk> . \n \n = = Past = = \n \n Old . \n = Bergen = \n Rain . \n x = y\n"
+SWAPPED = {
+    "title": "Old_Oslo", "paragraph": 3, "old_context": "Ann won.", "new_context": "Bob won.",
+    "swapped": [{"id": "s1", "question": "Who?", "type": "PERSON", "old_answer": "Ann", "new_answer": "Bob"}],
+    "unchanged": [{"id": "s2", "question": "When?", "answer": "1969"}],
+}  # fmt: skip
+LONG = "x" * 100_000  # longer than what a format is recognised by
+TEXT_LINES = lines({"text": LONG, "id": 7, "title": " T "}, {"text": "B\u2028b", "title": None})
 
 # name of the file, its content, the format, its documents
-TEXTS = {
-    "wikiextractor": (
-        "wiki_00",
-        lines(EXTRACTED),
-        "wikiextractor",
-        [Document("12", "Salt & Pepper", "Salt is <white>.", "Salt & Pepper")],
-    ),
-    "wikiextractor_doc": (
-        "wiki_03.bz2",
-        bz2.compress(
-            b'<doc id="12" url="u" title="The "Salt" &amp; Co">\nThe "Salt" &amp; Co\n\n'
-            b"Salt is &lt;white&gt;.\nMore.\n\n</doc>\n"
-            b'<doc id="13" revid="7" url="u" title="">\n\nNo title\n</doc>\n'
-            b'<doc id="14" url="u" title="Oslo">\nOslo is.\n</doc>'
-        ),
-        "wikiextractor_doc",
-        [
-            Document("12", 'The "Salt" & Co', "Salt is <white>.\nMore.", 'The "Salt" & Co'),
-            Document("13", "", "No title", "13"),
-            Document("14", "Oslo", "Oslo is.", "Oslo"),
-        ],
-    ),
-    "hub_wikipedia": (
-        "train-00000-of-00001.parquet",
-        parquet(id=["12"], url=["u"], title=["R&amp;D"], text=["About &amp;.\n\nMore."]),
-        "hub_wikipedia",
-        [Document("12", "R&amp;D", "About &amp;.\n\nMore.", "R&amp;D")],
-    ),
-    "hotpotqa": (
-        "wiki_01.json",
-        json.dumps([{"title": "Oslo", "text": ["Oslo is a city.", " It is large."]}]).encode(),
-        "hotpotqa",
-        [Document("wiki_01.json:1", "Oslo", "Oslo is a city. It is large.", "Oslo")],
-    ),
-    "hotpotqa_whole_articles": (
-        "wiki_02",
-        lines({"id": "5", "url": "u", "title": "Oslo", "text": [["Oslo"], ["It is.", " So."]], "charoffset": []}),
-        "hotpotqa",
-        [Document("5", "Oslo", "Oslo\nIt is. So.", "Oslo")],
-    ),
-    "2wiki": (
-        "corpus.json",
-        json.dumps([{"title": "Oslo", "text": "A city."}], indent=4).encode(),
-        "texts",
-        [Document("corpus.json:1", "Oslo", "A city.", "Oslo")],
-    ),
-    "dated_news": (
-        "news.jsonl",
-        lines(
-            {
-                "id": "n1",
-                "date": "2025-01-02",
-                "category": "c",
-                "title": "T",
-                "text": "Oslo won.",
-                "links": [[0, 4, "O"]],
-            }
-        ),
-        "dated_news",
-        [Document("n1", "T", "Oslo won.", "T", "2025-01-02", (Span(0, 4, "O"),))],
-    ),
-    "wikitext": (
-        "wiki.test.tokens",
-        b" \n = Oslo = \n \n Oslo is a <unk> . \n \n = = History = = \n \n Old . \n = Bergen = \n Rain . \n",
-        "wikitext",
-        [
-            Document("wiki.test.tokens:2", "Oslo", "Oslo is a <unk> .\nOld .", "wiki.test.tokens:2"),
-            Document("wiki.test.tokens:9", "Bergen", "Rain .", "wiki.test.tokens:9"),
-        ],
-    ),
-    "wikitext_equation": (
-        "w.txt",
-        b" = Sums = \n x = y = z \n = = \n",
-        "wikitext",
-        [Document("w.txt:1", "Sums", "x = y = z\n= =", "w.txt:1")],
-    ),
-    "plain_text": (
-        "tale.txt.gz",
-        gzip.compress(b"Once upon\na time.\n\n\nThe end."),
-        "plain_text",
-        [
-            Document("tale.txt:1", "", "Once upon\na time.", "tale.txt"),
-            Document("tale.txt:5", "", "The end.", "tale.txt"),
-        ],
-    ),
-    "swapped_paragraphs": (
-        "swap.jsonl",
-        lines(
-            {
-                "title": "Old_Oslo",
-                "paragraph": 3,
-                "old_context": "Ann won.",
-                "new_context": "Bob won.",
-                "swapped": [],
-                "unchanged": [],
-            }
-        ),
-        "swapped_paragraphs",
-        [
-            Document("Old_Oslo#3", "Old Oslo", "Ann won.", "Old_Oslo"),
-            Document("Old_Oslo#3@new", "Old Oslo", "Bob won.", "Old_Oslo"),
-        ],
-    ),
+# fmt: off
+TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
+    "squad": ("no_suffix", SQUAD, "squad", PARAGRAPHS),
+    "squad_in_lines": ("s.json", json.dumps(json.loads(SQUAD), indent=2).encode(), "squad", PARAGRAPHS),
+    "squad_marked": ("s.json", b"\xef\xbb\xbf" + SQUAD, "squad", PARAGRAPHS),
+    "texts": ("d", TEXT_LINES, "texts", [Document("7", "T", LONG, "T"), Document("d:2", "", "B\u2028b", "d:2")]),
+    "2wiki": ("corpus.json", json.dumps([{"title": "T", "text": "A"}, {"title": "U", "text": "B"}], indent=4).encode(),
+        "texts", [Document("corpus.json:1", "T", "A", "T"), Document("corpus.json:2", "U", "B", "U")]),
+    "dpr_passages": ("psgs_w100.tsv", b'id\ttext\ttitle\n1\t"He said ""no"".\nTwice."\tT\n2\tPlain.\t\n',
+        "dpr_passages",
+        [Document("1", "T", 'He said "no".\nTwice.', "T"), Document("2", "", "Plain.", "2")]),
+    "wikiextractor": ("wiki_00", lines(EXTRACTED), "wikiextractor",
+        [Document("12", "R & D", "It is <white>.", "R & D")]),
+    "wikiextractor_long": ("wiki_00", lines(EXTRACTED | {"title": "", "text": LONG}), "wikiextractor",
+        [Document("12", "", LONG, "12")]),
+    "wikiextractor_doc": ("wiki_03.bz2", bz2.compress(DOCS), "wikiextractor_doc", [
+        Document("12", 'The "S" & Co', "Salt is <white>.\nMore.", 'The "S" & Co'),
+        Document("13", "", "No title", "13"), Document("14", "Oslo", "Oslo is.", "Oslo")]),
+    "hub_wikipedia": ("train-00000-of-00001.parquet",
+        parquet(id=["12"], url=["u"], title=["R&amp;D"], text=["A &amp;."]),
+        "hub_wikipedia", [Document("12", "R&amp;D", "A &amp;.", "R&amp;D")]),
+    "hotpotqa": ("wiki_01.json", b'[{"title": "Oslo", "text": ["Oslo is a city.", " It is large."]}]', "hotpotqa",
+        [Document("wiki_01.json:1", "Oslo", "Oslo is a city. It is large.", "Oslo")]),
+    "hotpotqa_whole_articles": ("wiki_02",
+        lines({"id": "5", "url": "u", "title": "T", "text": [["T"], ["It is.", " So."]]}),
+        "hotpotqa", [Document("5", "T", "T\nIt is. So.", "T")]),
+    "dated_news": ("news.jsonl", lines(NEWS), "dated_news",
+        [Document("n1", "T", "Oslo won.", "T", "2025-01-02", (Span(0, 4, "O"),))]),
+    "wikitext": ("w.txt", WIKITEXT, "wikitext", [Document("w.txt:2", "Oslo", "Oslo is a <unk> .\nOld .", "w.txt:2"),
+        Document("w.txt:9", "Bergen", "Rain .\nx = y", "w.txt:9")]),
+    "plain_text": ("tale.txt.gz", gzip.compress(b"Once upon\na time.\n\n\nThe end."), "plain_text",
+        [Document("tale.txt:1", "", "Once upon\na time.", "tale.txt"),
+        Document("tale.txt:5", "", "The end.", "tale.txt")]),
+    "swapped_paragraphs": ("swap.jsonl", lines(SWAPPED), "swapped_paragraphs", [
+        Document("Old_Oslo#3", "Old Oslo", "Ann won.", "Old_Oslo"),
+        Document("Old_Oslo#3@new", "Old Oslo", "Bob won.", "Old_Oslo")]),
+    "wikineural": ("a.conllu", b"0\tNew\tB-LOC\n1\tYork\tI-LOC\n\n0\tOslo\tB-LOC\n", "conll",
+        [Document("a.conllu:1", "", "New York\nOslo", "a.conllu:1")]),
+    "conllu": ("a.conllu", b"# text = x\n1-2\tNewYork\t_\n1\tNew\t_\n2\tYork\t_\n\n1\tOslo\t_\n", "conll",
+        [Document("a.conllu:2", "", "New York\nOslo", "a.conllu:2")]),
+    "conll_with_numbers": ("a.conll", b"-DOCSTART- O\n\nIn O\n1 O\n\n-DOCSTART- O\n\n7 CD\n3 CD\n", "conll",
+        [Document("a.conll:3", "", "In 1", "a.conll:3"), Document("a.conll:8", "", "7 3", "a.conll:8")]),
 }
+# fmt: on
 
 
-@pytest.mark.parametrize(("name", "content", "kind", "expected"), TEXTS.values(), ids=TEXTS)
-def test_documents(tmp_path: Path, name: str, content: bytes, kind: str, expected: list[Document]) -> None:
+@pytest.mark.parametrize("case", TEXTS)
+def test_documents(tmp_path: Path, case: str) -> None:
+    name, content, kind, expected = TEXTS[case]
     path = put(tmp_path / name, content)
     assert find_reader(path).name == kind
     dropped: Counter[str] = Counter()
@@ -154,14 +139,6 @@ def test_documents(tmp_path: Path, name: str, content: bytes, kind: str, expecte
     assert not dropped
 
 
-SWAPPED = {
-    "title": "T",
-    "paragraph": 0,
-    "old_context": "a",
-    "new_context": "b",
-    "swapped": [{"id": "s1", "question": "Who?", "type": "PERSON", "old_answer": "Ann", "new_answer": "Bob"}],
-    "unchanged": [{"id": "s2", "question": "When?", "answer": "1969"}],
-}
 CLOZE = {
     "id": "c",
     "cloze": "In [MASK].",
@@ -170,93 +147,57 @@ CLOZE = {
     "evidence_ids": ["n2"],
     "in_Zold": False,
 }
-# name of the file, its content, the format, its questions
-ASKED = {
-    "nq_open": (
-        "NQ-open.dev.jsonl",
-        lines({"question": "who won", "answer": ["Ann", "Ann B."]}),
-        "open_questions",
-        [Question("nq-open.dev.jsonl:1", "who won", ("Ann", "Ann B."), None)],
-    ),
-    "nq_open_of_the_hub": (
-        "validation-00000-of-00001.parquet",
-        parquet(question=["who won"], answer=[["Ann"]]),
-        "open_questions",
-        [Question("validation-00000-of-00001.parquet:1", "who won", ("Ann",), None)],
-    ),
-    "webquestions": (
-        "main.json",
-        b'[\n {"qId": "w4", "answers": ["Bahamian dollar"], "qText": "what money?"}\n]',
-        "webquestions",
-        [Question("w4", "what money?", ("Bahamian dollar",), None)],
-    ),
-    "curated_trec": (
-        "CuratedTrec-test.txt",
-        lines({"question": "When?", "answer": ["Sept?(ember)? "]}),
-        "curated_trec",
-        [Question("curatedtrec-test.txt:1", "When?", ("Sept?(ember)? ",), None, "regex")],
-    ),
-    "curated_trec_table": (
-        "large.tsv",
-        b'462\tfactoid\tWhat is in "curies"?\tRAO|wastes?\\\t1 Sv\n',
-        "curated_trec_table",
-        [Question("462", 'What is in "curies"?', ("RAO|wastes?\\\t1 Sv",), None, "regex")],
-    ),
-    "patterns_by_record": (
-        "mine.jsonl",
-        lines({"id": "a", "question": "When?", "answer": "19\\d\\d", "answer_kind": "regex"}),
-        "open_questions",
-        [Question("a", "When?", ("19\\d\\d",), None, "regex")],
-    ),
-    "hub_squad_without_ids": (
-        "s.jsonl",
-        lines({"title": "A%27s_b", "context": "One.", "question": " Who? ", "answers": {"text": ["Ann", "Ann"]}}),
-        "hub_squad",
-        [Question("s.jsonl:1", "Who?", ("Ann",), passage_id("A%27s_b", "One."))],
-    ),
-    "timeqa": (
-        "t.jsonl",
-        lines(
-            {"id": "x#0", "title": "T", "question": "Who in 1811?", "answer": ["Ann"], "level": "easy"},
-            {"id": "x#0", "title": "T", "question": "Who before 1812?", "answer": ["Ann"], "level": "hard"},
-        ),
-        "timeqa",
-        [
-            Question("x#0?easy", "Who in 1811?", ("Ann",), None),
-            Question("x#0?hard", "Who before 1812?", ("Ann",), None),
-        ],
-    ),
-    "swapped_paragraphs": (
-        "swap.jsonl",
-        lines(SWAPPED),
-        "swapped_paragraphs",
-        [
-            Question("s1", "Who?", ("Ann",), "T#0", answers_updated=("Bob",)),
-            Question("s2", "When?", ("1969",), "T#0", answers_updated=("1969",)),
-        ],
-    ),
-    "cloze": ("cloze.jsonl", lines(CLOZE), "cloze", [Question("c", "In [MASK].", ("Oslo",), "n1")]),
+TIMEQA = {"id": "x#0", "title": "T", "question": "Who in 1811?", "answer": ["Ann"], "level": "easy"}
+HUB_SQUAD = {"title": "A%27s_b", "context": "One.", "question": " Who? ", "answers": {"text": ["Ann", "Ann"]}}
+# name of the file, its content, the format, its questions, what is dropped
+# fmt: off
+ASKED: dict[str, tuple[Any, ...]] = {
+    "squad": ("s.json", SQUAD, "squad",
+        [Question("q1", "Who?", ("Ann", "Bob"), f"{RUS}#0"), Question("q3", "Q?", ("x",), f"{RUS}#2")],
+        {"answer: normalises to nothing": 1, "question: no answer": 1, "question: unanswerable": 1}),
+    "nq_open": ("NQ-open.jsonl", b"\n" + lines({"question": "who won", "answer": ["Ann", "Ann B."]}), "open_questions",
+        [Question("nq-open.jsonl:2", "who won", ("Ann", "Ann B."), None)], {}),
+    "nq_open_of_the_hub": ("v.parquet", parquet(question=["who won"], answer=[["Ann"]]), "open_questions",
+        [Question("v.parquet:1", "who won", ("Ann",), None)], {}),
+    "with_document": ("q.jsonl", lines({"question": "when?", "answers": "x", "id": "t2", "document": "d1"}),
+        "open_questions", [Question("t2", "when?", ("x",), "d1")], {}),
+    "patterns_by_record": ("q.jsonl",
+        lines({"id": "a", "question": "When?", "answer": "19\\d", "answer_kind": "regex"}),
+        "open_questions", [Question("a", "When?", ("19\\d",), None, "regex")], {}),
+    "webquestions": ("main.json", b'[\n {"qId": "w4", "answers": ["Bahamian dollar"], "qText": "what money?"}\n]',
+        "webquestions", [Question("w4", "what money?", ("Bahamian dollar",), None)], {}),
+    "curated_trec": ("CuratedTrec.txt", lines({"question": "When?", "answer": ["Sept?(ember)? "]}), "curated_trec",
+        [Question("curatedtrec.txt:1", "When?", ("Sept?(ember)? ",), None, "regex")], {}),
+    "curated_trec_table": ("large.tsv", b'462\tfactoid\tWhat is in "curies"?\tRAO|wastes?\\\t1 Sv\n',
+        "curated_trec_table", [Question("462", 'What is in "curies"?', ("RAO|wastes?\\\t1 Sv",), None, "regex")], {}),
+    "hub_squad_without_ids": ("s.jsonl", lines(HUB_SQUAD), "hub_squad",
+        [Question("s.jsonl:1", "Who?", ("Ann",), passage_id("A%27s_b", "One."))], {}),
+    "timeqa": ("t.jsonl", lines(TIMEQA, TIMEQA | {"level": "hard"}), "timeqa",
+        [Question(f"x#0?{level}", "Who in 1811?", ("Ann",), None) for level in ("easy", "hard")], {}),
+    "swapped_paragraphs": ("swap.jsonl", lines(SWAPPED), "swapped_paragraphs", [
+        Question("s1", "Who?", ("Ann",), "Old_Oslo#3", answers_updated=("Bob",)),
+        Question("s2", "When?", ("1969",), "Old_Oslo#3", answers_updated=("1969",))], {}),
+    "cloze": ("cloze.jsonl", lines(CLOZE), "cloze", [Question("c", "In [MASK].", ("Oslo",), "n1")], {}),
 }
+# fmt: on
 
 
-@pytest.mark.parametrize(("name", "content", "kind", "expected"), ASKED.values(), ids=ASKED)
-def test_questions(tmp_path: Path, name: str, content: bytes, kind: str, expected: list[Question]) -> None:
+@pytest.mark.parametrize("case", ASKED)
+def test_questions(tmp_path: Path, case: str) -> None:
+    name, content, kind, expected, dropped = ASKED[case]
     path = put(tmp_path / name, content)
     assert find_reader(path).name == kind
-    dropped: Counter[str] = Counter()
-    assert list(read_questions(path, dropped)) == expected
-    assert not dropped
+    counted: Counter[str] = Counter()
+    assert list(read_questions(path, counted)) == expected
+    assert counted == dropped
 
 
 GOLD = {"title": "Oslo", "passage": "Oslo is a city.", "answer": ["a city"]}
 QED = {
-    "example_id": -4,
-    "title_text": "Oslo",
-    "url": "u",
-    "question_text": "what is oslo",
+    "example_id": -4, "title_text": "Oslo", "url": "u", "question_text": "what is oslo",
     "paragraph_text": "Oslo is a city .",
     "original_nq_answers": [[{"start": 8, "end": 14, "string": "a city"}], [{"string": "a"}, {"string": "town"}]],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -281,13 +222,9 @@ def test_questions_with_their_gold_passage(
 
 
 def test_squad_of_the_hub_is_a_paragraph_for_several_questions(tmp_path: Path) -> None:
-    table = parquet(
-        id=["a", "b", "c"],
-        title=["Old_Oslo"] * 3,
-        context=["Ann won.", "Ann won.", "Bob lost."],
-        question=["Who won?", "Why?", "What?"],
-        answers=[{"text": texts, "answer_start": [0] * len(texts)} for texts in (["Ann"], [], ["a"])],
-    )
+    answers = [{"text": texts, "answer_start": [0] * len(texts)} for texts in (["Ann"], [], ["a"])]
+    context, questions = ["Ann won.", "Ann won.", "Bob lost."], ["Who won?", "Why?", "What?"]
+    table = parquet(id=["a", "b", "c"], title=["Old_Oslo"] * 3, context=context, question=questions, answers=answers)
     path = put(tmp_path / "validation-00000-of-00001.parquet", table)
     assert find_reader(path).name == "hub_squad"
     dropped: Counter[str] = Counter()
@@ -302,9 +239,11 @@ def test_squad_of_the_hub_is_a_paragraph_for_several_questions(tmp_path: Path) -
     }
 
 
-def test_a_record_longer_than_the_head_is_recognised_by_the_keys_before_its_text(tmp_path: Path) -> None:
-    path = put(tmp_path / "wiki_00", lines(EXTRACTED | {"text": "x" * 100_000}))
-    assert find_reader(path).name == "wikiextractor"
+@pytest.mark.parametrize(
+    ("title", "readable"), [("Super_Bowl_50", "Super Bowl 50"), ("100%_x", "100% x"), ("%ff", "%ff")]
+)
+def test_readable_title(title: str, readable: str) -> None:
+    assert readable_title(title) == readable
 
 
 def test_plain_text_without_blank_lines_is_cut_at_line_ends(tmp_path: Path) -> None:
@@ -314,35 +253,54 @@ def test_plain_text_without_blank_lines_is_cut_at_line_ends(tmp_path: Path) -> N
     assert sum(document.text.count("tale") for document in documents) == 10_000
 
 
-def test_an_array_is_read_without_being_held(tmp_path: Path) -> None:
-    """Members before a fault are given out, however far on it is; numbers, blanks and chunks' ends do no harm."""
+def test_members_of_an_array_before_a_fault_are_given_out(tmp_path: Path) -> None:
     records = [{"text": f"{number} " + "é" * 3000, "n": [1.5e3, None, {"a": number}]} for number in range(1000)]
     text = json.dumps(records, ensure_ascii=False, indent=1)
     path = put(tmp_path / "a.json", text.encode())
-    assert path.stat().st_size > 5_000_000
     assert [document.text for document in read_documents(path)] == [record["text"] for record in records]
     put(path, (text[:-1] + ",\n\n5]").encode())
     documents = read_documents(path)
     assert [next(documents).text.split()[0] for _ in range(1000)] == [str(number) for number in range(1000)]
-    with pytest.raises(ValueError, match=rf"record 1001 \(line {text.count(chr(10)) + 3}\): a int where"):
+    with pytest.raises(UserError, match=rf"record 1001 \(line {text.count(chr(10)) + 3}\): a int where"):
         next(documents)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "0\tNew\tB-LOC\n1\tYork\tI-LOC\n\n0\tOslo\tB-LOC\n",  # WikiNEuRal
-        "# text = x\n1\tNew\tNew\tNNP\n2\tYork\tYork\tNNP\n\n1\tOslo\tOslo\tNNP\n",  # CoNLL-U
-        "1-2\tNewYork\t_\n1\tNew\t_\n2\tYork\t_\n\n1\tOslo\t_\n",  # with a word of two tokens
-        "New B-LOC\nYork I-LOC\n\nOslo B-LOC\n",
-    ],
-)
-def test_the_index_of_a_token_is_not_read_as_the_token(tmp_path: Path, content: str) -> None:
-    (tmp_path / "a.conllu").write_text(content)
-    [document] = read_documents(tmp_path / "a.conllu")
-    assert document.text == "New York\nOslo"
+def test_a_file_of_the_other_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"format 'dpr_passages' holds no questions; name a file of questions"):
+        list(read_questions(put(tmp_path / "p.tsv", b"id\ttext\ttitle\n")))
+    with pytest.raises(UserError, match=r"format 'webquestions' holds no documents; name a file of texts"):
+        list(read_documents(put(tmp_path / "q.jsonl", lines({"qText": "q", "answers": ["a"]}))))
 
 
-def test_numbers_in_a_text_stay_tokens_and_documents_are_apart(tmp_path: Path) -> None:
-    (tmp_path / "a.conll").write_text("-DOCSTART- O\n\nIn O\n1 O\n\n-DOCSTART- O\n\n7 CD\n3 CD\n")
-    assert [document.text for document in read_documents(tmp_path / "a.conll")] == ["In 1", "7 3"]
+def test_a_format_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
+
+    def read(source: Source, dropped: Counter[str]) -> Iterator[Document]:
+        yield Document("poem", "", source.text(), "poem")
+
+    register_reader("poem", lambda path, head: path.suffix == ".poem", read_documents=read)
+    path = put(tmp_path / "a.poem", b'{"text": "not JSON here"}')
+    assert [document.text for document in read_documents(path)] == ['{"text": "not JSON here"}']
+
+
+def test_a_shape_of_records_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
+
+    def recipe(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+        if record.text("kind") == "draft":
+            dropped["recipe: draft"] += 1
+            return
+        yield Document(record.identity(), record.field("dish", str), "\n".join(record.texts("steps")), "recipes")
+
+    register_shape("recipes", {"dish", "steps"}, "{dish, steps: [texts]}", documents=recipe)
+    records = [{"dish": "Soup", "steps": ["Boil.", "Eat."]}, {"dish": "Pie", "steps": [], "kind": "draft"}]
+    for name, content in (("a.jsonl", lines(*records)), ("b.json", json.dumps(records).encode())):
+        dropped: Counter[str] = Counter()
+        [document] = read_documents(put(tmp_path / name, content), dropped)
+        assert document == Document(f"{name}:1", "Soup", "Boil.\nEat.", "recipes")
+        assert dropped == {"recipe: draft": 1}
+    with pytest.raises(UserError) as caught:
+        list(read_documents(put(tmp_path / "c.jsonl", lines(records[0], {"dish": "Pie"}))))
+    assert str(caught.value).endswith(
+        "c.jsonl, line 2: 'steps' is missing (found: dish); expected {dish, steps: [texts]}"
+    )
