@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,13 +64,11 @@ def without_checkpoint(params: Params) -> Params:
 
 def read_text(params: Params, root: Path) -> Text:
     """Lengths of the first seed's prepared corpus; where there is none, as long as the parameters allow."""
-    folder = None
-    try:
-        run = RunPlan(DEFAULT_SYSTEMS[-1], params.seeds[0], digest(corpus_inputs(params, params.seeds[0])), {})
-        folder = corpus_folder(root, run)
-    except UserError:
-        pass  # files that are not there yet are no obstacle
-    if folder is None or not (folder / "manifest.json").exists():
+    folder = root
+    with suppress(UserError):  # files that are not there yet are no obstacle
+        key = digest(corpus_inputs(params, params.seeds[0]))
+        folder = corpus_folder(root, RunPlan(DEFAULT_SYSTEMS[-1], params.seeds[0], key, {}))
+    if not (folder / "manifest.json").exists():
         body, sentence = params.corpus.passage_length - SPECIALS - TITLE, params.corpus.sentence_length - 2
         source = "every passage and sentence as long as the parameters allow"
         return Text(TITLE, body, sentence, SPAN, _vocabulary_size(params), None, source)
