@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 from realm_lab.cli.flags import add_run, params_of, positive
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from realm_lab.systems.ask import ReadPassage
     from realm_lab.systems.context import Context
 
@@ -33,10 +31,9 @@ def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _context(options: argparse.Namespace) -> Context:
     params = params_of(options)
-    from realm_lab.systems.ask import open_run
+    from realm_lab.systems.context import open_run
 
-    seed = params.seeds[0] if options.seed is None else options.seed
-    return open_run(params, options.root, seed, options.system)
+    return open_run(params, options.root, options.seed, options.system)
 
 
 def _run_ask(options: argparse.Namespace) -> None:
@@ -51,9 +48,7 @@ def _run_ask(options: argparse.Namespace) -> None:
         answer = {"question": reply.question, "answer": reply.answer, "candidates": candidates}
         print(json.dumps(answer, ensure_ascii=False))
         return
-    _print(("answer  ", reply.answer, ""))
-    if reply.candidates:
-        _print_table(_table(reply.candidates, "p(span|z,x)", reply.best))
+    _show([("answer  ", reply.answer, "")], reply.candidates, "p(span|z,x)", reply.best)
 
 
 def _run_fill(options: argparse.Namespace) -> None:
@@ -65,29 +60,24 @@ def _run_fill(options: argparse.Namespace) -> None:
         candidates = [vars(candidate) for candidate in found.candidates]
         print(json.dumps({**vars(found), "candidates": candidates}, ensure_ascii=False))
         return
-    _print(("marginal      ", found.answer, f"  p = {found.marginal:.3g}"))
-    _print(("no retrieval  ", found.answer, f"  p = {found.without:.3g}"))
-    _print_table(_table(found.candidates, "p(y|z,x)", None))
+    words = [("marginal      ", found.answer, f"  p = {found.marginal:.3g}")]
+    words.append(("no retrieval  ", found.answer, f"  p = {found.without:.3g}"))
+    _show(words, found.candidates, "p(y|z,x)", None)
 
 
-def _print(line: tuple[str, str, str]) -> None:
+def _show(
+    words: Sequence[tuple[str, str, str]], candidates: Sequence[ReadPassage], reader_column: str, best: int | None
+) -> None:
+    """The answers, then the candidates; the answer's span is highlighted in its passage."""
     from rich.console import Console
-    from rich.text import Text
-
-    Console().print(Text.assemble((line[0], "dim"), (line[1], "bold"), line[2]))
-
-
-def _print_table(table: Table) -> None:
-    from rich.console import Console
-
-    Console().print(table)
-
-
-def _table(candidates: Sequence[ReadPassage], reader_column: str, best: int | None) -> Table:
-    """The candidates; the answer's span is highlighted in its passage."""
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    for name, answer, more in words:
+        console.print(Text.assemble((name, "dim"), (answer, "bold"), more))
+    if not candidates:
+        return
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name in ("p(z|x)", reader_column, "utility"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -108,4 +98,4 @@ def _table(candidates: Sequence[ReadPassage], reader_column: str, best: int | No
             Text(candidate.answer, "bold" if number == best else ""),
             text,
         )
-    return table
+    console.print(table)

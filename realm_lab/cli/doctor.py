@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
+import importlib.util
 import os
 import platform
 import shutil
@@ -11,21 +11,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Literal, NamedTuple
 
 import psutil
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.markup import escape
 
 from realm_lab.core.launched import cores
 from realm_lab.params.parameters import Params
+from realm_lab.tracking.environment import processor, version
+from realm_lab.tracking.tracking_store import default_uri, without_password
 
 GIB = 2**30
 LOW_DISK_GIB = 5.0  # a toy study needs well under one, a real one several
 LOW_MEMORY_GIB = 4.0  # the toy world with two workers stays below
 SLURM_TIMEOUT_SECONDS = 10.0  # scontrol retries for minutes when no controller is there
+PACKAGES = {"PyTorch": "torch", "FAISS": "faiss", "MLflow": "mlflow", "DVC": "dvc"}  # name -> module
+FILES = {"knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test"}
 STYLES = {"OK": "green", "note": "yellow", "missing": "red"}
 
 
@@ -40,8 +42,7 @@ class Finding(NamedTuple):
 
 def examine(params: Params | None, root: Path, runs: Path, params_problem: str = "") -> list[Finding]:
     """Look at this machine. `params` is None where they cannot be read, which `params_problem` then explains."""
-    found = [_python(), _processor(), _memory(), *_torch(), _faiss(), _slurm()]
-    found += [_mlflow(params, root), _dvc(root), _git(root), _disk(runs)]
+    found = [_python(), *_packages(), *_devices(), _memory(), _disk(runs), _slurm(), _store(params, root)]
     if params is None:
         return [*found, Finding("missing", "parameters", params_problem, "correct what the line above names")]
     return [
@@ -51,18 +52,14 @@ def examine(params: Params | None, root: Path, runs: Path, params_problem: str =
     ]
 
 
-def show(findings: list[Finding], console: Console | None = None) -> None:
-    """Print the findings as a table."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+def show(findings: list[Finding]) -> None:
+    """Print the findings, a line each, remedies below."""
+    console = Console(soft_wrap=True)
     for finding in findings:
-        text = Text(finding.found)
+        state = f"[{STYLES[finding.state]}]{finding.state:<8}[/]"
+        console.print(f"{state}{finding.subject:<28}{escape(finding.found)}", highlight=False)
         if finding.remedy:
-            text.append(f"\n-> {finding.remedy}", style="dim")
-        table.add_row(Text(finding.state, style=STYLES[finding.state]), finding.subject, text)
-    (console or Console()).print(table)
+            console.print(f"{'':<8}-> {finding.remedy}", style="dim", markup=False)
 
 
 def _python() -> Finding:
@@ -72,136 +69,49 @@ def _python() -> Finding:
     return Finding("note", "Python", found, "tested with 3.11 to 3.13: make setup PYTHON=python3.11")
 
 
-def _processor() -> Finding:
+def _packages() -> Iterator[Finding]:
+    for name, module in PACKAGES.items():
+        package = "faiss-cpu" if module == "faiss" else module
+        try:
+            if module in ("torch", "faiss"):  # that load shared libraries, which may be missing
+                importlib.import_module(module)
+            found = version(package) or "installed" if importlib.util.find_spec(module) else "not installed"
+        except (ImportError, OSError) as error:
+            found = f"cannot be imported ({' '.join(str(error).split())})"
+        is_there = not found.startswith(("not", "cannot"))
+        yield Finding("OK" if is_there else "missing", name, found, "" if is_there else "make setup")
+    for command, remedy in (("dvc", "source .venv/bin/activate"), ("git", "install git: runs record their commit")):
+        if not shutil.which(command):
+            yield Finding("missing", command, "not on PATH", remedy)
+
+
+def _devices() -> Iterator[Finding]:
+    native = sorted(processor()[1] & {"amx_bf16", "avx512_bf16", "bf16"})
+    remedy = "" if native else "on the CPU, model.precision: float32 is the faster choice"
+    bfloat16 = f"bfloat16 in hardware ({', '.join(native)})" if native else "no bfloat16 in hardware"
+    yield Finding("OK" if native else "note", "processor", f"{cores()} cores; {bfloat16}", remedy)
     try:
-        flags = set(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
-    except OSError:
-        return Finding("OK", "processor", f"{cores()} cores; bfloat16 support unknown (no /proc/cpuinfo)")
-    native = sorted(flags & {"amx_bf16", "avx512_bf16", "bf16"})
-    if native:
-        return Finding("OK", "processor", f"{cores()} cores; bfloat16 in hardware ({', '.join(native)})")
-    remedy = "on the CPU, model.precision: float32 is the faster choice"
-    return Finding("note", "processor", f"{cores()} cores; no bfloat16 in hardware", remedy)
+        import torch
+    except (ImportError, OSError):
+        return
+    for number in range(torch.cuda.device_count()):
+        device = torch.cuda.get_device_properties(number)
+        yield Finding("OK", f"cuda:{number}", f"{device.name}, {device.total_memory / GIB:.0f} GiB")
+    if not torch.cuda.device_count():
+        wrong_build = torch.version.cuda is None and shutil.which("nvidia-smi")
+        remedy = "an NVIDIA driver is here, PyTorch is built for the CPU: install a CUDA build" if wrong_build else ""
+        yield Finding("note", "CUDA", "no device; training runs on the CPU", remedy)
 
 
 def _memory() -> Finding:
     memory = psutil.virtual_memory()
     found = f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f} GiB"
-    if memory.available / GIB >= LOW_MEMORY_GIB:
-        return Finding("OK", "memory", found)
-    return Finding("note", "memory", found, "launch.processes: 1 keeps to one worker")
-
-
-def _import(name: str) -> ModuleType | str:
-    """The module, or in one line why it cannot be imported."""
-    try:
-        return importlib.import_module(name)
-    except (ImportError, OSError) as error:  # OSError: a shared library that does not load
-        return f"cannot be imported ({' '.join(str(error).split())})"
-
-
-def _torch() -> Iterator[Finding]:
-    torch = _import("torch")
-    if isinstance(torch, str):
-        yield Finding("missing", "PyTorch", torch, "make setup")
-        return
-    yield Finding("OK", "PyTorch", f"{torch.__version__}, {torch.get_num_threads()} threads")
-    for number in range(torch.cuda.device_count()):
-        device = torch.cuda.get_device_properties(number)
-        bfloat16 = "bfloat16" if torch.cuda.is_bf16_supported() else "no bfloat16"
-        yield Finding("OK", f"cuda:{number}", f"{device.name}, {device.total_memory / GIB:.0f} GiB, {bfloat16}")
-    if torch.cuda.device_count() == 0:
-        is_cpu_build = torch.version.cuda is None and shutil.which("nvidia-smi")
-        remedy = "an NVIDIA driver is here, PyTorch is built for the CPU: install a CUDA build" if is_cpu_build else ""
-        yield Finding("note", "CUDA", "no device; training runs on the CPU", remedy)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _faiss() -> Finding:
-    faiss = _import("faiss")
-    if isinstance(faiss, str):
-        return Finding("missing", "FAISS", faiss, "make setup")
-    build = f"GPU build, {faiss.get_num_gpus()} devices" if hasattr(faiss, "StandardGpuResources") else "CPU build"
-    packages = [name for name in ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs") if _version(name)]
-    if len(packages) > 1:
-        found = f"{faiss.__version__}, {build}; {' and '.join(packages)} overwrite each other"
-        one = f"pip uninstall -y {packages[0]}; then pip install --force-reinstall --no-deps {packages[-1]}"
-        return Finding("note", "FAISS", found, f"keep one: {one}")
-    return Finding("OK", "FAISS", f"{faiss.__version__}, {build}")
-
-
-def _slurm() -> Finding:
-    absent = [name for name in ("srun", "sbatch", "scontrol") if not shutil.which(name)]
-    if len(absent) == 3:
-        return Finding("note", "SLURM", "not installed; runs stay on this machine")
-    if absent:
-        return Finding("note", "SLURM", f"not on PATH: {', '.join(absent)}", "install SLURM's client commands")
-    try:
-        command = ["scontrol", "ping"]
-        ping = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_SECONDS, check=False)
-        answer = " ".join((ping.stdout + ping.stderr).split())
-        if ping.returncode == 0 and " UP" in answer:
-            return Finding("OK", "SLURM", answer)
-        found = f"no controller answers: {answer or f'exit code {ping.returncode}'}"
-    except subprocess.TimeoutExpired:
-        found = f"no controller answers within {SLURM_TIMEOUT_SECONDS:.0f} s"
-    except OSError as error:
-        found = f"scontrol does not run ({error.strerror})"
-    remedy = "ask its administrator, or look at SLURM_CONF and the munge and slurmctld services"
-    return Finding("note", "SLURM", found, remedy)
-
-
-def _mlflow(params: Params | None, root: Path) -> Finding:
-    version = _version("mlflow")
-    if version is None:
-        return Finding("missing", "MLflow", "not installed", "make setup")
-    from realm_lab.tracking.tracking_store import default_uri, without_password
-
-    uri, source = default_uri(root / "runs"), "default"
-    if params and params.launch.tracking_uri:
-        uri, source = params.launch.tracking_uri, "launch.tracking_uri"
-    if os.environ.get("MLFLOW_TRACKING_URI"):
-        uri, source = os.environ["MLFLOW_TRACKING_URI"], "MLFLOW_TRACKING_URI"
-    return Finding("OK", "MLflow", f"{version}, tracking to {without_password(uri)} ({source})")
-
-
-def _dvc(root: Path) -> Finding:
-    version = _version("dvc")
-    if version is None:
-        return Finding("missing", "DVC", "not installed", "make setup")
-    if not shutil.which("dvc"):
-        remedy = "activate the environment: source .venv/bin/activate"
-        return Finding("missing", "DVC", f"{version}, but `dvc` is not on PATH", remedy)
-    if not (root / ".dvc").is_dir():
-        return Finding(
-            "note", "DVC", f"{version}, but {root.resolve()} is no DVC project", "go there, or give --root DIR"
-        )
-    return Finding("OK", "DVC", version)
-
-
-def _git(root: Path) -> Finding:
-    if not shutil.which("git"):
-        return Finding("missing", "git", "not installed", "install git: DVC needs it, and runs record their commit")
-    describe = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    done = subprocess.run(describe, capture_output=True, text=True, check=False)
-    if done.returncode:
-        return Finding("note", "git", "no commit here; runs will record none", "work in a clone, or commit")
-    commit, _, dirty = done.stdout.strip().partition("-")
-    if dirty:
-        return Finding("note", "git", f"commit {commit}, with changes not committed", "runs will be marked as dirty")
-    return Finding("OK", "git", f"commit {commit}")
+    is_low = memory.available / GIB < LOW_MEMORY_GIB
+    return Finding("note" if is_low else "OK", "memory", found, "launch.processes: 1 keeps to one worker" * is_low)
 
 
 def _disk(runs: Path) -> Finding:
-    place = runs.resolve()
-    while not place.exists():
-        place = place.parent
+    place = next(folder for folder in (runs.resolve(), *runs.resolve().parents) if folder.exists())
     free_gib = shutil.disk_usage(place).free / GIB
     if not os.access(place, os.W_OK):
         return Finding("missing", "disk", f"{place} cannot be written", "give another folder: --runs DIR")
@@ -209,25 +119,40 @@ def _disk(runs: Path) -> Finding:
     return Finding("note" if remedy else "OK", "disk", f"{free_gib:.1f} GiB free for {runs}", remedy)
 
 
+def _slurm() -> Finding:
+    if not shutil.which("scontrol"):
+        return Finding("note", "SLURM", "not installed; runs stay on this machine")
+    try:
+        command = ["scontrol", "ping"]
+        ping = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_SECONDS, check=False)
+        answer = " ".join((ping.stdout + ping.stderr).split()) or f"exit code {ping.returncode}"
+        if ping.returncode == 0 and " UP" in answer:
+            return Finding("OK", "SLURM", answer)
+    except (subprocess.TimeoutExpired, OSError) as error:
+        answer = str(error)
+    remedy = "ask its administrator, or look at SLURM_CONF and the munge and slurmctld services"
+    return Finding("note", "SLURM", f"no controller answers: {answer}", remedy)
+
+
+def _store(params: Params | None, root: Path) -> Finding:
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or (params and params.launch.tracking_uri)
+    return Finding("OK", "tracking store", without_password(uri or default_uri(root / "runs")))
+
+
 def _inputs(params: Params, root: Path) -> Iterator[Finding]:
     """The files and folders that the parameters name."""
-    named = {"model.checkpoint": params.model.checkpoint, "tokenizer.checkpoint": params.tokenizer.checkpoint}
-    for key, name in named.items():
-        if name is not None and (root / name).is_dir():
-            yield Finding("OK", key, name)
-        elif name is not None:
-            remedy = f"put a Hugging Face folder there, or name another: --set {key}=FOLDER"
-            yield Finding("missing", key, f"{name}: no such folder", remedy)
+    remedy = "put it there, or name another in params.yaml or with --set"
+    for key, name in (("model", params.model.checkpoint), ("tokenizer", params.tokenizer.checkpoint)):
+        if name is not None:
+            is_there = (root / name).is_dir()
+            found = name if is_there else f"{name}: no such folder"
+            yield Finding("OK" if is_there else "missing", f"{key}.checkpoint", found, "" if is_there else remedy)
     if params.corpus.source == "toy":
         yield Finding("OK", "corpus", "the toy world; no file is needed")
         return
-    files = params.corpus.files.model_dump()
-    if not files["knowledge"]:
-        yield Finding("missing", "corpus.files.knowledge", "no file is named", "name your passages in params.yaml")
+    files = params.corpus.files.model_dump(include=FILES)
     for key, names in files.items():
-        for name in names if isinstance(names, list) else []:
-            if key.startswith(("knowledge", "pretrain", "questions")) and not name.startswith("hf://"):
-                is_there = (root / name).exists()
-                remedy = "" if is_there else "put the file there, or name another in params.yaml"
-                found = name if is_there else f"{name}: no such file"
-                yield Finding("OK" if is_there else "missing", f"corpus.files.{key}", found, remedy)
+        for name in names:
+            is_there = name.startswith("hf://") or (root / name).exists()
+            found = name if is_there else f"{name}: no such file"
+            yield Finding("OK" if is_there else "missing", f"corpus.files.{key}", found, "" if is_there else remedy)

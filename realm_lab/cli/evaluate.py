@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from realm_lab.cli.flags import positive
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,55 +21,29 @@ Load = Callable[[argparse.Namespace], "Params"]
 def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     """Add the options to the verb of the stage."""
     files = evaluate.add_argument_group("files made elsewhere", "score them instead of the runs; no model is read")
-    files.add_argument(
-        "--predictions", type=Path, nargs="+", metavar="FILE", help="answers, or passages (DPR); of two: compared"
-    )
-    files.add_argument(
-        "--metric",
-        choices=["auto", "orqa", "squad", "regex"],
-        default="auto",
-        help="how an answer is compared (default: auto, by the file of questions)",
-    )
-    files.add_argument(
-        "--regex-match",
-        choices=["start", "full", "anywhere"],
-        default="start",
-        help="what a regular expression must match of an answer (default: its start, as the released code)",
-    )
+    text = "answers, or passages (DPR); of two: compared"
+    files.add_argument("--predictions", type=Path, nargs="+", metavar="FILE", help=text)
+    text = "how an answer is compared (default: auto, by the file of questions)"
+    files.add_argument("--metric", choices=["auto", "orqa", "squad", "regex"], default="auto", help=text)
+    text = "what a regular expression must match of an answer (default: its start, as the released code)"
+    files.add_argument("--regex-match", choices=["start", "full", "anywhere"], default="start", help=text)
     files.add_argument("--out", type=Path, metavar="FILE", help="write each question's scores as JSON lines")
 
     update = evaluate.add_argument_group("another corpus", "ask a finished run with it; nothing is trained")
-    update.add_argument(
-        "--corpus", type=Path, nargs="+", metavar="PATH", help="files of texts, or one prepared folder: the new corpus"
-    )
-    update.add_argument(
-        "--corpus-old", type=Path, nargs="+", metavar="PATH", help="the old corpus (default: the run's own corpus)"
-    )
-    update.add_argument(
-        "--rest",
-        type=_whole,
-        default=0,
-        metavar="N",
-        help="documents of the run's own files that neither corpus names, in both of them; -1: all (default: 0)",
-    )
-    update.add_argument(
-        "--cloze",
-        type=_named,
-        action="append",
-        default=[],
-        metavar="NAME=FILE",
-        help="sentences with a [MASK], their answers and the document each is from; may be repeated",
-    )
+    text = "files of texts, or one prepared folder: the new corpus"
+    update.add_argument("--corpus", type=Path, nargs="+", metavar="PATH", help=text)
+    text = "the old corpus (default: the run's own corpus)"
+    update.add_argument("--corpus-old", type=Path, nargs="+", default=(), metavar="PATH", help=text)
+    text = "documents of the run's own files that neither corpus names, in both of them (default: 0)"
+    update.add_argument("--rest", type=positive, default=0, metavar="N", help=text)
+    text = "sentences with a [MASK], their answers and the document each is from; may be repeated"
+    update.add_argument("--cloze", type=_named, action="append", default=[], metavar="NAME=FILE", help=text)
     update.add_argument("--name", help="of this experiment: runs/RUN/corpus_updates/NAME (default: of the first file)")
     update.add_argument("--seed", type=int, metavar="N", help="of the run to ask (default: the first of seeds)")
     update.add_argument("--system", default="realm", help="of the run to ask (default: realm)")
 
-    evaluate.add_argument(
-        "--questions",
-        type=Path,
-        metavar="FILE",
-        help="of --predictions and --corpus, with their answers (default: the prepared test questions)",
-    )
+    text = "of --predictions and --corpus, with their answers (default: the prepared test questions)"
+    evaluate.add_argument("--questions", type=Path, metavar="FILE", help=text)
     evaluate.add_argument("--json", action="store_true", help="print JSON (with --predictions or --corpus)")
 
 
@@ -87,21 +62,18 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
         return True
     if options.corpus:
         params = load(options)
-        from realm_lab.core.process import limit_threads
-        from realm_lab.systems.ask import open_run
+        from realm_lab.systems.context import open_run
         from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
 
-        limit_threads(params.launch.threads)
-        seed = params.seeds[0] if options.seed is None else options.seed
         update = CorpusUpdate(
             new=options.corpus,
-            old=options.corpus_old or (),
+            old=options.corpus_old,
             rest=options.rest,
             questions=options.questions,
             clozes=dict(options.cloze),
             name=options.name,
         )
-        found = evaluate_update(open_run(params, options.root, seed, options.system), update)
+        found = evaluate_update(open_run(params, options.root, options.seed, options.system), update)
         print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else f"{found['folder']}/report.md")
         return True
     for name in ("questions", "out", "corpus_old", "cloze", "name", "json"):
@@ -117,9 +89,9 @@ def _prepared_questions(options: argparse.Namespace, load: Load) -> list[Questio
     params = load(options)
     from realm_lab.corpus.store import PreparedCorpus
     from realm_lab.evaluation.prediction_files import stored_questions
-    from realm_lab.systems.identity import corpus_folder, plan_run
+    from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, plan_run
 
-    folder = corpus_folder(options.root, plan_run(params, "realm", params.seeds[0]))
+    folder = corpus_folder(options.root, plan_run(params, DEFAULT_SYSTEMS[-1], params.seeds[0]))
     if not (folder / "manifest.json").exists():
         return None
     return stored_questions(PreparedCorpus(folder).questions("test"))
@@ -130,10 +102,3 @@ def _named(text: str) -> tuple[str, Path]:
     if not (equals and name and path):
         raise argparse.ArgumentTypeError(f"'{text}' is not NAME=FILE")
     return name, Path(path)
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < -1:
-        raise argparse.ArgumentTypeError(f"{value} is not -1 or more")
-    return value

@@ -10,6 +10,12 @@ if TYPE_CHECKING:
     from realm_lab.params.parameters import Params
 
 
+def add_everywhere(verb: argparse.ArgumentParser) -> None:
+    """--debug and --root, which may be given before the verb as well: SUPPRESS keeps what was given there."""
+    verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback")
+    verb.add_argument("--root", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="project folder")
+
+
 def add_parameters(verb: argparse.ArgumentParser) -> None:
     """--params, --preset and --set."""
     verb.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
@@ -45,3 +51,14 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
     return int(text)
+
+
+def share(text: str) -> float:
+    """A number above 0, at most 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0, at most 1")
+    return value

@@ -18,7 +18,7 @@ from typing import NoReturn
 from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
-from realm_lab.cli.flags import add_parameters, params_of
+from realm_lab.cli.flags import add_everywhere, add_parameters, params_of
 from realm_lab.cli.studies import add_studies
 from realm_lab.cli.tools import add_index, add_mirror, add_tools
 from realm_lab.errors import UserError
@@ -28,7 +28,6 @@ EXIT_UNEXPECTED = 1
 EXIT_USER_ERROR = 2  # as argparse
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
-LONGEST_MESSAGE = 1000
 
 STAGES = {
     "prepare": "read or generate the corpus: passages, sentences with salient spans, questions",
@@ -97,9 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
         def add(name: str, run: Callable[[argparse.Namespace], int | None], summary: str) -> argparse.ArgumentParser:
             verb = verbs.add_parser(name, description=summary[0].upper() + summary[1:], allow_abbrev=False)
             verb.set_defaults(run=run)
-            # SUPPRESS: without it the verb's default would undo a --debug or --root given before the verb.
-            verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback")
-            verb.add_argument("--root", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="project folder")
+            add_everywhere(verb)
             listed.setdefault(group, []).append(f"  {name:<12}{summary}")
             return verb
 
@@ -174,17 +171,16 @@ def _run_report(options: argparse.Namespace) -> None:
 
 def _unknown(words: Sequence[str], verb: str) -> str:
     """What to write instead of arguments that no verb knows."""
-    shown = " ".join(words)
-    if any("=" in word for word in words):
-        return f"unknown arguments: {shown}; a parameter is changed with --set {shown.lstrip('-')}"
-    if verb in ("ask", "fill"):
-        return f"unknown arguments: {shown}; put the whole text in quotes"
-    return f"unknown arguments: {shown}"
+    shown, remedy = " ".join(words), ""
+    if "=" in shown:
+        remedy = f"; a parameter is changed with --set {shown.lstrip('-')}"
+    elif verb in ("ask", "fill"):
+        remedy = "; put the whole text in quotes"
+    return f"unknown arguments: {shown}{remedy}"
 
 
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= LONGEST_MESSAGE else text[:LONGEST_MESSAGE] + "…"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _fail(options: argparse.Namespace, code: int, message: str) -> int:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from realm_lab.cli.flags import positive
+
+if TYPE_CHECKING:
+    from realm_lab.runner.sweep import Request
 
 Run = Callable[[argparse.Namespace], int | None]
 Add = Callable[[str, Run, str], argparse.ArgumentParser]
@@ -16,27 +21,21 @@ def add_studies(add: Add, add_look: Add) -> None:
     """Add the verbs to the command line."""
     sweep = add("sweep", _run_sweep, "run a study: every cell with every seed (skips finished runs; rerun to resume)")
     sweep.add_argument("study", help="experiments/NAME.yaml, or its NAME")
-    sweep.add_argument("--launcher", choices=["inline", "local", "slurm"], help="default: the study's, else local")
     sweep.add_argument("--seeds", type=positive, metavar="N", help="the first N of the study's seeds, or 0 to N-1")
-    sweep.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
     text = "change one parameter in every cell; may be repeated"
     sweep.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=text)
     sweep.add_argument("--dry-run", action="store_true", help="show the plan: what differs, what exists, how long")
-    sweep.add_argument("--json", action="store_true", help="print JSON: a list of runs")
-    sweep.add_argument("--follow", action="store_true", help="wait until all jobs have finished, mirroring to MLflow")
-    sweep.add_argument("--retry-failed", action="store_true", help="also retry runs that failed with an error")
     sweep.add_argument("--force", action="store_true", help="replace a report that counts more complete runs than here")
-    sweep.add_argument("--cancel", action="store_true", help="cancel this study's running and queued jobs")
-
     search = add("search", _run_search, "hyper-parameter search with Optuna (prunes bad trials; rerun to resume)")
     search.add_argument("search", help="experiments/search-NAME.yaml, or search-NAME")
-    search.add_argument("--launcher", choices=["inline", "local", "slurm"], help="default: the search's, else local")
     search.add_argument("--trials", type=positive, metavar="N", help="how many in all (default: the search's)")
-    search.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
-    search.add_argument("--json", action="store_true", help="print JSON: counts, the baseline and the best trial")
-    search.add_argument("--follow", action="store_true", help="mirror the runs to MLflow meanwhile")
-    search.add_argument("--retry-failed", action="store_true", help="also retry trials that failed with an error")
-    search.add_argument("--cancel", action="store_true", help="stop the searching process and its trials")
+    for verb in (sweep, search):
+        verb.add_argument("--launcher", choices=["inline", "local", "slurm"], help="default: the file's, else local")
+        verb.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
+        verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
+        verb.add_argument("--follow", action="store_true", help="stay until all has finished, mirroring to MLflow")
+        verb.add_argument("--retry-failed", action="store_true", help="also retry what failed with an error")
+        verb.add_argument("--cancel", action="store_true", help="stop what runs and what is queued")
 
     status = add("status", _run_status, "show the state of a study's runs, or of all studies")
     status.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME (default: list all)")
@@ -52,42 +51,26 @@ def add_studies(add: Add, add_look: Add) -> None:
 
 
 def _run_sweep(options: argparse.Namespace) -> int:
-    from realm_lab.params.load import parse_override
-    from realm_lab.runner.sweep import Request, find_study, sweep
+    from realm_lab.runner.sweep import sweep
 
-    request = Request(
-        path=find_study(options.study, options.root),
-        root=options.root,
-        params_path=options.params,
-        launcher=options.launcher,
-        seeds=options.seeds,
-        overrides=dict(parse_override(text) for text in options.overrides),
-        dry_run=options.dry_run,
-        as_json=options.json,
-        follow=options.follow,
-        retry_failed=options.retry_failed,
-        cancel=options.cancel,
-        force=options.force,
-    )
-    return sweep(request)
+    return sweep(_request(options, options.study))
 
 
 def _run_search(options: argparse.Namespace) -> int:
     from realm_lab.runner.search import search
+
+    return search(_request(options, options.search))
+
+
+def _request(options: argparse.Namespace, study: str) -> Request:
+    from realm_lab.params.load import parse_override
     from realm_lab.runner.sweep import Request, find_study
 
-    request = Request(
-        path=find_study(options.search, options.root),
-        root=options.root,
-        params_path=options.params,
-        launcher=options.launcher,
-        trials=options.trials,
-        as_json=options.json,
-        follow=options.follow,
-        retry_failed=options.retry_failed,
-        cancel=options.cancel,
-    )
-    return search(request)
+    given = vars(options)
+    known = {field.name: given[field.name] for field in fields(Request) if field.name in given}
+    known |= {"path": find_study(study, options.root), "params_path": options.params, "as_json": options.json}
+    known["overrides"] = dict(parse_override(text) for text in given.get("overrides", ()))
+    return Request(**known)
 
 
 def _run_status(options: argparse.Namespace) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from realm_lab.cli.flags import add_parameters, add_run, add_runs, params_of, positive
+from realm_lab.cli.flags import add_everywhere, add_parameters, add_run, add_runs, params_of, positive, share
 from realm_lab.errors import UserError
 
 Add = Callable[..., argparse.ArgumentParser]
@@ -46,13 +45,11 @@ def add_index(add: Add) -> None:
 
     def add_verb(name: str, summary: str, stage: bool = False) -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
-        # SUPPRESS: both `index --root DIR list` and `index list --root DIR` work.
-        verb.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback")
-        verb.add_argument("--root", type=Path, default=argparse.SUPPRESS, metavar="DIR", help="project folder")
+        add_everywhere(verb)
         add_run(verb)
         if stage:
             text = "whose embedder (default: the last stage before fine-tuning)"
-            verb.add_argument("--stage", choices=["warm_start", "pretrain", "finetune"], help=text)
+            verb.add_argument("--stage", metavar="NAME", help=text)
         return verb
 
     add_verb("build", "embed the knowledge corpus with a finished stage's embedder, unless that is done; resumes", True)
@@ -77,8 +74,9 @@ def _run_index(options: argparse.Namespace) -> None:
     elif options.index_verb == "prune":
         index.prune(options.root, options.keep)
     else:
-        seed = params.seeds[0] if options.seed is None else options.seed
-        context = index.open_context(params, options.root, seed, options.system)
+        from realm_lab.systems.context import open_run
+
+        context = open_run(params, options.root, options.seed, options.system)
         if options.index_verb == "build":
             index.build(context, options.stage)
         else:
@@ -89,20 +87,21 @@ def add_tools(add: Add) -> None:
     """Add `plan`, `bench` and `doctor` to the command line."""
     plan = add("plan", _run_plan, "estimate refresh time, staleness, memory and cost of pre-training at any size")
     add_parameters(plan)
-    plan.add_argument("--passages", type=int, metavar="N", help="size of the corpus (default: the prepared corpus's)")
-    text = "a GPU of the table, for example H100 (default: this machine, as measured by `realm-lab bench`)"
-    plan.add_argument("--device", metavar="NAME", help=text)
+    text = "size of the corpus (default: the prepared corpus's)"
+    plan.add_argument("--passages", type=positive, metavar="N", help=text)
+    source = plan.add_mutually_exclusive_group()
+    source.add_argument("--device", metavar="NAME", help="a GPU of the table, for example H100 (default: this machine)")
+    text = "what `realm-lab bench` wrote, here or elsewhere (default: ROOT/runs/bench.json)"
+    source.add_argument("--calibration", type=Path, metavar="FILE", help=text)
     text = "number of devices used for training and search (default: 1)"
-    plan.add_argument("--trainers", type=int, default=1, metavar="N", help=text)
+    plan.add_argument("--trainers", type=positive, default=1, metavar="N", help=text)
     text = "number of devices that embed the corpus for a refresh (default: 1)"
-    plan.add_argument("--builders", type=int, default=1, metavar="N", help=text)
+    plan.add_argument("--builders", type=positive, default=1, metavar="N", help=text)
     plan.add_argument("--price", type=float, metavar="AMOUNT", help="price per device-hour")
-    text = "fraction of the GPU's peak FLOPs that is reached (default: 0.35)"
-    plan.add_argument("--efficiency", type=float, metavar="SHARE", help=text)
-    plan.add_argument("--dtype", default="float32", metavar="TYPE", help="data type of the stored index")
-    plan.add_argument(
-        "--calibration", type=Path, metavar="FILE", help="what bench wrote (default: ROOT/runs/bench.json)"
-    )
+    text = "fraction of the peak FLOPs that a GPU of the table reaches (default: 0.35)"
+    plan.add_argument("--efficiency", type=share, default=0.35, metavar="SHARE", help=text)
+    text = "data type of the stored index (default: float32)"
+    plan.add_argument("--dtype", choices=["float32", "float16"], default="float32", help=text)
     plan.add_argument("--json", action="store_true", help="print JSON instead of tables")
     bench = add("bench", _run_bench, "measure this machine with the configured model, for `realm-lab plan`")
     add_parameters(bench)
@@ -114,24 +113,24 @@ def add_tools(add: Add) -> None:
 
 def _run_plan(options: argparse.Namespace) -> None:
     params = params_of(options)
-    from realm_lab.planner import plan, show
+    from realm_lab.planner import plan
 
     request = plan.Request(**{name: getattr(options, name) for name in plan.Request._fields})
     made = plan.make_plan(params, options.root, request)
     if options.json:
-        print(json.dumps(plan.as_json(made), indent=2))
+        print(json.dumps(made, indent=2))
     else:
-        show.show_plan(made)
+        plan.show_plan(made)
 
 
 def _run_bench(options: argparse.Namespace) -> None:
     params = params_of(options)
-    from realm_lab.planner import bench, show
+    from realm_lab.planner import bench
 
     path = options.output or bench.default_path(options.root)
-    found = bench.measure(params, options.root, say=lambda what: print(f"measuring {what}", file=sys.stderr))
+    found = bench.measure(params, options.root)
     bench.write_calibration(path, found)
-    show.show_calibration(found, path)
+    bench.show_calibration(found, path)
 
 
 def _run_doctor(options: argparse.Namespace) -> int:

@@ -14,11 +14,7 @@ from realm_lab.errors import UserError
 
 
 def own_code(parameter: str, name: str) -> Callable[..., Any]:
-    """The function or class that `parameter` names.
-
-    Raises:
-        UserError: the module cannot be imported, or has no such function or class.
-    """
+    """The function or class that `parameter` names. UserError: no such module, or no such function or class in it."""
     module, _, attribute = name.partition(":")
     _reach_this_folder()
     try:
@@ -47,12 +43,9 @@ def own_source(parameter: str, name: str) -> Path | None:
 
 
 def _unimportable(parameter: str, name: str, reason: object) -> UserError:
-    said = " ".join(str(reason).split())
-    module = name.partition(":")[0]
-    return UserError(
-        f"parameter '{parameter}': '{name}': module '{module}' cannot be imported ({said}); install it, or put "
-        "it into this folder or on PYTHONPATH"
-    )
+    why, module = " ".join(str(reason).split()), name.partition(":")[0]
+    remedy = "install it, or put it into this folder or on PYTHONPATH"
+    return UserError(f"parameter '{parameter}': '{name}': module '{module}' cannot be imported ({why}); {remedy}")
 
 
 def _reach_this_folder() -> None:

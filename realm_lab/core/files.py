@@ -41,10 +41,7 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
 def atomic_directory(path: Path) -> Iterator[Path]:
     """A scratch directory that becomes `path` when the block ends well and vanishes otherwise.
 
-    The directory gets the file MARK, by which a later call knows that it may replace it.
-
-    Raises:
-        UserError: something is at `path` that this function did not write, or `path` holds the working directory.
+    It gets the file MARK, by which a later call knows that it may replace it. UserError: as `check_replaceable`.
     """
     path = Path(path)
     check_replaceable(path)
@@ -56,13 +53,11 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         yield temporary
         (temporary / MARK).write_text("realm-lab wrote this folder and may replace it.\n", encoding="utf-8")
         check_replaceable(path)
+        old = path.with_name(f".{path.name}.{os.getpid()}.old")
         if path.exists():
-            old = path.with_name(f".{path.name}.{os.getpid()}.old")
             os.replace(path, old)
-            os.replace(temporary, path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.replace(temporary, path)
+        os.replace(temporary, path)
+        shutil.rmtree(old, ignore_errors=True)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

@@ -26,9 +26,7 @@ def launched() -> Place:
     """What torchrun (or our own pool) says, else what `srun` says, else one process.
 
     SLURM_NTASKS is not asked: it is also set in a batch script, which is one process whatever it says.
-
-    Raises:
-        UserError: a variable of the launcher is missing or no number.
+    UserError: a variable of the launcher is missing or no number.
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         size = _number("WORLD_SIZE")

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 import psutil
+from pydantic import TypeAdapter
 
-from realm_lab.core.files import read_json, write_json
+from realm_lab.core.files import write_json
+from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 
-BEAT_INTERVAL_SECONDS = 1.0
 SAME_START_SECONDS = 2.0  # a start time is derived from the boot time, which moves when the clock is set
 
 
@@ -69,14 +69,13 @@ def exclusive(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Holder:
-    """What a lease file says. Times are unix seconds."""
+    """What a lease file says. Times are unix seconds; `name` is the file's."""
 
-    name: str
     owner: Owner
     token: str
     since: float
     heard: float
-    limit_seconds: float
+    name: str = ""
 
     def is_held(self, limit_seconds: float) -> bool:
         """False when its process is dead, or silent for longer than the limit."""
@@ -90,53 +89,42 @@ class Holder:
         )
 
 
+HOLDER = TypeAdapter(Holder)
+
+
 class Lease:
     """A lease that this process holds, until the block ends. Made by `take`."""
 
     def __init__(self, folder: Path, holder: Holder):
         self._folder, self._holder = folder, holder
-        self._last_beat = time.monotonic()
 
-    @property
-    def name(self) -> str:
-        """The lease's name, which is its file's."""
-        return self._holder.name
+    def beat(self) -> None:
+        """Say that we are alive.
 
-    def beat(self, *, force: bool = False) -> None:
-        """Say that we are alive, at most once a second unless `force`.
-
-        Raises:
-            UserError: the lease was taken over: we were silent for too long, and must write nothing more.
+        UserError: the lease was taken over: we were silent for too long, and must write nothing more.
         """
-        if force or time.monotonic() - self._last_beat >= BEAT_INTERVAL_SECONDS:
-            with exclusive(self._folder / ".lock"):
-                self._write()
+        with exclusive(self._folder / ".lock"):
+            if not self._is_ours():
+                path = _path(self._folder, self._holder.name)
+                after = f"{time.time() - self._holder.heard:.0f} s of silence"
+                raise UserError(f"{path}: the lease was taken over by another process after {after}; this one stops")
+            self._holder = replace(self._holder, heard=time.time())
+            _save(self._folder, self._holder)
 
     def release(self) -> None:
         """Give it back; one that was taken over stays with the other."""
         with exclusive(self._folder / ".lock"):
             if self._is_ours():
-                _path(self._folder, self.name).unlink()
+                _path(self._folder, self._holder.name).unlink()
 
     def __enter__(self) -> Lease:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
-    def _write(self) -> None:
-        if not self._is_ours():
-            path = _path(self._folder, self.name)
-            after = f"{time.time() - self._holder.heard:.0f} s of silence"
-            raise UserError(f"{path}: the lease was taken over by another process after {after}; this one stops")
-        self._holder = replace(self._holder, heard=time.time())
-        _save(self._folder, self._holder)
-        self._last_beat = time.monotonic()
-
     def _is_ours(self) -> bool:
-        path = _path(self._folder, self.name)
+        path = _path(self._folder, self._holder.name)
         return path.exists() and _read(path).token == self._holder.token
 
 
@@ -145,11 +133,9 @@ def take(
 ) -> Lease:
     """Take the lease `name` of a folder of leases; one that is dead or silent for `limit_seconds` is taken over.
 
-    Raises:
-        UserError: this one is held, or another one of the folder that `is_rival`; it names host, process and age.
+    UserError: this one is held, or another one of the folder that `is_rival`; it names host, process and age.
     """
-    now = time.time()
-    holder = Holder(name, this_process(), secrets.token_hex(8), now, now, limit_seconds)
+    holder = Holder(this_process(), secrets.token_hex(8), time.time(), time.time(), name)
     with exclusive(folder / ".lock"):
         for path in folder.glob(".*.tmp"):  # of writers that were killed: every living one holds the lock
             path.unlink()
@@ -157,10 +143,8 @@ def take(
             if not other.is_held(limit_seconds):
                 _path(folder, other.name).unlink()
             elif other.name == name or is_rival(other):
-                raise UserError(
-                    f"{folder.parent}: {other}; wait for it or stop it (silent for {limit_seconds:.0f} s, "
-                    "it would be taken over)"
-                )
+                silence = f"silent for {limit_seconds:.0f} s, it would be taken over"
+                raise UserError(f"{folder.parent}: {other}; wait for it or stop it ({silence})")
         _save(folder, holder)
     return Lease(folder, holder)
 
@@ -179,10 +163,4 @@ def _save(folder: Path, holder: Holder) -> None:
 
 
 def _read(path: Path) -> Holder:
-    found = read_json(path)
-    try:
-        owner = Owner(str(found["owner"]["host"]), int(found["owner"]["pid"]), float(found["owner"]["born"]))
-        times = (float(found["since"]), float(found["heard"]), float(found["limit_seconds"]))
-        return Holder(path.stem, owner, str(found["token"]), *times)
-    except (KeyError, TypeError, ValueError):
-        raise UserError(f"{path}: not a lease; delete the file if no run of it is under way") from None
+    return replace(read_record(path, HOLDER, "delete the file if no run of it is under way"), name=path.stem)

@@ -1,17 +1,9 @@
 """Devices, threads, and the processes ("ranks") that share one run.
 
 Data parallel in short: every rank draws the same global batch (a pure function of the step), computes only its
-contiguous `share` of it, and divides by the *global* count, so that the ranks' losses add up to the batch's loss.
-
-    mine = share(batch_size)
-    loss = loss_of(batch[mine]).sum() / batch_size  # or by the masked tokens of the whole batch
-    loss.backward()
-    values = optimiser.step(step)                   # sums the gradients over the ranks, clips, updates
-    [total] = summed(loss.item())                   # what is logged
-
-`gather_rows` fetches the rows of all ranks with their gradient (in-batch negatives). All ranks must call the same
-functions in the same order. What must happen once (writing files) is for `ranks().rank == 0`, or `on_first_rank`.
-With one process everything here does nothing.
+contiguous `share` of it, and divides by the *global* count, so that the ranks' losses and gradients add up to the
+batch's. All ranks call the same functions in the same order. What must happen once (writing files) is for
+`ranks().rank == 0`, or `on_first_rank`. With one process everything here does nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from types import FrameType
 from typing import Any, NamedTuple
@@ -63,15 +55,13 @@ def pick_device(name: str) -> torch.device:
         raise UserError("parameter 'launch.device': cuda was asked for but torch sees no GPU; use auto or cpu")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    place = launched()
-    if name == "cuda" and place.size > 1:
-        if place.local_rank >= torch.cuda.device_count():
-            raise UserError(
-                f"{place.local_rank + 1} ranks or more on a machine with {torch.cuda.device_count()} GPUs; "
-                "lower launch.ranks, or set launch.device to cpu"
-            )
-        return torch.device("cuda", place.local_rank)
-    return torch.device(name)
+    place, found = launched(), torch.cuda.device_count()
+    if name == "cpu" or place.size == 1:
+        return torch.device(name)
+    if place.local_rank >= found:
+        remedy = "lower launch.ranks, or set launch.device to cpu"
+        raise UserError(f"{place.local_rank + 1} ranks or more on a machine with {found} GPUs; {remedy}")
+    return torch.device("cuda", place.local_rank)
 
 
 def limit_threads(threads: int) -> None:
@@ -87,19 +77,13 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
 
 
 def shared_casts(device: torch.device) -> AbstractContextManager[object]:
-    """Inside, each trained weight is cast once for all `autocast` blocks, and its gradient is cast back once.
-
-    torch forgets its casts when the outermost autocast block ends. This one casts nothing itself.
-    """
+    """Casts nothing itself; each trained weight is cast once for all `autocast` blocks inside, since torch forgets its
+    casts when the outermost block ends."""
     return torch.autocast(device.type, torch.bfloat16, enabled=False)
 
 
 def connect(device: torch.device) -> None:
-    """Meet the other ranks, where there are any: gloo between CPUs, NCCL between GPUs.
-
-    Raises:
-        UserError: they did not come.
-    """
+    """Meet the other ranks, where there are any: gloo between CPUs, NCCL between GPUs. UserError: they did not come."""
     place = launched()
     if place.size == 1 or dist.is_initialized():
         return
@@ -239,11 +223,9 @@ def on_first_rank(work: Callable[[], Any]) -> Any:
 
 def announce_failure(error: BaseException) -> None:
     """Leave a word for the other ranks, which will find out as soon as they need us."""
-    if _Group.store is not None:
-        try:
+    with suppress(RuntimeError):  # the rank that kept the store is gone: there is no one left to tell
+        if _Group.store is not None:
             _Group.store.set("failure", f"rank {launched().rank}: {_line(error)}")
-        except RuntimeError:
-            return  # the rank that kept the store is gone: there is no one left to tell
 
 
 @contextmanager
@@ -252,13 +234,10 @@ def _exchange() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        known = None
-        try:
+        said = f"killed, or out of reach ({_line(error)[:160]})"
+        with suppress(RuntimeError):  # the store went with the rank that kept it
             if _Group.store is not None and _Group.store.check(["failure"]):
-                known = _Group.store.get("failure").decode()
-        except RuntimeError:
-            known = None  # it went with the rank that kept it
-        said = known or f"killed, or out of reach ({_line(error)[:160]})"
+                said = _Group.store.get("failure").decode()
         raise UserError(f"another process of this run has ended: {said}; run again to resume") from None
 
 

@@ -5,11 +5,12 @@ The rest, and what the sources named here are, is in parameters.py.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 Positive = Annotated[int, Field(ge=1)]
@@ -19,6 +20,17 @@ Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 Processes = Annotated[int, Field(ge=0, le=4096)]
 Candidates = Annotated[int, Field(ge=1, le=1000)]
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Text, finite numbers and truth values, of Python's own types: YAML's numbers have others."""
+    for name, value in options.items():
+        if not isinstance(value, int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
+            raise ValueError(f"{name} should be text, a finite number, or true or false")
+    return {name: json.loads(json.dumps(value)) for name, value in options.items()}
+
+
+Options = Annotated[dict[str, Any], AfterValidator(_plain)]
 
 _NEVER = object()  # equal to no value: of a parameter without a neutral one
 
@@ -118,11 +130,10 @@ class Search(Section):
         """The options by name."""
         known = FAISS_OPTIONS[self.backend]
         options: dict[str, int] = {}
-        for part in self.options.replace(" ", "").split(",") if self.options.strip() else ():
+        for part in self.options.replace(" ", "").split(",") if self.options else ():
             name, _, number = part.partition("=")
             if name not in known:
-                choice = f"choose {', '.join(known)}" if known else "leave options empty"
-                raise ValueError(f"options: backend: {self.backend} has no option {name!r}; {choice}")
+                raise ValueError(f"options: {self.backend} has no option {name!r}, but {', '.join(known) or 'none'}")
             if not number.isdecimal() or int(number) < 1 or name in options:
                 raise ValueError(f"options: {part!r} is not NAME=NUMBER with a number from 1, each name once")
             options[name] = int(number)
@@ -153,12 +164,8 @@ class Refresh(Section):
     @model_validator(mode="after")
     def _check_schedule(self) -> Refresh:
         steps = [from_step for from_step, _ in self.schedule]
-        if steps and steps[0] != 0:
-            raise ValueError("schedule must begin at step 0; write it as [[0, 100], [1000, 500]]")
-        if steps != sorted(set(steps)):
-            raise ValueError(f"schedule has the steps {steps}, which do not ascend; put its pairs in order")
-        if self.policy == "schedule" and not steps:
-            raise ValueError("schedule is empty, which policy: schedule needs; write it as [[0, 100], [1000, 500]]")
+        if (steps and (steps[0] or steps != sorted(set(steps)))) or (self.policy == "schedule" and not steps):
+            raise ValueError(f"schedule has the steps {steps}, not 0 and then ascending; write [[0, 100], [1000, 500]]")
         return self
 
 

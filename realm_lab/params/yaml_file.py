@@ -49,8 +49,7 @@ def read_yaml(path: Path) -> Any:
 def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
     """The value of a YAML text. `kind`: "rt" keeps the lines of keys, "safe" gives plain values.
 
-    Raises:
-        UserError: not YAML, or YAML beyond names and values; it names `source` and the line.
+    UserError: not YAML, or YAML beyond names and values; it names `source` and the line.
     """
     try:
         _check_bounds(text, source)
@@ -64,12 +63,7 @@ def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
         raise UserError(f"{source}{line}: not valid YAML ({cut(problem, 200)})") from None
     except UserError:
         raise
-    except (
-        ValueError,
-        OverflowError,
-        KeyError,
-        TypeError,
-    ) as error:  # an impossible date, a number of thousands of digits
+    except (ValueError, OverflowError) as error:  # an impossible date, a number of thousands of digits
         raise UserError(f"{source}: a value cannot be read ({cut(str(error), 200)}); put text in quotes") from None
 
 

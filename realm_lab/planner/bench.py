@@ -7,20 +7,21 @@ from __future__ import annotations
 import datetime
 import platform
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
-from realm_lab.core.files import read_json, write_json
+from realm_lab.core.files import write_json
 from realm_lab.core.process import autocast, limit_threads, pick_device
-from realm_lab.core.records import validated
+from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.models.initial import embedder_shape, encoder_shape, new_embedder, new_reader
 from realm_lab.models.inputs import Batch
@@ -31,10 +32,10 @@ from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.training.flops import encoder_operations
 
-FORMAT = 2
 REMEDY = "run `realm-lab bench`"
 REPEATS = 3  # the median counts
-STORE_ROWS = 1 << 16
+RUN_SECONDS = 1.5  # about which a measurement is to last
+SEARCH_ROWS, STORE_ROWS = 1 << 18, 1 << 16
 
 
 class Speeds(NamedTuple):
@@ -53,9 +54,6 @@ class Speeds(NamedTuple):
 class Calibration:
     """Speeds of one device with one model. `model` is all that the speeds depend on besides the device."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
-    format: int
     device: str
     device_type: str
     host: str
@@ -68,13 +66,6 @@ class Calibration:
 
 
 CALIBRATION: TypeAdapter[Calibration] = TypeAdapter(Calibration)
-
-
-class Effort(NamedTuple):
-    """How long to measure: a run of each kind is to last about `seconds`."""
-
-    seconds: float = 1.5
-    search_rows: int = 1 << 18
 
 
 def default_path(root: Path) -> Path:
@@ -92,11 +83,7 @@ def read_calibration(path: Path) -> Calibration:
     if not path.exists():
         other = "or plan for a device of the table: --device H100"
         raise UserError(f"{path}: this machine has not been measured; {REMEDY}, {other}")
-    values = read_json(path)
-    version = values.get("format") if isinstance(values, dict) else None
-    if version != FORMAT:
-        raise UserError(f"{path}: format {version}, this engine reads {FORMAT}; {REMEDY}")
-    return validated(CALIBRATION, values, path, REMEDY)
+    return read_record(path, CALIBRATION, REMEDY)
 
 
 def model_identity(params: Params, vocabulary_size: int) -> dict[str, Any]:
@@ -112,26 +99,21 @@ def model_identity(params: Params, vocabulary_size: int) -> dict[str, Any]:
     }
 
 
-def measure(
-    params: Params, root: Path, effort: Effort | None = None, say: Callable[[str], None] = lambda what: None
-) -> Calibration:
+def measure(params: Params, root: Path) -> Calibration:
     """Measure embedding, training, search and storing on the device of the parameters, in a scratch folder."""
-    effort = effort or Effort()
     limit_threads(params.launch.threads)
     device = pick_device(params.launch.device)
     text = read_text(params, root)
     work = workload(params, text)
-    say("embedding")
-    embed_operations = _embedding(params, work, device, effort.seconds)
-    say("training")
-    train_operations, update_seconds = _training(params, work, device, effort.seconds)
-    say("search and storing")
-    row, row_query, prepare = _search(params, work.dimension, device, effort.search_rows)
+    print("measuring embedding and training", file=sys.stderr)
+    embed_operations = _embedding(params, work, device)
+    train_operations, update_seconds = _training(params, work, device)
+    print("measuring search and storing", file=sys.stderr)
+    row, row_query, prepare = _search(params, work.dimension, device)
     (root / "runs").mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=root / "runs") as scratch:
         store = _store(work.dimension, Path(scratch))
     return Calibration(
-        format=FORMAT,
         device=device_name(device),
         device_type=device.type,
         host=platform.node(),
@@ -144,12 +126,14 @@ def measure(
     )
 
 
-def line_through(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
-    """What is fixed and what each more costs, neither negative, so that the largest size is met exactly."""
-    last, total = sizes[-1], seconds[-1]
-    each = (total - seconds[0]) / (last - sizes[0]) if last > sizes[0] else total / last
-    each = total / last if each <= 0 else min(each, total / last)  # noise: more took no longer
-    return total - each * last, each
+def show_calibration(calibration: Calibration, path: Path) -> None:
+    """Print what was measured, and where it is kept."""
+    model = calibration.model
+    print(f"{calibration.device}, torch {calibration.torch}, host {calibration.host}")
+    print(f"model: {model['layers']} layers of {model['hidden_size']}, {model['precision']}; {calibration.lengths}")
+    for name, value in calibration.speeds._asdict().items():
+        print(f"{name.replace('_', ' ')}: {value:.3g}")
+    print(f"written to {path}; `realm-lab plan` uses it")
 
 
 def _sequences(length: float, budget: int, device: torch.device) -> Batch:
@@ -159,16 +143,16 @@ def _sequences(length: float, budget: int, device: torch.device) -> Batch:
     return Batch(tokens_BL, torch.zeros_like(tokens_BL), torch.ones_like(tokens_BL, dtype=torch.bool)).to(device)
 
 
-def _median_seconds(work: Callable[[], object], device: torch.device, target_seconds: float) -> float:
+def _median_seconds(work: Callable[[], object], device: torch.device) -> float:
     """Median of at least REPEATS calls, and of as many as the time allows, after one that warms up."""
     work()
     taken: list[float] = []
-    while len(taken) < REPEATS or (sum(taken) < target_seconds and len(taken) < 20):
+    while len(taken) < REPEATS or (sum(taken) < RUN_SECONDS and len(taken) < 20):
         taken.append(seconds_of(work, device))
     return statistics.median(taken)
 
 
-def _embedding(params: Params, work: Workload, device: torch.device, target_seconds: float) -> float:
+def _embedding(params: Params, work: Workload, device: torch.device) -> float:
     """Operations a second of embedding passages."""
     embedder = new_embedder(without_checkpoint(params), work.shape.vocabulary_size, 0, None).to(device).eval()
     batch = _sequences(work.passage, params.launch.token_budget, device)
@@ -177,10 +161,10 @@ def _embedding(params: Params, work: Workload, device: torch.device, target_seco
         with torch.no_grad(), autocast(device, params.model.precision):
             embedder.embed_documents(batch)
 
-    return work.passage_operations * len(batch.tokens_BL) / _median_seconds(embed, device, target_seconds)
+    return work.passage_operations * len(batch.tokens_BL) / _median_seconds(embed, device)
 
 
-def _training(params: Params, work: Workload, device: torch.device, target_seconds: float) -> tuple[float, float]:
+def _training(params: Params, work: Workload, device: torch.device) -> tuple[float, float]:
     """Operations a second of reading with its backward pass, and the seconds of an update of all that is trained."""
     reader = new_reader(without_checkpoint(params), work.shape.vocabulary_size, 0).to(device)
     batch = _sequences(work.joined, params.launch.token_budget, device)
@@ -191,19 +175,20 @@ def _training(params: Params, work: Workload, device: torch.device, target_secon
             hidden_BMD = reader.encoder(*batch, at_BM)
         hidden_BMD.float().sum().backward()
 
-    seconds = _median_seconds(read, device, target_seconds)
+    seconds = _median_seconds(read, device)
     lengths = np.full(batch.tokens_BL.shape[0], batch.tokens_BL.shape[1])
     operations = 3.0 * encoder_operations(work.shape, lengths).sum()
     adamw = torch.optim.AdamW(reader.parameters(), fused=True)
     for parameter in reader.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    update = _median_seconds(adamw.step, device, target_seconds / 3)
+    update = _median_seconds(adamw.step, device)
     return operations / seconds, update * work.trained_parameters / work.reader_parameters
 
 
-def _search(params: Params, dimension: int, device: torch.device, rows: int) -> tuple[float, float, float]:
+def _search(params: Params, dimension: int, device: torch.device) -> tuple[float, float, float]:
     """Exact search among random vectors: seconds of a row, of a row and query more, and of preparing a row."""
     generator = torch.Generator().manual_seed(0)
+    rows = SEARCH_ROWS
     embeddings_ND = torch.randn(rows, dimension, generator=generator).to(device)
     prepare = statistics.median(seconds_of(lambda: ExactSearch(embeddings_ND), device) for _ in range(REPEATS))
     backend, batch = ExactSearch(embeddings_ND), params.pretrain.batch_size
@@ -211,9 +196,11 @@ def _search(params: Params, dimension: int, device: torch.device, rows: int) -> 
     seconds = []
     for size in sizes:
         query_BD = torch.randn(size, dimension, generator=generator).to(device)
-        seconds.append(_median_seconds(partial(backend.search, query_BD, params.pretrain.candidates), device, 0.0))
-    row, row_query = line_through(sizes, [taken / rows for taken in seconds])
-    return row, row_query, prepare / rows
+        seconds.append(_median_seconds(partial(backend.search, query_BD, params.pretrain.candidates), device))
+    more = sizes[-1] - sizes[0]
+    row_query = max(0.0, seconds[-1] - seconds[0]) / more if more else 0.0
+    row = max(0.0, seconds[-1] - row_query * sizes[-1])  # noise aside: what the queries share
+    return row / rows, row_query / rows, prepare / rows
 
 
 def _store(dimension: int, folder: Path) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import platform
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +13,9 @@ import torch
 
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
+from realm_lab.tracking import environment
 
 TABLE = Path(__file__).with_name("devices.json")
-PRECISIONS = ("float32", "bfloat16")
 CPU = torch.device("cpu")
 
 
@@ -38,26 +37,19 @@ class Device(NamedTuple):
         return found
 
 
-def devices() -> dict[str, Device]:
-    """The table, by name."""
-    found = {}
-    for name, row in read_json(TABLE)["devices"].items():
-        peaks = {kind: None if row[kind] is None else 1e12 * row[kind] for kind in PRECISIONS}
-        found[name] = Device(name, peaks, 1e9 * row["memory"], 1e9 * row["bandwidth"], row["source"])
-    return found
-
-
 def find_device(name: str) -> Device:
     """A device of the table, in upper or lower case; an unknown one is a UserError with the nearest name."""
-    known = {device.name.lower(): device for device in devices().values()}
-    if name.lower() in known:
-        return known[name.lower()]
-    [nearest] = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
-    raise UserError(
-        f"--device {name}: not in the table; the nearest is '{known[nearest].name}', all are "
-        f"{', '.join(device.name for device in known.values())}; for another machine run `realm-lab bench` there and "
-        "give its file with --calibration"
-    )
+    rows = read_json(TABLE)["devices"]
+    known = {known.lower(): known for known in rows}
+    if name.lower() not in known:
+        [nearest] = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
+        raise UserError(
+            f"--device {name}: not in the table; the nearest is '{known[nearest]}', all are {', '.join(rows)}; "
+            "for another machine run `realm-lab bench` there and give its file with --calibration"
+        )
+    row = rows[known[name.lower()]]
+    peaks = {kind: row[kind] and 1e12 * row[kind] for kind in ("float32", "bfloat16")}
+    return Device(known[name.lower()], peaks, 1e9 * row["memory"], 1e9 * row["bandwidth"], row["source"])
 
 
 def device_name(device: torch.device) -> str:
@@ -77,13 +69,8 @@ def memory_bytes(device: torch.device) -> int:
 
 def processor() -> str:
     """Name of the processor and what it has for bfloat16."""
-    information = Path("/proc/cpuinfo")
-    if not information.exists():
-        return platform.processor() or platform.machine()
-    lines = [line.partition(":") for line in information.read_text().splitlines()]
-    values = {key.strip(): value.strip() for key, _, value in lines}
-    units = [unit for unit in ("avx512f", "avx512_bf16", "amx_bf16") if unit in values.get("flags", "").split()]
-    return f"{values.get('model name', platform.machine())} ({', '.join(units)})"
+    name, flags = environment.processor()
+    return f"{name} ({', '.join(unit for unit in ('avx512f', 'avx512_bf16', 'amx_bf16') if unit in flags)})"
 
 
 def seconds_of(work: Callable[[], object], device: torch.device = CPU) -> float:

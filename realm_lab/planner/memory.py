@@ -28,16 +28,6 @@ class Memory(NamedTuple):
     builder: dict[str, float]
     stored: float  # bytes of the embeddings on disk
 
-    @property
-    def on_trainer(self) -> float:
-        """Bytes of a trainer device with its searcher."""
-        return sum(self.trainer.values()) + sum(self.searcher.values())
-
-    @property
-    def on_builder(self) -> float:
-        """Bytes of a builder device."""
-        return sum(self.builder.values())
-
 
 def saved_bytes(work: Workload, precision: str, length: float, spelled_out: bool) -> float:
     """What one sequence of `length` wordpieces leaves for the backward pass of an encoder."""
@@ -72,19 +62,17 @@ def memory(
         # The weights behind the index, where they search, and those that a builder embeds with.
         "copies of the embedder": (1 + int(settings.search_query == "stale")) * FLOAT * work.embedder_parameters,
     }
-    index = FLOAT * passages * work.dimension
-    reduced = HALF * passages * work.dimension
+    vectors = passages * work.dimension
     searcher: dict[str, float] = {
-        "index, float32": index,
-        "its bfloat16 copy": reduced,
-        "the next index, while it is taken into use": index + reduced,
+        "index, float32": FLOAT * vectors,
+        "its bfloat16 copy": HALF * vectors,
+        "the next index, while it is taken into use": (FLOAT + HALF) * vectors,
         "search buffers": SEARCH_BUFFERS["cpu" if on_processor else "cuda"],
     }
     size = FLOAT if precision == "float32" else HALF
-    widest = size * (4 * shape.hidden_size + 2 * shape.intermediate_size)  # bytes of a wordpiece in a block
     builder: dict[str, float] = {
         "weights": FLOAT * work.embedder_parameters,
-        "activations (estimate)": launch.token_budget * widest,
+        "activations (estimate)": launch.token_budget * size * (4 * shape.hidden_size + 2 * shape.intermediate_size),
         "shard": 2 * min(SHARD_ROWS, passages) * work.dimension * FLOAT,
     }
-    return Memory(trainer, searcher, builder, passages * work.dimension * DTYPES[dtype].itemsize)
+    return Memory(trainer, searcher, builder, vectors * DTYPES[dtype].itemsize)

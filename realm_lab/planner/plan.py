@@ -6,21 +6,21 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
+from rich.console import Console
+from rich.table import Table
 
 from realm_lab.core.process import limit_threads, pick_device
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.planner.bench import REMEDY, Speeds, default_path, model_identity, read_calibration
 from realm_lab.planner.machine import Device, device_name, find_device
-from realm_lab.planner.memory import Memory, memory
+from realm_lab.planner.memory import memory
 from realm_lab.planner.workload import Text, Workload, read_text, workload
 from realm_lab.retrieval.embeddings import DTYPES, SHARD_ROWS
 
-ASSUMED_EFFICIENCY = 0.35  # of a table's peak, by encoders of BERT-base's size; narrow ones reach less
 STORE_RATE = 5e8  # bytes a second, where no disk was measured
 PREPARE_READINGS = 10.0  # of the float32 index, to make it ready for the search
-HOUR = 3600.0
+HOUR, GIB = 3600.0, 2**30
 
 
 class Request(NamedTuple):
@@ -31,7 +31,7 @@ class Request(NamedTuple):
     trainers: int = 1
     builders: int = 1
     price: float | None = None  # of a device hour
-    efficiency: float | None = None
+    efficiency: float = 0.35  # of a table's peak, by encoders of BERT-base's size; narrow ones reach less
     dtype: str = "float32"  # of the index on disk
     calibration: Path | None = None
 
@@ -45,7 +45,6 @@ class Source(NamedTuple):
     memory_bytes: float
     on_processor: bool
     text: str  # for people
-    notes: list[str]
 
 
 class Seconds(NamedTuple):
@@ -74,100 +73,72 @@ class Freshness(NamedTuple):
     cost: float | None
 
 
-class Plan(NamedTuple):
-    """Everything that is printed."""
+def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
+    """Estimate everything, as plain values: seconds, bytes, hours.
 
-    params: Params
-    request: Request
-    passages: int
-    work: Workload
-    source: Source
-    seconds: Seconds
-    asynchronous: Freshness
-    synchronous: Freshness
-    memory: Memory
-    assumptions: list[str]
-    notes: list[str]
-
-
-def make_plan(params: Params, root: Path, request: Request) -> Plan:
-    """Estimate everything.
-
-    Raises:
-        UserError: a number that makes no sense, an unknown device, or no measurement of this machine.
+    UserError: an unknown device, no measurement of this machine, or no corpus and no --passages.
     """
-    _check(request)
     text = read_text(params, root)
     work = workload(params, text)
-    source = _source(params, root, request, work, text)
+    if request.device is not None:
+        source = _from_table(find_device(request.device), params, request, work)
+    else:
+        source = _measured(params, root, request, text)
     passages = request.passages or text.passages
     if passages is None:
         raise UserError("how many passages? give --passages N, or run `realm-lab prepare` for these parameters")
+    settings = params.pretrain
     times = seconds(params, work, source.speeds, passages, request)
-    on_each = params.pretrain.batch_size / request.trainers
+    ways = [freshness(settings.steps, settings.refresh.interval_steps, times, request, beside) for beside in (1, 0)]
+    on_each = settings.batch_size / request.trainers
     used = memory(params, work, passages, on_each, on_processor=source.on_processor, dtype=request.dtype)
-    steps, interval = params.pretrain.steps, params.pretrain.refresh.interval_steps
-    ways = asynchronous(steps, interval, times, request), synchronous(steps, interval, times, request)
-    notes = [*source.notes, *_warnings(params, request, passages, used, source)]
-    return Plan(params, request, passages, work, source, times, *ways, used, _assumptions(source, text), notes)
+    on_trainer = sum(used.trainer.values()) + sum(used.searcher.values())
+    totals = {"trainer_with_searcher": on_trainer, "builder_total": sum(used.builder.values())}
+    sizes = work._asdict()
+    plan = {
+        "device": source.device,
+        "source": source.kind,
+        "source_text": source.text,
+        **{name: getattr(request, name) for name in ("trainers", "builders", "price", "dtype")},
+        "passages": passages,
+        "steps": settings.steps,
+        "model": sizes.pop("shape")._asdict() | sizes,
+        "speeds": source.speeds._asdict(),
+        "seconds": times._asdict(),
+        "asynchronous": ways[0]._asdict(),
+        "synchronous": ways[1]._asdict(),
+        "memory_bytes": used._asdict() | totals | {"device": source.memory_bytes},
+    }
+    return plan | {"assumptions": _assumptions(source, text), "notes": _notes(params, plan)}
 
 
-def _check(request: Request) -> None:
-    for name in ("trainers", "builders", "passages"):
-        value = getattr(request, name)
-        if value is not None and value < 1:
-            remedy = "; the synchronous column is without builders" if name == "builders" else ""
-            raise UserError(f"--{name} {value}: give 1 or more{remedy}")
-    if request.price is not None and request.price < 0:
-        raise UserError(f"--price {request.price:g}: give 0 or more")
-    if request.efficiency is not None and not 0 < request.efficiency <= 1:
-        raise UserError(f"--efficiency {request.efficiency:g}: give a share of the peak above 0, at most 1")
-    if request.dtype not in DTYPES:
-        raise UserError(f"--dtype {request.dtype}: choose {', '.join(DTYPES)}")
-
-
-def _source(params: Params, root: Path, request: Request, work: Workload, text: Text) -> Source:
-    """The measurement of the device that is meant, else the table."""
+def _measured(params: Params, root: Path, request: Request, text: Text) -> Source:
+    """What `bench` wrote: of this machine, unless the file was named."""
     path = request.calibration or default_path(root)
-    notes = []
-    if request.device is None or request.calibration is not None or path.exists():
-        found = read_calibration(path)
-        if request.device is None:
-            limit_threads(params.launch.threads)
-            here = device_name(pick_device(params.launch.device))
-            if found.device != here:
-                remedy = f'{REMEDY} here, or plan for that one: --device "{found.device}"'
-                raise UserError(f"{path}: measured on {found.device} (host {found.host}), this is {here}; {remedy}")
-        if request.device is None or request.device.lower() == found.device.lower():
-            for name, wanted in model_identity(params, text.vocabulary_size).items():
-                if found.model.get(name) != wanted:
-                    difference = f"measured with {name} {found.model.get(name)}, the parameters say {wanted}"
-                    raise UserError(f"{path}: {difference}; {REMEDY} with the same parameters")
-            if request.efficiency is not None:
-                raise UserError("--efficiency is for devices of the table; this one is measured: leave it out")
-            if found.torch != torch.__version__:
-                notes = [f"{path}: measured with torch {found.torch}, this is {torch.__version__}; {REMEDY} again"]
-            about = f"measured: {path}, {found.date}, host {found.host}, torch {found.torch}"
-            is_cpu = found.device_type == "cpu"
-            return Source("measured", found.device, found.speeds, found.memory_bytes, is_cpu, about, notes)
-        notes.append(f"{path} is of {found.device}: not used")
-    device = find_device(request.device)
-    efficiency = ASSUMED_EFFICIENCY if request.efficiency is None else request.efficiency
-    precision = params.model.precision
-    reached = "assumed" if request.efficiency is None else "as you say (--efficiency)"
-    peak = f"{device.operations(precision) / 1e12:g} Tflop/s in {precision}, {efficiency:.0%} of it {reached}"
-    speeds = table_speeds(device, precision, efficiency, work)
-    about = f"from the table: {device.source}; {peak}"
-    return Source("table", device.name, speeds, device.memory_bytes, False, about, notes)
+    found = read_calibration(path)
+    limit_threads(params.launch.threads)
+    here = device_name(pick_device(params.launch.device))
+    if request.calibration is None and found.device != here:
+        remedy = f"{REMEDY} here, or plan for that one: --calibration {path}"
+        raise UserError(f"{path}: measured on {found.device} (host {found.host}), this is {here}; {remedy}")
+    for name, wanted in model_identity(params, text.vocabulary_size).items():
+        if found.model.get(name) != wanted:
+            difference = f"measured with {name} {found.model.get(name)}, the parameters say {wanted}"
+            raise UserError(f"{path}: {difference}; {REMEDY} with the same parameters")
+    about = f"measured: {path}, {found.date}, host {found.host}, torch {found.torch}"
+    return Source("measured", found.device, found.speeds, found.memory_bytes, found.device_type == "cpu", about)
 
 
-def table_speeds(device: Device, precision: str, efficiency: float, work: Workload) -> Speeds:
-    """Speeds of a device of the table: a share of its peak, and its bandwidth for all that only reads."""
-    speed = efficiency * device.operations(precision)
-    scoring = efficiency * (device.matrix_operations["bfloat16"] or device.operations("float32"))
+def _from_table(device: Device, params: Params, request: Request, work: Workload) -> Source:
+    """A share of the device's peak, and its bandwidth for all that only reads."""
+    precision, share = params.model.precision, request.efficiency
+    speed = share * device.operations(precision)
+    scoring = share * (device.matrix_operations["bfloat16"] or device.operations("float32"))
     row = 2.0 * work.dimension / device.bandwidth_bytes
     prepare = PREPARE_READINGS * 4.0 * work.dimension / device.bandwidth_bytes
-    return Speeds(speed, speed, 0.0, row, 2.0 * work.dimension / scoring, prepare, STORE_RATE)
+    speeds = Speeds(speed, speed, 0.0, row, 2.0 * work.dimension / scoring, prepare, STORE_RATE)
+    peak = f"{device.operations(precision) / 1e12:g} Tflop/s in {precision}, {share:.0%} of it assumed (--efficiency)"
+    return Source("table", device.name, speeds, device.memory_bytes, False, f"from the table: {device.source}; {peak}")
 
 
 def seconds(params: Params, work: Workload, speeds: Speeds, passages: int, request: Request) -> Seconds:
@@ -184,25 +155,16 @@ def seconds(params: Params, work: Workload, speeds: Speeds, passages: int, reque
     return Seconds(step, search, build, inline, swap)
 
 
-def asynchronous(steps: int, interval_steps: int, times: Seconds, request: Request) -> Freshness:
-    """Builders on devices of their own: the trainer goes on, and takes an index when it is there.
+def freshness(steps: int, interval_steps: int, times: Seconds, request: Request, beside: bool | int) -> Freshness:
+    """A refresh every so many steps.
 
-    One index after the other: the next begins `interval_steps` after the last, or when the last is there.
+    `beside`: by builders on devices of their own, one index after the other: the trainers go on, and stop only to take
+    a finished index into use. Otherwise the trainers stop and embed the passages between them.
     """
-    late = math.ceil(times.build / times.step)
+    late = math.ceil(times.build / times.step) if beside else 0
     every = max(interval_steps, late, 1)
-    return _freshness(steps, every, late, times.build, times.swap, times, request.trainers + request.builders, request)
-
-
-def synchronous(steps: int, interval_steps: int, times: Seconds, request: Request) -> Freshness:
-    """The trainers stop and embed the passages between them."""
-    return _freshness(steps, interval_steps, 0, times.inline, times.inline, times, request.trainers, request)
-
-
-def _freshness(
-    steps: int, every: int, late: int, refresh: float, stop: float, times: Seconds, devices: int, request: Request
-) -> Freshness:
-    """A refresh every so many steps, searched `late` steps after its weights, that stops the trainers for `stop` s."""
+    refresh, stop = (times.build, times.swap) if beside else (times.inline, times.inline)
+    devices = request.trainers + (request.builders if beside else 0)
     mean = late + (every - 1) / 2
     hours = (steps * times.step + max(0, steps - 1) // every * stop + times.inline) / HOUR  # and the first index
     share = stop / (stop + every * times.step)
@@ -219,48 +181,54 @@ def _assumptions(source: Source, text: Text) -> list[str]:
         "every trainer device holds and searches the whole index, exactly",
     ]
     if source.kind == "table":
-        found.append(
-            f"search and swap read memory at the table's bandwidth; storing takes {STORE_RATE / 1e9:g} GB/s; no fixed "
-            "time in a step; operations count the last layer whole"
-        )
+        rates = f"search and swap read memory at the table's bandwidth; storing takes {STORE_RATE / 1e9:g} GB/s"
+        found.append(f"{rates}; no fixed time in a step; operations count the last layer whole")
     return found
 
 
-def _warnings(params: Params, request: Request, passages: int, used: Memory, source: Source) -> list[str]:
+def _notes(params: Params, plan: dict[str, Any]) -> list[str]:
     found = []
-    shards = math.ceil(passages / SHARD_ROWS)
-    if request.builders > shards:
-        found.append(f"{request.builders} builders, but only {shards} shards of {SHARD_ROWS:,} passages: some are idle")
-    refresh = params.pretrain.refresh
+    refresh, used = params.pretrain.refresh, plan["memory_bytes"]
     if refresh.policy != "interval":
         every = f"a refresh every {refresh.interval_steps} steps (pretrain.refresh.interval_steps)"
         found.append(f"pretrain.refresh.policy is {refresh.policy}; planned is {every}")
-    for role, needed in (("a trainer", used.on_trainer), ("a builder", used.on_builder)):
-        if needed > source.memory_bytes:
-            found.append(
-                f"{role} needs {needed / 2**30:.1f} GiB, a device has {source.memory_bytes / 2**30:.1f}: "
-                "more --trainers, launch.micro_batch or launch.recompute lower the trainer's part, launch.token_budget "
-                "the builder's"
-            )
+    remedies = {
+        "trainer_with_searcher": "more --trainers, launch.micro_batch or launch.recompute lower it",
+        "builder_total": "launch.token_budget lowers it",
+    }
+    for role, remedy in remedies.items():
+        if used[role] > used["device"]:
+            needs = f"needs {used[role] / GIB:,.1f} GiB, a device has {used['device'] / GIB:,.1f}"
+            found.append(f"a {role.partition('_')[0]} {needs}: {remedy}")
     return found
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
-    """The plan as plain values; seconds, bytes, hours."""
-    used, work, request = plan.memory, plan.work._asdict(), plan.request
-    totals = {"trainer_with_searcher": used.on_trainer, "builder_total": used.on_builder}
-    return {
-        "device": plan.source.device,
-        "source": plan.source.kind,
-        "source_text": plan.source.text,
-        **{name: getattr(request, name) for name in ("trainers", "builders", "price")},
-        "passages": plan.passages,
-        "model": work.pop("shape")._asdict() | work,
-        "speeds": plan.source.speeds._asdict(),
-        "seconds": plan.seconds._asdict(),
-        "asynchronous": plan.asynchronous._asdict(),
-        "synchronous": plan.synchronous._asdict(),
-        "memory_bytes": used._asdict() | totals | {"device": plan.source.memory_bytes},
-        "assumptions": plan.assumptions,
-        "notes": plan.notes,
-    }
+def show_plan(plan: dict[str, Any]) -> None:
+    """Print a plan: what is known and from where, time, staleness, memory, cost, and what was assumed."""
+    out, model, used = Console(soft_wrap=True).print, plan["model"], plan["memory_bytes"]
+    out(f"{plan['passages']:,} passages, {model['passage']:.0f} wordpieces each, vectors of {model['dimension']}")
+    sizes = f"{model['embedder_parameters']:,} parameters in the embedder, {model['reader_parameters']:,} in the reader"
+    out(f"model: {model['layers']} layers of {model['hidden_size']}; {sizes}")
+    out(f"devices: {plan['trainers']} to train and search, {plan['builders']} to build; each {plan['device']}")
+    out(f"speeds are {plan['source_text']}\n", markup=False)
+    table = Table("of a refresh", "asynchronous", "synchronous", box=None, pad_edge=False, header_style="dim")
+    for name in Freshness._fields:
+        values = [plan[way][name] for way in ("asynchronous", "synchronous")]
+        if values[0] is not None:
+            table.add_row(name.replace("_", " "), *(f"{value:,.5g}" for value in values))
+    out(table)
+    times, age = plan["seconds"], plan["asynchronous"]["age_lowest"]
+    out(f"a step takes {times['step']:.3g} s, of it {times['step_search']:.3g} searching")
+    out(f"to hold the asynchronous index at one exact age: pretrain.refresh.delay_steps={age}\n")
+    table = Table("memory of a device", "GiB", box=None, pad_edge=False, header_style="dim")
+    for role in ("trainer", "searcher", "builder"):
+        for name, size in used[role].items():
+            table.add_row(f"{role}: {name}", f"{size / GIB:,.3f}")
+    for role in ("trainer_with_searcher", "builder_total", "device"):
+        table.add_row(role.replace("_", " "), f"{used[role] / GIB:,.3f}")
+    table.add_row(f"embeddings on disk, {plan['dtype']}", f"{used['stored'] / GIB:,.3f}")
+    out(table)
+    for line in plan["assumptions"]:
+        out(f"assumed: {line}", markup=False, style="dim")
+    for line in plan["notes"]:
+        out(f"note: {line}", markup=False, style="yellow")

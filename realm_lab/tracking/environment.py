@@ -1,21 +1,16 @@
-"""env.json: on what a stage ran."""
+"""env.json: on what a stage ran. Nothing here imports the packages whose versions it records."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import subprocess
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.launched import launched
+from realm_lab.core.launched import cores, launched
 
-# Those that can move a number or a format; read from metadata, never imported.
-PACKAGES = (
-    "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy pandas pyarrow pydantic ruamel.yaml "
-    "submitit optuna mlflow dvc matplotlib bm25s pysbd"
-).split()
+PACKAGES = "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy".split()  # can move a number
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
@@ -24,39 +19,30 @@ def describe(device: str = "cpu") -> dict[str, Any]:
     status = _git("status", "--porcelain", "--untracked-files=no")
     return {
         "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpu": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu": processor()[0],
+        "cores": cores(),
         "device": device,
         "processes": launched().size,  # that share the run, each with a device of its own
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": {name: found for name in PACKAGES if (found := version(name))},
         "git_commit": _git("rev-parse", "HEAD"),
         "git_dirty": None if status is None else bool(status),
-        "slurm_job_id": _slurm_job(),
     }
 
 
-def _slurm_job() -> str | None:
-    """As squeue names it: 123, or 123_4 for an element of an array."""
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
-
-
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """The installed version of a package; None where it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass  # Not Linux: the next line knows less, but something.
-    return platform.processor() or platform.machine()
+def processor() -> tuple[str, set[str]]:
+    """The processor's name, and its flags such as avx512_bf16 (none where the system does not list them)."""
+    listed = Path("/proc/cpuinfo")
+    lines = listed.read_text(errors="replace").splitlines() if listed.exists() else []
+    values = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    return values.get("model name") or platform.processor() or platform.machine(), set(values.get("flags", "").split())
 
 
 def _git(*arguments: str) -> str | None:

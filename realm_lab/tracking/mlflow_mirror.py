@@ -47,12 +47,9 @@ class MirrorSummary:
 
     def __str__(self) -> str:
         states = ", ".join(f"{count} {state.lower()}" for state, count in sorted(self.states.items()))
-        studies = f" of {self.studies} {'study' if self.studies == 1 else 'studies'}" if self.studies else ""
-        text = f"{sum(self.states.values())} runs{studies} ({states or 'none'}) in {self.uri}: "
-        text += f"{self.created} new, {self.updated} updated"
-        text += f", {self.recreated} recreated" if self.recreated else ""
-        text += f", {self.removed} no longer in their study" if self.removed else ""
-        text += f", {self.points} points sent"
+        done = {"new": self.created, "updated": self.updated, "recreated": self.recreated, "removed": self.removed}
+        what = ", ".join(f"{count} {name}" for name, count in done.items())
+        text = f"studies: {self.studies}; runs: {states or 'none'}; {what}, {self.points} points sent to {self.uri}"
         return text + (f"; {len(self.problems)} not shown: {'; '.join(self.problems)}" if self.problems else "")
 
 
@@ -60,9 +57,7 @@ def mirror(runs: Path, uri: str | None = None, follow: bool = False, interval_se
     """Bring MLflow up to date with `runs`; with `follow`, again and again until all runs are final or Ctrl-C.
 
     `uri`: the tracking store; else MLFLOW_TRACKING_URI, else mlflow.db (with mlartifacts/) beside `runs`.
-
-    Raises:
-        UserError: no such folder, or a store that cannot be opened.
+    UserError: no such folder, or a store that cannot be opened.
     """
     view = Mirror(runs, uri)
     console = Console(stderr=True)
@@ -77,11 +72,7 @@ def mirror(runs: Path, uri: str | None = None, follow: bool = False, interval_se
 
 
 class Mirror:
-    """One process's view of one folder of runs in one tracking store; `update` may be called any number of times.
-
-    Raises:
-        UserError: no such folder, or a store that cannot be opened.
-    """
+    """One process's view of one folder of runs in one tracking store; `update` may be called any number of times."""
 
     def __init__(self, runs: Path, uri: str | None = None) -> None:
         self.runs = Path(runs).resolve()
@@ -172,10 +163,7 @@ def _noted(problems: list[str], name: str = "") -> Iterator[None]:
 
 def _about(name: str) -> str:
     what = f"Runs of the study `{name}`" if name != UNPLANNED else "Runs that no study mentions any more"
-    return (
-        f"{what}, mirrored from `runs/` by `realm-lab mirror`. "
-        "Group the runs by the tag `realm.cell` to see the mean over seeds."
-    )
+    return f"{what}, mirrored by `realm-lab mirror`. Group them by the tag `realm.cell` to see the mean over seeds."
 
 
 def _source(runs: Path) -> str:

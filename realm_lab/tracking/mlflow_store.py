@@ -34,6 +34,7 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
 MAX_METRICS, MAX_PARAMS = 1000, 100  # of one log_batch call
+MAX_RUNS = 50_000  # of one search, the most that MLflow allows
 STATUS_OF = {
     "PENDING": "SCHEDULED",
     "QUEUED": "SCHEDULED",
@@ -45,7 +46,7 @@ STATUS_OF = {
     "COMPLETE": "FINISHED",
 }
 PREFIX = "realm_lab/"  # of experiments
-OURS = ("realm.", "slurm.", "mlflow.")  # tags that the mirror writes; all others are people's
+OURS = ("realm.", "mlflow.")  # tags that the mirror writes; all others are people's
 NOTE = "mlflow.note.content"
 KEPT = "\n\n---\n*What you write below this line is kept.*\n"  # in a note, between ours and people's
 # The interface hides tags under "mlflow."; these are for the mirror alone.
@@ -58,11 +59,7 @@ StoreError = MlflowException  # the store refused something or does not answer
 
 
 class Store:
-    """One tracking store, for the views of one `source`.
-
-    Raises:
-        UserError: a store that cannot be opened.
-    """
+    """One tracking store, for the views of one `source`. UserError: a store that cannot be opened."""
 
     def __init__(self, uri: str, source: str) -> None:
         self.uri = without_password(uri)
@@ -99,15 +96,9 @@ class Store:
 
     def shown(self, experiment: str) -> dict[str, Run]:
         """View's key -> the run that shows it, for all that this source has in an experiment."""
-        runs: dict[str, Run] = {}
-        token = None
-        while True:
-            mine = f"tags.`{SOURCE}` = '{self._source}'"
-            page = self._client.search_runs([experiment], filter_string=mine, max_results=1000, page_token=token)
-            runs |= {run.data.tags.get(KEY, ""): run for run in page}
-            token = page.token
-            if not token:
-                return runs
+        mine = f"tags.`{SOURCE}` = '{self._source}'"
+        found = self._client.search_runs([experiment], filter_string=mine, max_results=MAX_RUNS)
+        return {run.data.tags.get(KEY, ""): run for run in found}
 
     def show(self, experiment: str, run: Run | None, view: View, parent: str | None) -> tuple[str, str]:
         """Make MLflow show `view`, which `run` has shown so far, below the run `parent`.
@@ -136,40 +127,38 @@ class Store:
     def _fill(self, run: Run, view: View, tags: dict[str, str]) -> bool:
         """Add what is missing, the status last. True if anything was."""
         run_id, client, shown = run.info.run_id, self._client, run.data.tags
-        mark, wanted = _mark(run) or {"points": {}, "files": {}}, _mark_of(view)
-        changed = mark != wanted or not _mark(run)
-        if changed:
-            if shown.get(MARK):
+        mark, wanted = _mark(run), _mark_of(view)
+        if is_new := mark != wanted:
+            if mark:
                 client.set_tag(run_id, MARK, "")
             params = [Param(name, value) for name, value in view.params.items() if name not in run.data.params]
             for start in range(0, len(params), MAX_PARAMS):
                 client.log_batch(run_id, params=params[start : start + MAX_PARAMS])
+            sent = mark.get("points", {})
             points = [
                 Metric(point.name, point.value, point.time_ms, point.step)
                 for stage, all_points in view.points.items()
-                for point in all_points[mark["points"].get(stage, [0])[0] :]
+                for point in all_points[sent.get(stage, [0])[0] :]
             ]
             for start in range(0, len(points), MAX_METRICS):
                 client.log_batch(run_id, metrics=points[start : start + MAX_METRICS])
             self.points += len(points)
-            self._send_files(
-                run_id, {n: p for n, p in view.files.items() if mark["files"].get(n) != wanted["files"][n]}
-            )
+            digests = mark.get("files", {})
+            self._send_files(run_id, {n: p for n, p in view.files.items() if digests.get(n) != wanted["files"][n]})
             client.set_tag(run_id, MARK, json.dumps(wanted))
         late = [RunTag(name, value) for name, value in tags.items() if shown.get(name) != value]
         if late:
             client.log_batch(run_id, tags=late)
-        stale = [name for name in shown if name.startswith(("realm.", "slurm.")) and name not in tags]
+        stale = [name for name in shown if name.startswith("realm.") and name not in tags]
         for name in stale:
             client.delete_tag(run_id, name)
-        status = STATUS_OF[view.state]
-        if run.info.run_name != view.name or run.info.status != status:
+        status, ended = STATUS_OF[view.state], view.ended_ms or run.info.end_time
+        is_moved = (run.info.run_name, run.info.status, run.info.end_time) != (view.name, status, ended)
+        if is_moved:
             client.update_run(run_id, status=status, name=view.name)
-            changed = True
-        if view.ended_ms is not None and run.info.end_time != view.ended_ms:
-            client.set_terminated(run_id, status=status, end_time=view.ended_ms)
-            changed = True
-        return bool(changed or late or stale)
+            if view.ended_ms is not None:
+                client.set_terminated(run_id, status=status, end_time=view.ended_ms)
+        return bool(is_new or late or stale or is_moved)
 
     def _send_files(self, run_id: str, files: dict[str, Path]) -> None:
         if not files:

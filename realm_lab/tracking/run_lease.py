@@ -77,7 +77,7 @@ def _take(run: Path) -> Lease:
 def _beat(lease: Lease, ended: threading.Event) -> None:
     while not ended.wait(BEAT_SECONDS):
         try:
-            lease.beat(force=True)
+            lease.beat()
         except UserError as error:
             if not ended.is_set():  # else it was given back meanwhile
                 print(error, file=sys.stderr, flush=True)

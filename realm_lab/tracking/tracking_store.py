@@ -40,8 +40,7 @@ def one_line(error: object) -> str:
 def database_file(uri: str) -> Path | None:
     """The file of an SQLite store; any other database must answer now, since MLflow would try for minutes.
 
-    Raises:
-        UserError: no such kind of store, a file that is no database, a server that does not answer, no driver.
+    UserError: no such kind of store, a file that is no database, a server that does not answer, no driver.
     """
     name = f"tracking store {without_password(uri)}"
     if is_server(uri):

@@ -92,8 +92,7 @@ def read_groups(runs: Path, problems: list[str]) -> dict[str, tuple[StudyRecord 
 def read_run(runs: Path, member: Member, state: RunState) -> View:
     """Everything that is shown of one run, which is in this state.
 
-    Raises:
-        UserError: a file of the run is broken; the message names it.
+    UserError: a file of the run is broken; the message names it.
     """
     record, study, cell = member
     stages = {stage: run for stage in state.stages if (run := stage_of(runs, record, stage))}
@@ -102,26 +101,18 @@ def read_run(runs: Path, member: Member, state: RunState) -> View:
     tags = {
         "realm.kind": "run",
         "realm.run_key": record.run_key,
-        "realm.cell_key": record.cell_key,
         "realm.cell": cell.name if cell else record.system,
         "realm.seed": str(record.seed),
         "realm.system": record.system,
-        "realm.preset": record.preset,
-        "realm.engine_version": str(record.engine_version),
+        "realm.study": study.name if study else "",
+        "realm.changes": changes_of(cell, study) if study and cell else "",
         # Of the last stage that recorded one: the stages before it may be older and shared.
         "realm.git_commit": next((e["git_commit"] for e in reversed(environments) if e.get("git_commit")), ""),
-        "realm.attempt": str(max((stage.status.attempt for stage in state.stages.values()), default=0)),
-        "realm.progress": _progress(state),
         "realm.state": state.state,
         "realm.flags": "; ".join(flags),
         "realm.error": state.error or "",
-        "slurm.job_id": ", ".join(dict.fromkeys(e["slurm_job_id"] for e in environments if e.get("slurm_job_id"))),
         "mlflow.source.name": "realm_lab",
     }
-    if study and cell:
-        tags |= {"realm.study": study.name, "realm.title": cell.title, "realm.changes": changes_of(cell, study)}
-        tags["realm.baseline"] = show(cell.name == study.baseline)
-    warnings = ["**`" + " ".join(text.split()).replace("`", "'") + "`**" for text in [*flags, state.error] if text]
     mark = "COLLAPSED " if state.has_collapsed else "FLAGGED " if flags else ""
     files = {"run.json": runs / record.name / "run.json"}
     for stage, run in stages.items():
@@ -135,21 +126,12 @@ def read_run(runs: Path, member: Member, state: RunState) -> View:
         state=state.state,
         started_ms=started_ms,
         ended_ms=ended_ms if state.state in ("COMPLETE", "FAILED") else None,
-        note="\n\n".join([*warnings, f"Record: `runs/{record.name}/run.json`"]),
+        note=f"Record: `runs/{record.name}/run.json`",
         tags={name: cut(value, MAX_TAG) for name, value in tags.items() if value},
         params={metric_name(name): cut(show(value), MAX_PARAM) for name, value in params.items()},
         points={stage: _points(run, state.stages[stage]) for stage, run in stages.items()},
         files=files,
     )
-
-
-def _progress(state: RunState) -> str:
-    """The stage that is not complete, for example: pretrain running 120/900 steps."""
-    if state.stage is None:
-        return "complete"
-    status = state.stages[state.stage].status
-    steps = f" {status.step}/{status.total_steps} steps" if status.total_steps else ""
-    return f"{state.stage} {state.state.lower()}{steps}"
 
 
 def _times(states: Iterable[RunState]) -> tuple[int | None, int | None]:
@@ -178,12 +160,9 @@ def _points(run: StageRun, state: StageState) -> list[Point]:
     last = settled_step(run, state)  # before the lines are read: what is logged meanwhile is later
     points = []
     for row in itertools.takewhile(lambda row: row["step"] <= last, run.metrics.rows()):
-        for name, value in row.items():
-            if isinstance(value, bool | str | list | dict):
-                raise UserError(f"{run.metrics.path}: metric '{name}' has the value {value!r}, no number; delete it")
-            if name not in ("step", "time") and value is not None and math.isfinite(value):
-                full = f"{run.stage}/{metric_name(name)}"
-                points.append(Point(full, float(value), milliseconds(row["time"]), row["step"]))
+        time_ms = milliseconds(row["time"])
+        values = {name: value for name, value in row.items() if name not in ("step", "time")}
+        points += [Point(f"{run.stage}/{name}", value, time_ms, row["step"]) for name, value in _scalars(values)]
     if state.state == "COMPLETE":
         time_ms = milliseconds(state.status.finished_at or 0)
         curves = {point.name for point in points}
@@ -213,18 +192,17 @@ def read_study(runs: Path, study: StudyRecord, states: Mapping[str, RunState]) -
     found = [state.state for state in states.values()]
     done = found.count("COMPLETE")
     is_complete = done == len(study.runs) > 0
+    state = "COMPLETE" if is_complete else next((one for one in STATES[:-1] if one in found), "PENDING")
     started_ms, ended_ms = _times(states.values())
-    finals = _means(runs, study, states) if is_complete else {}
-    under_way = next((state for state in STATES[:-1] if state in found), "PENDING")
+    finals = _means(runs, study) if is_complete else {}
     tags = {
         "realm.kind": "study",
         "realm.study": study.name,
         "realm.question": study.question,
         "realm.baseline": study.baseline,
-        "realm.seeds": ", ".join(map(str, study.seeds)),
         "realm.design": "; ".join(f"{cell.name}: {changes_of(cell, study)}" for cell in study.cells),
         "realm.progress": f"{done} of {len(study.runs)} runs complete",
-        "realm.state": "COMPLETE" if is_complete else under_way,
+        "realm.state": state,
         "mlflow.source.name": "realm_lab",
     }
     reports = runs.parent / "reports"
@@ -234,21 +212,22 @@ def read_study(runs: Path, study: StudyRecord, states: Mapping[str, RunState]) -
     return View(
         key=STUDY_KEY,
         name=study.name,
-        state=tags["realm.state"],
+        state=state,
         started_ms=started_ms,
         ended_ms=ended_ms if is_complete else None,
-        note=f"**{study.question}**\n\n{tags['realm.progress']}; baseline `{study.baseline}`",
+        note=f"**{study.question}**",
         tags={name: cut(value, MAX_TAG) for name, value in tags.items()},
         points={"study": [Point(metric_name(name), value, ended_ms or 0, 0) for name, value in finals.items()]},
         files={"study.json": study_folder(runs, study.name) / "study.json", **files},
     )
 
 
-def _means(runs: Path, study: StudyRecord, states: Mapping[str, RunState]) -> dict[str, float]:
-    """cell/metric -> mean over the cell's seeds."""
+def _means(runs: Path, study: StudyRecord) -> dict[str, float]:
+    """cell/metric -> mean over the cell's seeds, of the results of the last stage (a system may have no evaluate)."""
     values: dict[str, list[float]] = {}
     for run in study.runs:
-        stage = stage_of(runs, study.record(runs, run), "evaluate")
+        record = study.record(runs, run)
+        stage = stage_of(runs, record, list(study.cut(record.stages))[-1])
         results = stage.results() if stage else {}
         for name in HEADLINES:
             if isinstance(value := results.get(METRICS[name].key), int | float):

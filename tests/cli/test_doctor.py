@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_it_looks_at_everything(tmp_path: Path) -> None:
     found = findings(tmp_path)
-    expected = {"Python", "processor", "memory", "PyTorch", "FAISS", "SLURM", "MLflow", "DVC", "git", "disk"}
+    expected = {"Python", "processor", "memory", "PyTorch", "FAISS", "SLURM", "MLflow", "DVC", "tracking store", "disk"}
     assert expected <= set(found)
     assert found["Python"].state == found["PyTorch"].state == found["FAISS"].state == "OK"
     assert found["parameters"] == Finding("OK", "parameters", "preset smoke, seeds [0]")
@@ -56,7 +55,7 @@ def test_it_looks_at_everything(tmp_path: Path) -> None:
 def test_what_is_missing_comes_with_a_remedy(tmp_path: Path, commands: Path) -> None:
     found = findings(tmp_path, "preset: real\n")
     missing = [finding for finding in found.values() if finding.state == "missing"]
-    assert {finding.subject for finding in missing} >= {"model.checkpoint", "corpus.files.knowledge", "DVC"}
+    assert {finding.subject for finding in missing} >= {"model.checkpoint", "corpus.files.knowledge", "dvc"}
     assert [finding for finding in missing if not finding.remedy] == []
 
 
@@ -72,22 +71,18 @@ def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) ->
     assert found["tokenizer.checkpoint"].found == "models/checkpoint: no such folder"
 
 
-def test_no_slurm_or_half_of_it_is_a_note(tmp_path: Path, commands: Path) -> None:
+def test_no_slurm_is_a_note(tmp_path: Path, commands: Path) -> None:
     assert findings(tmp_path)["SLURM"] == Finding("note", "SLURM", "not installed; runs stay on this machine")
-    program(commands, "srun", "exit 0")
-    slurm = findings(tmp_path)["SLURM"]
-    assert (slurm.state, slurm.found) == ("note", "not on PATH: sbatch, scontrol")
 
 
 @pytest.mark.parametrize(
     ("scontrol", "state", "said"),
     [
         ('echo "Slurmctld(primary) at head is UP"', "OK", "Slurmctld(primary) at head is UP"),
-        ('echo "Slurmctld(primary) at head is DOWN"; exit 1', "note", "is DOWN"),
         ('echo "Slurmctld(primary) at head is DOWN"', "note", "is DOWN"),
         ('echo "slurm_load_ctl_conf error: Unable to contact" >&2; exit 1', "note", "Unable to contact"),
         ("exit 3", "note", "exit code 3"),
-        ("read line < held", "note", "within 1 s"),
+        ("read line < held", "note", "timed out after 0.2 seconds"),
     ],
 )
 def test_slurm_is_there_when_its_controller_answers(
@@ -95,9 +90,7 @@ def test_slurm_is_there_when_its_controller_answers(
 ) -> None:
     os.mkfifo(tmp_path / "held")  # reading from it waits for a writer that never comes
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(doctor, "SLURM_TIMEOUT_SECONDS", 1.0)
-    for name in ("srun", "sbatch"):
-        program(commands, name, "exit 0")
+    monkeypatch.setattr(doctor, "SLURM_TIMEOUT_SECONDS", 0.2)
     program(commands, "scontrol", scontrol)
     slurm = findings(tmp_path)["SLURM"]
     assert slurm.state == state
@@ -106,19 +99,11 @@ def test_slurm_is_there_when_its_controller_answers(
 
 
 def test_the_tracking_uri_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert findings(tmp_path)["MLflow"].found.endswith(f"sqlite:///{tmp_path}/mlflow.db (default)")
-    text = "preset: smoke\nlaunch: {tracking_uri: 'http://here:1'}\n"
-    assert findings(tmp_path, text)["MLflow"].found.endswith("http://here:1 (launch.tracking_uri)")
+    assert findings(tmp_path)["tracking store"].found == f"sqlite:///{tmp_path}/mlflow.db"
+    text = "preset: smoke\nlaunch: {tracking_uri: 'http://me:secret@here:1'}\n"
+    assert findings(tmp_path, text)["tracking store"].found == "http://me:***@here:1"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://there:2")
-    assert findings(tmp_path, text)["MLflow"].found.endswith("http://there:2 (MLFLOW_TRACKING_URI)")
-
-
-def test_dvc_needs_its_command_and_a_project(tmp_path: Path, commands: Path) -> None:
-    assert "not on PATH" in findings(tmp_path)["DVC"].found
-    program(commands, "dvc", "exit 0")
-    assert "is no DVC project" in findings(tmp_path)["DVC"].found
-    (tmp_path / ".dvc").mkdir()
-    assert findings(tmp_path)["DVC"].state == "OK"
+    assert findings(tmp_path, text)["tracking store"].found == "http://there:2"
 
 
 def test_little_disk_and_memory_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,20 +115,7 @@ def test_little_disk_and_memory_are_noted(tmp_path: Path, monkeypatch: pytest.Mo
     assert found["memory"].remedy
 
 
-def test_a_library_that_does_not_load_is_missing_not_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    (broken / "faiss.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')\n")
-    monkeypatch.syspath_prepend(str(broken))
-    monkeypatch.delitem(sys.modules, "faiss", raising=False)
-    faiss = findings(tmp_path)["FAISS"]
-    assert (faiss.state, faiss.remedy) == ("missing", "make setup")
-    assert "libcudart.so.12" in faiss.found
-
-
-@pytest.mark.parametrize(
-    ("text", "code"), [("preset: smoke\n", 0), ("preset: real\n", 1), ("preset: tou\n", 1), (None, 1)]
-)
+@pytest.mark.parametrize(("text", "code"), [("preset: smoke\n", 0), ("preset: real\n", 1), (None, 1)])
 def test_the_exit_code_says_whether_something_is_missing(
     text: str | None, code: int, tmp_path: Path, commands: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

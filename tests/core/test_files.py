@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import subprocess
 import sys
@@ -36,13 +35,6 @@ JSON_VALUES = st.recursive(
 )
 
 
-def test_a_write_makes_the_folders_and_leaves_nothing_else(tmp_path: Path) -> None:
-    target = tmp_path / "a" / "b.txt"
-    write_text(target, "Σ\n")
-    assert target.read_bytes() == "Σ\n".encode()
-    assert list(target.parent.iterdir()) == [target]
-
-
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "a.txt"
     write_text(target, "old")
@@ -51,14 +43,6 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
         raise RuntimeError("in the middle")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
-
-
-def test_the_old_file_stands_until_the_block_ends(tmp_path: Path) -> None:
-    target = tmp_path / "a.bin"
-    with atomic_write(target, "wb") as file:
-        file.write(b"\x00\xff")
-        assert not target.exists()
-    assert target.read_bytes() == b"\x00\xff"
 
 
 def test_a_process_killed_in_the_middle_of_a_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -128,23 +112,11 @@ def test_json_survives_the_round_trip(tmp_path_factory: pytest.TempPathFactory, 
     assert read_json(path) == value
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, {"deep": [-math.inf]}])
-def test_a_number_that_json_does_not_have_is_refused(tmp_path: Path, value: object) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        write_json(tmp_path / "a.json", value)
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        canonical_json(value)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_missing_json_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"metrics\.json: no such file"):
-        read_json(tmp_path / "metrics.json")
-
-
 def test_a_broken_json_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.json"
     path.write_text('{\n"a": 1,\n"b": }\n')
+    with pytest.raises(UserError, match=r"absent\.json: no such file"):
+        read_json(tmp_path / "absent.json")
     with pytest.raises(UserError, match=r"metrics\.json, line 3: not valid JSON"):
         read_json(path)
     path.write_bytes(b'{"a": "\xff"}')
@@ -165,11 +137,6 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
 def test_a_digest_does_not_depend_on_the_order_of_keys(value: dict[str, object]) -> None:
     backwards = dict(reversed(value.items()))
     assert digest(value) == digest(backwards) == digest(json.loads(canonical_json(value)))
-
-
-def test_a_digest_tells_values_and_types_apart() -> None:
-    values = [0, 0.5, "0", False, None, [], {}, [0], {"a": 0}, {"a": "0"}, {"b": 0}]
-    assert len({digest(value) for value in values}) == len(values)
 
 
 def test_the_digest_of_a_run_never_moves() -> None:

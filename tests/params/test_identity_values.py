@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from realm_lab.core.files import digest
-from realm_lab.params.parameters import Params, Pretrain
+from realm_lab.params.parameters import Params
 from realm_lab.params.sections import OBSERVES, Section, identity_values, neutral
 
 
@@ -39,7 +39,3 @@ def test_only_the_sections_asked_for_and_plain_json():
     assert list(found) == ["model", "evaluate"]
     assert "explorer_examples" not in found["evaluate"]
     digest(found)
-
-
-def test_early_warnings_only_observe():
-    assert "watch" not in identity_values(Pretrain(watch={"patience_steps": 7}))

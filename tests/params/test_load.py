@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 
 from realm_lab.errors import UserError
-from realm_lab.params import parameters
-from realm_lab.params import sections as parameter_sections
 from realm_lab.params.load import (
     PRESET_FOLDER,
     PRESETS,
@@ -22,10 +19,9 @@ from realm_lab.params.load import (
     parameter_names,
     parse_override,
     preset_values,
-    render_params_yaml,
-    renewed_params_yaml,
 )
 from realm_lab.params.parameters import Params
+from realm_lab.params.reference_page import render_params_yaml, renewed_params_yaml
 
 
 def write(folder: Path, text: str | bytes) -> Path:
@@ -50,15 +46,6 @@ def refusal(path: Path, overrides: dict[str, Any] | None = None) -> str:
             "preset: toy\npretrain:\n  candidates: 9\n  step: 5\n",
             "params.yaml, line 4: unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.steps'",
         ),
-        (
-            "preset: toy\n\nmodle:\n  layers: 2\n",
-            "params.yaml, line 3: unknown parameter 'modle'; the nearest valid one is 'model'",
-        ),
-        (
-            "warm_start:\n  reader:\n    optimiser:\n      # a comment\n      learning_rat: 0.1\n",
-            "params.yaml, line 5: unknown parameter 'warm_start.reader.optimiser.learning_rat'; "
-            "the nearest valid one is 'warm_start.reader.optimiser.learning_rate'",
-        ),
         ("preset: toyy\n", "params.yaml: preset 'toyy' is not one of toy, smoke, real, paper; did you mean 'toy'?"),
         (
             "preset: toy\npretrain.steps: 4\n",
@@ -68,7 +55,6 @@ def refusal(path: Path, overrides: dict[str, Any] | None = None) -> str:
             "preset: toy\nmodle:\n",
             "params.yaml, line 2: unknown parameter 'modle'; the nearest valid one is 'model'",
         ),
-        ("preset: enormous\n", "params.yaml: preset 'enormous' is not one of toy, smoke, real, paper"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest_one_and_its_line(tmp_path: Path, text: str, message: str) -> None:
@@ -79,96 +65,64 @@ def test_an_unknown_name_is_refused_with_the_nearest_one_and_its_line(tmp_path: 
     ("text", "parts"),
     [
         ("pretrain:\n  steps: many\n", ["line 2", "'pretrain.steps'", "valid integer", "'many'"]),
-        ("pretrain:\n  steps: 1.5\n", ["line 2", "'pretrain.steps'", "integer", "1.5"]),
-        ("pretrain:\n  steps: [5]\n", ["line 2", "'pretrain.steps'", "[5]"]),
         ("pretrain:\n  steps: true\n", ["line 2", "'pretrain.steps'"]),
-        ("pretrain:\n  mask_rate: some\n", ["line 2", "'pretrain.mask_rate'", "valid number", "'some'"]),
         ("pretrain:\n  train_reader: perhaps\n", ["line 2", "'pretrain.train_reader'", "boolean", "'perhaps'"]),
         ("pretrain:\n  marginal: tokens\n", ["line 2", "'pretrain.marginal'", "'example' or 'token'", "'tokens'"]),
         ("pretrain:\n  steps: {}\n", ["line 2", "'pretrain.steps'", "valid integer"]),
+        ("pretrain:\n  candidates: 0\n", ["line 2", "'pretrain.candidates'", "greater than or equal to 1"]),
+        ("pretrain:\n  mask_rate: .nan\n", ["line 2", "'pretrain.mask_rate'", "nan"]),
+        ("warm_start:\n  embedder:\n    query_scale: .inf\n", ["line 3", "'warm_start.embedder.query_scale'"]),
+        ("corpus:\n  toy:\n    entities: 81\n", ["line 3", "'corpus.toy.entities'", "multiple of 4", "81"]),
+        ("model:\n  dropout: 1.0\n", ["line 2", "'model.dropout'", "less than 1"]),
+        ("seeds: []\n", ["line 1", "'seeds'", "at least 1"]),
+        ("seeds: [0, -1]\n", ["line 1", "'seeds.1'", "greater than or equal to 0"]),
         ("pretrain: 5\n", ["line 1", "'pretrain'", "5"]),
-        ("seeds: 3\n", ["line 1", "'seeds'", "list", "3"]),
         ("corpus:\n  files:\n    knowledge: a.txt\n", ["line 3", "'corpus.files.knowledge'", "list", "'a.txt'"]),
         ("1: 2\n", ["params.yaml", "'1'"]),
     ],
 )
-def test_an_ill_typed_value_names_its_key_line_and_what_was_given(tmp_path: Path, text: str, parts: list[str]) -> None:
+def test_a_wrong_value_names_its_key_line_and_what_was_given(tmp_path: Path, text: str, parts: list[str]) -> None:
     message = refusal(write(tmp_path, text))
     assert message.startswith("params.yaml")
-    assert [part for part in parts if part not in message] == [], message
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("pretrain:\n  steps: -1\n", ["line 2", "'pretrain.steps'", "greater than or equal to 0", "-1"]),
-        ("pretrain:\n  candidates: 0\n", ["line 2", "'pretrain.candidates'", "greater than or equal to 1"]),
-        ("pretrain:\n  mask_rate: 1.01\n", ["line 2", "'pretrain.mask_rate'", "less than or equal to 1"]),
-        ("pretrain:\n  mask_rate: .nan\n", ["line 2", "'pretrain.mask_rate'", "nan"]),
-        ("warm_start:\n  embedder:\n    query_scale: 0\n", ["line 3", "'warm_start.embedder.query_scale'", "than 0"]),
-        ("warm_start:\n  embedder:\n    query_scale: .inf\n", ["line 3", "'warm_start.embedder.query_scale'"]),
-        ("model:\n  dropout: 1.0\n", ["line 2", "'model.dropout'", "less than 1"]),
-        ("launch:\n  threads: 12345678901234567890\n", ["line 2", "'launch.threads'", "less than or equal to 4096"]),
-        ("seeds: []\n", ["line 1", "'seeds'", "at least 1"]),
-        ("seeds: [0, -1]\n", ["line 1", "'seeds.1'", "greater than or equal to 0"]),
-    ],
-)
-def test_a_value_out_of_range_names_its_key_line_and_bound(tmp_path: Path, text: str, parts: list[str]) -> None:
-    message = refusal(write(tmp_path, text))
     assert [part for part in parts if part not in message] == [], message
 
 
 FILES: dict[str, Any] = {"corpus.source": "files", "corpus.tagger": "rule", "corpus.pretrain_corpus": "same"}
 FROZEN: dict[str, Any] = {"pretrain.train_query_tower": False, "pretrain.train_document_tower": False}
 NO_NULL: dict[str, Any] = {"pretrain.null_document": "off"}
-# Of the refreshes of the index.
-REFRESHES: list[Any] = [
-    ({"policy": "schedule"}, "schedule is empty, which policy: schedule needs", "write it as [[0, 100]"),
-    ({"policy": "schedule", "schedule": [[5, 5]]}, "schedule must begin", "[1000, 500]]"),
-    ({"policy": "schedule", "schedule": [[0, 5], [9, 1], [9, 2]]}, "schedule has the steps [0, 9, 9]", "in order"),
-]
-# Of the search of the index.
-SEARCHES: list[Any] = [
-    ({"options": "nlist=3"}, "options: backend: exact has no option 'nlist'", "leave options empty"),
-    ({"backend": "hnsw", "options": "nprobe=3"}, "hnsw has no option 'nprobe'", "choose M, efConstruction, efSearch"),
-    ({"backend": "ivf_flat", "options": "nlist=0"}, "'nlist=0' is not NAME=NUMBER", "from 1"),
-    ({"backend": "sq8", "options": "overfetch"}, "'overfetch' is not NAME=NUMBER", "from 1"),
-    ({"backend": "ivf_pq", "options": "M=2, M=4"}, "'M=4' is not NAME=NUMBER", "each name once"),
-]
+SCHEDULE = "pretrain.refresh.schedule"
+BACKEND, OPTIONS = "pretrain.search.backend", "pretrain.search.options"
 # Parameters that contradict each other, laid over the toy preset: what the message names, and its remedy.
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
-    ({"corpus.toy.entities": 81}, "'corpus.toy': entities 81 is not divisible by the 4", "choose a multiple of 4"),
     ({"corpus.source": "files"}, "'corpus': tagger: exact", "use tagger: rule"),
     ({"corpus.tagger": "model"}, "'corpus': tagger: model reads English", "use tagger: exact"),
-    (FILES | {"corpus.tagger": "model"}, "tagger: model needs files.tagger_model", "or use rule"),
     (
         FILES | {"corpus.files.dev_split": "orqa", "corpus.files.questions_dev": ["a"]},
         "dev_split: orqa takes dev from questions_train",
         "name no questions_dev",
     ),
-    (FILES | {"corpus.files.dev_split": "orqa"}, "dev_split: orqa splits questions_train", "name one"),
     (FILES, "corpus.files.knowledge is empty", "name at least one file"),
     ({"corpus.files.knowledge": ["a.txt"]}, "corpus.source is toy", "set corpus.source to files"),
     (FILES | {"corpus.files.pretrain": ["a.txt"]}, "pretrain_corpus: same ignores files.pretrain", "separate"),
     (FILES | {"corpus.pretrain_corpus": "separate"}, "pretrain_corpus: separate needs files.pretrain", "to same"),
     ({"model.hidden_size": 65}, "hidden_size 65 is not a multiple of heads 4", "change either"),
     ({"model.share_projection": True, "model.share_towers": False}, "share_projection", "needs share_towers: true"),
-    ({"warm_start.embedder.initial_encoder": "checkpoint"}, "initial_encoder", "choose reader or scratch"),
-    ({"pretrain.candidates": 1}, "'pretrain': candidates must be at least 2", "raise it, or set null_document to off"),
+    ({"warm_start.embedder.initial_encoder": "checkpoint"}, "initial_encoder", "name a folder there"),
+    ({"pretrain.candidates": 1}, "'pretrain': candidates: 1 leaves no place beside the null document", "raise it"),
     (FROZEN | {"pretrain.train_reader": False}, "nothing is trained", "or steps to 0"),
     (FROZEN | {"pretrain.null_document": "learned"}, "null_document: learned", "needs a tower that trains"),
     (NO_NULL | {"pretrain.calibrate_null": True}, "calibrate_null", "set null_document to encoded or learned"),
-    ({"pretrain.masking": "random_span", "pretrain.salient_spans": 2}, "salient_spans", "set it to 1"),
-    ({"pretrain.masking": "random_token", "pretrain.mask_rate": 0.0}, "mask_rate 0 would mask one", "raise it"),
     ({"pretrain.masking_options": {"share": [1]}}, "masking_options': share should be text", "number, or true"),
-    ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "choose salient or by_span"),
-    *[({f"pretrain.search.{key}": value for key, value in change.items()}, *said) for change, *said in SEARCHES],
-    *[({f"pretrain.refresh.{key}": value for key, value in change.items()}, *said) for change, *said in REFRESHES],
-    ({"pretrain.over_retrieve": 10}, "over_retrieve 10 is fewer than the 11 passages read", "raise it"),
+    ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "use by_span"),
+    ({OPTIONS: "nlist=3"}, "options: exact has no option 'nlist'", "but none"),
+    ({BACKEND: "hnsw", OPTIONS: "nprobe=3"}, "hnsw has no option 'nprobe'", "but M, efConstruction, efSearch"),
+    ({BACKEND: "ivf_flat", OPTIONS: "nlist=0"}, "'nlist=0' is not NAME=NUMBER", "from 1"),
+    ({BACKEND: "ivf_pq", OPTIONS: "M=2, M=4"}, "'M=4' is not NAME=NUMBER", "each name once"),
+    ({"pretrain.refresh.policy": "schedule"}, "schedule has the steps []", "write [[0, 100]"),
+    ({SCHEDULE: [[5, 5]]}, "schedule has the steps [5]", "not 0 and then ascending"),
+    ({SCHEDULE: [[0, 5], [9, 1], [9, 2]]}, "schedule has the steps [0, 9, 9]", "not 0 and then ascending"),
     ({"finetune.train_reader": False, "finetune.train_query_tower": False}, "'finetune': nothing is trained", "to 0"),
-    ({"finetune.early_loss_candidates": 4}, "early_loss_candidates 4 is fewer than candidates 5", "or set it to 0"),
     ({"seeds": [1, 0, 1]}, "seeds: a seed is named twice", "name each once"),
-    ({"launch.micro_batch": 25}, "launch.micro_batch is larger than pretrain.batch_size", "lower it, or set it to 0"),
 ]
 
 
@@ -181,29 +135,12 @@ def test_contradictions_are_refused_with_a_remedy(
     assert remedy in message.partition(named)[2]
 
 
-def test_every_refusal_of_the_types_was_tried(tmp_path: Path) -> None:
-    said = "\n".join(refusal(write(tmp_path, "preset: toy\n"), change) for change, _, _ in CONTRADICTIONS)
-    files = [Path(str(module.__file__)) for module in (parameters, parameter_sections)]
-    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
-    refusals = [node.exc for node in nodes if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)]
-    by_type = ("input should not be true or false", "input should be a finite number")  # tried above
-    literals = []
-    for call in refusals:
-        text = call.args[0]
-        parts = text.values if isinstance(text, ast.JoinedStr) else [text]
-        literals.append([part.value for part in parts if isinstance(part, ast.Constant)])
-    assert len(literals) > 30  # else the walk finds nothing
-    unseen = [words for words in literals if not all(str(word) in said for word in words) and words[0] not in by_type]
-    assert unseen == []
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [
         ("preset: toy\npretrain:\n  steps: 5\n  candidates: 1\n", 4),
         ("preset: toy\nmodel:\n  layers: 2\n  hidden_size: 65\n", 4),
         ("preset: toy\ncorpus:\n  source: files\n", 2),  # the tagger is the preset's: the section is named
-        ("preset: toy\nlaunch:\n  threads: 1\n  micro_batch: 600\n", 4),
         ("preset: toy\nmodel:\n  layers: 2\nseeds: [1, 1]\n", 4),
     ],
 )
@@ -218,9 +155,8 @@ def test_a_contradiction_names_the_line_of_the_parameter(tmp_path: Path, text: s
         NO_NULL | {"pretrain.candidates": 1},
         {"pretrain.refresh.schedule": [[0, 5]], "pretrain.refresh.delay_steps": 3},  # of another policy
         {"pretrain.masking": "package.module:function", "pretrain.sentence_choice": "any", "pretrain.salient_spans": 2},
-        {"pretrain.train_reader": False, "finetune.train_reader": False},
-        {"finetune.train_query_tower": False, "finetune.early_loss_candidates": 5000},
-        {"pretrain.steps": 5},  # shorter than its warm-up: a trial
+        {"pretrain.over_retrieve": 2, "finetune.early_loss_candidates": 4, "launch.micro_batch": 600},
+        {"pretrain.steps": 5, "pretrain.train_reader": False},  # shorter than its warm-up: a trial
     ],
 )
 def test_what_is_merely_without_effect_is_allowed(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -289,11 +225,10 @@ def test_a_preset_file_loads_and_holds_known_keys_and_no_empty_ones(tmp_path: Pa
     # Read apart from preset_values, which would drop an empty key.
     raw = flatten(YAML(typ="safe").load(PRESET_FOLDER / f"{preset}.yaml"))
     assert set(raw) <= set(flatten(Params()))
-    assert [key for key, value in raw.items() if value is None] == []
+    assert None not in raw.values()
     if preset != "paper":
-        params = load(write(tmp_path, f"preset: {preset}\n"))
-        assert raw.items() <= flatten(params).items()
-        assert params.preset == preset
+        found = flatten(load(write(tmp_path, f"preset: {preset}\n")))
+        assert (raw | {"preset": preset}).items() <= found.items()
 
 
 def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(tmp_path: Path) -> None:
@@ -314,14 +249,12 @@ def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(t
     ("override", "message"),
     [
         ({"pretrain.step": 1}, "--set pretrain.step: unknown parameter 'pretrain.step'; the nearest valid one is"),
-        ({"preset.name": "toy"}, "--set preset.name: unknown parameter 'preset.name'; the nearest valid one is"),
         ({"pretrain": {"step": 1}}, "--set pretrain.step: unknown parameter"),
         (
             {"pretrain.steps": "many"},
             "--set pretrain.steps: parameter 'pretrain.steps': input should be a valid integer",
         ),
-        ({"pretrain.candidates": 1}, "--set pretrain.candidates: parameter 'pretrain': candidates must be at least 2"),
-        ({"seeds": 3}, "--set seeds: parameter 'seeds': input should be a valid list"),
+        ({"pretrain.candidates": 1}, "--set pretrain.candidates: parameter 'pretrain': candidates: 1 leaves"),
         ({"preset": "tou"}, "--preset: preset 'tou' is not one of"),
     ],
 )
@@ -339,8 +272,6 @@ def test_what_is_wrong_with_an_override_is_not_blamed_on_the_file(
         ("pretrain.null_document=off", "pretrain.null_document", "off"),
         ("pretrain.train_reader=false", "pretrain.train_reader", False),
         ("seeds=[3, 4]", "seeds", [3, 4]),
-        (" preset = smoke", "preset", "smoke"),
-        ("model.checkpoint=a=b", "model.checkpoint", "a=b"),
         ("model.checkpoint=", "model.checkpoint", None),
     ],
 )
@@ -372,38 +303,30 @@ def test_flat_parameters_are_plain_values_under_dotted_keys() -> None:
 
 
 def test_the_rendered_file_names_everything_and_changes_nothing(tmp_path: Path) -> None:
-    for preset in PRESETS:
-        text = render_params_yaml(preset)
-        raw = flatten(YAML(typ="safe").load(text))
-        assert list(raw) == list(flatten(Params()))
-        assert {key: value for key, value in raw.items() if value is not None} == {"preset": preset}
-        if preset != "paper":
-            assert load(write(tmp_path, text)) == load(write(tmp_path, f"preset: {preset}\n"))
+    text = render_params_yaml({"preset": "smoke"})
+    raw = flatten(YAML(typ="safe").load(text))
+    assert list(raw) == list(flatten(Params()))
+    assert {key: value for key, value in raw.items() if value is not None} == {"preset": "smoke"}
+    assert load(write(tmp_path, text)) == load(write(tmp_path, "preset: smoke\n"))
     steps = re.search(r"^pretrain:.*?^  steps:  # (.*?)$", text, re.DOTALL | re.MULTILINE)
     assert steps is not None
-    said = dict(part.split() for part in steps[1].split(" · "))
-    assert said == {name: str(Params(**preset_values(name) | {"preset": name}).pretrain.steps) for name in PRESETS}
-
-
-def test_params_yaml_is_the_rendered_file_apart_from_what_is_filled_in(repository: Path) -> None:
-    written = (repository / "params.yaml").read_text(encoding="utf-8")
-    assert written == renewed_params_yaml(written), "run `make params`"
+    assert steps[1] == "toy 800 · smoke 24 · real 600 · paper 200000"
 
 
 def test_writing_the_file_again_keeps_what_was_filled_in(tmp_path: Path) -> None:
-    text = render_params_yaml("smoke").replace("  steps:  #", "  steps: 7  #").replace("seeds:  #", "seeds: [3, 4]  #")
+    text = render_params_yaml({"preset": "smoke"})
+    text = text.replace("  steps:  #", "  steps: 7  #").replace("seeds:  #", "seeds: [3, 4]  #")
     text = text.replace("  masking:  #", '  masking: "a: b"  #')
-    stale = "\n".join(re.sub(r"  #.*", "  # another comment", line) for line in text.splitlines())
-    assert renewed_params_yaml(stale) == renewed_params_yaml(text)
+    stale = re.sub(r"  #.*", "  # another comment", text)
+    assert renewed_params_yaml(stale) == renewed_params_yaml(text) == text
     params = load(write(tmp_path, renewed_params_yaml(stale)))
     assert (params.preset, params.seeds, params.pretrain.masking) == ("smoke", [3, 4], "a: b")
     assert {params.warm_start.reader.steps, params.pretrain.steps, params.finetune.steps} == {7}
-    assert renewed_params_yaml("") == render_params_yaml()
+    assert renewed_params_yaml("") == render_params_yaml({"preset": "toy"})
 
 
 def test_a_parameter_can_be_a_mapping_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "params.yaml"
-    path.write_text("preset: smoke\npretrain:\n  masking_options: {share: 1.0e-1, name: a}\n")
+    path = write(tmp_path, "preset: smoke\npretrain:\n  masking_options: {share: 1.0e-1, name: a}\n")
     assert load(path).pretrain.masking_options == {"share": 0.1, "name": "a"}
     key, value = parse_override("pretrain.masking_options={share: 0.3}")
     chosen = load(path, {key: value})
@@ -412,6 +335,5 @@ def test_a_parameter_can_be_a_mapping_of_its_own(tmp_path: Path) -> None:
     renewed = tmp_path / "renewed.yaml"
     renewed.write_text(renewed_params_yaml(path.read_text()))
     assert load(renewed) == load(path)
-    path.write_text("preset: smoke\npretrain:\n  masking_options: {share: [1]}\n")
-    with pytest.raises(UserError, match=r"params\.yaml, line 3: .*masking_options.*share should be text, a finite"):
-        load(path)
+    path = write(tmp_path, "preset: smoke\npretrain:\n  masking_options: {share: [1]}\n")
+    assert "params.yaml, line 3: parameter 'pretrain.masking_options': share should be text, a finite" in refusal(path)

@@ -58,12 +58,6 @@ def test_parameters_are_those_of_the_real_models(project: Path, overrides: dict[
     assert count_parameters(params, encoder_shape(params, 500)) == (*sizes, sum(sizes))
 
 
-def test_where_one_tower_learns_the_other_is_a_model_of_its_own(project: Path) -> None:
-    params = load(project / "params.yaml", {"pretrain.train_document_tower": False, "pretrain.train_reader": False})
-    _, embedder, trained = count_parameters(params, encoder_shape(params, 500))
-    assert embedder == 2 * trained
-
-
 def test_lengths_are_those_of_the_prepared_corpus(params: Params, project: Path) -> None:
     guessed = read_text(params, project)
     folder = corpus_folder(project, plan_run(params, "realm", 0))
@@ -128,6 +122,5 @@ def test_what_memory_is_counted(project: Path) -> None:
     assert found.searcher["index, float32"] == 4 * 32 * 1_000_000
     assert found.stored == found.searcher["its bfloat16 copy"] == 2 * 32 * 1_000_000
     assert found.builder["shard"] == 2 * 65536 * 32 * 4
-    assert found.on_trainer == sum(found.trainer.values()) + sum(found.searcher.values())
     assert sizes[1] == pytest.approx(sizes[0] / 4)
     assert sizes[2] < sizes[0] / 2

@@ -78,25 +78,9 @@ def test_the_curves_of_utility_and_recall_are_side_by_side_a_color_for_each_cell
         assert pictures.curves(page, metric).first.is_visible()
 
 
-def test_final_scores_are_bars_one_for_each_cell(page: Any, server: Served, pictures: ModuleType) -> None:
-    pictures.open_grouped(page, server.url, server.experiment, "&compareRunsMode=CHART")
-    card = page.get_by_test_id("experiment-view-compare-runs-card")
-    scores = card.filter(has_text="evaluate/exact_match")
-    scores.locator(".barlayer .point").first.wait_for()
-    assert scores.locator(".barlayer .point").count() == len(CELLS)
-
-
 def test_the_page_of_a_run_tells_its_story(page: Any, server: Served, pictures: ModuleType) -> None:
     pictures.open_grouped(page, server.url, server.experiment)
     page.get_by_role("link", name="random_mask-s0").click()
     page.get_by_text("Record: ").wait_for()
     for text in ("realm.changes", "evaluate/bm25/recall_at_5", "pretrain.masking"):
-        page.get_by_text(text).first.wait_for()
-
-
-def test_the_page_of_the_study_has_its_design(page: Any, server: Served) -> None:
-    open_runs(page, server, f"&searchFilter={search('realm.kind', 'study')}")
-    page.locator(".ag-root").get_by_role("link", name="default").click()
-    page.get_by_text("Which spans should be masked?").first.wait_for()
-    for text in ("6 of 6 runs complete", "random_mask/exact_match", "realm.design"):
         page.get_by_text(text).first.wait_for()

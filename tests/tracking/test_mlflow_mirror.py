@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from realm_lab.errors import UserError
 from realm_lab.tracking.mlflow_mirror import Mirror, mirror
 from realm_lab.tracking.run_dir import StageRun, stage_of, write_run_record
 from realm_lab.tracking.study_record import read_study_record, write_study_record
@@ -60,10 +59,10 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
     assert run["times"] == (BEGAN_AT * 1000, (BEGAN_AT + 420) * 1000)
     expected = {"pretrain.reader.learning_rate": "3e-05", "corpus.toy.world_seed": "none"}
     assert (expected | {"inputs.corpus": record.inputs["corpus"]}).items() <= run["params"].items()
-    tags = {"run_key": record.run_key, "cell": "realm", "baseline": "true", "seed": "0", "state": "COMPLETE"}
-    tags |= {"git_commit": "0123456789abcdef0123456789abcdef01234567", "attempt": "1", "system": "realm"}
+    tags = {"run_key": record.run_key, "cell": "realm", "study": "default", "seed": "0", "state": "COMPLETE"}
+    tags |= {"git_commit": "0123456789abcdef0123456789abcdef01234567", "system": "realm", "changes": "nothing"}
     assert {f"realm.{name}": value for name, value in tags.items()}.items() <= run["tags"].items()
-    assert (run["tags"]["mlflow.parentRunId"], run["tags"]["slurm.job_id"]) == ("default", "71_3, 72")
+    assert run["tags"]["mlflow.parentRunId"] == "default"
     pretrain = stage_of(runs, record, "pretrain")
     assert pretrain is not None
     assert points_of(pretrain).items() <= run["points"].items()
@@ -121,7 +120,7 @@ def test_killed_at_any_call_the_next_mirror_ends_with_the_same_content(
         assert shown.everything(runs, store) == expected, instant
         if survived:
             break
-    assert instant > 5
+    assert instant > 4
 
 
 def mirror_dying(runs: Path, uri: str, monkeypatch: pytest.MonkeyPatch, instant: int) -> bool:
@@ -159,10 +158,8 @@ def test_a_running_run_grows_by_checkpoints_and_ends(runs: Path) -> None:
     assert run["points"] == first
     grow(stage, 200, checkpoint=False)
     summary = view.update()
-    assert (summary.updated, summary.recreated) == (1, 0)
-    run = only_run(runs)
-    assert run["points"] == first  # a resume would begin at step 100
-    assert run["tags"]["realm.progress"] == "pretrain running 200/200 steps"
+    assert (summary.updated, summary.recreated) == (0, 0)
+    assert only_run(runs)["points"] == first  # a resume would begin at step 100
     made_runs.checkpoint(stage, 200)
     view.update()
     assert only_run(runs)["points"] == points_of(stage) != first
@@ -187,7 +184,6 @@ def test_a_resumed_run_is_the_same_one_and_shows_each_point_once(runs: Path) -> 
     assert (summary.created, summary.updated, summary.recreated) == (0, 1, 0)
     assert shown.run_ids(runs) == first
     assert only_run(runs)["points"] == points_of(stage)
-    assert only_run(runs)["tags"]["realm.attempt"] == "2"
 
 
 def test_a_run_whose_folder_contradicts_what_is_shown_is_recreated_with_peoples_tags(runs: Path) -> None:
@@ -206,19 +202,8 @@ def test_a_run_whose_folder_contradicts_what_is_shown_is_recreated_with_peoples_
     assert shown.run_ids(runs)["FLAGGED live-s0"] != first
     run = only_run(runs)
     assert (run["points"], run["tags"]["checked"]) == (points_of(stage), "by Ada")
-    assert run["tags"]["mlflow.note.content"].startswith("**`pretrain: non_finite_results`**")
+    assert run["tags"]["realm.flags"] == "pretrain: non_finite_results"
     assert run["tags"]["mlflow.note.content"].endswith("look at step 90")
-    assert mirror(runs).updated == 0
-
-
-def test_a_note_typed_in_the_place_of_ours_is_kept_below_it(runs: Path) -> None:
-    made_runs.make_run(runs, "realm", 0)
-    mirror(runs)
-    shown.client_of(runs).set_tag(shown.run_ids(runs)["realm-s0"], "mlflow.note.content", "mine")
-    assert mirror(runs).updated == 1
-    note = only_run(runs)["tags"]["mlflow.note.content"]
-    assert note.startswith("Record: `runs/realm-s0-")
-    assert note.endswith("\nmine")
     assert mirror(runs).updated == 0
 
 
@@ -296,7 +281,7 @@ def test_a_study_is_an_experiment_with_its_design_and_means_above_its_runs(runs:
     (study,) = shown.content(runs, kind="study").values()
     assert study["status"] == "FINISHED"
     assert study["tags"]["realm.question"] == "Which spans should be masked?"
-    assert (study["tags"]["realm.baseline"], study["tags"]["realm.seeds"]) == ("realm", "0, 1")
+    assert study["tags"]["realm.baseline"] == "realm"
     design = "realm: nothing; warm_start: system = warm_start; random_mask: pretrain.masking = random_token"
     assert set(study["tags"]["realm.design"].split("; ")) == set(design.split("; "))
     assert set(study["files"]) == {"study.json", "figures/utility.png"}
@@ -308,6 +293,20 @@ def test_a_study_is_an_experiment_with_its_design_and_means_above_its_runs(runs:
         assert run["tags"]["mlflow.parentRunId"] == "default"
         assert name == f"{run['tags']['realm.cell']}-s{run['tags']['realm.seed']}"
     assert shown.content(runs)["random_mask-s1"]["tags"]["realm.changes"] == "pretrain.masking = random_token"
+
+
+def test_a_system_without_an_evaluate_stage_has_the_metrics_of_its_last(runs: Path) -> None:
+    record = made_runs.make_run(runs, "realm", 0)
+    trained = stage_of(runs, record, "finetune")
+    assert trained is not None
+    (trained.path / "results.json").write_text('{"exact_match": 0.25}')
+    left = {stage: folder for stage, folder in record.stages.items() if stage != "evaluate"}
+    (runs / record.name / "run.json").unlink()
+    write_run_record(runs, replace(record, stages=left))
+    assert mirror(runs).problems == ()
+    assert only_run(runs)["points"]["finetune/exact_match"][0][2] == 0.25
+    (study,) = shown.content(runs, kind="study").values()
+    assert study["points"]["realm/exact_match"][0][2] == 0.25
 
 
 def test_a_run_of_two_studies_is_below_both_and_counts_once(runs: Path) -> None:
@@ -343,18 +342,6 @@ def test_what_a_study_no_longer_has_is_shown_as_unplanned(runs: Path) -> None:
     assert shown.content(runs, "unplanned") == {}
 
 
-def test_a_study_whose_runs_are_not_all_recorded_waits_for_them(runs: Path) -> None:
-    made_runs.make_run(runs, "realm", 0)
-    gone = made_runs.make_run(runs, "realm", 1)
-    shutil.rmtree(runs / gone.name)
-    summary = mirror(runs)
-    assert summary.created == 1
-    assert [problem.split(": ")[1] for problem in summary.problems] == [f"no run {gone.name}; plan the study again"]
-    study = shown.content(runs, kind="study")["default"]
-    assert (study["status"], study["points"]) == ("SCHEDULED", {})
-    assert study["tags"]["realm.progress"] == "1 of 2 runs complete"
-
-
 def test_two_folders_of_runs_share_a_store_without_touching_each_other(runs: Path, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere" / "runs"
     made_runs.make_runs(runs, systems=("realm",), seeds=(0,))
@@ -387,8 +374,3 @@ def test_follow_ends_when_all_runs_are_final_or_with_control_c(runs: Path, monke
     assert mirror(runs, follow=True, interval_seconds=7.0).states == {"COMPLETE": 1}
     assert slept == [7.0, 7.0]
     assert points_of(stage).items() <= only_run(runs)["points"].items()
-
-
-def test_no_runs_folder_is_a_user_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such folder"):
-        mirror(tmp_path / "runs")
