@@ -173,7 +173,7 @@ def left_seconds(run: RunState) -> float | None:
     return max(0.0, (status.total_steps - status.step) / status.steps_per_second - since)
 
 
-def in_words(counts: Mapping[str, int]) -> str:
+def in_words(counts: Mapping[Any, int]) -> str:
     """`1 pending, 2 complete`, in the order of STATES."""
     return ", ".join(f"{counts[state]} {state.lower()}" for state in STATES if counts.get(state))
 
