@@ -76,7 +76,7 @@ def natural_questions(data: Path, texts: Sequence[Text]) -> tuple[list[Text], li
 def measure(texts: Sequence[Text], items: Sequence[Item], titles: bool, analysis: Analysis) -> dict[str, float]:
     """Recall of the gold passage, its mean reciprocal rank within the first 100, and recall of an answer."""
     index = Bm25Texts([f"{text.title} {text.body}" if titles else text.body for text in texts], analysis)
-    rows_BK = index.search([item.question for item in items], max(DEPTHS))
+    rows_BK = index.search([item.question for item in items], max(DEPTHS)).rows_QK
     gold_BK = rows_BK == np.array([item.gold for item in items])[:, None]
     rank_B = np.where(gold_BK.any(1), gold_BK.argmax(1) + 1, 0)
     found = {f"gold_recall_at_{k}": float(((rank_B > 0) & (rank_B <= k)).mean()) for k in DEPTHS}

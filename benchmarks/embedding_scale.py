@@ -27,6 +27,7 @@ from realm_lab.errors import UserError
 from realm_lab.models.initial import new_embedder
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import EmbeddingStore
+from realm_lab.retrieval.index import Inputs
 
 SIZES = (10_000, 100_000, 1_000_000)
 PASSAGES_PER_ENTITY = 250  # 6 with a fact, the rest without: an entity costs 7 ms to make, a passage far less
@@ -148,14 +149,7 @@ def build_here(corpus: str, model: dict[str, int], threads: int) -> dict[str, fl
     with tempfile.TemporaryDirectory(dir=Path(corpus).parent) as folder:
         started = time.perf_counter()
         found = EmbeddingStore(Path(folder)).embeddings(
-            embedder,
-            passages,
-            special,
-            corpus_digest=prepared.manifest.digest,
-            passage_length=40,
-            token_budget=8192,
-            precision="float32",
-            progress=progress,
+            embedder, passages, Inputs(special, 40, 40, 8192, "float32"), prepared.manifest.digest, progress=progress
         )
         seconds = time.perf_counter() - started
         stored = (found.folder / "embeddings.bin").stat().st_size

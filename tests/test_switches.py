@@ -199,7 +199,7 @@ def first_step(metrics: list[dict[str, Any]], phase: str) -> dict[str, Any]:
     return {key: value for key, value in rows[0].items() if "loss" in key or key.startswith("gradient_norm")}
 
 
-@pytest.mark.parametrize("name", map(marked, names()))
+@pytest.mark.parametrize("name", [marked(name) for name in names()])
 def test_a_switch_moves_what_it_names_and_nothing_else(root: Path, name: str) -> None:
     switch = SWITCHES[name]
     stage = FELT[name.split(".")[0]]

@@ -24,7 +24,8 @@ from realm_lab.models.folders import write_embedder, write_reader
 from realm_lab.models.initial import new_embedder, new_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import Inputs, Retriever
+from realm_lab.retrieval.index import Inputs
+from realm_lab.retrieval.retriever import Retriever
 
 # Everything a test relies on; the presets may move.
 SECTIONS: dict[str, dict[str, Any]] = {

@@ -31,10 +31,9 @@ def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _context(options: argparse.Namespace) -> Context:
     params = params_of(options)
-    from realm_lab.systems.ask import open_run
+    from realm_lab.systems.context import open_run
 
-    seed = params.seeds[0] if options.seed is None else options.seed
-    return open_run(params, options.root, seed, options.system)
+    return open_run(params, options.root, options.seed, options.system)
 
 
 def _run_ask(options: argparse.Namespace) -> None:

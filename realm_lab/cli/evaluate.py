@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from realm_lab.cli.flags import positive
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     update.add_argument("--corpus", type=Path, nargs="+", metavar="PATH", help=text)
     text = "the old corpus (default: the run's own corpus)"
     update.add_argument("--corpus-old", type=Path, nargs="+", default=(), metavar="PATH", help=text)
-    text = "documents of the run's own files that neither corpus names, in both of them; -1: all (default: 0)"
-    update.add_argument("--rest", type=_whole, default=0, metavar="N", help=text)
+    text = "documents of the run's own files that neither corpus names, in both of them (default: 0)"
+    update.add_argument("--rest", type=positive, default=0, metavar="N", help=text)
     text = "sentences with a [MASK], their answers and the document each is from; may be repeated"
     update.add_argument("--cloze", type=_named, action="append", default=[], metavar="NAME=FILE", help=text)
     update.add_argument("--name", help="of this experiment: runs/RUN/corpus_updates/NAME (default: of the first file)")
@@ -61,12 +62,9 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
         return True
     if options.corpus:
         params = load(options)
-        from realm_lab.core.process import limit_threads
-        from realm_lab.systems.ask import open_run
+        from realm_lab.systems.context import open_run
         from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
 
-        limit_threads(params.launch.threads)
-        seed = params.seeds[0] if options.seed is None else options.seed
         update = CorpusUpdate(
             new=options.corpus,
             old=options.corpus_old,
@@ -75,7 +73,7 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
             clozes=dict(options.cloze),
             name=options.name,
         )
-        found = evaluate_update(open_run(params, options.root, seed, options.system), update)
+        found = evaluate_update(open_run(params, options.root, options.seed, options.system), update)
         print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else f"{found['folder']}/report.md")
         return True
     for name in ("questions", "out", "corpus_old", "cloze", "name", "json"):
@@ -91,9 +89,9 @@ def _prepared_questions(options: argparse.Namespace, load: Load) -> list[Questio
     params = load(options)
     from realm_lab.corpus.store import PreparedCorpus
     from realm_lab.evaluation.prediction_files import stored_questions
-    from realm_lab.systems.identity import corpus_folder, plan_run
+    from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, plan_run
 
-    folder = corpus_folder(options.root, plan_run(params, "realm", params.seeds[0]))
+    folder = corpus_folder(options.root, plan_run(params, DEFAULT_SYSTEMS[-1], params.seeds[0]))
     if not (folder / "manifest.json").exists():
         return None
     return stored_questions(PreparedCorpus(folder).questions("test"))
@@ -104,10 +102,3 @@ def _named(text: str) -> tuple[str, Path]:
     if not (equals and name and path):
         raise argparse.ArgumentTypeError(f"'{text}' is not NAME=FILE")
     return name, Path(path)
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < -1:
-        raise argparse.ArgumentTypeError(f"{value} is not -1 or more")
-    return value

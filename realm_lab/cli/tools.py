@@ -49,7 +49,7 @@ def add_index(add: Add) -> None:
         add_run(verb)
         if stage:
             text = "whose embedder (default: the last stage before fine-tuning)"
-            verb.add_argument("--stage", choices=["warm_start", "pretrain", "finetune"], help=text)
+            verb.add_argument("--stage", metavar="NAME", help=text)
         return verb
 
     add_verb("build", "embed the knowledge corpus with a finished stage's embedder, unless that is done; resumes", True)
@@ -74,8 +74,9 @@ def _run_index(options: argparse.Namespace) -> None:
     elif options.index_verb == "prune":
         index.prune(options.root, options.keep)
     else:
-        seed = params.seeds[0] if options.seed is None else options.seed
-        context = index.open_context(params, options.root, seed, options.system)
+        from realm_lab.systems.context import open_run
+
+        context = open_run(params, options.root, options.seed, options.system)
         if options.index_verb == "build":
             index.build(context, options.stage)
         else:

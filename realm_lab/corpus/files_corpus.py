@@ -2,65 +2,63 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 from tokenizers import Tokenizer
 
-from realm_lab.corpus.cutting import Article, CutSettings
+from realm_lab.corpus.answers import holds_answer, normalise_answer
+from realm_lab.corpus.assembly import SECOND_EDITION, Asked
+from realm_lab.corpus.cutting import Article, Cut, CutSettings, Kind, text_hash
+from realm_lab.corpus.pool import cut_all
 from realm_lab.corpus.readers import read_documents, read_questions
-from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.records import SPLITS, Document, Question, Split
+from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.salient_spans import find_tagger
 from realm_lab.corpus.splits import is_orqa_dev
-from realm_lab.errors import UserError
-from realm_lab.params.parameters import Corpus, Files
+from realm_lab.corpus.store import Passages
+from realm_lab.params.parameters import Corpus
 
-Split = Literal["train", "dev", "test"]
-
-SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 MOST_CHARACTERS = 8_000_000  # of an article: what has one name throughout is not held in memory as a whole
 
 
 class FilesCorpus:
-    """The files named in `corpus.files`, cut, tagged and sampled. Everything streams and repeats exactly.
+    """The files named in `corpus.files` as a source. Everything streams and repeats exactly.
 
     `max_articles` counts articles over the files of `knowledge` that no test question comes from. The files that
     test questions come from are kept whole, so that those stay answerable; so are files that only the later edition
     (`knowledge_updated`) names.
     """
 
-    def __init__(self, files: Files, corpus: Corpus, tokenizer: Tokenizer | None, updated: bool = False):
-        """`updated` reads `knowledge_updated` (the later edition) in the place of `knowledge`.
+    drops_duplicates = True
 
-        Without a tokenizer only documents, articles and questions can be read: enough to learn one.
-        """
-        self._files, self._corpus, self._tokenizer = files, corpus, tokenizer
-        self._knowledge = files.knowledge_updated if updated else files.knowledge
-        if not self._knowledge:
-            raise UserError(f"corpus.files.knowledge{'_updated' if updated else ''} is empty: name at least one file")
+    def __init__(self, corpus: Corpus, workers: int = 1):
         find_tagger(corpus.tagger)
+        self._corpus, self._files, self._workers = corpus, corpus.files, workers
+        self.tokenizer: Tokenizer  # set by whoever wants the documents cut; one may be learned from them first
+        self.editions = 2 if corpus.files.knowledge_updated else 1
         self._counts: dict[str, Counter[str]] = {}
 
     @property
     def dropped(self) -> Counter[str]:
-        """What was left out or cut so far, by reason. Reading something again does not count it twice."""
+        """What reading left out so far, by reason. Reading something again does not count it twice."""
         return sum(self._counts.values(), Counter())
 
-    def documents(self) -> Iterator[Document]:
+    def documents(self, edition: int = 0) -> Iterator[Document]:
         """The documents of the knowledge corpus, in the order of the files."""
-        dropped = self._counts["documents"] = Counter()
+        dropped: Counter[str] = Counter()
         limited = {_resolved(name) for name in self._files.knowledge}
         limited -= {_resolved(name) for name in self._files.questions_test}
         articles: set[str] = set()
         seen: set[int] = set()
-        for name in self._knowledge:
+        for name in self._files.knowledge_updated if edition else self._files.knowledge:
             limit = self._files.max_articles if _resolved(name) in limited else None
             wanted = self._wanted(read_documents(name, dropped, unique=False), articles, limit, dropped)
             yield from unique(wanted, seen, dropped)
+        suffix = SECOND_EDITION * edition
+        self._counts[f"documents{suffix}"] = Counter({reason + suffix: count for reason, count in dropped.items()})
 
     def _wanted(
         self, documents: Iterable[Document], articles: set[str], limit: int | None, dropped: Counter[str]
@@ -78,23 +76,31 @@ class FilesCorpus:
             else:
                 dropped["document: beyond corpus.files.max_articles"] += 1
 
-    def articles(self) -> Iterator[Article]:
-        """The documents, those of one article together where they are neighbours."""
-        return neighbours(self.documents())
-
-    def pretrain_articles(self) -> Iterator[Article]:
+    def pretrain_documents(self) -> Iterator[Document]:
         """The documents of the separate pre-training corpus."""
         dropped = self._counts["pretrain"] = Counter()
         read = (read_documents(name, dropped, unique=False) for name in self._files.pretrain)
-        wanted = (unique(self._wanted(documents, set(), None, dropped), set(), dropped) for documents in read)
-        return neighbours(chain.from_iterable(wanted))
+        return chain.from_iterable(unique(self._wanted(each, set(), None, dropped), set(), dropped) for each in read)
 
-    def cut_settings(self) -> CutSettings:
-        """How the documents are cut, for a Cutter."""
-        corpus, tokenizer = self._corpus, self._tokenizer
-        assert tokenizer is not None, "give FilesCorpus a tokenizer"
+    def cuts(self, edition: int) -> Iterator[Cut]:
+        """An edition of the knowledge corpus; where X = Z, the first with its sentences."""
+        same = self._corpus.pretrain_corpus == "same" and not edition
+        return self._cut(self.documents(edition), "passages and sentences" if same else "passages")
+
+    def pretrain_cuts(self) -> Iterator[Cut]:
+        """The sentences of the separate pre-training corpus."""
+        if self._corpus.pretrain_corpus == "same":
+            return iter(())
+        return self._cut(self.pretrain_documents(), "sentences")
+
+    def _cut(self, documents: Iterable[Document], kind: Kind) -> Iterator[Cut]:
+        corpus = self._corpus
         lengths = corpus.passage_length, corpus.sentence_length
-        return CutSettings(tokenizer.to_str(), *lengths, find_tagger(corpus.tagger))
+        settings = CutSettings(self.tokenizer.to_str(), *lengths, find_tagger(corpus.tagger))
+        return cut_all(settings, neighbours(documents), kind, self._workers)
+
+    def article_batches(self) -> None:
+        """None: the toy world alone has articles apart."""
 
     def asked_documents(self) -> frozenset[str]:
         """The documents that questions of any split come from, in the corpus or not."""
@@ -102,7 +108,21 @@ class FilesCorpus:
         questions = (question for name in sorted(names) for question in read_questions(name))
         return frozenset(question.document for question in questions if question.document is not None)
 
-    def questions(self, split: Split, known: Set[str]) -> Iterator[Question]:
+    def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
+        """The questions of a split. Gold are the passages of the document (`rows`) that hold an answer."""
+        patterns = Patterns()
+        for question in self.questions(split, {document for document, found in rows.items() if found}):
+            gold = []
+            for row in dict.fromkeys(rows.get(question.document or "", ())):
+                body = passages.text.row(row)["body"]
+                if question.answer_kind == "regex":
+                    holds = patterns.found_in(body, question.answers, question.id)
+                else:
+                    holds = holds_answer(normalise_answer(body), question.answers)
+                gold += [row] if holds else []
+            yield question, question.answers_updated or question.answers, gold
+
+    def questions(self, split: Split, known: Set[str]) -> list[Question]:
         """Questions of a split, an even sample of them where a maximum is given.
 
         `known` are the documents that are in the corpus, of those asked for. `document` is kept where the corpus holds
@@ -113,14 +133,14 @@ class FilesCorpus:
         maximum = {"train": self._files.max_train_questions, "test": self._files.max_test_questions}.get(split)
         dropped = self._counts[f"questions_{split}"] = Counter()
         if self._files.dev_split == "none" or split == "test":
-            return iter(evenly_spaced(list(self._answerable(names, dropped, known)), maximum, dropped))
+            return evenly_spaced(list(self._answerable(names, dropped, known)), maximum, dropped)
         wanted = split == "dev"
         counted = Counter[str]() if wanted else dropped  # one file for two splits: what it lacks is told once
         questions = self._answerable(self._files.questions_train, counted, known)
-        return iter(evenly_spaced([q for q in questions if is_orqa_dev(q.question) is wanted], maximum, dropped))
+        return evenly_spaced([q for q in questions if is_orqa_dev(q.question) is wanted], maximum, dropped)
 
     def _answerable(self, names: Sequence[str], dropped: Counter[str], known: Set[str]) -> Iterator[Question]:
-        knowledge = {_resolved(name) for name in self._knowledge}
+        knowledge = {_resolved(name) for name in self._files.knowledge}
         for name in names:
             own = _resolved(name) in knowledge
             for question in read_questions(name, dropped):
@@ -163,11 +183,6 @@ def unique(documents: Iterable[Document], seen: set[int], dropped: Counter[str])
         else:
             seen.add(found)
             yield document
-
-
-def text_hash(*parts: str) -> int:
-    """64 bits of BLAKE2b: two of 13 million texts share them with a chance of one in 200,000."""
-    return int.from_bytes(hashlib.blake2b("\0".join(parts).encode(), digest_size=8).digest(), "little")
 
 
 def page_kind(title: str) -> str | None:

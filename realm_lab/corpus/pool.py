@@ -18,11 +18,7 @@ AHEAD = 2  # runs that wait beyond those that are being cut
 
 
 def cut_all(settings: CutSettings, articles: Iterable[Article], kind: Kind, workers: int) -> Iterator[Cut]:
-    """The articles, cut, in their order. At most `workers` + AHEAD runs are held in memory.
-
-    Raises:
-        UserError: what one of the processes met, or that it was killed.
-    """
+    """The articles, cut, in their order. At most `workers` + AHEAD runs are held in memory."""
     if workers == 1:
         cutter = Cutter(settings)
         yield from (cutter.cut(run, kind) for run in runs_of(articles))

@@ -6,12 +6,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 from realm_lab.core.files import atomic_directory, digest, digest_file, write_json
-from realm_lab.corpus.prepare_files import Progress, prepare_files
-from realm_lab.corpus.prepare_toy import prepare_toy
+from realm_lab.corpus.assembly import Assembly, Progress, Source
+from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.readers import digest_input
 from realm_lab.corpus.salient_spans import tagger_digest
 from realm_lab.corpus.store import Manifest
-from realm_lab.corpus.vocabulary import save_tokenizer, tokenizer_digest
+from realm_lab.corpus.toy_source import ToySource
+from realm_lab.corpus.vocabulary import load_tokenizer, save_tokenizer, tokenizer_digest, train_wordpiece
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 
@@ -22,6 +23,7 @@ NEUTRAL: dict[str, dict[str, object]] = {
     "files": {"dev_split": "none", "drop_pages": []},
 }
 CUTTING_VERSION = 2  # raised when the same files yield other passages, sentences or spans
+PASSAGE_WORDPIECES = "wordpieces of passages"  # counted of file corpora
 FILE_ROLES = ("knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test")
 
 
@@ -61,28 +63,40 @@ def prepare(
     inputs = corpus_inputs(params, seed)
     key = digest(inputs)
     with atomic_directory(folder) as scratch:
-        if params.corpus.source == "toy":
-            made = prepare_toy(params, scratch, int(str(inputs["seed"])), progress)
-        else:
-            made = prepare_files(params, scratch, progress, workers)
+        is_toy = params.corpus.source == "toy"
+        source: Source = ToySource(params, int(str(inputs["seed"]))) if is_toy else _files_source(params, workers)
+        made = Assembly(source, scratch, progress)
+        passages = made.write()
         if not made.counts["passages"] or not made.counts["sentences"]:
             raise UserError(
                 f"prepare: {made.counts['passages']} passages and {made.counts['sentences']} sentences were kept "
                 f"(dropped: {dict(made.dropped)}); check corpus.files and corpus.sentence_length"
             )
-        save_tokenizer(made.tokenizer, scratch / "tokenizer")
-        tokens = tokenizer_digest(made.tokenizer)
+        if not is_toy:
+            made.counts[PASSAGE_WORDPIECES] = int(passages.bodies.offsets[-1])
+        save_tokenizer(source.tokenizer, scratch / "tokenizer")
+        tokens = tokenizer_digest(source.tokenizer)
         bodies = digest_file(scratch / "passages" / "bodies.bin")
         manifest = Manifest(
             key=key,
             digest=digest({"key": key, "bodies": bodies, "tokenizer": tokens}),
             tokenizer_digest=tokens,
-            vocabulary_size=made.tokenizer.get_vocab_size(),
+            vocabulary_size=source.tokenizer.get_vocab_size(),
             counts=dict(sorted((+made.counts).items())),
             dropped=dict(sorted((+made.dropped).items())),
         )
         write_json(scratch / "manifest.json", manifest._asdict())
     return manifest
+
+
+def _files_source(params: Params, workers: int) -> FilesCorpus:
+    source = FilesCorpus(params.corpus, workers)
+    if params.tokenizer.checkpoint is not None:
+        source.tokenizer = load_tokenizer(Path(params.tokenizer.checkpoint))
+    else:
+        texts = (document.text for document in source.documents())
+        source.tokenizer = train_wordpiece(texts, params.tokenizer.vocabulary_size)
+    return source
 
 
 def _folder_digest(folder: Path) -> dict[str, str]:

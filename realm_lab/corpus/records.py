@@ -1,10 +1,12 @@
-"""The records of the corpus room. All offsets count characters (Unicode code points); an end is exclusive."""
+"""The records of the corpus. All offsets count characters (Unicode code points); an end is exclusive."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
 AnswerKind = Literal["text", "regex"]
+Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 
 class Span(NamedTuple):

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import regex
 
@@ -89,11 +89,7 @@ def merge_spans(*groups: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def tagger_digest(folder: Path | str | None) -> str:
-    """SHA-256 of what decides how a folder tags: its .json, .txt and .safetensors files.
-
-    Raises:
-        UserError: no folder is named, or it holds no model.
-    """
+    """SHA-256 of what decides how a folder tags: its .json, .txt and .safetensors files."""
     if folder is None:
         raise UserError("corpus.files.tagger_model is empty, and corpus.tagger: model needs it; name a folder")
     folder = Path(folder)
@@ -106,28 +102,20 @@ def tagger_digest(folder: Path | str | None) -> str:
     return digest({path.name: digest_file(path) for path in paths})
 
 
-class SeenWords(NamedTuple):
-    """Words of a text as they stand inside sentences."""
-
-    capitalised: frozenset[str]  # where only a name is capitalised: after a word in lower case or a comma
-    lower: frozenset[str]  # in lower case anywhere
-
-
 def rule_tagger(text: str, context: str = "") -> tuple[Span, ...]:
     """The tagger described above."""
     spans = [Span(start, end, "date") for start, end in find_dates(text)]
     rest = _without(text, spans)
-    spans += [Span(start, end, "name") for start, end in _find_names(rest, seen_words(context))]
+    spans += [Span(start, end, "name") for start, end in _find_names(rest, context)]
     rest = _without(text, spans)
     spans += [Span(match.start(), match.end(), "number") for match in _NUMBER.finditer(rest)]
     return tuple(sorted(spans))
 
 
 class RuleTagger:
-    """The rules as a Tagger."""
+    """The rules as a Tagger: each text by itself."""
 
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
-        """Each text by itself."""
         return list(map(rule_tagger, texts, contexts))
 
 
@@ -181,13 +169,13 @@ FUNCTION_WORDS = frozenset(
 
 
 @lru_cache(maxsize=16)
-def seen_words(text: str) -> SeenWords:
-    """The capitalised and the lower-case words inside the sentences of `text`."""
-    capitalised = frozenset(match.group() for match in _MID_SENTENCE.finditer(text))
-    return SeenWords(capitalised, frozenset(match.group() for match in _LOWER.finditer(text)))
+def seen_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Words capitalised where only a name is (after a word in lower case or a comma), and words in lower case."""
+    return frozenset(_MID_SENTENCE.findall(text)), frozenset(_LOWER.findall(text))
 
 
-def _find_names(text: str, seen: SeenWords) -> list[tuple[int, int]]:
+def _find_names(text: str, context: str) -> list[tuple[int, int]]:
+    capitalised, lower = seen_words(context)
     names = []
     for match in _NAME.finditer(text):
         start, end = match.span()
@@ -197,8 +185,8 @@ def _find_names(text: str, seen: SeenWords) -> list[tuple[int, int]]:
             word = text[start:blank]
             if word.lower().replace("’", "'") in FUNCTION_WORDS and (len(word) == 1 or not word.isupper()):
                 ordinary = at_start or blank == end or word[0] == "I"
-            elif at_start and not _spelled_like_a_name(word) and word not in seen.capitalised:
-                ordinary = blank == end or word.lower() in seen.lower
+            elif at_start and not _spelled_like_a_name(word) and word not in capitalised:
+                ordinary = blank == end or word.lower() in lower
             else:
                 ordinary = False
             if not ordinary:
@@ -207,16 +195,11 @@ def _find_names(text: str, seen: SeenWords) -> list[tuple[int, int]]:
             joiners = _JOINERS.match(text, start, end)  # what is left at the front ("Because of the Alps")
             start = joiners.end() if joiners else start
             at_start = False
-        end = _without_dot(text, start, end)
+        if text[start:end].endswith(".") and not _KEEPS_DOT.search(text[start:end]):  # that of the sentence
+            end -= 1
         if sum(character.isalnum() for character in text[start:end]) > 1:
             names.append((start, end))
     return names
-
-
-def _without_dot(text: str, start: int, end: int) -> int:
-    """The end without the full stop of the sentence, unless it ends initials ("U.S.") or "Jr."."""
-    kept = _KEEPS_DOT.search(text[start:end])
-    return end - 1 if end > start and text[end - 1] == "." and not kept else end
 
 
 def _spelled_like_a_name(word: str) -> bool:

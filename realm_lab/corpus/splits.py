@@ -10,13 +10,9 @@ Source of the hash: Pike, FarmHash (2014), farmhashna::Hash64.
 
 from __future__ import annotations
 
-from typing import Literal
-
 MASK = (1 << 64) - 1
 K0, K1, K2 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F  # primes of FarmHash
 BUCKETS, FOLDS = 100_000, 10
-
-DevSplit = Literal["none", "orqa"]
 
 
 def is_orqa_dev(question: str) -> bool:
@@ -69,24 +65,25 @@ def _up_to_16(data: bytes) -> int:
     return K2
 
 
-def _up_to_32(data: bytes) -> int:
-    factor = K2 + len(data) * 2
-    a, b = _word(data, 0) * K1, _word(data, 8)
+def _ends(data: bytes, first_factor: int, factor: int) -> tuple[int, int]:
+    """The 16 bytes at either end."""
+    a, b = _word(data, 0) * first_factor, _word(data, 8)
     c, d = _word(data, -8) * factor, _word(data, -16) * K2
-    u = _rotate(a + b, 43) + _rotate(c, 30) + d
-    return _mix(u & MASK, a + _rotate(b + K2, 18) + c & MASK, factor)
+    y = _rotate(a + b, 43) + _rotate(c, 30) + d & MASK
+    return y, _mix(y, a + _rotate(b + K2, 18) + c & MASK, factor)
+
+
+def _up_to_32(data: bytes) -> int:
+    return _ends(data, K1, K2 + len(data) * 2)[1]
 
 
 def _up_to_64(data: bytes) -> int:
     factor = K2 + len(data) * 2
-    a, b = _word(data, 0) * K2, _word(data, 8)
-    c, d = _word(data, -8) * factor, _word(data, -16) * K2
-    y = _rotate(a + b, 43) + _rotate(c, 30) + d & MASK
-    z = _mix(y, a + _rotate(b + K2, 18) + c & MASK, factor)
+    y, z = _ends(data, K2, factor)
     e, f = _word(data, 16) * factor, _word(data, 24)
     g, h = (y + _word(data, -32)) * factor, (z + _word(data, -24)) * factor
     u = _rotate(e + f, 43) + _rotate(g, 30) + h
-    return _mix(u & MASK, e + _rotate(f + a, 18) + g & MASK, factor)
+    return _mix(u & MASK, e + _rotate(f + _word(data, 0) * K2, 18) + g & MASK, factor)
 
 
 def _weak(data: bytes, place: int, a: int, b: int) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 <folder>/manifest.json            counts, drops by reason, digests
 <folder>/tokenizer/               Hugging Face tokenizer folder
-<folder>/passages/                knowledge corpus Z        (passages_updated/: its second edition)
+<folder>/passages/                knowledge corpus Z        (passages_updated/: its second version)
 <folder>/sentences/               pre-training corpus X, also sentences without a salient span
 <folder>/cloze_dev/, cloze_test/  held-out sentences, each with one salient span
 <folder>/articles/                pairs for the reader's warm start (toy world only)
@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from realm_lab.core.files import read_json
-from realm_lab.corpus.records import Passage
+from realm_lab.corpus.records import AnswerKind, Passage
 from realm_lab.errors import UserError
 
 NO_ROW = -1
@@ -102,21 +102,14 @@ class TextTable:
         with intact(path):
             self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
-    def __len__(self) -> int:
-        return self._table.num_rows
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of the columns."""
-        return list(self._table.column_names)
-
     def row(self, index: int) -> dict[str, Any]:
         """One row as {column: value}."""
         return self._table.slice(int(index), 1).to_pylist()[0]
 
-    def column(self, name: str) -> list[Any]:
-        """A whole column."""
-        return self._table.column(name).to_pylist()
+    def column(self, name: str, default: Any = None) -> list[Any]:
+        """A whole column; of the default where there is none."""
+        known = name in self._table.column_names or default is None
+        return self._table.column(name).to_pylist() if known else [default] * self._table.num_rows
 
 
 INT = pa.int32()
@@ -247,13 +240,12 @@ class Questions:
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
         self.gold = Ragged(folder, "gold", np.int32)
-        self._text = TextTable(folder / "text.arrow")
-        self.ids: list[str] = self._text.column("id")
-        self.texts: list[str] = self._text.column("question")
-        self.answers: list[list[str]] = self._text.column("answers")
-        self.answers_updated: list[list[str]] = self._text.column("answers_updated")
-        has_kinds = "answer_kind" in self._text.columns
-        self.answer_kinds: list[str] = self._text.column("answer_kind") if has_kinds else ["text"] * len(self.ids)
+        text = TextTable(folder / "text.arrow")
+        self.ids: list[str] = text.column("id")
+        self.texts: list[str] = text.column("question")
+        self.answers: list[list[str]] = text.column("answers")
+        self.answers_updated: list[list[str]] = text.column("answers_updated")
+        self.answer_kinds: list[AnswerKind] = text.column("answer_kind", "text")
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -285,12 +277,12 @@ class PreparedCorpus:
         """The Hugging Face tokenizer folder."""
         return self.folder / "tokenizer"
 
-    def passages(self, edition: int = 0) -> Passages:
-        """The knowledge corpus, or its second edition (edition=1)."""
-        return Passages(self._existing("passages_updated" if edition else "passages"), self._token_dtype)
+    def passages(self, version: int = 0) -> Passages:
+        """The knowledge corpus, or its second version (version=1)."""
+        return Passages(self._existing("passages_updated" if version else "passages"), self._token_dtype)
 
-    def has_second_edition(self) -> bool:
-        """Whether a changed edition of the knowledge corpus was prepared."""
+    def has_second_version(self) -> bool:
+        """Whether a changed version of the knowledge corpus was prepared."""
         return (self.folder / "passages_updated").exists()
 
     def sentences(self, name: str = "sentences") -> Sentences:

@@ -34,7 +34,6 @@ from realm_lab.corpus.toy_language import (
 )
 
 SYLLABLES = 96  # first and second syllables each: names are pairs, so every syllable is frequent
-SPLITS = ("train", "dev", "test")
 FIRST_YEAR, LAST_YEAR = 1700, 1999
 NAMES_KEPT = 1 << 16  # names remembered, so that a large world stays in bounded memory
 HELD_OUT_FRACTION = 0.2  # of the subjects, for each of dev and test
@@ -141,7 +140,7 @@ class ToyWorld:
     def _draw(self, relation: Relation, entity: int, rng: np.random.Generator) -> str:
         kind, _, pool = relation.value.partition(":")
         if kind == "year":
-            return str(rng.integers(FIRST_YEAR, LAST_YEAR + 1))
+            return _year(rng)
         if kind == "pool":
             return self.name(self.entities + POOLS.index(pool) * POOL_SIZE + int(rng.integers(POOL_SIZE)))
         return self.name(self._another(TYPES.index(kind), entity, rng))
@@ -227,17 +226,14 @@ class ToyWorld:
         for _ in range(count):
             kind = TYPES[int(rng.integers(len(TYPES)))]
             subject, value, other, third, fourth = (self.name(int(n)) for n in rng.integers(first, last, size=5))
-            stated, unstated = rng.permutation(len(RELATIONS[kind]))[:2]
+            relation, another = (RELATIONS[kind][n] for n in rng.permutation(len(RELATIONS[kind]))[:2])
             news = rng.random() < 0.5
-            relation = RELATIONS[kind][stated]
-            wordings = relation.news if news else relation.encyclopedia
+            wordings, choices = (each.news if news else each.encyclopedia for each in (relation, another))
             one, two = rng.permutation(len(wordings))[:2]
-            value = str(rng.integers(FIRST_YEAR, LAST_YEAR + 1)) if relation.value == "year" else value
+            value = _year(rng) if relation.value == "year" else value
             text, spans = _fill(_with_tail(wordings[one], news, rng), s=subject, o=value)
             restated = _fill(_with_tail(wordings[two], news, rng), s=subject, o=value)[0]
-            another = RELATIONS[kind][unstated]
-            choices = another.news if news else another.encyclopedia
-            other = str(rng.integers(FIRST_YEAR, LAST_YEAR + 1)) if another.value == "year" else other
+            other = _year(rng) if another.value == "year" else other
             distractor = _with_tail(choices[int(rng.integers(len(choices)))], news, rng)
             different = _fill(distractor, s=subject, o=other)[0]
             yield Article(
@@ -250,6 +246,10 @@ class ToyWorld:
     def _beside_filler(self, text: str, kind: str, subject: str, named: str, rng: np.random.Generator) -> str:
         filler = _fill(FILLERS[kind][int(rng.integers(len(FILLERS[kind])))], s=subject, f=named)[0]
         return f"{text} {filler}" if rng.random() < 0.5 else f"{filler} {text}"
+
+
+def _year(rng: np.random.Generator) -> str:
+    return str(rng.integers(FIRST_YEAR, LAST_YEAR + 1))
 
 
 def _with_tail(wording: str, news: bool, rng: np.random.Generator) -> str:

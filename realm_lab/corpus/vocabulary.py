@@ -51,9 +51,6 @@ def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
 
     Special tokens have the ids 0 to 4. The same texts give the same vocabulary in every process: the trainer's
     own order of characters follows a random hash, so they are given to it sorted.
-
-    Raises:
-        UserError: there is no text, or `size` is too small for the characters of the text.
     """
     blank = _build({token: number for number, token in enumerate(SPECIAL_TOKENS)}, lowercase=True)
     assert blank.normalizer is not None
@@ -85,9 +82,6 @@ def wordpiece_from_vocabulary(words: Sequence[str], lowercase: bool = True) -> T
     """A tokenizer over given wordpieces; a word's place is its id.
 
     The special tokens are put first (ids 0 to 4) if none of them is among `words`.
-
-    Raises:
-        UserError: a word twice, or some but not all of the special tokens.
     """
     missing = [token for token in SPECIAL_TOKENS if token not in set(words)]
     if missing and len(missing) < len(SPECIAL_TOKENS):
@@ -103,9 +97,6 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     """The WordPiece tokenizer of a Hugging Face folder: tokenizer.json, else vocab.txt and tokenizer_config.json.
 
     Truncation and padding that a checkpoint's tokenizer.json may carry are switched off.
-
-    Raises:
-        UserError: no such folder or files, a broken file, or not a WordPiece tokenizer.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -157,8 +148,6 @@ def tokenizer_digest(tokenizer: Tokenizer) -> str:
 
 def encode_batch_plain(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encoding]:
     """Encode corpus texts: no special tokens added, none recognised in the text, nothing cut; offsets in characters."""
-    assert tokenizer.truncation is None, "load_tokenizer switches truncation off"
-    assert tokenizer.padding is None, "load_tokenizer switches padding off"
     before = tokenizer.encode_special_tokens
     tokenizer.encode_special_tokens = True  # the library's name for: encode them as the text they are
     try:

@@ -44,20 +44,25 @@ def read_answers(
     for start in range(0, len(queries), QUESTIONS_AT_ONCE):
         part = slice(start, start + QUESTIONS_AT_ONCE)
         rows = [[int(row) for row in rows_K if row >= 0] for rows_K in rows_BK[part]]
-        # Every pair is read once; their best spans as wordpieces of the body.
+        # Every pair is read once, every body encoded once.
         owners = [(number, row) for number, own in enumerate(rows) for row in own]
         log_span_N, place_N2, sum_N = _best_spans(params, reader, special, passages, queries[part], owners)
-        encodings = _encodings(passages, tokenizer, owners)
+        bodies = {row: passages.text.row(row)["body"] for _, row in owners}
+        encodings = dict(zip(bodies, encode_batch_plain(tokenizer, list(bodies.values())), strict=True))
         # What a small corpus leaves empty comes last, so that the scores of the passages come first.
         first = 0
         for scores_K, own in zip(score_BK[part], rows, strict=True):
             pairs = slice(first, first + len(own))
             first += len(own)
             log_prior_1K = passage_log_probs(scores_K[None, : len(own)], sum_N[None, pairs], params.finetune.softmax)
-            found = zip(
-                own, log_prior_1K[0].tolist(), log_span_N[pairs].tolist(), place_N2[pairs].tolist(), strict=True
-            )
-            candidates = [_candidate(*one, *encodings[one[0]]) for one in found]
+            candidates = []
+            for place, row in enumerate(own):
+                begin, end = place_N2[pairs][place].tolist()
+                inside = encodings[row].offsets[begin:end]
+                span = (inside[0][0], inside[-1][1]) if inside else (0, 0)
+                log_probs = float(log_prior_1K[0, place]), float(log_span_N[pairs][place])
+                pieces = tuple(encodings[row].ids[begin:end])
+                candidates.append(Candidate(row, *log_probs, span, bodies[row][slice(*span)], pieces))
             best = int(np.argmax([candidate.log_prior + candidate.log_span for candidate in candidates]))
             answers.append(Answer(candidates[best].text, best, candidates))
     return answers
@@ -90,29 +95,3 @@ def _best_spans(
         first_G, width_G = flat_G // logits_GLW.shape[2] - offset_G, flat_G % logits_GLW.shape[2]
         place_N2[at_G] = torch.stack([first_G, first_G + width_G + 1], 1)
     return best_N, place_N2, sum_N
-
-
-Encoded = tuple[str, list[tuple[int, int]], list[int]]  # a body, the characters of its wordpieces, and their ids
-
-
-def _encodings(passages: Passages, tokenizer: Tokenizer, owners: Sequence[tuple[int, int]]) -> dict[int, Encoded]:
-    """The bodies of the rows that are read, each encoded once."""
-    rows = sorted({row for _, row in owners})
-    bodies = [passages.text.row(row)["body"] for row in rows]
-    encoded = zip(rows, bodies, encode_batch_plain(tokenizer, bodies), strict=True)
-    return {row: (body, encoding.offsets, encoding.ids) for row, body, encoding in encoded}
-
-
-def _candidate(
-    row: int,
-    log_prior: float,
-    log_span: float,
-    place: tuple[int, int],
-    body: str,
-    offsets: list[tuple[int, int]],
-    ids: list[int],
-) -> Candidate:
-    first, end = place
-    inside = offsets[first:end]
-    span = (inside[0][0], inside[-1][1]) if inside else (0, 0)
-    return Candidate(row, log_prior, log_span, span, body[slice(*span)], tuple(ids[first:end]))

@@ -18,7 +18,6 @@ from tokenizers import Tokenizer
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.chunking import split_sentences
 from realm_lab.corpus.records import Question
-from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.evaluation.filling import best_filling, filling_log_probs
 from realm_lab.evaluation.open_qa import exact_match
@@ -102,19 +101,6 @@ def _encoded(tokenizer: Tokenizer, text: str) -> list[int]:
     return encode_batch_plain(tokenizer, [text])[0].ids
 
 
-class SourceRows:
-    """Rows of a corpus by document."""
-
-    def __init__(self, passages: Passages):
-        self._rows: dict[str, list[int]] = {}
-        for row, document in enumerate(passages.text.column("document")):
-            self._rows.setdefault(document, []).append(row)
-
-    def of(self, document: str | None) -> list[int]:
-        """All passages of a document."""
-        return self._rows.get(document, []) if document is not None else []
-
-
 @torch.no_grad()
 def read_cloze_items(
     params: Params,
@@ -133,11 +119,13 @@ def read_cloze_items(
     retriever.embedder.eval()
     policy = CandidatePolicy.of(params.pretrain)
     candidate_reader = CandidateReader(params, reader, retriever.passages, special)
-    sources = SourceRows(retriever.passages)
+    sources: dict[str | None, list[int]] = {}
+    for row, document in enumerate(retriever.passages.text.column("document")):
+        sources.setdefault(document, []).append(row)
     readings = []
     for start in range(0, len(items), SENTENCES_AT_ONCE):
         part = items[start : start + SENTENCES_AT_ONCE]
-        own = [sources.of(item.source) for item in part]
+        own = [sources.get(item.source, []) for item in part]
         found = policy.retrieve(retriever, [item.tokens for item in part], compare_null=True, forbidden=own)
         for item, rows_K, log_prior_K in zip(part, found.rows_BK, found.log_prior_BK, strict=True):
             rows = [int(row) for row in rows_K if row >= NULL]

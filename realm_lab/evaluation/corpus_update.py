@@ -8,33 +8,8 @@ from typing import Any
 import numpy as np
 
 from realm_lab.evaluation.cloze_items import ClozeReading
-from realm_lab.evaluation.open_qa import exact_match
 
 MEASURES = ("exact_match", "log_likelihood", "utility", "answer_retrieved")
-
-
-def update_shares(
-    texts: Sequence[str],
-    old: Sequence[Sequence[str]],
-    new: Sequence[Sequence[str]],
-    before: Sequence[float],
-) -> dict[str, Any]:
-    """Shares over the questions whose answer changed, of answers (`texts`) that were given with the new corpus.
-
-    `old` and `new` are the references of each corpus, `before` is exact match of each question with the old one.
-    """
-    rows = list(zip(texts, old, new, before, strict=True))
-    changed = [(exact_match(text, after), exact_match(text, was)) for text, was, after, _ in rows if was != after]
-    unchanged = [(score, exact_match(text, after)) for text, was, after, score in rows if was == after]
-    follows, stays = ([pair[place] for pair in changed] for place in (0, 1))
-    return {
-        "follows": _mean(follows),
-        "stays": _mean(stays),
-        "wrong": float(1 - np.mean(follows) - np.mean(stays)) if changed else None,
-        "changed_questions": len(changed),
-        "unchanged_exact_match_before": _mean([pair[0] for pair in unchanged]),
-        "unchanged_exact_match_after": _mean([pair[1] for pair in unchanged]),
-    }
 
 
 def question_summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from realm_lab.corpus.answers import normalise_answer, normalise_squad
@@ -34,20 +34,14 @@ def exact_match(prediction: str, answers: Sequence[str]) -> bool:
     return any(normalised == normalise_answer(answer) for answer in answers)
 
 
+def matches(prediction: str, answers: Sequence[str], kind: str, patterns: Patterns, question: str) -> bool:
+    """Exact match, or of `kind` regex whether one matches from the prediction's start (released code)."""
+    return patterns.matches(prediction, answers, question) if kind == "regex" else exact_match(prediction, answers)
+
+
 def f1(prediction: str, answers: Sequence[str]) -> float:
     """Best word-overlap F1 with any reference (SQuAD; Rajpurkar et al. 2016), in the released code's normal form."""
     return max((_f1(normalise_answer(prediction).split(), normalise_answer(a).split()) for a in answers), default=0.0)
-
-
-def score_texts(
-    prediction: str,
-    references: Sequence[str],
-    pieces: Sequence[int] | None,
-    encode: Callable[[Sequence[str]], list[tuple[int, ...]]],
-) -> Scores:
-    """Scores of an answer of wordpieces `pieces` (None: it is no span of a passage); `encode` makes wordpieces."""
-    span = None if pieces is None else float(tuple(pieces) in encode(references))
-    return Scores(float(exact_match(prediction, references)), span, f1(prediction, references))
 
 
 def mean_scores(scores: Sequence[Scores]) -> dict[str, float | None]:

@@ -25,6 +25,7 @@ from realm_lab.errors import UserError
 from realm_lab.evaluation.open_qa import SquadVersion
 
 ANSWER_KEYS = ("prediction", "prediction_text", "predictions", "ctxs")
+FAULTS = ("missing", "contradictory", "repeated", "surplus")
 REMEDY = "expected {id: answer}, records with id or question and prediction, or one answer a line"
 
 
@@ -36,11 +37,11 @@ class References(NamedTuple):
 
 
 class Context(NamedTuple):
-    """A retrieved passage."""
+    """A retrieved passage, as far as the file describes it."""
 
     id: str | None
     text: str | None
-    has_answer: bool | None  # as the file says
+    has_answer: bool | None
 
 
 class Entry(NamedTuple):
@@ -55,21 +56,18 @@ class Entry(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """Entries by question: `entries[i]` is that of question i, None where there is none to score."""
+    """Entries by question: `entries[i]` is that of question i, None where there is none to score.
+
+    `faults` has the ids of questions without an entry ("missing"), with several that differ ("contradictory": none of
+    them is scored) or agree ("repeated"), and of entries that belong to no question ("surplus").
+    """
 
     entries: list[Entry | None]
-    missing: list[str]  # ids of questions without an entry
-    contradictory: list[str]  # ids of questions with several entries that differ: none of them is scored
-    repeated: list[str]  # ids of questions with several entries that agree
-    surplus: list[str]  # ids or texts of entries that belong to no question
+    faults: dict[str, list[str]]
 
 
 def read_references(path: Path) -> References:
-    """The questions of a file, in its order.
-
-    Raises:
-        UserError: the file is missing, broken or of no known format, or two questions have one id.
-    """
+    """The questions of a file, in its order; two with one id are a UserError."""
     version: SquadVersion | None = None
     if find_reader(path).name == "squad":  # with its unanswerable questions (v2.0), which hold no answer
         pairs = list(squad_questions(Source(path)))
@@ -87,19 +85,14 @@ def read_references(path: Path) -> References:
 
 def stored_questions(stored: Questions) -> list[Question]:
     """The questions of a prepared corpus as records."""
-    rows = zip(stored.ids, stored.texts, stored.answers, stored.answer_kinds, stored.answers_updated, strict=True)
-    return [
-        Question(identity, text, tuple(answers), None, "regex" if kind == "regex" else "text", tuple(updated))
-        for identity, text, answers, kind, updated in rows
-    ]
+    documents = [None] * len(stored)
+    columns = (stored.ids, stored.texts, stored.answers, documents, stored.answer_kinds, stored.answers_updated)
+    rows = map(Question, *columns)
+    return [row._replace(answers=tuple(row.answers), answers_updated=tuple(row.answers_updated)) for row in rows]
 
 
 def read_entries(path: Path, questions: Sequence[Question] | None) -> list[Entry]:
-    """What a file of predictions says; `questions` are needed for plain text alone.
-
-    Raises:
-        UserError: the file is missing or broken, a record has no answer, or plain text not a line for each question.
-    """
+    """What a file of predictions says; `questions` are needed for plain text alone."""
     name, head = plain_name(path), "" if is_parquet(path) else read_head(path, may_be_blank=True).lstrip()[:1]
     if not is_parquet(path) and (name.endswith(".txt") or head not in ("{", "[")):
         return _lines(path, questions)
@@ -120,50 +113,45 @@ def _lines(path: Path, questions: Sequence[Question] | None) -> list[Entry]:
     lines = Source(path).text().removesuffix("\n").split("\n")
     if len(lines) != len(questions):
         raise UserError(f"{path}: {len(lines)} lines for {len(questions)} questions; write one a line, in their order")
-    return [
-        Entry(f"{path}, line {number}", question.id, None, line.strip())
-        for number, (line, question) in enumerate(zip(lines, questions, strict=True), 1)
-    ]
+    return [Entry(f"{path}", asked.id, None, line.strip()) for line, asked in zip(lines, questions, strict=True)]
 
 
 def _entry(record: Record) -> Entry:
     if not isinstance(record.fields, dict) or not record.fields.keys() & set(ANSWER_KEYS):
         record.field(ANSWER_KEYS[0], object)  # says what was found
-    names = [key for key in ("id", "question_id", "qid") if record.fields.get(key) is not None]
+    fields = record.fields
+    identity = _identity(record, "id", "question_id", "qid")
     question = record.text("question").strip()
-    if not names and not question:
+    if identity is None and not question:
         raise UserError(f"{record.where}: neither 'id' nor 'question'; {REMEDY}")
-    has = record.fields.keys()
-    return Entry(
-        record.where,
-        record.identity(names[0]) if names else None,
-        question or None,
-        _prediction(record),
-        tuple(map(_context, record.within("ctxs"))) if "ctxs" in has else None,
-        record.texts("answers") if record.fields.get("answers") is not None else (),
-    )
-
-
-def _prediction(record: Record) -> str | None:
-    """The predicted text; None where the record says that there is none (null)."""
-    value = next((record.fields[key] for key in ANSWER_KEYS[:3] if key in record.fields), None)
+    # The predicted text; None where the record says that there is none (null).
+    value = next((fields[key] for key in ANSWER_KEYS[:3] if key in fields), None)
     if isinstance(value, list):  # DPR: the best of several numbers of passages, the first is the one reported
         value = value[0] if value else None
     while isinstance(value, dict):
         value = value.get("prediction", value.get("text"))
-    return None if value is None else str(record._replace(fields={"prediction": value}).field("prediction", str))
+    return Entry(
+        record.where,
+        identity,
+        question or None,
+        None if value is None else record._replace(fields={"prediction": value}).field("prediction", str),
+        tuple(map(_context, record.within("ctxs"))) if "ctxs" in fields else None,
+        record.texts("answers") if fields.get("answers") is not None else (),
+    )
+
+
+def _identity(record: Record, *keys: str) -> str | None:
+    return next((record.identity(key) for key in keys if record.fields.get(key) is not None), None)
 
 
 def _context(passage: Record) -> Context:
     if not isinstance(passage.fields, dict) or not {"text", "has_answer"} & passage.fields.keys():
         passage.field("text", str)  # says what was found
-    text, flag = passage.fields.get("text"), passage.fields.get("has_answer")
-    key = "id" if passage.fields.get("id") is not None else "passage_id"
-    return Context(
-        passage.identity(key) if passage.fields.get(key) is not None else None,
-        None if text is None else str(passage.field("text", str)),
-        None if flag is None else bool(passage.field("has_answer", bool)),
+    text, flag = (
+        None if passage.fields.get(key) is None else passage.field(key, kind)
+        for key, kind in (("text", str), ("has_answer", bool))
     )
+    return Context(_identity(passage, "id", "passage_id"), text, flag)
 
 
 def match(entries: Sequence[Entry], questions: Sequence[Question]) -> Matched:
@@ -176,32 +164,29 @@ def match(entries: Sequence[Entry], questions: Sequence[Question]) -> Matched:
     by_text: dict[str, list[int]] = {}
     for row, question in enumerate(questions):
         by_text.setdefault(question.question, []).append(row)
-    found: dict[int, list[Entry]] = {}
+    found: list[list[Entry]] = [[] for _ in questions]
     texts: dict[str, list[Entry]] = {}
-    result = Matched([None] * len(questions), [], [], [], [])
+    faults: dict[str, list[str]] = {name: [] for name in FAULTS}
     for entry in entries:
         if entry.id is not None and entry.id in by_id:
-            found.setdefault(by_id[entry.id], []).append(entry)
+            found[by_id[entry.id]].append(entry)
         elif entry.question is not None and entry.question in by_text:
             texts.setdefault(entry.question, []).append(entry)
         else:
-            result.surplus.append(entry.question or entry.id or entry.where)
+            faults["surplus"].append(entry.question or entry.id or entry.where)
     for text, several in texts.items():
         rows = by_text[text]
-        in_order = [[entry] for entry in several] if len(several) == len(rows) else [several] * len(rows)
-        for row, own in zip(rows, in_order, strict=True):
-            found.setdefault(row, []).extend(own)
-    for row, question in enumerate(questions):
-        several = found.get(row, [])
+        for place, row in enumerate(rows):
+            found[row] += [several[place]] if len(several) == len(rows) else several
+    chosen: list[Entry | None] = []
+    for question, several in zip(questions, found, strict=True):
         answers = {(entry.prediction, entry.contexts) for entry in several}
-        if not several or answers == {(None, None)}:
-            result.missing.append(question.id)
-        elif len(answers) > 1:
-            result.contradictory.append(question.id)
-        else:
-            result.entries[row] = several[0]
-            result.repeated.extend([question.id] if len(several) > 1 else [])
-    return result
+        fault = "contradictory" if len(answers) > 1 else "repeated" if len(several) > 1 else ""
+        fault = "missing" if answers <= {(None, None)} else fault
+        if fault:
+            faults[fault].append(question.id)
+        chosen.append(several[0] if fault in ("", "repeated") else None)
+    return Matched(chosen, faults)
 
 
 def own_questions(path: Path, entries: Sequence[Entry]) -> Iterator[Question]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from realm_lab.corpus.answers import holds_answer, holds_raw_answer, normalise_answer
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns, Problem, Rule
-from realm_lab.evaluation.open_qa import Metric, SquadVersion, score_answer
+from realm_lab.evaluation.open_qa import SquadVersion, score_answer
 from realm_lab.evaluation.prediction_files import Context, Matched
 
 DEPTHS = (1, 5, 10, 20, 50, 100)
@@ -37,15 +37,16 @@ def score_predictions(
     patterns = Patterns()
     rows: list[dict[str, Any]] = []
     for question, entry in zip(questions, matched.entries, strict=True):
-        by_benchmark: Metric = "regex" if question.answer_kind == "regex" else "orqa" if version is None else "squad"
-        metric = by_benchmark if chosen == "auto" else chosen
-        row = {"id": question.id, "question": question.question, "answers": list(question.answers), "metric": metric}
+        metric: ChosenMetric = chosen
+        if metric == "auto":
+            metric = "regex" if question.answer_kind == "regex" else "orqa" if version is None else "squad"
         prediction = entry.prediction if entry is not None else None
         exact, overlap = 0.0, None if metric == "regex" else 0.0
         if prediction is not None:
             exact, overlap = score_answer(
                 prediction, question.answers, metric, patterns, question.id, rule=rule, version=version or "1.1"
             )
+        row = {"id": question.id, "question": question.question, "answers": list(question.answers), "metric": metric}
         rows.append(row | {"prediction": prediction, "exact_match": exact, "f1": overlap})
     answered = [row for row in rows if row["prediction"] is not None]
     summary = {
@@ -57,38 +58,24 @@ def score_predictions(
         "answered": len(answered),
         "empty": sum(not row["prediction"].strip() for row in answered),
     }
-    return Scored(rows, summary | _faults(matched, patterns), patterns.problems)
+    return Scored(rows, summary | matched.faults | {"patterns": patterns.counts()}, patterns.problems)
 
 
 def score_retrieval(questions: Sequence[Question], matched: Matched) -> Scored:
     """Recall@k of retrieved passages: by an answer in the text, by the raw letters (released code), by what the file
     says (`stated`) and by the gold document where it is known. A question without passages counts as not found."""
     patterns = Patterns()
-
-    def holds(context: Context, question: Question) -> bool:
-        if question.answer_kind == "regex":
-            return patterns.found_in(context.text or "", question.answers, question.id)
-        return holds_answer(normalise_answer(context.text or ""), question.answers)
-
-    rules: dict[str, Callable[[Context, Question], bool]] = {
-        "answer": holds,
-        "answer_raw": lambda context, question: (
-            question.answer_kind == "text" and holds_raw_answer(context.text or "", question.answers)
-        ),
-        "stated": lambda context, question: bool(context.has_answer),
-        "gold": lambda context, question: (  # the gold document, or a passage that it was cut into
-            question.document is not None
-            and question.document in (context.id, (context.id or "").rpartition("/")[0] or None)
-        ),
-    }
     rows: list[dict[str, Any]] = []
     for question, entry in zip(questions, matched.entries, strict=True):
         contexts = (entry.contexts or ()) if entry is not None else ()
-        ranks = {f"rank_{name}": _first(rule(c, question) for c in contexts) for name, rule in rules.items()}
-        rows.append({"id": question.id, "question": question.question, "passages": len(contexts), **ranks})
+        row: dict[str, Any] = {"id": question.id, "question": question.question, "passages": len(contexts)}
+        for rule in ("answer", "answer_raw", "stated", "gold"):
+            ranks = (rank for rank, found in enumerate(contexts, 1) if _holds(rule, found, question, patterns))
+            row[f"rank_{rule}"] = next(ranks, None)
+        rows.append(row)
     every = [context for entry in matched.entries if entry is not None for context in entry.contexts or ()]
-    names = {"recall": "answer", "raw_recall": "answer_raw"} if _all(every, "text") else {}
-    names |= {"stated_recall": "stated"} if _all(every, "has_answer") else {}
+    names = {"recall": "answer", "raw_recall": "answer_raw"} if every and all(c.text is not None for c in every) else {}
+    names |= {"stated_recall": "stated"} if every and all(c.has_answer is not None for c in every) else {}
     names |= {"gold_recall": "gold"} if any(question.document for question in questions) else {}
     longest = max((row["passages"] for row in rows), default=0)
     summary: dict[str, Any] = {"questions": len(rows), "passages": longest}
@@ -97,21 +84,20 @@ def score_retrieval(questions: Sequence[Question], matched: Matched) -> Scored:
         known = [row[f"rank_{rank}"] or np.inf for row, question in pairs if rank != "gold" or question.document]
         for depth in (depth for depth in DEPTHS if depth <= longest):
             summary[f"{name}_at_{depth}"] = _mean([float(found <= depth) for found in known])
-    return Scored(rows, summary | _faults(matched, patterns), patterns.problems)
+    return Scored(rows, summary | matched.faults | {"patterns": patterns.counts()}, patterns.problems)
 
 
-def _faults(matched: Matched, patterns: Patterns) -> dict[str, Any]:
-    """What did not match, with the names."""
-    named = {name: list(getattr(matched, name)) for name in ("missing", "contradictory", "repeated", "surplus")}
-    return named | {"patterns": patterns.counts()}
-
-
-def _all(contexts: Sequence[Context], name: str) -> bool:
-    return bool(contexts) and all(getattr(context, name) is not None for context in contexts)
-
-
-def _first(flags: Iterable[bool]) -> int | None:
-    return next((place for place, flag in enumerate(flags, 1) if flag), None)
+def _holds(rule: str, context: Context, question: Question, patterns: Patterns) -> bool:
+    text = context.text or ""
+    if rule == "stated":
+        return bool(context.has_answer)
+    if rule == "gold":  # the gold document, or a passage that it was cut into
+        return bool(question.document) and question.document in (context.id, (context.id or "").rpartition("/")[0])
+    if question.answer_kind == "regex":
+        return rule == "answer" and patterns.found_in(text, question.answers, question.id)
+    if rule == "answer":
+        return holds_answer(normalise_answer(text), question.answers)
+    return holds_raw_answer(text, question.answers)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from realm_lab.corpus.answers import normalise_answer
 from realm_lab.corpus.regex_answers import Patterns
-from realm_lab.corpus.store import Passages, Questions
+from realm_lab.corpus.store import Passages
 from realm_lab.retrieval.retriever import Retriever
 
 DEPTHS = (1, 5, 20)
@@ -24,7 +25,6 @@ class Ranks(NamedTuple):
     answer: np.ndarray
     gold: np.ndarray
     gold_known: np.ndarray
-    rows_BK: np.ndarray
 
 
 class NormalisedBodies:
@@ -44,13 +44,15 @@ class NormalisedBodies:
         return str(self._passages.text.row(row)["body"])
 
 
-def zero_shot_rows(retriever: Retriever, questions: Questions, chosen: np.ndarray, depth: int) -> np.ndarray:
-    """Rows of the first `depth` passages of each question, int64 [B, depth], by the retriever's present weights."""
-    parts = []
-    for start in range(0, len(chosen), QUESTIONS_AT_ONCE):
-        tokens = [questions.tokens[int(number)] for number in chosen[start : start + QUESTIONS_AT_ONCE]]
-        parts.append(retriever.find(retriever.search_queries(tokens), depth))
-    return np.concatenate(parts)
+@torch.no_grad()
+def search_questions(retriever: Retriever, queries: Sequence[np.ndarray], depth: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the first `depth` passages of each question, int64 [B, depth], and their scores in the index, float32."""
+    rows, scores = [], []
+    for start in range(0, len(queries), QUESTIONS_AT_ONCE):
+        query_BD = retriever.search_queries(queries[start : start + QUESTIONS_AT_ONCE])
+        rows.append(retriever.find(query_BD, depth))
+        scores.append(retriever.indexed_score(query_BD, rows[-1]).cpu().numpy())
+    return np.concatenate(rows), np.concatenate(scores)
 
 
 def rank_answers(
@@ -58,18 +60,15 @@ def rank_answers(
     bodies: NormalisedBodies,
     answers: Sequence[Sequence[str]],
     gold: Sequence[np.ndarray],
-    kinds: Sequence[str] | None = None,
-    ids: Sequence[str] | None = None,
-    patterns: Patterns | None = None,
+    kinds: Sequence[str],
+    ids: Sequence[str],
+    patterns: Patterns,
 ) -> Ranks:
     """Ranks of the answers and of the gold passages in retrieved rows.
 
     An answer that is a text must be in the passage as whole words, both normalised; one that is a regular expression
     (`kinds`) must match anywhere in it; `patterns` remembers what is wrong with it, by the question's id.
     """
-    kinds = kinds or ["text"] * len(rows_BK)
-    ids = ids or [str(number) for number in range(len(rows_BK))]
-    patterns = patterns or Patterns()
     answer_rank, gold_rank = np.zeros(len(rows_BK), np.int64), np.zeros(len(rows_BK), np.int64)
     for number, rows in enumerate(rows_BK.tolist()):
         own_gold = set(gold[number].tolist())
@@ -85,7 +84,7 @@ def rank_answers(
                 answer_rank[number] = place * held
             if not gold_rank[number] and row in own_gold:
                 gold_rank[number] = place
-    return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]), rows_BK)
+    return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]))
 
 
 def recall_metrics(ranks: Ranks, suffix: str = "") -> dict[str, float]:

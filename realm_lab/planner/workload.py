@@ -20,8 +20,8 @@ from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.initial import embedder_shape, encoder_shape, frozen_names, tower_names
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder
 from realm_lab.systems.identity import Plan as RunPlan
-from realm_lab.systems.identity import corpus_folder
 from realm_lab.training.flops import encoder_operations
 
 SAMPLE_ROWS = 2048  # of the prepared corpus, over which lengths are averaged
@@ -67,7 +67,7 @@ def read_text(params: Params, root: Path) -> Text:
     folder = root
     with suppress(UserError):  # files that are not there yet are no obstacle
         key = digest(corpus_inputs(params, params.seeds[0]))
-        folder = corpus_folder(root, RunPlan("realm", params.seeds[0], key, {}))
+        folder = corpus_folder(root, RunPlan(DEFAULT_SYSTEMS[-1], params.seeds[0], key, {}))
     if not (folder / "manifest.json").exists():
         body, sentence = params.corpus.passage_length - SPECIALS - TITLE, params.corpus.sentence_length - 2
         source = "every passage and sentence as long as the parameters allow"

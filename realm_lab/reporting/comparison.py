@@ -12,17 +12,9 @@ from realm_lab.core.files import read_json_lines
 from realm_lab.errors import UserError
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
-from realm_lab.reporting.frames import StudyFrames, column
+from realm_lab.reporting.frames import Run, StudyFrames, column
 from realm_lab.reporting.published import Published, published
-from realm_lab.reporting.statistics import (
-    Comparison,
-    Interval,
-    OrderAgreement,
-    compare,
-    holm,
-    order_agreement,
-    per_example_interval,
-)
+from realm_lab.reporting.statistics import Comparison, Interval, compare, holm, per_example_interval
 from realm_lab.reporting.values import finite
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
@@ -40,12 +32,15 @@ class CellResult(NamedTuple):
     smallest_p: float | None  # that the corrected p could have been
     per_example: Interval | None  # bootstrap over questions: other questions, these very models
     paper: Published | None
-    questions: int = 0  # behind `per_example`, over all pairs of runs
 
     @property
     def finding(self) -> str:
         """In words: lower, higher, the same direction in each seed, or not distinguishable."""
-        return finding(self.comparison, self.corrected_p, self.smallest_p)
+        found = finding(self.comparison, self.corrected_p, self.smallest_p)
+        if self.comparison and len(self.comparison.seeds) == 1:
+            if self.per_example and self.per_example.excludes_zero:
+                return f"{'higher' if self.comparison.mean > 0 else 'lower'} for these two models, one seed"
+        return found
 
     @property
     def mean(self) -> float | None:
@@ -58,7 +53,6 @@ class MetricResult(NamedTuple):
 
     metric: Metric
     cells: list[CellResult]
-    agreement: OrderAgreement | None
 
     @property
     def baseline(self) -> CellResult:
@@ -90,37 +84,32 @@ class Scores:
     """What the predictions of runs score, question by question; each file is read once."""
 
     def __init__(self, study: StudyFrames) -> None:
-        self._study = study
+        self._runs = {(run.cell, run.seed): run for run in study.runs}
         self._read: dict[tuple[str, int], list[dict[str, Any]]] = {}
 
     def of(self, cell: str, seed: int, metric: str) -> dict[tuple[str, str], float]:
         """(id, question) -> score of one run's predictions; empty where there are none."""
         key = (cell, seed)
         if key not in self._read:
-            run = next((run for run in self._study.of(cell) if run.seed == seed), None)
-            self._read[key] = _predictions(run.stages) if run else []
-        scores = {}
-        for row in self._read[key]:
-            if (score := finite(row.get(metric))) is not None:
-                scores[str(row.get("id")), str(row.get("question"))] = score
-        return scores
+            self._read[key] = _predictions(self._runs[key]) if key in self._runs else []
+        rows = [(row, finite(row.get(metric))) for row in self._read[key]]
+        return {(str(row.get("id")), str(row.get("question"))): score for row, score in rows if score is not None}
 
-    def differences(self, cell: str, base: str, seeds: Sequence[tuple[int, int]], metric: str) -> list[np.ndarray]:
-        """For each pair of seeds the differences in score of the questions that both have; empty if one has none."""
+    def differences(self, cell: str, base: str, seeds: Sequence[int], metric: str) -> list[np.ndarray]:
+        """For each seed the differences in score of the questions that both have; empty if a seed has none."""
         blocks = []
-        for ours, theirs in seeds:
-            one, other = self.of(cell, ours, metric), self.of(base, theirs, metric)
+        for seed in seeds:
+            one, other = self.of(cell, seed, metric), self.of(base, seed, metric)
             blocks.append(np.array([one[key] - other[key] for key in sorted(one.keys() & other.keys())]))
         return blocks if all(map(len, blocks)) else []
 
 
-def _predictions(stages: Mapping[str, Any]) -> list[dict[str, Any]]:
-    path = stages["evaluate"].path / "eval" / "predictions.jsonl" if "evaluate" in stages else None
+def _predictions(run: Run) -> list[dict[str, Any]]:
+    path = run.stages["evaluate"].path / "eval" / "predictions.jsonl" if "evaluate" in run.stages else None
     try:
-        rows = read_json_lines(path) if path is not None and path.is_file() else []
+        return read_json_lines(path) if path is not None and path.is_file() else []
     except UserError:
         return []
-    return [row for row in rows if isinstance(row, dict)]
 
 
 def compare_cells(
@@ -141,8 +130,7 @@ def _compare(study: StudyRecord, results: pd.DataFrame, metric: str, scores: Sco
     cells = []
     for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
         found = known.get(cell.name)
-        pairs = [(seed, seed) for seed in found.seeds] if found else []
-        blocks = scores.differences(cell.name, study.baseline, pairs, metric) if scores and pairs else []
+        blocks = scores.differences(cell.name, study.baseline, found.seeds, metric) if scores and found else []
         cells.append(
             CellResult(
                 cell,
@@ -152,30 +140,28 @@ def _compare(study: StudyRecord, results: pd.DataFrame, metric: str, scores: Sco
                 min(1.0, found.smallest_p * len(known)) if found else None,
                 per_example_interval(blocks) if blocks else None,
                 published(cell.paper) if cell.paper else None,
-                sum(map(len, blocks)),
             )
         )
-    papers = {r.cell.name: r.paper.values[metric] for r in cells if r.paper and metric in r.paper.values}
-    return MetricResult(metric_of(metric), cells, order_agreement(values, papers))
+    return MetricResult(metric_of(metric), cells)
 
 
 def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
     """The comparisons for summary.json: metric -> cell -> what was found."""
     return {
-        result.metric.name: {cell.cell.name: _cell_as_json(cell) for cell in result.cells[1:] if cell.comparison}
+        result.metric.name: {
+            cell.cell.name: _cell_as_json(cell, cell.comparison) for cell in result.cells[1:] if cell.comparison
+        }
         for result in results
     }
 
 
-def _cell_as_json(cell: CellResult) -> dict[str, Any]:
-    found = cell.comparison
-    assert found is not None
+def _cell_as_json(cell: CellResult, found: Comparison) -> dict[str, Any]:
     return {
         "n": len(found.seeds),
         "delta": found.mean,
         "deltas": dict(zip(map(str, found.seeds), found.deltas, strict=True)),
-        "interval": bounds(found.interval),
-        "per_example_interval": bounds(cell.per_example),
+        "interval": _bounds(found.interval),
+        "per_example_interval": _bounds(cell.per_example),
         "p": found.p,
         "corrected_p": cell.corrected_p,
         "smallest_corrected_p": cell.smallest_p,
@@ -183,7 +169,7 @@ def _cell_as_json(cell: CellResult) -> dict[str, Any]:
     }
 
 
-def bounds(interval: Interval | None) -> list[float] | None:
+def _bounds(interval: Interval | None) -> list[float] | None:
     """Both ends for JSON; None where the data say nothing."""
     return list(interval) if interval is not None and np.isfinite(interval).all() else None
 
@@ -216,26 +202,23 @@ def axis_effects(study: StudyRecord, values: Mapping[str, Mapping[int, float]]) 
     base = points_of(study, study.cell(study.baseline)) if len(study.axes) > 1 else None
     if base is None:
         return []
-    at = {tuple(found.values()): cell.name for cell in study.cells if (found := points_of(study, cell))}
+    rows: list[dict[str, Any]] = []
+    for cell in study.cells:
+        if points := points_of(study, cell):
+            rows += [points | {"seed": seed, "value": value} for seed, value in values.get(cell.name, {}).items()]
+    table = pd.DataFrame(rows, columns=[*study.axes, "seed", "value"])
     effects = []
-    for number, (axis, points) in enumerate(study.axes.items()):
+    for axis, known in study.axes.items():
+        others = [other for other in study.axes if other != axis]
+        wide = table.pivot(index=[*others, "seed"], columns=axis, values="value").reindex(columns=list(known))
         compared: list[tuple[str, Comparison]] = []
-        for point in (point for point in points if point != base[axis]):
-            pairs = []
-            for where, name in at.items():
-                other = at.get((*where[:number], base[axis], *where[number + 1 :]))
-                if where[number] == point and other and values.get(name) and values.get(other):
-                    pairs.append((values[name], values[other]))
-            comparison = compare(*_averaged(pairs)) if pairs else None
-            if comparison is not None:
-                compared.append((point, comparison))
+        for point in (point for point in known if point != base[axis]):
+            # rows: points of the other axes where both cells have runs; columns: the seeds that all of them have
+            pairs = (wide[point] - wide[base[axis]]).unstack("seed").dropna(how="all").dropna(axis="columns")
+            deltas = {int(seed): float(pairs[seed].mean()) for seed in pairs.columns}
+            if found := compare(deltas, dict.fromkeys(deltas, 0.0)):
+                compared.append((point, found))
         corrected = holm([one.p for _, one in compared])
         for (point, one), p in zip(compared, corrected, strict=True):
             effects.append(AxisEffect(axis, point, one, p, min(1.0, one.smallest_p * len(compared))))
     return effects
-
-
-def _averaged(pairs: list[tuple[Mapping[int, float], Mapping[int, float]]]) -> tuple[dict[int, float], ...]:
-    """The mean over the pairs of each side, for the seeds that all of them have."""
-    seeds = set.intersection(*(set(one) & set(two) for one, two in pairs))
-    return tuple({seed: sum(pair[side][seed] for pair in pairs) / len(pairs) for seed in seeds} for side in (0, 1))

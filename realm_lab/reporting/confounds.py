@@ -17,9 +17,8 @@ ROUNDING = ("ranks", "micro_batch", "token_budget", "compile", "device")
 
 def confounds(study: StudyFrames) -> list[str]:
     """A sentence for each; empty when cells differ in their declared changes alone."""
-    record = study.record
+    record, found = study.record, []
     engines = sorted({run.record.engine_version for run in study.own_runs})
-    found = []
     if len(engines) > 1:
         found.append(f"Confounded: runs of engine versions {', '.join(map(str, engines))} are compared.")
     for cell in record.everything().cells:
@@ -32,21 +31,17 @@ def confounds(study: StudyFrames) -> list[str]:
                 found += _against(cell.name, cell.changes, run, base[run.seed], "the baseline")
     found += _grid(study, record, set(engines))
     found += _rounding(study.runs)
-    versions = {torch for run in study.runs if (torch := " and ".join(sorted(_torch(run))))}
+    packages = [env.get("packages") for run in study.runs for env in run.environments.values()]
+    versions = {str(one["torch"]) for one in packages if isinstance(one, dict) and one.get("torch")}
     if len(versions) > 1:
-        versions_text = " and ".join(sorted(versions))
-        found.append(f"Runs were made with torch {versions_text}: last digits may differ for that alone.")
+        found.append(f"Runs were made with torch {' and '.join(sorted(versions))}: last digits may differ for that.")
     return list(dict.fromkeys(found))
 
 
 def flat_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted parameters without those that are no property of the method."""
-    flat = config.flatten(dict(params))
-    return {
-        key: value
-        for key, value in flat.items()
-        if key not in ("preset", "seeds", "seed") and not key.startswith("launch.")
-    }
+    own = config.flatten(dict(params)).items()
+    return {name: v for name, v in own if name not in ("preset", "seeds", "seed") and not name.startswith("launch.")}
 
 
 @functools.cache
@@ -110,8 +105,3 @@ def _seeds_differ(runs: Sequence[Run]) -> bool:
 def _parameters(run: Run) -> dict[str, Any]:
     """With the defaults of parameters that were not there when the run was made, which change no result."""
     return paper_parameters() | flat_parameters(run.record.params)
-
-
-def _torch(run: Run) -> set[str]:
-    packages = [env.get("packages") for env in run.environments.values()]
-    return {str(found["torch"]) for found in packages if isinstance(found, dict) and found.get("torch")}

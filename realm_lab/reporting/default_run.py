@@ -9,7 +9,7 @@ import pandas as pd
 
 from realm_lab.core.files import atomic_write, write_json
 from realm_lab.metrics import CURVES
-from realm_lab.reporting.frames import StudyFrames, metric_columns, summarise
+from realm_lab.reporting.frames import StudyFrames, metric_columns
 
 SHARED = ("corpus_update", "bm25")  # groups of results with a place of their own: `bm25.recall_at_5`
 
@@ -47,13 +47,7 @@ def metrics(study: StudyFrames) -> dict[str, Any]:
 
 def _means(rows: pd.DataFrame, columns: dict[str, str]) -> dict[str, Any]:
     """The mean of each column over the seeds that have it, then each seed's own; `columns`: name -> column."""
-    means: dict[str, Any] = {}
-    for name in sorted(columns):
-        if summary := summarise(rows[columns[name]]):
-            means[name] = summary.mean
-    seeds = {}
-    for _, row in rows.iterrows():
-        values = {name: float(row[column]) for name, column in sorted(columns.items()) if pd.notna(row[column])}
-        if values:
-            seeds[str(row["seed"])] = values
-    return means | {"seeds": seeds}
+    table = pd.DataFrame({name: rows[columns[name]] for name in sorted(columns)}).set_index(rows["seed"].astype(str))
+    means: dict[str, Any] = {str(name): float(mean) for name, mean in table.mean().dropna().items()}
+    seeds = {seed: {name: float(value) for name, value in row.dropna().items()} for seed, row in table.iterrows()}
+    return means | {"seeds": {seed: values for seed, values in seeds.items() if values}}

@@ -10,7 +10,6 @@ import io
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -24,6 +23,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from realm_lab.metrics import curve
+from realm_lab.reporting.comparison import MetricResult
 
 INK, MUTED, GRID, PAPER = "#1f2933", "#5b6771", "#e2e6ea", "#ffffff"
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
@@ -45,45 +45,33 @@ STYLE: dict[Any, Any] = {
     "axes.titlesize": 9.0,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
-    "axes.labelcolor": MUTED,
-    "axes.titlecolor": INK,
     "axes.edgecolor": MUTED,
     "axes.linewidth": 0.7,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.axisbelow": True,
     "axes.formatter.useoffset": False,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.color": GRID,
     "grid.linewidth": 0.7,
-    "axes.unicode_minus": True,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
     "legend.frameon": False,
     "legend.fontsize": 8.0,
-    "legend.labelcolor": INK,
-    "figure.facecolor": PAPER,
-    "axes.facecolor": PAPER,
-    "lines.solid_capstyle": "round",
 }
 
 Cells = Sequence[tuple[str, str]]  # (name, title), in the order of the legend
 
 
-@dataclass(frozen=True)
-class Drawing:
-    """One picture with what is said of it: `caption` below it, `alt` to those who do not see it."""
+class Drawing(NamedTuple):
+    """One picture and the caption below it."""
 
     name: str
     caption: str
-    alt: str
     png: bytes
 
     @property
     def entry(self) -> dict[str, str]:
         """What summary.json and the templates know of it."""
-        return {"name": self.name, "caption": self.caption, "alt": self.alt}
+        return {"name": self.name, "caption": self.caption}
 
 
 class Panel(NamedTuple):
@@ -97,17 +85,7 @@ class Panel(NamedTuple):
     lines: Sequence[tuple[float, str]] = ()  # thin horizontal lines with their names: bounds, references
 
 
-class Delta(NamedTuple):
-    """One row of a panel of differences; the ends of the interval are infinite where there is none."""
-
-    title: str
-    deltas: tuple[float, ...]
-    mean: float
-    low: float
-    high: float
-
-
-def draw(name: str, caption: str, make: Callable[[], Figure | None], alt: str = "") -> Drawing | None:
+def draw(name: str, caption: str, make: Callable[[], Figure | None]) -> Drawing | None:
     """Call `make` in the style of the reports and keep its figure as PNG; None where there is nothing to draw."""
     with rc_context(STYLE):
         figure = make()
@@ -118,7 +96,7 @@ def draw(name: str, caption: str, make: Callable[[], Figure | None], alt: str = 
     small = io.BytesIO()
     image = Image.open(file).convert("RGB").quantize(PALETTE_COLOURS, dither=Image.Dither.NONE)
     image.save(small, format="PNG", optimize=True)
-    return Drawing(name, caption, alt or caption, small.getvalue())
+    return Drawing(name, caption, small.getvalue())
 
 
 def canvas(height_inches: float) -> Figure:
@@ -128,23 +106,25 @@ def canvas(height_inches: float) -> Figure:
     return figure
 
 
-def deltas_figure(panels: Sequence[tuple[str, Sequence[Delta]]]) -> Figure | None:
+def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
     """For each metric a panel, for each cell a row: a tick a seed, the mean, and its interval; zero is the baseline."""
-    drawn = [(title, rows) for title, rows in panels if rows]
+    drawn = [(result.metric.title, [cell for cell in result.cells if cell.comparison]) for result in results]
+    drawn = [(title, cells) for title, cells in drawn if cells]
     if not drawn:
         return None
-    titles = list(dict.fromkeys(row.title for _, rows in drawn for row in rows))
+    titles = list(dict.fromkeys(cell.cell.title for _, cells in drawn for cell in cells))
     figure = canvas(0.9 + 0.34 * len(titles))
     places = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
-    for place, (title, rows) in zip(places, drawn, strict=True):
+    for place, (title, cells) in zip(places, drawn, strict=True):
         place.axvline(0.0, color=MUTED, linewidth=0.9, zorder=1)
-        reach = max((abs(delta) for row in rows for delta in row.deltas), default=0.0)
-        for row in rows:
-            y = titles.index(row.title)
-            if math.isfinite(row.low):
-                place.plot([max(row.low, -3 * reach), min(row.high, 3 * reach)], [y, y], color=BLUE, linewidth=1.6)
-            place.plot(row.deltas, [y + 0.22] * len(row.deltas), "|", color=MUTED, markersize=5.5)
-            place.plot([row.mean], [y], "o", color=BLUE, markersize=5.0)
+        found = [(titles.index(cell.cell.title), cell.comparison) for cell in cells if cell.comparison]
+        reach = max(abs(delta) for _, comparison in found for delta in comparison.deltas)
+        for y, comparison in found:
+            low, high = comparison.interval
+            if math.isfinite(low):
+                place.plot([max(low, -3 * reach), min(high, 3 * reach)], [y, y], color=BLUE, linewidth=1.6)
+            place.plot(comparison.deltas, [y + 0.22] * len(comparison.deltas), "|", color=MUTED, markersize=5.5)
+            place.plot([comparison.mean], [y], "o", color=BLUE, markersize=5.0)
         place.set(title=textwrap.fill(title, TITLE_CHARACTERS // len(drawn)), xlabel="difference from the baseline")
         place.set_ylim(len(titles) - 0.5, -0.5)
         place.grid(visible=True, axis="x")
@@ -184,8 +164,11 @@ def curves_figure(
     return figure
 
 
-def plane_figure(spots: pd.DataFrame, cells: Cells, axes: tuple[str, str], *, is_log: bool = False) -> Figure | None:
-    """A trade-off: a light dot a run and a heavy one for each cell's mean; `spots` has cell, x and y."""
+def plane_figure(
+    spots: pd.DataFrame, cells: Cells, x: str, axes: tuple[str, str], *, is_log: bool = False
+) -> Figure | None:
+    """A trade-off: a light dot a run and a heavy one for each cell's mean; `spots` has cell, y and the column `x`."""
+    spots = spots.dropna(subset=[x, "y"])
     cells = [(name, title) for name, title in cells if (spots["cell"] == name).any()]
     if len(cells) < 2:
         return None
@@ -195,8 +178,8 @@ def plane_figure(spots: pd.DataFrame, cells: Cells, axes: tuple[str, str], *, is
         mine = spots[spots["cell"] == name]
         colour, _, marker = cell_style(number)
         above = 4.0 - 0.01 * number  # the baseline on top
-        place.plot(mine["x"], mine["y"], marker, color=colour, markersize=3.5, alpha=0.45, zorder=above - 1)
-        place.plot([mine["x"].mean()], [mine["y"].mean()], marker, color=colour, markersize=7.5, zorder=above)
+        place.plot(mine[x], mine["y"], marker, color=colour, markersize=3.5, alpha=0.45, zorder=above - 1)
+        place.plot([mine[x].mean()], [mine["y"].mean()], marker, color=colour, markersize=7.5, zorder=above)
     place.set(xlabel=axes[0], ylabel=axes[1])
     if is_log:
         place.set_xscale("symlog")
@@ -210,35 +193,29 @@ def shares_figure(rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[s
     """One stacked bar a row; `parts` names its shares, which add up to one."""
     if not rows:
         return None
-    colours = (BLUE, ORANGE, MUTED)
     figure = canvas(0.95 + 0.36 * len(rows))
     place = figure.subplots()
-    for y, (_, shares) in enumerate(rows):
-        left = 0.0
-        for share, colour in zip(shares, colours, strict=True):
-            place.barh(y, share, left=left, height=0.62, color=colour, edgecolor=PAPER, linewidth=1.2)
-            if share >= 0.07:
-                tone = INK if colour == ORANGE else PAPER
-                place.text(left + share / 2, y, f"{share:.3f}", ha="center", va="center", color=tone, fontsize=7.5)
-            left += share
+    lefts = [0.0] * len(rows)
+    for number, (part, colour) in enumerate(zip(parts, (SKY, ORANGE, GRID), strict=True)):
+        widths = [shares[number] for _, shares in rows]
+        bars = place.barh(range(len(rows)), widths, left=lefts, height=0.62, color=colour, label=part)
+        place.bar_label(bars, [f"{share:.3f}" if share >= 0.07 else "" for share in widths], label_type="center")
+        lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
     place.set_yticks(range(len(rows)), [title for title, _ in rows])
     place.tick_params(axis="y", labelcolor=INK)
     place.set(xlim=(0, 1), ylim=(len(rows) - 0.5, -0.5), xlabel=label)
     place.grid(visible=False)
-    handles = [place.barh([0], [0], color=colour, label=part) for part, colour in zip(parts, colours, strict=True)]
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(parts))
+    figure.legend(loc="outside upper left", ncols=len(parts))
     return figure
 
 
 def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str, *, maximise: bool) -> Figure | None:
-    """A search in the order of its trials, hollow where pruned, with the best so far; columns number, value, pruned."""
-    trials = trials.dropna(subset=["value"]) if len(trials) else trials
-    complete = trials[~trials["pruned"].astype(bool)] if len(trials) else trials
+    """A search in the order of its trials, hollow where pruned, with the best so far; columns number, value, state."""
+    complete, pruned = (trials[trials["state"] == state] if len(trials) else trials for state in ("complete", "pruned"))
     if len(complete) < 2:
         return None
     figure = canvas(2.8)
     place = figure.subplots()
-    pruned = trials[trials["pruned"].astype(bool)]
     place.plot(pruned["number"], pruned["value"], "o", markerfacecolor=PAPER, color=MUTED, label="pruned")
     place.plot(complete["number"], complete["value"], "o", color=BLUE, label="complete")
     best = complete["value"].cummax() if maximise else complete["value"].cummin()

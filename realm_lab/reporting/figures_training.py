@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from realm_lab.reporting.figures import Panel, curves_figure, shares_figure
@@ -42,14 +41,15 @@ def early_warnings(study: StudyFrames) -> Any:
     are the bounds at which a run is flagged.
     """
     lines = {bound.metric: [(bound.limit, f"flag {bound.crossed}")] for bound in BOUNDS}
+    probes = [
+        Panel(name, f"probe of the reader: {title}", "nats a masked token", lines=lines.get(name, ()))
+        for name, title in PROBES.items()
+    ]
     panels = [
-        panel_of("candidate_entropy", low=0.0, lines=_uniform(study)),
+        panel_of("candidate_entropy", low=0.0),
         panel_of("null_probability", lines=lines.get("null_probability", ())),
         panel_of("gold_among_candidates"),
-        *(
-            Panel(name, f"probe of the reader: {title}", "nats a masked token", lines=lines.get(name, ()))
-            for name, title in PROBES.items()
-        ),
+        *probes,
         panel_of("score_spread", low=0.0),
         Panel("gradient_norm_reader", "gradient norm, reader", "L2 norm", 0.0),
         Panel("gradient_norm_retriever", "gradient norm, retriever", "L2 norm", 0.0),
@@ -59,9 +59,10 @@ def early_warnings(study: StudyFrames) -> Any:
 
 def index_freshness(study: StudyFrames) -> Any:
     """The index that training searches beside a fresh one: how old it is, what share of the fresh top k it still finds,
-    and how far that moves p(z|x) (total variation).
+    and how far that moves p(z|x) (total variation); exact at the evaluations, and sampled between them.
     """
-    panels = [panel_of("index_staleness_steps", low=0.0), panel_of("index_overlap"), panel_of("prior_shift", low=0.0)]
+    names = ("index_staleness_steps", "index_overlap", "prior_shift", "index_overlap_sampled", "prior_shift_sampled")
+    panels = [panel_of(name, low=0.0) for name in names]
     return curves_figure(study.curves, panels, study.pretrained, columns=3)
 
 
@@ -88,14 +89,3 @@ def corpus_update(study: StudyFrames) -> Any:
             rows.append((f"{title}, seed {seed}", [part[seed] for part in parts]))
     names = ("follows the new version", "stays with the old", "wrong")
     return shares_figure(rows, names, "share of the questions whose answer changed")
-
-
-def _pretrain(study: StudyFrames) -> list[dict[str, Any]]:
-    return [run.record.params.get("pretrain", {}) for run in study.own_runs if "pretrain" in run.stages]
-
-
-def _uniform(study: StudyFrames) -> list[tuple[float, str]]:
-    """The entropy of a uniform p(z|x), where all runs have the same number of candidates."""
-    counts = {params.get("candidates") for params in _pretrain(study)}
-    count = counts.pop() if len(counts) == 1 else None
-    return [(math.log(count), "uniform")] if isinstance(count, int) and count > 1 else []

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from realm_lab.core.files import atomic_write, read_json
@@ -21,10 +20,11 @@ from realm_lab.reporting.values import current_name, finite, run_values
 from realm_lab.tracking.metric_log import read_metrics
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record
 from realm_lab.tracking.state import JobState, RunState, run_state, run_state_of, stage_state
-from realm_lab.tracking.study_record import StudyRecord, StudyRun, read_study_record, study_folder
+from realm_lab.tracking.study_record import StudyRecord, StudyRun, read_study_record, study_folder, study_record_paths
 
 IDENTITY = ("study", "cell", "seed", "run_key", "status")
 MORE = ("engine_version", "collapsed", "flags")
+NO_METRIC = ("step", "time")
 CURVE_COLUMNS = ["cell", "seed", "metric", "step", "value"]
 
 
@@ -33,6 +33,7 @@ class Run:
     """One run of a study. `values`: its numbers by name, empty unless it is complete."""
 
     cell: str
+    seed: int
     name: str
     record: RunRecord
     state: RunState
@@ -40,10 +41,9 @@ class Run:
     environments: dict[str, dict[str, Any]]
     values: dict[str, float]
 
-    @property
-    def seed(self) -> int:
-        """Its seed."""
-        return self.record.seed
+    def has_finished(self, stage: str) -> bool:
+        """True if it has that stage and the stage is complete."""
+        return stage in self.stages and self.state.stages[stage].state == "COMPLETE"
 
     @property
     def is_complete(self) -> bool:
@@ -62,26 +62,24 @@ class Run:
 
 @dataclass(frozen=True)
 class StudyFrames:
-    """A study with everything that was read of it.
-
-    Attributes:
-        record: its design; cells and runs of the tuning grid are in `record.tuning` and in `runs` alike.
-        runs: every run whose record could be read, in the order of the record.
-        results: the table of `results.csv`: a row for each run, `status` as in tracking/state.py, a column a metric.
-        problems: a sentence for each file that could not be read.
-    """
+    """A study with everything that was read of it."""
 
     record: StudyRecord
     folder: Path  # of all runs
-    runs: list[Run]
-    results: pd.DataFrame
-    problems: list[str]
+    runs: list[Run]  # whose record could be read, those of a tuning grid included
+    results: pd.DataFrame  # of results.csv: a row for each run, `status` as in tracking/state.py, a column a metric
+    problems: list[str]  # a sentence for each file that could not be read
 
     @property
     def cells(self) -> list[tuple[str, str]]:
         """(name, title) of the study's own cells, the baseline first."""
         ordered = sorted(self.record.cells, key=lambda cell: cell.name != self.record.baseline)
         return [(cell.name, cell.title) for cell in ordered]
+
+    @property
+    def flags(self) -> list[str]:
+        """Warnings of all runs."""
+        return [f"{run.cell}, seed {run.seed}, {flag}" for run in self.runs for flag in run.flags]
 
     @property
     def own_runs(self) -> list[Run]:
@@ -103,19 +101,11 @@ class StudyFrames:
 
     def curves_of(self, stage: str) -> pd.DataFrame:
         """The same of another stage."""
-        parts = []
-        read: dict[Path, pd.DataFrame] = {}
-        for run in self.runs:
-            if stage not in run.stages:
-                continue
-            path = run.stages[stage].path
-            if path not in read:
-                read[path] = self._points(path / "metrics.jsonl")
-            parts.append(read[path].assign(cell=run.cell, seed=run.seed))
+        runs = [run for run in self.runs if stage in run.stages]
+        read = {path: self._points(path / "metrics.jsonl") for path in {run.stages[stage].path: None for run in runs}}
+        parts = [read[run.stages[stage].path].assign(cell=run.cell, seed=run.seed) for run in runs]
         parts = [part for part in parts if len(part)]
-        if not parts:
-            return pd.DataFrame(columns=CURVE_COLUMNS)
-        return pd.concat(parts, ignore_index=True)[CURVE_COLUMNS]
+        return pd.concat(parts, ignore_index=True)[CURVE_COLUMNS] if parts else pd.DataFrame(columns=CURVE_COLUMNS)
 
     @property
     def pretrained(self) -> list[tuple[str, str]]:
@@ -131,22 +121,14 @@ class StudyFrames:
 
     def _points(self, path: Path) -> pd.DataFrame:
         """metric, step, value of one metrics.jsonl; a step logged twice counts once, the last time."""
-        found: dict[tuple[str, int], float] = {}
         try:
-            for row in read_metrics(path):
-                for name, value in row.items():
-                    if name not in ("step", "time") and (number := finite(value)) is not None:
-                        found[name, row["step"]] = number
+            rows = read_metrics(path)
+            points = [(name, row["step"], finite(row[name])) for row in rows for name in row if name not in NO_METRIC]
         except (UserError, KeyError) as error:
             self.problems.append(_relative(error, self.folder))
-        order = sorted(found)
-        return pd.DataFrame(
-            {
-                "metric": [name for name, _ in order],
-                "step": [step for _, step in order],
-                "value": [found[key] for key in order],
-            }
-        )
+            points = []
+        table = pd.DataFrame(points, columns=["metric", "step", "value"]).dropna()
+        return table.drop_duplicates(["metric", "step"], keep="last").sort_values(["metric", "step"])
 
 
 class Summary(NamedTuple):
@@ -161,10 +143,10 @@ class Summary(NamedTuple):
 
 def summarise(values: Iterable[Any]) -> Summary | None:
     """Mean, standard deviation and range of the finite values; None when there are none."""
-    known = np.array([number for number in map(finite, values) if number is not None], dtype=float)
-    if not len(known):
+    known = pd.Series([number for number in map(finite, values) if number is not None], dtype=float)
+    if known.empty:
         return None
-    sd = float(known.std(ddof=1)) if len(known) > 1 else None
+    sd = float(known.std()) if len(known) > 1 else None
     return Summary(len(known), float(known.mean()), sd, float(known.min()), float(known.max()))
 
 
@@ -176,36 +158,28 @@ def column(results: pd.DataFrame, cell: str, metric: str) -> dict[int, float]:
     return {int(seed): float(value) for seed, value in zip(chosen["seed"], chosen[metric], strict=True)}
 
 
-def study_record(runs: Path, name: str) -> StudyRecord:
-    """The record of a study that was swept here.
+def load_study(runs: Path, name: str, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:
+    """Everything of a recorded study; `jobs`: what a scheduler says of its stages (tracking/state.py).
 
     Raises:
-        UserError: there is none; it says how to make it, and which there are.
+        UserError: the study was not swept here; it says how to do that, and which there are.
     """
     path = study_folder(runs, name) / "study.json"
     if not path.exists():
-        known = ", ".join(sorted(other.parent.name for other in (Path(runs) / "studies").glob("*/study.json")))
+        known = ", ".join(other.parent.name for other in study_record_paths(runs))
         there = f"; studies with runs here: {known}" if known else ""
         raise UserError(f"{path}: no runs of study '{name}' here; run `realm-lab sweep {name}`{there}")
-    return read_study_record(path)
-
-
-def load_study(runs: Path, name: str, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:
-    """Everything of a recorded study; `jobs`: what a scheduler says of its stages (tracking/state.py)."""
-    return load_runs(runs, study_record(runs, name), jobs)
+    return load_runs(runs, read_study_record(path), jobs)
 
 
 def load_runs(runs: Path, record: StudyRecord, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:
     """The runs of a design, which need not be recorded as a study."""
     runs = Path(runs)
     problems: list[str] = []
-    found, rows = [], []
-    for member in record.everything().runs:
-        run = _read_run(runs, record, member, jobs, problems)
-        rows.append(_row(record.name, member, run))
-        if run is not None:
-            found.append(run)
-    return StudyFrames(record, runs, found, _table(rows), problems)
+    members = record.everything().runs
+    found = [_read_run(runs, record, member, jobs, problems) for member in members]
+    rows = [_row(record.name, member, run) for member, run in zip(members, found, strict=True)]
+    return StudyFrames(record, runs, [run for run in found if run is not None], _table(rows), problems)
 
 
 def load_committed(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -248,20 +222,18 @@ def _read_run(
         problems.append(_relative(error, runs))
         return None
     stages = {name: StageRun(runs / folder, name) for name, folder in study.cut(record.stages).items()}
-    environments = {name: _object(stage.path / "env.json", runs, problems) for name, stage in stages.items()}
+    environments: dict[str, dict[str, Any]] = {}
+    values: dict[str, float] = {}
+    state = run_state_of({name: stage_state(runs / ".unreadable" / name) for name in stages})
     try:
         whole = run_state(runs, record, jobs)
         state = run_state_of({name: whole.stages[name] for name in stages})
-    except UserError as error:  # a status.json that cannot be read
+        for name, stage in stages.items():
+            environments[name] = read_json(stage.path / "env.json") if (stage.path / "env.json").exists() else {}
+        values = run_values(stages) if state.state == "COMPLETE" else {}
+    except (UserError, OSError, TypeError, ValueError, AttributeError) as error:
         problems.append(_relative(error, runs))
-        state = run_state_of({name: stage_state(runs / ".unreadable" / name) for name in stages})
-    values: dict[str, float] = {}
-    if state.state == "COMPLETE":
-        try:
-            values = run_values(stages)
-        except (UserError, OSError, TypeError, ValueError, AttributeError) as error:
-            problems.append(_relative(error, runs))
-    return Run(member.cell, member.run, record, state, stages, environments, values)
+    return Run(member.cell, member.seed, member.run, record, state, stages, environments, values)
 
 
 def _row(study: str, member: StudyRun, run: Run | None) -> dict[str, Any]:
@@ -280,15 +252,6 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     columns = [*IDENTITY, *fixed, *known, *sorted(measured - set(known)), *MORE]
     table = pd.DataFrame(rows, columns=columns)
     return table.astype({"engine_version": "Int64"} | dict.fromkeys(metric_columns(table), float))
-
-
-def _object(path: Path, runs: Path, problems: list[str]) -> dict[str, Any]:
-    try:
-        value = read_json(path) if path.exists() else {}
-    except UserError as error:
-        problems.append(_relative(error, runs))
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _relative(error: Exception, runs: Path) -> str:

@@ -1,40 +1,32 @@
-"""reports/index.html: one self-contained page for all studies, made of what lies under reports/.
+"""reports/index.html: one self-contained page for all studies, made of what lies under reports/ and no run folder.
 
-No run folder is read: a study that was run elsewhere and committed is on the page like any other, and a fresh clone can
-write the page again. The numbers of a study come from its results.csv, what is said of it from its summary.json,
-pictures from figures/, the explorer of
-worked examples from default/examples.json. What has no summary of a study (a report made by hand, a search) is linked.
+The numbers of a study come from its results.csv, what is said of it from its summary.json, pictures from figures/, the
+explorer from default/examples.json. What has no summary of a study (a report made by hand, a search) is linked.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-
-from markupsafe import Markup
 
 from realm_lab.core.files import read_json, write_text
 from realm_lab.errors import UserError
 from realm_lab.reporting.comparison import compare_cells
 from realm_lab.reporting.frames import load_committed
-from realm_lab.reporting.rendering import asset, number, picture, render
+from realm_lab.reporting.rendering import asset, page, picture
 from realm_lab.reporting.tables import result_rows
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
 DEFAULT = "default"
 SHOWN_FIGURES = 2  # of a study; the default run shows all
-HEADING_CHARACTERS = 200
 
 
 def write_index(reports: Path) -> Path:
     """Write the page from what lies under `reports`; returns its path. Without any report the page says so."""
     reports = Path(reports)
     problems: list[str] = []
-    studies, others = [], []
+    studies, others, examples = [], [], None
     folders = sorted(path for path in reports.iterdir() if path.is_dir()) if reports.is_dir() else []
     for folder in sorted(folders, key=lambda path: (path.name != DEFAULT, path.name)):
         if (folder / "results.csv").is_file():
@@ -45,28 +37,24 @@ def write_index(reports: Path) -> Path:
                 problems.append(str(error).replace(f"{reports}/", "reports/"))
         if (folder / "report.md").is_file():
             others.append(_link(folder))
-    examples = _examples(reports / DEFAULT / "examples.json", problems)
-    script = asset("page.js")
-    text = render(
+    path = reports / DEFAULT / "examples.json"
+    try:
+        examples = read_json(path) if path.is_file() else None
+    except UserError as error:
+        problems.append(str(error).replace(f"{reports}/", "reports/"))
+    text = page(
         "index.html.j2",
-        style=asset("page.css"),
-        script=script,
-        script_digest=Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()),
+        asset("page.js"),
+        title="realm_lab: all studies",
         studies=studies,
         others=others,
         problems=problems,
         runs=sum(study["coverage"]["runs"] for study in studies),
         complete=sum(study["coverage"]["complete"] for study in studies),
-        examples=Markup(embed(examples)) if examples and examples.get("examples") else None,
+        examples=examples if examples and examples["examples"] else None,
     )
     write_text(reports / "index.html", text)
     return reports / "index.html"
-
-
-def embed(value: Any) -> str:
-    """JSON that can stand inside a script element: no "<" survives, so neither "</script" nor "<!--" can."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _study(folder: Path) -> dict[str, Any]:
@@ -77,30 +65,18 @@ def _study(folder: Path) -> dict[str, Any]:
     """
     summary, results = load_committed(folder)
     try:
-        record, names = design_of(summary), summary["metrics"]
-        found = compare_cells(record, results, names)
-        figures = summary.get("figures", [])
-        figures = [entry for entry in figures if (folder / "figures" / f"{entry['name']}.png").is_file()]
-        return {
+        record = design_of(summary)
+        found = compare_cells(record, results, summary["metrics"])
+        pictures = [(entry, folder / "figures" / f"{entry['name']}.png") for entry in summary.get("figures", [])]
+        figures = [entry | {"data": picture(path)} for entry, path in pictures if path.is_file()]
+        return summary | {
             "name": folder.name,
-            "question": record.question,
-            "verdict": summary["verdict"].removeprefix(record.question).strip(),
-            "baseline": record.cell(record.baseline).title,
-            "headline": f"{found[0].metric.title} {number(found[0].baseline.mean)}" if found else "",
-            "cells": len(record.cells),
-            "seeds": len(record.seeds),
-            "coverage": summary["coverage"],
-            "warnings": summary.get("warnings", []),
-            "flags": summary.get("flags", []),
-            "links": [name for name in ("report.html", "report.md", "results.csv") if (folder / name).is_file()],
             "address": quote(folder.name),
-            "tables": [
-                {"title": one.metric.title, "unit": one.metric.unit, "rows": result_rows(one, results)} for one in found
-            ],
-            "figures": [
-                entry | {"data": picture(folder / "figures" / f"{entry['name']}.png")}
-                for entry in (figures if folder.name == DEFAULT else figures[:SHOWN_FIGURES])
-            ],
+            "verdict": summary["verdict"].removeprefix(record.question).strip(),
+            "cells": record.cells,
+            "links": [name for name in ("report.html", "report.md", "results.csv") if (folder / name).is_file()],
+            "tables": [(one.metric, result_rows(one, results)) for one in found],
+            "figures": figures if folder.name == DEFAULT else figures[:SHOWN_FIGURES],
         }
     except (KeyError, TypeError, AttributeError, StopIteration) as error:
         raise UserError(f"{folder / 'summary.json'}: {error!r} is missing; write the report again") from None
@@ -115,17 +91,7 @@ def design_of(summary: dict[str, Any]) -> StudyRecord:
 
 
 def _link(folder: Path) -> dict[str, str]:
-    """A report that the page does not show, with its heading and first words."""
+    """A report that the page does not show, with its heading."""
     lines = (folder / "report.md").read_text(encoding="utf-8", errors="replace").splitlines()
     title = next((line.lstrip("# ") for line in lines if line.startswith("#")), folder.name)
-    text = next((line.strip("*> ") for line in lines if line.strip() and line[0] not in "#|!<-"), "")
-    return {"address": f"{quote(folder.name)}/report.md", "title": title, "text": text[:HEADING_CHARACTERS]}
-
-
-def _examples(path: Path, problems: list[str]) -> dict[str, Any] | None:
-    try:
-        found = read_json(path) if path.is_file() else None
-    except UserError as error:
-        problems.append(str(error))
-        return None
-    return found if isinstance(found, dict) else None
+    return {"address": f"{quote(folder.name)}/report.md", "title": title}

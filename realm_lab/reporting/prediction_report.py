@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,16 +11,23 @@ from typing import Any
 
 import numpy as np
 
-from realm_lab.core.files import write_text
+from realm_lab.core.files import write_json_lines
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Rule
 from realm_lab.errors import UserError
 from realm_lab.evaluation.open_qa import SquadVersion
 from realm_lab.evaluation.prediction_files import match, own_questions, read_entries, read_references
 from realm_lab.evaluation.prediction_scores import ChosenMetric, Scored, score_predictions, score_retrieval
+from realm_lab.reporting.rendering import render
 from realm_lab.reporting.statistics import per_example_interval
 
 NAMED = 10  # ids that a message names; --out and --json have them all
+MESSAGES = {
+    "missing": "questions without a prediction, counted as wrong",
+    "contradictory": "questions with several predictions that differ, counted as wrong",
+    "repeated": "questions with the same prediction several times",
+    "surplus": "predictions for no question, left out",
+}
 
 
 def score_files(
@@ -30,11 +38,7 @@ def score_files(
     metric: ChosenMetric = "auto",
     rule: Rule = "start",
 ) -> list[Scored]:
-    """Scores of each file; `known` are the questions where no file names them.
-
-    Raises:
-        UserError: a file cannot be read, or nothing says what the questions are.
-    """
+    """Scores of each file; `known` are the questions where no file names them."""
     version: SquadVersion | None = None
     if questions is not None:
         known, version = read_references(questions)
@@ -52,11 +56,7 @@ def score_files(
 
 
 def compare(first: Scored, second: Scored) -> dict[str, Any]:
-    """The second file against the first, question by question: paired bootstrap over the questions.
-
-    Raises:
-        UserError: they are not of the same questions, or not both answers.
-    """
+    """The second file against the first, question by question: paired bootstrap over the questions."""
     if [row["id"] for row in first.rows] != [row["id"] for row in second.rows]:
         raise UserError("the two files bring questions of their own, which differ; name them with --questions")
     compared: dict[str, Any] = {}
@@ -65,15 +65,9 @@ def compare(first: Scored, second: Scored) -> dict[str, Any]:
         deltas = np.array([b - a for a, b in pairs if a is not None and b is not None])
         if not len(deltas):
             continue
-        interval = per_example_interval([deltas])
-        finite = bool(np.isfinite(interval).all())
-        compared[name] = {
-            "delta": float(deltas.mean()),
-            "low": interval.low if finite else None,
-            "high": interval.high if finite else None,
-            "better": int((deltas > 0).sum()),
-            "worse": int((deltas < 0).sum()),
-        }
+        low, high = (end if math.isfinite(end) else None for end in per_example_interval([deltas]))
+        better, worse = int((deltas > 0).sum()), int((deltas < 0).sum())
+        compared[name] = {"delta": float(deltas.mean()), "low": low, "high": high, "better": better, "worse": worse}
     if not compared:
         raise UserError("two files of retrieved passages are not compared; give one, or files of answers")
     return compared
@@ -82,51 +76,34 @@ def compare(first: Scored, second: Scored) -> dict[str, Any]:
 def report(files: Sequence[Path], scored: Sequence[Scored], as_json: bool, out: Path | None) -> None:
     """Print the scores and write each question's to `out`, as JSON lines (with the file's name where there are two)."""
     comparison = compare(*scored) if len(scored) == 2 else {}
+    named = list(zip(map(str, files), scored, strict=True))
     if out is not None:
-        rows = [
-            ({"file": str(path)} if len(files) > 1 else {}) | row
-            for path, each in zip(files, scored, strict=True)
-            for row in each.rows
-        ]
-        write_text(out, "".join(json.dumps(row) + "\n" for row in rows))
+        write_json_lines(out, (({"file": path} if len(files) > 1 else {}) | row for path, s in named for row in s.rows))
     if as_json:
         found = [
-            {"file": str(path), **each.summary, "problems": [problem._asdict() for problem in each.problems]}
-            for path, each in zip(files, scored, strict=True)
+            {"file": path, **each.summary, "problems": [problem._asdict() for problem in each.problems]}
+            for path, each in named
         ]
         print(json.dumps({"files": found, "comparison": comparison or None}, indent=2))
         return
-    for path, each in zip(files, scored, strict=True):
-        print(path)
-        for name, value in each.summary.items():
-            if isinstance(value, float):
-                print(f"  {name:24} {100 * value:6.2f} %")
-            elif isinstance(value, int) or name == "metrics":
-                print(f"  {name:24} {value if isinstance(value, int) else ', '.join(value)}")
+    print(render("predictions.j2", files=named, comparison=comparison), end="")
+    for path, each in named:
         _warn(path, each)
-    if comparison:
-        print(f"{files[1]} minus {files[0]}, 95 % interval over resampled questions")
-    for name, each in comparison.items():
-        low, high = (f"{100 * each[end]:+.2f}" if each[end] is not None else "?" for end in ("low", "high"))
-        counts = f"{each['better']} better, {each['worse']} worse"
-        print(f"  {name:24} {100 * each['delta']:+6.2f} [{low}, {high}] points; {counts}")
 
 
-def _warn(path: Path, scored: Scored) -> None:
-    """On stderr: what was not scored as it stands."""
+def _warn(path: str, scored: Scored) -> None:
+    """On stderr: what was not scored as it is."""
     messages = {
         "missing": "questions without a prediction, counted as wrong",
         "contradictory": "questions with several predictions that differ, counted as wrong",
         "repeated": "questions with the same prediction several times",
         "surplus": "predictions for no question, left out",
     }
-    for name, message in messages.items():
-        names = scored.summary[name]
+    found = {message: [one[:60] for one in scored.summary[name]] for name, message in messages.items()}
+    found["pattern problems"] = [
+        f"question '{p.question}': {p.kind} pattern {p.pattern[:60]!r} ({p.error[:200]})" for p in scored.problems
+    ]
+    for message, names in found.items():
         if names:
-            shown = ", ".join(one[:60] for one in names[:NAMED])
-            print(f"{path}: {len(names)} {message}: {shown}{', ...' if len(names) > NAMED else ''}", file=sys.stderr)
-    for problem in scored.problems[:NAMED]:
-        what = f"{problem.kind} pattern {problem.pattern[:60]!r} ({problem.error[:200]})"
-        print(f"{path}: question '{problem.question}': {what}", file=sys.stderr)
-    if len(scored.problems) > NAMED:
-        print(f"{path}: {len(scored.problems)} pattern problems in all, see --json", file=sys.stderr)
+            rest = ", ... (see --json)" if len(names) > NAMED else ""
+            print(f"{path}: {len(names)} {message}: {', '.join(names[:NAMED])}{rest}", file=sys.stderr)

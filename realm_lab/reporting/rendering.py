@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -40,17 +41,16 @@ def render(template: str, **values: Any) -> str:
 
 @functools.cache
 def _environment(kind: str) -> Environment:
-    markdown, html = kind == "md.j2", kind == "html.j2"
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
-        autoescape=markdown or html,
-        finalize=escape_markdown if markdown else None,
+        autoescape=kind != "j2",
+        finalize=escape_markdown if kind == "md.j2" else None,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals |= {"table": pipe_table, "figure": markdown_figure, "is_number": is_number}
+    environment.globals |= {"table": pipe_table, "figure": markdown_figure, "html_table": html_table}
     environment.filters |= {"number": number, "signed": signed}
     return environment
 
@@ -59,9 +59,8 @@ def escape_markdown(value: Any) -> Markup:
     """`value` on one line, with everything that Markdown or HTML would interpret made harmless."""
     if isinstance(value, Markup):
         return value
-    return Markup(
-        SPECIAL.sub(r"\\\1", str(escape(" ".join(str(value).split()))).replace("&#39;", "'").replace("&#34;", '"'))
-    )
+    text = str(escape(" ".join(str(value).split()))).replace("&#39;", "'").replace("&#34;", '"')
+    return Markup(SPECIAL.sub(r"\\\1", text))
 
 
 def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
@@ -69,11 +68,8 @@ def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [[str(row.get(name, NOTHING)) for name in names] for row in rows]
     sides = ["---:" if all(is_number(row[i]) for row in cells) else "---" for i in range(len(names))]
-    lines: list[Sequence[str]] = [
-        [escape_markdown(name) for name in names],
-        sides,
-        *([escape_markdown(c) or " " for c in row] for row in cells),
-    ]
+    lines: list[Sequence[str]] = [[escape_markdown(name) for name in names], sides]
+    lines += [[escape_markdown(cell) or " " for cell in row] for row in cells]
     return Markup("\n".join("| " + " | ".join(line) + " |" for line in lines))
 
 
@@ -85,11 +81,28 @@ def is_number(text: str) -> bool:
 def markdown_figure(figure: Mapping[str, str]) -> Markup:
     """A picture beside the report, with its caption."""
     caption = escape_markdown(figure["caption"])
-    return Markup(f"![{escape_markdown(figure['alt'])}](figures/{figure['name']}.png)\n\n*{caption}*")
+    return Markup(f"![{escape_markdown(figure['name'])}](figures/{figure['name']}.png)\n\n*{caption}*")
+
+
+def html_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """`pipe_table` as HTML."""
+    return Markup(_converted(pipe_table(rows), Path()))
 
 
 def page_of(markdown: str, folder: Path) -> str:
     """A report as one self-contained HTML page; its pictures are read from `folder`."""
+    title = next((line.lstrip("# ") for line in markdown.splitlines() if line.startswith("#")), "report")
+    return page("page.html.j2", title=title, body=Markup(_converted(markdown, folder)))
+
+
+def page(template: str, script: str = "", **values: Any) -> str:
+    """A page with its style; the browser runs no other script than the given one."""
+    digest = Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
+    return render(template, style=asset("page.css"), script=Markup(script), script_digest=digest, **values)
+
+
+def _converted(markdown: str, folder: Path) -> str:
+    """Markdown as HTML, its pictures inside it."""
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(markdown)
     for inline in (child for token in tokens for child in token.children or ()):
@@ -97,9 +110,7 @@ def page_of(markdown: str, folder: Path) -> str:
         if inline.type == "image" and path.is_file():
             inline.attrs["src"] = picture(path)
     body = parser.renderer.render(tokens, parser.options, {})
-    body = body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
-    title = next((line.lstrip("# ") for line in markdown.splitlines() if line.startswith("#")), "report")
-    return render("page.html.j2", title=title, style=asset("page.css"), body=Markup(body))
+    return body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
 
 
 def picture(path: Path) -> str:
@@ -121,7 +132,7 @@ def number(value: Any, digits: int = 3) -> str:
     return (text.removeprefix("-") if float(text) == 0.0 else text).replace("-", MINUS)
 
 
-def signed(value: float, digits: int = 3) -> str:
+def signed(value: Any, digits: int = 3) -> str:
     """With its sign, a true minus; zero has none."""
     text = number(value, digits)
     return text if text[0] in (MINUS, NOTHING) or not text.strip("0.") else f"+{text}"
@@ -145,8 +156,6 @@ def mean_sd(found: Summary | None, digits: int = 3) -> str:
 
 def probability(value: float | None) -> str:
     """A probability with three decimals, or two significant digits when it is very small."""
-    if value is None:
-        return NOTHING
-    return (
-        f"{value:.3f}" if value >= 0.0005 or value == 0.0 else f"{value:.1e}".replace("e-0", "e-").replace("-", MINUS)
-    )
+    if value is None or value >= 0.0005 or value == 0.0:
+        return number(value)
+    return f"{value:.1e}".replace("e-0", "e-").replace("-", MINUS)

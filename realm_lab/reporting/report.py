@@ -9,23 +9,23 @@ A report is never replaced by one of fewer complete runs (they may have been run
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from realm_lab.core.files import atomic_write, read_json, write_json, write_text
 from realm_lab.errors import UserError
 from realm_lab.reporting import tables
-from realm_lab.reporting.comparison import MetricResult, Scores, as_json, compare_cells
+from realm_lab.reporting.comparison import Scores, as_json, compare_cells
 from realm_lab.reporting.confounds import confounds
 from realm_lab.reporting.default_run import write_default_outputs
 from realm_lab.reporting.examples import explorer_data, load_examples, table_3
 from realm_lab.reporting.figures import Drawing
 from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, summarise, write_results
 from realm_lab.reporting.index import write_index
-from realm_lab.reporting.rendering import number, page_of, render
-from realm_lab.reporting.study_figures import compute_of, compute_rows, drawings
-from realm_lab.reporting.tuning import Tuned, seeds_text, tune, tuned_content, tuned_json, tuned_verdict
+from realm_lab.reporting.rendering import page_of, render
+from realm_lab.reporting.study_figures import drawings
+from realm_lab.reporting.tuning import seeds_text, tune, tuned_content, tuned_json, tuned_verdict
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import study_folder, study_record_paths
@@ -36,23 +36,15 @@ DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end")
 
 
 def report(root: Path, study: str | None = None, *, force: bool = False, html: bool = False) -> Path:
-    """`realm-lab report [STUDY]`: one study or all; returns the path that a person wants to open.
-
-    Raises:
-        UserError: see `write_study_report` and `write_all`.
-    """
+    """`realm-lab report [STUDY]`: one study or all; returns the path that a person wants to open."""
     if study is None:
         if html:
             raise UserError("report --html: name the study whose page is to be written, `realm-lab report NAME --html`")
         return write_all(root, force=force)
     folder = Path(root) / "reports" / Path(study).stem
-    if (
-        html
-        and not (study_folder(Path(root) / "runs", folder.name) / "study.json").exists()
-        and (folder / "report.md").is_file()
-    ):
-        return write_page(folder)  # a committed report, whose runs are elsewhere
-    write_study_report(root, folder.name, force=force)
+    is_run_here = (study_folder(Path(root) / "runs", folder.name) / "study.json").exists()
+    if is_run_here or not html or not (folder / "report.md").is_file():  # else committed, and run elsewhere
+        write_study_report(root, folder.name, force=force)
     return write_page(folder) if html else folder / "report.md"
 
 
@@ -61,11 +53,7 @@ def write_study_report(
 ) -> Path:
     """Write reports/NAME of a study that has been recorded, and the page of all studies; returns the folder.
 
-    Args:
-        root: the project's folder.
-        name: of the study.
-        force: replace a report that counts more complete runs, too.
-        jobs: what a scheduler says of the study's stages.
+    `force` replaces a report that counts more complete runs, too; `jobs` is what a scheduler says of its stages.
 
     Raises:
         UserError: no such study here, or the report that is there has more complete runs.
@@ -73,7 +61,7 @@ def write_study_report(
     root, folder = Path(root), Path(root) / "reports" / name
     study = load_study(root / "runs", name, jobs)
     check_replaces(folder, tables.coverage(study)["complete"], force=force)
-    _write(study, folder)
+    write_report(study, folder)
     if name == DEFAULT:
         write_default_outputs(study, root / "reports")
     write_index(root / "reports")
@@ -101,15 +89,9 @@ def write_all(root: Path, *, force: bool = False) -> Path:
 
 
 def write_page(folder: Path) -> Path:
-    """report.html of a report that is there, one self-contained page; returns its path.
-
-    Raises:
-        UserError: there is no report.
-    """
-    path = folder / "report.md"
-    if not path.is_file():
-        raise UserError(f"{path}: no such report; write it with `realm-lab report {folder.name}`")
-    write_text(folder / "report.html", page_of(path.read_text(encoding="utf-8"), folder))
+    """report.html of the report.md that is there, one self-contained page; returns its path."""
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    write_text(folder / "report.html", page_of(text, folder))
     return folder / "report.html"
 
 
@@ -119,10 +101,7 @@ def check_replaces(folder: Path, complete: int, *, force: bool) -> None:
     Raises:
         UserError: it would be replaced by a smaller one.
     """
-    try:
-        reported = int(read_json(folder / "summary.json")["coverage"]["complete"])
-    except (UserError, OSError, KeyError, TypeError, ValueError):
-        return  # there is none that could be read
+    reported = _summary(folder).get("coverage", {}).get("complete", 0)
     if complete < reported and not force:
         raise UserError(
             f"{folder / 'report.md'}: counts {reported} complete runs, here are {complete}; it stays as it is (run the "
@@ -130,37 +109,57 @@ def check_replaces(folder: Path, complete: int, *, force: bool) -> None:
         )
 
 
-def _write(study: StudyFrames, folder: Path) -> None:
+def write_report(study: StudyFrames, folder: Path, title: str = "", commands: Sequence[str] = ()) -> dict[str, Any]:
+    """Everything of one study into `folder`; returns what summary.json says.
+
+    `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep).
+    """
     record = study.record
+    source = record.source or f"experiments/{record.name}.yaml"
+    commands = commands or (f"realm-lab sweep {source}", f"realm-lab report {record.name}")
     results = compare_cells(record, study.results, record.metrics or DEFAULT_METRICS, Scores(study))
     tuned = tune(study)
     answer = verdict(record, results)
     if tuned is not None:
         answer = f"{answer} {tuned_verdict(tuned)}".rstrip()
     found = drawings(study, results)
-    examples, notes = load_examples(study)
-    warnings = _warnings(study)
-    write_results(folder / "results.csv", study.results)
-    write_figures(folder, found)
-    content = _content(study, results, tuned) | {
-        "verdict": answer,
-        "warnings": warnings,
-        "figures": [drawing.entry for drawing in found],
-        "worked": table_3(study, examples),
-    }
-    write_text(folder / "report.md", render("study.md.j2", **content))
+    examples = load_examples(study)
     summary = summarised(study) | {
         "verdict": answer,
-        "warnings": warnings,
-        "flags": content["flags"],
+        "warnings": [*tables.unfinished(study), *confounds(study), *study.problems],
+        "flags": study.flags,
         "figures": [drawing.entry for drawing in found],
         "comparisons": as_json(results),
     }
     if tuned is not None:
         summary["tuned"] = tuned_json(tuned)
+    text = render(
+        "study.md.j2",
+        title=title or f"Study: {record.name}",
+        commands=commands,
+        summary=summary,
+        baseline=record.cell(record.baseline).title,
+        seeds=seeds_text(record.seeds),
+        presets=sorted({run.record.preset for run in study.runs}),
+        results=[(result, tables.result_rows(result, study.results)) for result in results],
+        overlap=tables.group_rows(study.results, study.cells, tables.OVERLAPS),
+        tuned=tuned_content(tuned) if tuned else None,
+        cost=tables.cost_rows(study),
+        changes=tables.change_rows(study),
+        corpus_update=tables.group_rows(study.results, study.cells, tables.CORPUS_UPDATE),
+        runs=tables.run_rows(study),
+        parameters=tables.parameter_rows(study),
+        worked=table_3(study, examples),
+        machines=sorted({machine for run in study.runs for machine in run.environment("cpu")}),
+        commits=sorted({commit for run in study.runs for commit in run.environment("git_commit")}),
+    )
+    write_results(folder / "results.csv", study.results)
+    write_figures(folder, found)
+    write_text(folder / "report.md", text)
     write_json(folder / "summary.json", summary)
     if record.name == DEFAULT:
-        write_json(folder / "examples.json", explorer_data(study, examples) | {"notes": notes})
+        write_json(folder / "examples.json", explorer_data(study, examples))
+    return summary
 
 
 def summarised(study: StudyFrames) -> dict[str, Any]:
@@ -186,72 +185,19 @@ def summarised(study: StudyFrames) -> dict[str, Any]:
     }
 
 
-def _content(study: StudyFrames, results: list[MetricResult], tuned: Tuned | None) -> dict[str, Any]:
-    """What the template says, in the order of the report."""
-    record, compute = study.record, compute_of(study)
-    return {
-        "study": record,
-        "source": record.source or f"experiments/{record.name}.yaml",
-        "baseline": record.cell(record.baseline).title,
-        "seeds": seeds_text(record.seeds),
-        "presets": sorted({run.record.preset for run in study.runs}),
-        "coverage": tables.coverage(study),
-        "flags": [f"{run.cell}, seed {run.seed}, {flag}" for run in study.runs for flag in run.flags],
-        "results": [_metric_content(result, study) for result in results],
-        "overlap": tables.overlap_rows(study.results, study.cells),
-        "tuned": tuned_content(tuned) if tuned else None,
-        "cost": tables.cost_rows(study),
-        "compute": compute_rows(compute, study.cells) if compute else [],
-        "equal_compute": number(compute.equal / 1e12, 2) if compute else "",
-        "changes": tables.change_rows(study),
-        "corpus_update": tables.corpus_update_rows(study.results, study.cells),
-        "states": tables.state_rows(study),
-        "confounds": confounds(study),
-        "problems": study.problems,
-        "identity": tables.identity_rows(study.own_runs),
-        "parameters": tables.parameter_rows(study),
-        "machines": tables.machines(study.runs),
-        "commits": sorted({commit for run in study.runs for commit in run.environment("git_commit")}),
-    }
-
-
-def _metric_content(result: MetricResult, study: StudyFrames) -> dict[str, Any]:
-    agreement = result.agreement
-    return {
-        "title": result.metric.title,
-        "unit": result.metric.unit,
-        "rows": tables.result_rows(result, study.results),
-        "papers": sorted({cell.paper.source for cell in result.cells if cell.paper}),
-        "has_examples": any(cell.per_example is not None for cell in result.cells),
-        "agreement": agreement
-        and {
-            "cells": agreement.cells,
-            "tau": number(agreement.tau, 2),
-            "low": number(agreement.interval.low, 2),
-            "high": number(agreement.interval.high, 2),
-            "p": number(agreement.p),
-        },
-    }
-
-
-def _warnings(study: StudyFrames) -> list[str]:
-    """What a reader must know before the first number."""
-    counts = tables.coverage(study)
-    found = []
-    if counts["complete"] < counts["runs"]:
-        states = ", ".join(f"{count} {state}" for state, count in counts["states"].items() if state != "COMPLETE")
-        found.append(f"Incomplete: {counts['complete']} of {counts['runs']} runs are complete ({states}).")
-    return [*found, *confounds(study), *study.problems]
-
-
 def write_figures(folder: Path, found: list[Drawing]) -> None:
     """figures/NAME.png of each drawing; a PNG of an earlier report of ours that has no data any more is removed."""
-    try:
-        before = {str(entry["name"]) for entry in read_json(folder / "summary.json").get("figures", [])}
-    except (UserError, OSError, KeyError, TypeError, AttributeError):
-        before = set()
+    before = _summary(folder)
     for drawing in found:
         with atomic_write(folder / "figures" / f"{drawing.name}.png", "wb") as file:
             file.write(drawing.png)
-    for name in before - {drawing.name for drawing in found}:
+    for name in {entry["name"] for entry in before.get("figures", ())} - {drawing.name for drawing in found}:
         (folder / "figures" / f"{Path(name).name}.png").unlink(missing_ok=True)
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    """The summary.json of a report that is there; empty where there is none that could be read."""
+    try:
+        return dict(read_json(folder / "summary.json"))
+    except (UserError, OSError, TypeError, ValueError):
+        return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -13,19 +13,30 @@ from realm_lab.params.load import show
 from realm_lab.params.parameters import Params
 from realm_lab.reporting.comparison import CellResult, MetricResult
 from realm_lab.reporting.confounds import flat_parameters, paper_parameters
-from realm_lab.reporting.frames import Run, StudyFrames, column, summarise
+from realm_lab.reporting.frames import StudyFrames, column, summarise
 from realm_lab.reporting.rendering import NOTHING, interval, mean_sd, number, signed
 
 Rows = list[dict[str, str]]
 REFERENCE = "bm25"  # results that a run measures of BM25 on the same passages
 DIGEST_CHARACTERS = 12
-OVERLAPS = {"no_overlap": "neither", "answer_overlap_only": "answer only", "question_overlap": "question"}
+OVERLAPS = {
+    f"{what}_{group}": f"{heading}{unit}"
+    for group, heading in (
+        ("no_overlap", "neither"), ("answer_overlap_only", "answer only"), ("question_overlap", "question"),
+    )
+    for what, unit in (("exact_match", ""), ("questions", ", questions"))
+}  # fmt: skip
+OF_PRETRAINING = (  # curve whose end is shown, its title, its scale, its digits
+    ("training_operations", "10¹² operations", 1e12, 2),
+    ("refresh_operations", "of refreshing", 1e12, 2),
+    ("refresh_share_of_time", "refresh share of time", 1.0, 3),
+)
 CORPUS_UPDATE = {
-    "follows": "follows the new version",
-    "stays": "stays with the old",
-    "wrong": "wrong",
-    "unchanged_exact_match_before": "unchanged facts: exact match before",
-    "unchanged_exact_match_after": "after",
+    "corpus_update.follows": "follows the new version",
+    "corpus_update.stays": "stays with the old",
+    "corpus_update.wrong": "wrong",
+    "corpus_update.unchanged_exact_match_before": "unchanged facts: exact match before",
+    "corpus_update.unchanged_exact_match_after": "after",
 }
 
 
@@ -40,11 +51,10 @@ def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
 
 def result_row(cell: CellResult, result: MetricResult) -> dict[str, str]:
     """One cell in one metric."""
-    digits = result.metric.digits
-    row = {"cell": cell.cell.title, **_spread([*cell.values.values()], digits)}
-    found = cell.comparison
-    row["Δ"] = signed(found.mean, digits) if found else NOTHING
-    row["95 %"] = interval(found.interval if found else None, digits)
+    digits, found = result.metric.digits, cell.comparison
+    row = {"cell": cell.cell.title, **_spread(cell.values.values(), digits)}
+    row["Δ"] = signed(found and found.mean, digits)
+    row["95 %"] = interval(found and found.interval, digits)
     row["p (smallest)"] = f"{number(cell.corrected_p)} ({number(cell.smallest_p)})" if found else NOTHING
     if any(other.per_example is not None for other in result.cells):
         row["95 %, examples"] = interval(cell.per_example, digits)
@@ -64,43 +74,24 @@ def tuned_rows(result: MetricResult, equal: MetricResult, chosen: Mapping[str, s
         row = result_row(cell, result)
         row = {"cell": row.pop("cell"), short: chosen.get(cell.cell.name, NOTHING)} | row
         other = before[cell.cell.name]
-        rows.append(row | {f"Δ at {own}": signed(other.mean, result.metric.digits) if other else NOTHING})
+        rows.append(row | {f"Δ at {own}": signed(other and other.mean, result.metric.digits)})
     return rows
 
 
 def reference_values(results: pd.DataFrame, metric: str) -> dict[int, float]:
     """seed -> value of BM25; every run of a seed measures the same, so each seed counts once."""
     name = f"{REFERENCE}.{metric}"
-    if name not in results:
-        return {}
-    known = results[results[name].notna()].drop_duplicates("seed")
-    return {int(seed): float(value) for seed, value in zip(known["seed"], known[name], strict=True)}
+    return dict(results.dropna(subset=[name]).groupby("seed")[name].first()) if name in results else {}
 
 
-def overlap_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]]) -> Rows:
-    """Exact match split by what training had already said; empty where no run was measured so."""
-    if not any(f"questions_{group}" in results for group in OVERLAPS):
-        return []
+def group_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]], columns: Mapping[str, str]) -> Rows:
+    """Mean and spread of several columns (column -> heading), a row for each cell that has any of them."""
     rows = []
     for name, title in cells:
-        row = {"cell": title}
-        for group, heading in OVERLAPS.items():
-            row[heading] = mean_sd(summarise(column(results, name, f"exact_match_{group}").values()))
-            questions = summarise(column(results, name, f"questions_{group}").values())
-            row[f"questions, {heading}"] = number(questions.mean, 0) if questions else NOTHING
-        rows.append(row)
-    return rows
-
-
-def corpus_update_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]]) -> Rows:
-    """The paper's Table 4, a row a cell: what answers do when the corpus is replaced and nothing is trained."""
-    rows = []
-    for name, title in cells:
-        values = {key: column(results, name, f"corpus_update.{key}") for key in (*CORPUS_UPDATE, "changed_questions")}
-        if any(values.values()):
-            row = {"cell": title, "n": str(max(map(len, values.values())))}
-            row |= {heading: mean_sd(summarise(values[key].values())) for key, heading in CORPUS_UPDATE.items()}
-            rows.append(row | {"changed questions": mean_sd(summarise(values["changed_questions"].values()), 0)})
+        found = {key: summarise(column(results, name, key).values()) for key in columns}
+        if any(found.values()):
+            shown = {heading: mean_sd(found[key], 0 if "questions" in key else 3) for key, heading in columns.items()}
+            rows.append({"cell": title, "n": str(max(one.n for one in found.values() if one))} | shown)
     return rows
 
 
@@ -118,32 +109,38 @@ def cost_rows(study: StudyFrames) -> Rows:
         row["all"] = _mean([run.values["wall_seconds"] / 60 for run in runs], 1)
         row["device hours"] = _mean([run.values["device_hours"] for run in runs], 3)
         mine = study.curves[study.curves["cell"] == name]
-        for metric, what in (("flops", "FLOPs"), ("time", "time")):
-            share = mine[mine["metric"] == f"refresh_share_of_{metric}"].groupby("seed")["value"].last()
-            row[f"refresh share of {what}"] = _mean(list(share), 3)
+        ends = mine.groupby(["metric", "seed"])["value"].last()
+        for metric, title, scale, digits in OF_PRETRAINING:
+            known = [*ends[metric] / scale] if metric in ends.index.get_level_values("metric") else []
+            row[title] = _mean(known, digits)
         rows.append(row)
     return rows
 
 
-def state_rows(study: StudyFrames) -> Rows:
-    """A row for each run that is not complete or has no readable results: its state, stage and cause."""
+def run_rows(study: StudyFrames) -> Rows:
+    """Every run: where it comes from, and of one that is not complete its stage and the cause."""
     found = {(run.cell, run.seed): run for run in study.runs}
     rows = []
     for member in study.record.everything().runs:
         run = found.get((member.cell, member.seed))
-        if run is not None and run.is_complete:
-            continue
         row = {"cell": member.cell, "seed": str(member.seed), "run": member.run}
-        if run is None:
-            row |= {"state": "PENDING", "stage": NOTHING, "step": NOTHING, "why": "no readable run.json"}
-        else:
-            stage = run.state.stages.get(run.state.stage or "")
-            step = (
-                f"{stage.status.step} of {stage.status.total_steps}" if stage and stage.status.total_steps else NOTHING
-            )
-            why = run.state.error or ("no readable results" if run.state.state == "COMPLETE" else NOTHING)
-            row |= {"state": run.state.state, "stage": run.state.stage or NOTHING, "step": step, "why": why}
         rows.append(row)
+        if run is None:
+            row |= {"state": "PENDING", "why": "no readable run.json"}
+            continue
+        commits = sorted(commit[:DIGEST_CHARACTERS] for commit in run.environment("git_commit"))
+        dirty = " + changes" if "True" in run.environment("git_dirty") else ""
+        row |= {
+            "state": run.state.state,
+            "engine": str(run.record.engine_version),
+            "commit": ", ".join(commits) + dirty if commits else NOTHING,
+            "corpus": str(run.record.inputs.get("corpus", NOTHING))[:DIGEST_CHARACTERS],
+        }
+        if not run.is_complete:
+            stage = run.state.stages.get(run.state.stage or "")
+            row["stage"] = run.state.stage or NOTHING
+            row["step"] = f"{stage.status.step} of {stage.status.total_steps}" if stage else NOTHING
+            row["why"] = run.state.error or ("no readable results" if run.state.state == "COMPLETE" else NOTHING)
     return rows
 
 
@@ -154,75 +151,43 @@ def coverage(study: StudyFrames, cell: str | None = None) -> dict[str, Any]:
     return {"runs": len(results), "complete": states.get("COMPLETE", 0), "states": dict(sorted(states.items()))}
 
 
+def unfinished(study: StudyFrames) -> list[str]:
+    """A sentence on runs that are not complete; empty where all are."""
+    counts = coverage(study)
+    states = ", ".join(f"{count} {state}" for state, count in counts["states"].items() if state != "COMPLETE")
+    return [f"Incomplete: {counts['complete']} of {counts['runs']} runs are complete ({states})."] if states else []
+
+
 def change_rows(study: StudyFrames) -> Rows:
     """What each cell changes of the baseline."""
-    record, base = study.record, study.record.cell(study.record.baseline)
-    rows = []
+    base, rows = study.record.cell(study.record.baseline), []
     for name, title in study.cells:
-        cell = record.cell(name)
+        cell = study.record.cell(name)
         parts = [f"{key} = {show(value)}" for key, value in cell.changes.items()]
         parts += [f"system {cell.system}"] if cell.system != base.system else []
         rows.append({"cell": name, "title": title, "changes": "; ".join(parts) or "nothing: the baseline"})
     return rows
 
 
-def identity_rows(runs: Sequence[Run]) -> Rows:
-    """Where every run comes from."""
-    rows = []
-    for run in runs:
-        commits = sorted(commit[:DIGEST_CHARACTERS] for commit in run.environment("git_commit"))
-        dirty = " + changes" if "True" in run.environment("git_dirty") else ""
-        rows.append(
-            {
-                "run": run.name,
-                "cell": run.cell,
-                "state": run.state.state,
-                "engine": str(run.record.engine_version),
-                "commit": ", ".join(commits) + dirty if commits else NOTHING,
-                "corpus": str(run.record.inputs.get("corpus", NOTHING))[:DIGEST_CHARACTERS],
-            }
-        )
-    return rows
-
-
-def machines(runs: Sequence[Run]) -> list[str]:
-    """On what the runs were made: Python, torch, processor."""
-    found = set()
-    for env in (env for run in runs for env in run.environments.values()):
-        packages = env["packages"] if isinstance(env.get("packages"), dict) else {}
-        processor = env.get("cpu") or env.get("device")
-        parts = [
-            f"{name} {value}"
-            for name, value in (("Python", env.get("python")), ("torch", packages.get("torch")))
-            if value
-        ]
-        parts += [f"{processor} ({env['cores']} cores)" if env.get("cores") else str(processor)] if processor else []
-        found.add(", ".join(parts))
-    return sorted(found - {""})
-
-
 def parameter_rows(study: StudyFrames) -> Rows:
     """What the baseline's parameters change by hand of its preset's, beside the paper's values."""
-    runs = study.of(study.record.baseline)
+    runs, paper = study.of(study.record.baseline), paper_parameters()
     if not runs:
         return []
-    here, paper = flat_parameters(runs[0].record.params), paper_parameters()
-    preset = _preset(runs[0].record.preset) or paper
-    keys = sorted(key for key in here.keys() & preset.keys() if here[key] != preset[key])
+    record = runs[0].record
+    try:
+        named = Params(**config.preset_values(record.preset) | {"preset": record.preset})
+    except ValueError:  # UserError and pydantic's are ValueErrors: a preset of another version of the project
+        return []
+    here, preset = flat_parameters(record.params), flat_parameters(named.model_dump(mode="json"))
     return [
         {"parameter": key, "here": show(here[key]), "preset": show(preset[key]), "paper": show(paper.get(key))}
-        for key in keys
+        for key in sorted(here.keys() & preset.keys())
+        if here[key] != preset[key]
     ]
 
 
-def _preset(name: str) -> dict[str, Any] | None:
-    try:
-        return flat_parameters(Params(**config.preset_values(name) | {"preset": name}).model_dump(mode="json"))
-    except ValueError:  # UserError and pydantic's are ValueErrors: a preset of another version of the project
-        return None
-
-
-def _spread(values: list[float], digits: int) -> dict[str, str]:
+def _spread(values: Iterable[float], digits: int) -> dict[str, str]:
     found = summarise(values)
     if found is None:
         return {"n": "0", "mean ± sd": NOTHING, "range": NOTHING}

@@ -13,9 +13,9 @@ from realm_lab.metrics import curve
 from realm_lab.params.load import show
 from realm_lab.reporting.comparison import MetricResult, Scores, as_json, compare_cells
 from realm_lab.reporting.frames import StudyFrames, summarise
-from realm_lab.reporting.rendering import NOTHING, mean_sd, render, signed
+from realm_lab.reporting.rendering import NOTHING, mean_sd
 from realm_lab.reporting.tables import tuned_rows
-from realm_lab.reporting.verdict import verdict, words
+from realm_lab.reporting.verdict import sentence, verdict, words
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, StudyTuning
 
 
@@ -90,7 +90,7 @@ def tuned_verdict(tuned: Tuned) -> str:
         return ""
     tuning, own = tuned.tuning, show(tuned.tuning.own)
     is_complete = all(row.chosen is not None for row in tuned.grid)
-    text = render(
+    return sentence(
         "tuned_verdict.j2",
         parameter=words(tuning.parameter),
         seeds=seeds_text(tuning.seeds),
@@ -99,44 +99,27 @@ def tuned_verdict(tuned: Tuned) -> str:
         others=" or ".join(show(value) for value in tuning.values if value != tuning.own),
         answer=verdict(tuned.study, tuned.results, question=False),
     )
-    return " ".join(text.split())
 
 
 def tuned_content(tuned: Tuned) -> dict[str, Any]:
     """What the template of a study says of the grid."""
-    tuning = tuned.tuning
+    tuning, own, short = tuned.tuning, show(tuned.tuning.own), words(tuned.tuning.parameter)
     of_grid = {row.cell.name for row in tuned.grid}
     return {
-        "parameter": tuning.parameter,
-        "short": words(tuning.parameter),
+        "tuning": tuning,
+        "short": short,
         "values": " and ".join(show(value) for value in tuning.values),
-        "own": show(tuning.own),
+        "own": own,
         "by": curve(tuning.by).title,
         "seeds": seeds_text(tuning.seeds),
         "untuned": [cell.title for cell in tuned.study.cells if cell.name not in of_grid],
         "missing": [(row.cell.title, "; ".join(row.missing)) for row in tuned.grid if row.missing],
         "grid": [_shown(row, tuning) for row in tuned.grid],
         "results": [
-            {
-                "title": at_best.metric.title,
-                "rows": tuned_rows(at_best, equal, tuned.chosen, words(tuning.parameter), show(tuning.own)),
-            }
+            (at_best.metric.title, tuned_rows(at_best, equal, tuned.chosen, short, own))
             for at_best, equal in zip(tuned.results, tuned.equal, strict=True)
         ],
-        "metric": tuned.results[0].metric.title if tuned.results else "",
-        "changes": what_changes(tuned),
     }
-
-
-def what_changes(tuned: Tuned) -> list[dict[str, str]]:
-    """By the first metric: the findings that differ from those all else equal on the same seeds."""
-    if not tuned.results:
-        return []
-    return [
-        {"cell": one.cell.title, "equal": f"{two.finding} ({_delta(two)})", "best": f"{one.finding} ({_delta(one)})"}
-        for one, two in zip(tuned.results[0].cells[1:], tuned.equal[0].cells[1:], strict=True)
-        if one.finding != two.finding
-    ]
 
 
 def tuned_json(tuned: Tuned) -> dict[str, Any]:
@@ -144,10 +127,7 @@ def tuned_json(tuned: Tuned) -> dict[str, Any]:
     tuning = tuned.tuning
     grid = {
         row.cell.name: {
-            "values": [
-                {"value": value, "n": len(found), "mean": sum(found.values()) / len(found) if found else None}
-                for value, found in zip(tuning.values, row.found, strict=True)
-            ],
+            "means": [summary.mean if (summary := summarise(found.values())) else None for found in row.found],
             "chosen": None if row.chosen is None else tuning.values[row.chosen],
             "missing": row.missing,
         }
@@ -155,12 +135,10 @@ def tuned_json(tuned: Tuned) -> dict[str, Any]:
     }
     return {
         "parameter": tuning.parameter,
+        "values": list(tuning.values),
         "by": tuning.by,
         "seeds": list(tuning.seeds),
-        "own_value": tuning.own,
         "grid": grid,
-        "verdict": tuned_verdict(tuned),
-        "changes": what_changes(tuned),
         "comparisons": as_json(tuned.results),
         "comparisons_all_else_equal": as_json(tuned.equal),
     }
@@ -176,12 +154,9 @@ def _grid_row(study: StudyFrames, cell: StudyCell, tuning: StudyTuning) -> GridR
     found, missing = [], []
     for value in tuning.values:
         name = tuning.name_at(cell.name, value)
-        runs = study.of(name)
-        done = {
-            run.seed for run in runs if "pretrain" in run.stages and run.state.stages["pretrain"].state == "COMPLETE"
-        }
-        last = ends[ends["cell"] == name].groupby("seed")["value"].last().to_dict()
-        values = {seed: float(last[seed]) for seed in tuning.seeds if seed in last and seed in done}
+        done = {run.seed for run in study.of(name) if run.has_finished("pretrain")}
+        last = ends[ends["cell"] == name].groupby("seed")["value"].last()
+        values = {int(seed): float(end) for seed, end in last.items() if seed in done and seed in tuning.seeds}
         found.append(values)
         missing += [f"{show(value)}, seed {seed}" for seed in tuning.seeds if seed not in values]
     if missing or not tuning.seeds:
@@ -193,10 +168,5 @@ def _grid_row(study: StudyFrames, cell: StudyCell, tuning: StudyTuning) -> GridR
 def _shown(row: GridRow, tuning: StudyTuning) -> dict[str, str]:
     shown = {"cell": row.cell.title}
     for place, (value, found) in enumerate(zip(tuning.values, row.found, strict=True)):
-        unequal = "" if len(found) in (0, len(tuning.seeds)) else f" ({len(found)} seeds)"
-        shown[show(value)] = f"{mean_sd(summarise(found.values()))}{unequal}{' ✓' * (place == row.chosen)}"
+        shown[show(value)] = mean_sd(summarise(found.values())) + " ✓" * (place == row.chosen)
     return shown | {"best": NOTHING if row.chosen is None else show(tuning.values[row.chosen])}
-
-
-def _delta(result: Any) -> str:
-    return NOTHING if result.comparison is None else signed(result.comparison.mean)

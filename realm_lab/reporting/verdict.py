@@ -21,15 +21,15 @@ Groups = list[tuple[str, list[tuple[str, str]]]]  # (finding, [(title, signed di
 
 def verdict(study: StudyRecord, results: list[MetricResult], *, question: bool = True) -> str:
     """By the first metric; `question` puts the study's question before it."""
-    values: dict[str, Any] = {"question": study.question if question else ""}
+    asked = study.question if question else ""
     if not results or not results[0].baseline.values:
-        return _sentence("verdict.j2", **values, answered=False)
+        return sentence("verdict.j2", question=asked, answered=False)
     first = results[0]
     effects = axis_effects(study, {cell.cell.name: cell.values for cell in first.cells})
     groups = _grouped((c.finding, c.cell.title, c.comparison.mean if c.comparison else None) for c in first.cells[1:])
-    return _sentence(
+    return sentence(
         "verdict.j2",
-        **values,
+        question=asked,
         answered=True,
         metric=first.metric.title,
         baseline=first.baseline.cell.title,
@@ -41,7 +41,7 @@ def verdict(study: StudyRecord, results: list[MetricResult], *, question: bool =
     )
 
 
-def _sentence(template: str, **values: Any) -> str:
+def sentence(template: str, **values: Any) -> str:
     """A template of running text, on one line."""
     return " ".join(render(template, **values).split())
 
@@ -79,17 +79,13 @@ def _axis(study: StudyRecord, axis: str, effects: list[AxisEffect], metric: Metr
 def _within(study: StudyRecord, axis: str, other: str, metric: MetricResult) -> list[tuple[str, str, str]]:
     """(difference, point, point of `other`): the largest effect of an axis at each point of the other."""
     base = points_of(study, study.cell(study.baseline)) or {}
-    means = {}
-    for cell in metric.cells:
-        at = points_of(study, cell.cell)
-        if at is not None and cell.mean is not None:
-            means[at[axis], at[other]] = cell.mean
+    means = {
+        (at[axis], at[other]): cell.mean for cell in metric.cells if (at := points_of(study, cell.cell)) and cell.values
+    }
     found = []
     for where in study.axes[other]:
         at_rest = means.get((base[axis], where))
-        deltas = {
-            p: v - at_rest for (p, w), v in means.items() if at_rest is not None and w == where and p != base[axis]
-        }
+        deltas = {p: v - at_rest for (p, w), v in means.items() if at_rest is not None and v is not None and w == where}
         if deltas:
             largest = max(deltas, key=lambda point: abs(deltas[point]))
             found.append((signed(deltas[largest], 3), largest, f"{words(other)} {where}"))

@@ -32,7 +32,6 @@ from torch import Tensor
 
 from realm_lab.core.files import digest, read_json, write_json
 from realm_lab.corpus.store import Passages
-from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import PARTS, Embedder
 from realm_lab.retrieval import index
@@ -154,13 +153,9 @@ class EmbeddingStore:
         self,
         embedder: Embedder,
         passages: Passages,
-        special: SpecialIds,
-        *,
+        inputs: index.Inputs,
         corpus_digest: str,
-        passage_length: int,
-        token_budget: int,
-        precision: str,
-        dtype: str = "float32",
+        *,
         reuse_from: tuple[Embeddings, Passages] | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Embeddings:
@@ -170,15 +165,9 @@ class EmbeddingStore:
         embeddings by the same tower: passages that are in it too are copied, only new ones are embedded (their vectors
         depend on the batch they are embedded in, by about 1e-7). `progress` gets rows done and all rows.
         """
-        identity = Identity(
-            corpus_digest,
-            tower_digest(embedder),
-            passage_length,
-            precision,
-            dtype,
-            len(passages),
-            embedder.document_projection.out_features,
-        )
+        tower, size = tower_digest(embedder), embedder.document_projection.out_features
+        described = (inputs.passage_length, inputs.precision, "float32", len(passages), size)
+        identity = Identity(corpus_digest, tower, *described)
         found = self.find(identity)
         if found is not None:
             return found
@@ -186,8 +175,7 @@ class EmbeddingStore:
 
         def embed(rows_R: np.ndarray) -> Tensor:
             new_R = known_N[rows_R] < 0
-            settings = (special, passage_length, token_budget, precision)
-            new_RD = index.embed_passages(embedder, passages, rows_R[new_R], *settings, shared=False).cpu()
+            new_RD = index.embed_passages(embedder, passages, rows_R[new_R], inputs, shared=False).cpu()
             if reuse_from is None:
                 return new_RD
             rows_RD = torch.empty(len(rows_R), identity.dimension)

@@ -18,8 +18,6 @@ import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
-from realm_lab.params.sections import Search
-from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.search import (
     Best,
     Exclusion,
@@ -51,11 +49,6 @@ class FaissSettings(NamedTuple):
     seed: int = 0  # of the training sample and of FAISS's k-means
 
 
-def faiss_settings(search: Search, seed: int) -> FaissSettings:
-    """The settings that the parameters name."""
-    return FaissSettings(search.faiss_options(), seed)
-
-
 def with_defaults(kind: str, options: Mapping[str, int], total: int, size: int) -> dict[str, int]:
     """All options of a kind of index over `total` vectors of `size` numbers."""
     nlist = options.get("nlist") or max(1, min(round(4 * math.sqrt(total)), total // ROWS_A_LIST))
@@ -81,7 +74,7 @@ class FaissSearch:
         """Train and fill the index.
 
         Raises:
-            UserError: no FAISS, an unknown kind, or options that FAISS refuses for these embeddings.
+            UserError: an unknown kind, or options that FAISS refuses for these embeddings.
         """
         if kind not in FACTORY:
             raise UserError(f"search backend {kind!r} is not one of exact, {', '.join(FACTORY)}")
@@ -152,12 +145,11 @@ class FaissSearch:
 
 
 def measured_faiss(
-    kind: str, embeddings_ND: Matrix, settings: FaissSettings | None = None, exact: ExactSearch | None = None
+    kind: str, embeddings_ND: Matrix, settings: FaissSettings | None, exact: SearchBackend
 ) -> FaissSearch:
-    """One of FAISS's indexes with its recall@8 beside `exact`, a search of the same embeddings (by default its own)."""
+    """One of FAISS's indexes with its recall@8 beside `exact`, a search of the same embeddings."""
     backend = FaissSearch(kind, embeddings_ND, settings)
     query_QD = sample_queries(embeddings_ND, (settings or FaissSettings()).seed)
-    exact = exact or ExactSearch(embeddings_ND, half=False)  # no second copy for one measurement
     backend.recall_at_8 = recall(backend, exact, query_QD)
     return backend
 
@@ -183,12 +175,8 @@ def recall(backend: SearchBackend, exact: SearchBackend, query_BD: Tensor, count
 
 
 def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError as error:
-        raise UserError(
-            f"faiss cannot be imported ({error}); `make setup` installs faiss-cpu; or search with the exact backend"
-        ) from None
+    import faiss  # when it is wanted: it is slow to import
+
     return faiss
 
 

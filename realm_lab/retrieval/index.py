@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,9 +15,27 @@ from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join, length_groups
+from realm_lab.params.parameters import Params
 
 EMBED_CHUNK_ROWS = 8192
 ALL = Ranks(0, 1)  # no ranks to share with
+EMPTY = np.empty(0, np.int64)
+
+
+class Inputs(NamedTuple):
+    """How texts go through the embedder."""
+
+    special: SpecialIds
+    query_length: int  # wordpieces, specials included
+    passage_length: int
+    token_budget: int  # padded wordpieces at once
+    precision: str
+
+    @classmethod
+    def of(cls, params: Params, special: SpecialIds) -> Inputs:
+        """What the parameters say."""
+        corpus, budget = params.corpus, params.launch.token_budget
+        return cls(special, corpus.sentence_length, corpus.passage_length, budget, params.model.precision)
 
 
 class Embedded:
@@ -26,14 +46,7 @@ class Embedded:
 
 @torch.no_grad()
 def embed_passages(
-    embedder: Embedder,
-    passages: Passages,
-    rows_U: np.ndarray,
-    special: SpecialIds,
-    passage_length: int,
-    token_budget: int,
-    precision: str,
-    shared: bool = True,
+    embedder: Embedder, passages: Passages, rows_U: np.ndarray, inputs: Inputs, shared: bool = True
 ) -> Tensor:
     """Embed_doc of chosen passages with the document tower, without dropout, in groups of similar length, [U, D].
 
@@ -47,8 +60,7 @@ def embed_passages(
     for start in range(0, len(rows_U), EMBED_CHUNK_ROWS):
         chunk = slice(start, start + EMBED_CHUNK_ROWS)
         with shared_casts(device):
-            settings = (special, passage_length, token_budget, precision)
-            part_UD = embed_rows(embedder, passages, rows_U[chunk], *settings, ranks() if shared else ALL)
+            part_UD = embed_rows(embedder, passages, rows_U[chunk], inputs, ranks() if shared else ALL)
         if shared:
             sum_over_ranks_([part_UD])  # zeros but for each rank's own: nothing is rounded
         vectors_UD[chunk] = part_UD
@@ -57,34 +69,23 @@ def embed_passages(
     return vectors_UD
 
 
-def embed_rows(
-    embedder: Embedder,
-    passages: Passages,
-    rows: np.ndarray,
-    special: SpecialIds,
-    passage_length: int,
-    token_budget: int,
-    precision: str,
-    part: Ranks = ALL,
-) -> Tensor:
-    """Embed_doc of some passages, [len(rows), D], in groups of similar length; row -1 is the null document,
-    [CLS][SEP][SEP] (released code). Of a `part`, only its share of the groups is embedded, the rest is 0."""
-    device = next(embedder.parameters()).device
-    empty = np.empty(0, np.int64)
-    titles = [passages.titles[row] if row >= 0 else empty for row in rows]
-    bodies = [passages.bodies[row] if row >= 0 else empty for row in rows]
-    lengths = [min(passage_length, len(title) + len(body) + 3) for title, body in zip(titles, bodies, strict=True)]
-    groups = length_groups(lengths, token_budget)
-    own = groups[part.rank :: part.size]
+def embed_rows(embedder: Embedder, passages: Passages, rows_U: np.ndarray, inputs: Inputs, part: Ranks = ALL) -> Tensor:
+    """Embed_doc of some passages, differentiable, [U, D]; row -1 is the null document, [CLS][SEP][SEP] (released
+    code). Of a `part`, only its share of the groups of similar length is embedded, the rest is 0."""
+    device, longest = next(embedder.parameters()).device, inputs.passage_length
+    titles = [passages.titles[row] if row >= 0 else EMPTY for row in rows_U]
+    bodies = [passages.bodies[row] if row >= 0 else EMPTY for row in rows_U]
+    lengths = [min(longest, len(title) + len(body) + 3) for title, body in zip(titles, bodies, strict=True)]
+    groups = length_groups(lengths, inputs.token_budget)[part.rank :: part.size]
     parts = []
-    for group in own:
-        batch = join([titles[i] for i in group], [bodies[i] for i in group], special, passage_length)
-        with autocast(device, precision):
+    for group in groups:
+        batch = join([titles[i] for i in group], [bodies[i] for i in group], inputs.special, longest)
+        with autocast(device, inputs.precision):
             parts.append(embedder.embed_documents(batch.to(device)))
     if part.size > 1:
-        vectors_ND = torch.zeros(len(rows), embedder.document_projection.out_features, device=device)
-        for group, part_ND in zip(own, parts, strict=True):
-            vectors_ND[torch.from_numpy(group).to(device)] = part_ND
-        return vectors_ND
+        vectors_UD = torch.zeros(len(rows_U), embedder.document_projection.out_features, device=device)
+        for group, part_GD in zip(groups, parts, strict=True):
+            vectors_UD[torch.from_numpy(group).to(device)] = part_GD
+        return vectors_UD
     order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(device)
     return torch.cat(parts)[order]

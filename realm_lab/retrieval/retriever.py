@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,35 +13,17 @@ from torch import Tensor
 
 from realm_lab.core.process import autocast
 from realm_lab.corpus.store import Passages
-from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join
 from realm_lab.models.realm import retrieval_score
-from realm_lab.params.parameters import Params
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.faiss_backends import FaissSearch, FaissSettings, measured_faiss
-from realm_lab.retrieval.index import embed_passages, embed_rows
+from realm_lab.retrieval.index import Inputs, embed_passages, embed_rows
 from realm_lab.retrieval.search import Exclusion, IndexGeneration, Matrix, SearchBackend, check_index
 
 NULL = -1  # row of the null document
 ABSENT = -2  # row of a place that too small a corpus left empty
 NO_SCORE = -1.0e4  # f(x, z) of what is not a candidate: exp underflows to 0, and nothing turns into NaN
-
-
-class Inputs(NamedTuple):
-    """How texts go through the embedder."""
-
-    special: SpecialIds
-    query_length: int  # wordpieces, specials included
-    passage_length: int
-    token_budget: int  # padded wordpieces at once
-    precision: str
-
-    @classmethod
-    def of(cls, params: Params, special: SpecialIds) -> Inputs:
-        """What the parameters say."""
-        corpus, budget = params.corpus, params.launch.token_budget
-        return cls(special, corpus.sentence_length, corpus.passage_length, budget, params.model.precision)
 
 
 class Retriever:
@@ -127,8 +108,7 @@ class Retriever:
     def embed_passages(self, rows_U: np.ndarray | None = None, embedder: Embedder | None = None) -> Tensor:
         """Embed_doc of chosen passages (all of them) without dropout and gradient, [U, D]; the ranks share the work."""
         rows = np.arange(len(self.passages)) if rows_U is None else rows_U
-        special, _, length, budget, precision = self.inputs
-        return embed_passages(embedder or self.embedder, self.passages, rows, special, length, budget, precision)
+        return embed_passages(embedder or self.embedder, self.passages, rows, self.inputs)
 
     # Searching
 
@@ -166,8 +146,7 @@ class Retriever:
         vectors = [null_D[None].float()] if null_D is not None and learned else []
         encoded = rows_U[int(learned) :]
         if len(encoded):
-            special, _, length, budget, precision = self.inputs
-            vectors.append(embed_rows(self.embedder, self.passages, encoded, special, length, budget, precision))
+            vectors.append(embed_rows(self.embedder, self.passages, encoded, self.inputs))
         return torch.cat(vectors)
 
     def indexed_score(self, query_BD: Tensor, rows_BK: np.ndarray) -> Tensor:

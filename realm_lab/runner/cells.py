@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from realm_lab.params.load import show
-from realm_lab.runner.study import DEFAULT_SYSTEM, Study, nearest, overrides_of
+from realm_lab.runner.settings import nearest
+from realm_lab.runner.study import DEFAULT_SYSTEM, Study, overrides_of
 from realm_lab.systems.registry import system_of
 
 CELL_NAME = r"\w[\w.=,+-]*"  # as study.json and folders take it
@@ -17,11 +18,9 @@ Place = tuple[str | int, ...]
 
 
 class Cell(NamedTuple):
-    """One cell of a study: what all its runs have in common.
-
-    `overrides` is what it sets over params.yaml, dotted name -> value, the study's own `set` included. `changes`, known
-    in a plan, is what differs from the baseline in the resolved parameters. `places`: where in the file it sets what.
-    """
+    """One cell of a study: what all its runs have in common. `overrides` is what it sets over params.yaml, dotted name
+    -> value, the study's own `set` included. `changes`, known in a plan, is what differs from the baseline in the
+    resolved parameters. `places`: where in the file it sets what."""
 
     name: str
     title: str
@@ -43,11 +42,8 @@ class Point(NamedTuple):
 
 
 def cells_of(study: Study) -> list[Cell]:
-    """All cells, the baseline first, then in the order of the file.
-
-    Raises:
-        UserError: no such baseline, a name that is unfit, an unknown axis or point.
-    """
+    """All cells, the baseline first, then in the order of the file. UserError: no such baseline, a name that is unfit,
+    an unknown axis or point."""
     common = overrides_of(study, study.set, "set", launch=True)
     if study.cells and study.axes:
         raise study.problem("a study has 'cells' or 'axes'; write the axes' points as cells", "axes")
@@ -91,25 +87,20 @@ def _named_cells(study: Study, common: dict[str, Any]) -> list[Cell]:
 
 
 def _baseline_points(study: Study, points: Mapping[str, Sequence[Point]]) -> tuple[Point, ...]:
-    """The baseline's point on each axis."""
     if isinstance(study.baseline, str):
         remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
         raise study.problem(f"baseline: '{study.baseline}' is no cell; {remedy}", "baseline")
     for axis in study.baseline:
-        if axis not in points:
-            near = nearest(axis, points)
-            raise study.problem(f"baseline: '{axis}' is no axis; the nearest one is '{near}'", "baseline", axis)
+        study.choose(axis, points, f"baseline: '{axis}' is no axis", "baseline", axis)
     chosen = []
     for axis, there in points.items():
         if axis not in study.baseline:
             raise study.problem(f"baseline: no point of axis '{axis}'; add one", "baseline")
-        wanted = study.baseline[axis]
-        point = next((point for point in there if point.name in (show(wanted), str(wanted))), None)
-        if point is None:
-            near = nearest(show(wanted), [point.name for point in there])
-            message = f"baseline: '{show(wanted)}' is no point of axis '{axis}'; the nearest is '{near}'"
-            raise study.problem(message, "baseline", axis)
-        chosen.append(point)
+        named = {point.name: point for point in there}
+        spelled = (show(study.baseline[axis]), str(study.baseline[axis]))
+        wanted = next((name for name in spelled if name in named), spelled[0])
+        study.choose(wanted, named, f"baseline: '{wanted}' is no point of axis '{axis}'", "baseline", axis)
+        chosen.append(named[wanted])
     return tuple(chosen)
 
 
@@ -150,7 +141,6 @@ def _named_point(study: Study, axis: str, name: str, value: Any) -> Point:
 def _combined(
     study: Study, chosen: Sequence[Point], points: Mapping[str, Sequence[Point]], common: dict[str, Any]
 ) -> Cell:
-    """The cell at one point of every axis."""
     overrides = dict(common)
     places: dict[str, Place] = {}
     for number, point in enumerate(chosen):

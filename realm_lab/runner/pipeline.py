@@ -26,14 +26,9 @@ from realm_lab.tracking.state import StageStates
 
 
 def run(stage: str, params: Params, root: Path) -> None:
-    """Do the default pipeline as far as a stage, for every system and seed, and export what that stage made.
-
-    Started by torchrun or srun as several processes, these are the ranks that share every batch, and the tasks are done
-    one after another.
-
-    Raises:
-        UserError: something in the input or in a run failed; finished runs are kept and not done again.
-    """
+    """Do the default pipeline as far as a stage, for every system and seed, and export what that stage made. Started by
+    torchrun or srun as several processes, these are the ranks that share every batch, and the tasks are done one after
+    another. UserError: something in the input or in a run failed; finished runs are kept and not done again."""
     root = Path(root)
     plan = default_plan(params)
     if launched().size > 1:
@@ -125,11 +120,9 @@ def _export_corpora(plan: StudyPlan, root: Path) -> None:
 
 
 def _export(stage: str, plan: StudyPlan, root: Path) -> None:
-    """Copy what a finished stage made, a folder `<system>-s<seed>` each, or `s<seed>` where all systems share it.
-
-    What evaluate exports is no report: it makes DVC run the stage in a fresh clone, where the committed reports exist
-    and the run records do not.
-    """
+    """Copy what a finished stage made, a folder `<system>-s<seed>` each, or `s<seed>` where all systems share it. What
+    evaluate exports is no report: it makes DVC run the stage in a fresh clone, where the committed reports exist and
+    the run records do not."""
     wanted: dict[str, str] = {}
     runs = [run for run in plan.runs if stage in run.plan.stages]
     target = root / "models" / stage
@@ -153,7 +146,6 @@ def _export(stage: str, plan: StudyPlan, root: Path) -> None:
 
 
 def _remove_others(target: Path, wanted: set[str] | dict[str, str]) -> None:
-    """Delete what we exported for other parameters."""
     for other in target.glob("*"):
         if other.name not in wanted and is_ours(other):
             remove_directory(other)

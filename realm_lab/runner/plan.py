@@ -16,7 +16,8 @@ from realm_lab.params.load import Source, explain, flatten, lay_over, parameter_
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.cells import Cell, cells_of
-from realm_lab.runner.study import Study, load_study, nearest
+from realm_lab.runner.settings import nearest
+from realm_lab.runner.study import Study, load_study
 from realm_lab.runner.tuning import Grid, check_tune, grid_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of
@@ -42,7 +43,6 @@ class PlannedRun:
 
     @property
     def run_key(self) -> str:
-        """The run's key in full."""
         return self.plan.run_key
 
     @property
@@ -53,11 +53,9 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study with its cells, the baseline first, and its runs, cell by cell; those of the grid come last.
-
-    `axes` has the names of each axis's points where there are several axes. `last_stage` is where runs end, "" for
-    their own end.
-    """
+    """A study with its cells, the baseline first, and its runs, cell by cell; those of the grid come last. `axes` has
+    the names of each axis's points where there are several axes. `last_stage` is where runs end, "" for their own
+    end."""
 
     name: str
     question: str
@@ -79,11 +77,9 @@ class StudyPlan:
 
     @property
     def all_cells(self) -> tuple[Cell, ...]:
-        """The cells, then those of the grid."""
         return (*self.cells, *(tuned.cell for tuned in self.grid.cells)) if self.grid else self.cells
 
     def of(self, cell: str) -> list[PlannedRun]:
-        """The runs of a cell, by seed."""
         return [run for run in self.runs if run.cell == cell]
 
 
@@ -132,22 +128,8 @@ def plan_study(
     grid = None
     if study.tune is not None:
         grid = grid_of(study, study.tune, flat[0][study.tune.parameter], cells, chosen)
-        cell_of = {run.run_key: run.cell for run in runs}
-        for cell, _, value in grid.cells:
-            params = _resolve(study, cell, source)
-            for seed in grid.seeds:
-                run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
-                if run.run_key in cell_of:
-                    said = f"cells '{cell_of[run.run_key]}' and '{cell.name}' are the same run; leave {show(value)} out"
-                    raise study.problem(f"tune.values: {said}", *cell.places[study.tune.parameter])
-                cell_of[run.run_key] = cell.name
-                runs.append(run)
-    axes = {}
-    if len(study.axes) > 1:
-        axes = {
-            axis: tuple(name if isinstance(name, str) else show(name) for name in study.axes[axis])
-            for axis in study.axes
-        }
+        runs += _grid_runs(study, grid, source, {run.run_key: run.cell for run in runs})
+    axes = study.axes if len(study.axes) > 1 else {}
     return StudyPlan(
         study.name,
         study.question,
@@ -156,11 +138,26 @@ def plan_study(
         tuple(runs),
         metrics=tuple(study.metrics),
         figures=tuple(study.figures),
-        axes=axes,
+        axes={axis: tuple(show(point) for point in points) for axis, points in axes.items()},
         launcher=study.launcher,
         source=Path(path),
         grid=grid,
     )
+
+
+def _grid_runs(study: Study, grid: Grid, source: Source, cell_of: dict[str, str]) -> list[PlannedRun]:
+    """The runs of the grid; `cell_of` maps the keys of the other runs to their cells."""
+    runs = []
+    for cell, _, value in grid.cells:
+        params = _resolve(study, cell, source)
+        for seed in grid.seeds:
+            run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
+            other = cell_of.setdefault(run.run_key, cell.name)
+            if other != cell.name:
+                said = f"cells '{other}' and '{cell.name}' are the same run; leave {show(value)} out"
+                raise study.problem(f"tune.values: {said}", *cell.places[grid.tune.parameter])
+            runs.append(run)
+    return runs
 
 
 # What the report of the default run shows besides the figures of every study.
@@ -254,9 +251,8 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
             place = cell.places.get(name, ("set", name))
             raise study.problem(f"cell '{cell.name}': {error}", *place) from None
         return params
-    location = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ")
-    words = [word.strip(":,;'()").split(".")[-1] for word in message.split()]
+    location, message = ".".join(map(str, problem["loc"])), unexplained.partition(": ")[2]
+    words = [word.strip(":,;'()").split(".")[-1] for word in problem["msg"].split()]
     own = [name for name in cell.places if name == location or name.startswith(f"{location}." if location else "")]
     own += [name for name in cell.places if location.startswith(f"{name}.")]
     own.sort(key=lambda name: [*words, name.rsplit(".", 1)[-1]].index(name.rsplit(".", 1)[-1]))  # as the message does
@@ -264,10 +260,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     if not own and not shared and problem["type"] != "value_error":  # of params.yaml itself
         raise UserError(unexplained)
     place = cell.places[own[0]] if own else ("set", shared[0]) if shared else ("cells", cell.name)
-    value = problem.get("input")
-    given = f" (given: {show(value)})" if isinstance(value, str | int | float | list) else ""
-    subject = f"parameter '{location}': " if location else ""
-    raise study.problem(f"cell '{cell.name}': {subject}{message[0].lower()}{message[1:]}{given}", *place)
+    raise study.problem(f"cell '{cell.name}': {message}", *place)
 
 
 def _check_extensions(params: Params) -> None:

@@ -11,41 +11,35 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from realm_lab.core.files import read_json
 from realm_lab.core.launched import cores
 from realm_lab.params.load import show
 from realm_lab.params.parameters import Params
 from realm_lab.runner.cells import Cell
 from realm_lab.runner.plan import StudyPlan
+from realm_lab.runner.status import in_words
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
-from realm_lab.tracking.run_dir import KEY_LENGTH, run_record_paths
-from realm_lab.tracking.state import STATES, StageStates
+from realm_lab.tracking.run_dir import StageRun, read_run_records, stage_folder
+from realm_lab.tracking.state import StageStates
 
 
 class Times:
     """What stages took on this project's machines: the median over finished ones of the same kind and preset."""
 
     def __init__(self, root: Path) -> None:
-        self._taken: dict[tuple[str, str], list[tuple[float, int]]] = {}
         runs = Path(root) / "runs"
-        seen: set[tuple[str, str]] = set()
-        for path in run_record_paths(runs):
-            record = read_json(path)
-            preset = str(record.get("preset"))
-            corpus = f"stages/prepare-{record.get('inputs', {}).get('corpus', '')[:KEY_LENGTH]}"
-            for stage, folder in {"prepare": corpus, **record.get("stages", {})}.items():
-                status_path = runs / folder / "status.json"
-                if (preset, folder) in seen or not status_path.exists():
-                    continue
-                seen.add((preset, folder))
-                status = read_json(status_path)
-                if status.get("state") == "COMPLETE" and status.get("wall_seconds"):
-                    taken = (float(status["wall_seconds"]), int(status.get("total_steps") or 0))
-                    self._taken.setdefault((preset, stage), []).append(taken)
+        self._taken: dict[tuple[str, str], dict[Path, tuple[float, int]]] = {}  # preset, stage -> seconds and steps
+        for record in read_run_records(runs):
+            folders = {stage: runs / folder for stage, folder in record.stages.items()}
+            folders["prepare"] = stage_folder(runs, "prepare", record.inputs["corpus"])
+            for stage, folder in folders.items():
+                status = StageRun(folder, stage).status()
+                if status.state == "COMPLETE" and status.wall_seconds:
+                    taken = self._taken.setdefault((record.preset, stage), {})
+                    taken[folder] = (status.wall_seconds, status.total_steps)
 
     def stage(self, stage: str, params: Params) -> float | None:
         """Seconds that a stage may take, scaled by its steps; None where none of its kind has finished yet."""
-        taken = self._taken.get((params.preset, stage), [])
+        taken = self._taken.get((params.preset, stage), {}).values()
         warm = params.warm_start
         steps = {
             "warm_start": warm.reader.steps + warm.embedder.steps,
@@ -81,7 +75,6 @@ def plan_as_json(plan: StudyPlan, root: Path) -> list[dict[str, Any]]:
 
 
 def show_plan(plan: StudyPlan, root: Path, console: Console) -> None:
-    """Print the plan as a table and what it may take."""
     states, times = StageStates(Path(root) / "runs"), Times(root)
     tasks = tasks_of(plan.runs, states, retry_failed=True)
     table = Table(title=f"{plan.name}: {plan.question}", title_justify="left", title_style="bold")
@@ -95,7 +88,7 @@ def show_plan(plan: StudyPlan, root: Path, console: Console) -> None:
             f"{cell.name}\n{cell.title}" if cell.title != cell.name else cell.name,
             _differs(plan, cell),
             ", ".join(str(run.seed) for run in runs),
-            ", ".join(f"{counts[state]} {state.lower()}" for state in STATES if counts[state]),
+            in_words(counts),
             time_in_words(times.tasks([task for task in tasks if task.cells[0] == cell.name])),  # shared: of the first
         )
     console.print(table, markup=False)

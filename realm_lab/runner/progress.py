@@ -4,41 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from realm_lab.runner.schedule import UNFINISHED
+from realm_lab.runner.slurm_queue import NOT_RUN
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import JobState
 
 
 class SweepProgress:
-    """On standard error; `update` is told the states of all tasks again and again."""
+    """On standard error. Inside `with self.bars`, `update` is told the states of all tasks again and again."""
 
     def __init__(self, tasks: Sequence[Task], root: Path, *, say_failures: bool = True):
         self.console = Console(stderr=True, soft_wrap=True)
         self._root, self._say_failures = root, say_failures
         self.tasks = {task.name: task for task in tasks}
         self._states: dict[str, JobState] = {}
-        self._bars: dict[str, TaskID] = {}
+        self._of_task: dict[str, TaskID] = {}
         rate = TextColumn("{task.fields[rate]}")
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
-        self._progress = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-
-    def __enter__(self) -> SweepProgress:
-        self._progress.start()
-        self._whole = self._progress.add_task("tasks", total=len(self.tasks), rate="")
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+        self.bars = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self._whole = self.bars.add_task("tasks", total=len(self.tasks), rate="")
 
     def update(self, states: Mapping[str, JobState]) -> None:
-        """Show what has changed."""
         for name, state in states.items():
             task, before = self.tasks.get(name), self._states.get(name)
             if task is None:  # of an earlier submission
@@ -46,24 +36,24 @@ class SweepProgress:
             if state.state == "RUNNING" and self.console.is_terminal:
                 self._show_bar(task)
             if state.state not in UNFINISHED and (before is None or before.state != state.state):
-                if name in self._bars:
-                    self._progress.remove_task(self._bars.pop(name))
+                if name in self._of_task:
+                    self.bars.remove_task(self._of_task.pop(name))
                 self._say_end(task, state)
         self._states = dict(states)
         done = sum(state.state not in UNFINISHED for state in states.values())
-        self._progress.update(self._whole, completed=done)
+        self.bars.update(self._whole, completed=done)
 
     def _show_bar(self, task: Task) -> None:
-        if task.name not in self._bars:
-            self._bars[task.name] = self._progress.add_task(task.title, total=None, rate="")
+        if task.name not in self._of_task:
+            self._of_task[task.name] = self.bars.add_task(task.title, total=None, rate="")
         for run in task.runs(self._root):
             status = run.status()
             if status.state != "COMPLETE":
                 unit = "records" if run.stage == "prepare" else "steps"
                 rate = f"{status.steps_per_second:.1f} {unit}/s" if status.steps_per_second else ""
                 title = f"{', '.join(task.cells[:1])} seed {task.seed}: {run.stage.replace('_', '-')}"
-                bar, total = self._bars[task.name], status.total_steps or None
-                self._progress.update(bar, description=title, completed=status.step, total=total, rate=rate)
+                bar, total = self._of_task[task.name], status.total_steps or None
+                self.bars.update(bar, description=title, completed=status.step, total=total, rate=rate)
                 return
 
     def _say_end(self, task: Task, state: JobState) -> None:
@@ -74,7 +64,7 @@ class SweepProgress:
                 self._say(f"{task.title}: FLAGGED: {flag}", "bold red")
         elif not self._say_failures:
             return
-        elif state.state == "FAILED" and not (state.error or "").startswith("not run: "):
+        elif state.state == "FAILED" and not (state.error or "").startswith(NOT_RUN):
             self._say(f"{task.title}: FAILED: {state.error}", "bold red")
         else:
             self._say(f"{task.title}: {state.error or state.state.lower()}")

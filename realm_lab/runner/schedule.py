@@ -21,6 +21,7 @@ from realm_lab.core.files import write_text
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.errors import UserError
 from realm_lab.runner.settings import LAUNCHERS, LocalOptions, read_options
+from realm_lab.runner.slurm_queue import NOT_RUN
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome, Workers
 from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, Taken, writer_of
@@ -29,7 +30,6 @@ from realm_lab.tracking.study_record import study_folder
 
 UNFINISHED: tuple[State, ...] = ("PENDING", "QUEUED", "RUNNING")
 LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another process
-NOT_RUN = "not run: "  # so begins the error of a task that needs one that did not come to its end
 
 
 class Launcher(Protocol):
@@ -56,11 +56,8 @@ class Launcher(Protocol):
 
 
 def make_launcher(name: str, settings: Mapping[str, Any], root: Path, study_name: str) -> Launcher:
-    """The launcher of that name. `settings` is its own part of the study's `launcher` section.
-
-    Raises:
-        UserError: no launcher of that name, or settings that it does not know.
-    """
+    """The launcher of that name. `settings` is its own part of the study's `launcher` section. UserError: no launcher
+    of that name, or settings that it does not know."""
     if name not in LAUNCHERS:
         raise UserError(f"launcher '{name}': no such launcher; choose {', '.join(LAUNCHERS)}")
     options = read_options(name, settings)
@@ -141,10 +138,9 @@ class Schedule:
                 self.states[name] = JobState("CANCELLED", error="cancelled")
 
 
-class InlineLauncher:
-    """One task after another in this process: each `poll` does one. A single process does every batch alone."""
+class _Here:
+    """What the launchers of this machine have in common."""
 
-    name = "inline"
     detached = False
 
     def __init__(self, root: Path, study_name: str):
@@ -156,27 +152,27 @@ class InlineLauncher:
         """Everything can be started here."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Take on tasks."""
         self._schedule.add(tasks)
 
-    def poll(self) -> dict[str, JobState]:
-        """Do the next task to its end; the states of all.
+    def cancel(self, names: Collection[str]) -> None:
+        self._schedule.give_up(names)
 
-        Raises:
-            SystemExit, KeyboardInterrupt: a signal stopped the task, after a checkpoint where it was training.
-        """
+    def close(self) -> None:
+        self.cancel(list(self._schedule.states))
+
+
+class InlineLauncher(_Here):
+    """One task after another in this process: each `poll` does one. A single process does every batch alone."""
+
+    name = "inline"
+
+    def poll(self) -> dict[str, JobState]:
+        """Do the next task to its end; the states of all. SystemExit, KeyboardInterrupt: a signal stopped the task,
+        after a checkpoint where it was training."""
         task = self._schedule.next_ready()
         if task is not None:
             self._do(task)
         return dict(self._schedule.states)
-
-    def cancel(self, names: Collection[str]) -> None:
-        """Tasks that wait are not begun."""
-        self._schedule.give_up(names)
-
-    def close(self) -> None:
-        """What waits is not begun."""
-        self._schedule.give_up(self._schedule.states)
 
     def _do(self, task: Task) -> None:
         from realm_lab.runner.worker import run_stage  # brings torch
@@ -210,10 +206,7 @@ class Share(NamedTuple):
 
 def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0, threads: int = 0) -> Share:
     """As many tasks at a time as there are cores (or GPUs, where there are any) for their ranks, and never more cores
-    in use than there are.
-
-    `processes` and `threads` are what the user has said, 0 for nothing.
-    """
+    in use than there are. `processes` and `threads` are what the user has said, 0 for nothing."""
     room = (gpus or cores) // ranks
     width = max(1, min(tasks, processes or room))
     return Share(width, threads or max(1, cores // (width * ranks)))
@@ -225,23 +218,17 @@ class _Running(NamedTuple):
     gpus: tuple[str, ...]
 
 
-class LocalLauncher:
+class LocalLauncher(_Here):
     """A few tasks at a time, each in processes of its own, with the cores and GPUs of this machine shared out."""
 
     name = "local"
-    detached = False
 
     def __init__(self, root: Path, study_name: str, options: Any = None):
+        super().__init__(root, study_name)
         self._options = options or LocalOptions()
-        self._root = Path(root)
-        self._logs = study_folder(self._root / "runs", study_name) / "logs"
-        self._schedule = Schedule(self._root)
         self._running: list[_Running] = []
         self._share = Share(1, 1)
         self._gpus: list[str] = []
-
-    def check(self, tasks: Sequence[Task]) -> None:
-        """Everything can be started here."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Take on tasks and share the machine out among all that are not finished."""
@@ -273,10 +260,8 @@ class LocalLauncher:
         return dict(self._schedule.states)
 
     def cancel(self, names: Collection[str]) -> None:
-        """Tasks that wait are not begun; those that run stop after a checkpoint, for which this waits.
-
-        A second signal while it waits ends the processes at once.
-        """
+        """Tasks that wait are not begun; those that run stop after a checkpoint, for which this waits. A second signal
+        while it waits ends the processes at once."""
         self._schedule.give_up(names)
         items = [item for item in self._running if item.task.name in names]
         for item in items:
@@ -290,10 +275,6 @@ class LocalLauncher:
             for item in self._running:
                 item.workers.kill()
             raise
-
-    def close(self) -> None:
-        """Stop everything."""
-        self.cancel(list(self._schedule.states))
 
     def _start(self, task: Task) -> None:
         taken = Counter(gpu for item in self._running for gpu in item.gpus)

@@ -93,11 +93,8 @@ def search(request: Request) -> int:
 
 
 def open_study(plan: SearchPlan, root: Path) -> optuna.Study:
-    """The journal of the search's trials, made or gone on with.
-
-    Raises:
-        UserError: no journal of Optuna, or one of a search with another space, metric, seeds or parameters.
-    """
+    """The journal of the search's trials, made or gone on with. UserError: no journal of Optuna, or one of a search
+    with another space, metric, seeds or parameters."""
     path = study_folder(Path(root) / "runs", plan.name) / "optuna.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     # what an owner left that was killed while it wrote: its lock, and half a line
@@ -149,7 +146,6 @@ class SearchOwner:
         self._open: dict[int, OpenTrial] = {}
         self._left = 0  # trials that somebody else stopped
         self._jobs: Mapping[str, JobState] = launcher.poll() if launcher.detached else {}
-        self._curves: dict[Path, tuple[tuple[int, int], dict[int, float]]] = {}
         self.study.enqueue_trial(plan.baseline, skip_if_exists=True)
         for trial in self.counted():
             if trial.state == TrialState.RUNNING or (retry_failed and trial.state == TrialState.FAIL):
@@ -177,7 +173,6 @@ class SearchOwner:
         return [trial for trial in trials if trial.state in STATES and trial.number not in replaced]
 
     def baseline(self) -> FrozenTrial | None:
-        """The trial of the parameters as they are."""
         return next((trial for trial in self.counted() if trial.params == self.plan.baseline), None)
 
     def exit_code(self) -> int:
@@ -302,30 +297,25 @@ class SearchOwner:
         return False
 
     def _curve(self, run: PlannedRun, metric: str) -> dict[int, float]:
-        """step -> value of a run's pre-training so far; a file that has not changed is not read again."""
+        """step -> value of a run's pre-training so far."""
         path = stage_folder(self.root / "runs", "pretrain", run.plan.key("pretrain")) / "metrics.jsonl"
-        if not path.exists():
-            return {}
-        mark = (path.stat().st_mtime_ns, path.stat().st_size)
-        if self._curves.get(path, (None,))[0] != mark:
-            rows = read_metrics(path)
-            self._curves[path] = (mark, {row["step"]: row[metric] for row in rows if row.get(metric) is not None})
-        return self._curves[path][1]
+        rows = read_metrics(path) if path.exists() else []
+        return {row["step"]: row[metric] for row in rows if row.get(metric) is not None}
 
     def _complete(self, item: OpenTrial) -> None:
-        metric, names = self.plan.search.metric, [*item.runs[0].plan.stages]
-        names = names[: names.index(self.plan.last_stage) + 1]
-        values = []
-        for run in item.runs:
-            stages = {
-                name: StageRun(stage_folder(self.root / "runs", name, run.plan.key(name)), name) for name in names
-            }
-            values.append(value_of(stages, metric))
+        metric = self.plan.search.metric
+        values = [self._value(run, metric) for run in item.runs]
         found = [value for value in values if value is not None]
         if len(found) == len(values):
             self._tell(item, TrialState.COMPLETE, statistics.fmean(found))
         else:
             self._tell(item, TrialState.FAIL, why=f"{metric} is missing or not finite")
+
+    def _value(self, run: PlannedRun, metric: str) -> float | None:
+        names = [*run.plan.stages]
+        names = names[: names.index(self.plan.last_stage) + 1]
+        runs = self.root / "runs"
+        return value_of({name: StageRun(stage_folder(runs, name, run.plan.key(name)), name) for name in names}, metric)
 
     def _tell(self, item: OpenTrial, state: TrialState, value: float | None = None, why: str = "") -> None:
         """Tell how a trial ended, and stop what only it needed."""

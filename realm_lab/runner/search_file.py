@@ -15,7 +15,8 @@ from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.load import explain, flatten, lay_over, read_source, show
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun
-from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, chosen_by, nearest, overrides_of, read_study_file
+from realm_lab.runner.settings import nearest
+from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, chosen_by, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run
 
 KEYS = ("low", "high", "log", "step", "choices")
@@ -94,12 +95,10 @@ class SearchPlan:
 
     @property
     def name(self) -> str:
-        """Of the search and of its study."""
         return self.search.name
 
     @property
     def baseline(self) -> dict[str, Any]:
-        """The parameters of the space as they are."""
         flat = flatten(self.base)
         return {dimension.name: flat[dimension.name] for dimension in self.space}
 
@@ -109,15 +108,8 @@ class SearchPlan:
         return "pretrain" if self.search.metric in CURVES else "evaluate"
 
     def runs(self, cell: str, values: Mapping[str, Any]) -> list[PlannedRun]:
-        """The runs of a trial, one for every seed.
-
-        Raises:
-            UserError: this combination of values is none.
-        """
-        try:
-            params = Params(**lay_over(self.source, values))
-        except ValidationError as error:
-            raise UserError(explain(error, self.search.path, None).partition(": ")[2]) from None
+        """The runs of a trial, one for every seed. UserError: this combination of values is none."""
+        params = _params(lay_over(self.source, values))
         base = flatten(self.base)
         changes = {key: value for key, value in flatten(params).items() if value != base[key]}
         seeds = self.search.seeds
@@ -125,12 +117,9 @@ class SearchPlan:
 
 
 def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> SearchPlan:
-    """A search with its space checked against the parameters; nothing is written.
-
-    Raises:
-        UserError: one line with the file, the line, what is wrong there, and the remedy: an unknown key or metric, a
-            value that its parameter cannot have, or a baseline that is not in the space.
-    """
+    """A search with its space checked against the parameters; nothing is written. UserError: one line with the file,
+    the line, what is wrong there, and the remedy: an unknown key or metric, a value that its parameter cannot have, or
+    a baseline that is not in the space."""
     search = read_study_file(Path(path), Search, {"pruning": Pruning})
     _check_metric(search)
     preset = {} if search.preset is None else {"preset": search.preset}
@@ -160,24 +149,26 @@ def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> S
 
 def _check_metric(search: Search) -> None:
     known = [*chosen_by(), *(name for name, metric in METRICS.items() if metric.split == "dev")]
-    if search.metric not in known:
-        near = nearest(search.metric, known)
-        message = f"metric: '{search.metric}' is none that is measured on development data; the nearest is '{near}'"
-        raise search.problem(message, "metric")
-    if search.pruning is not None and search.pruning.metric not in chosen_by():
-        near = nearest(search.pruning.metric, chosen_by())
-        message = f"pruning.metric: '{search.pruning.metric}' is no curve of pre-training; the nearest one is '{near}'"
-        raise search.problem(message, "pruning", "metric")
+    problem = f"metric: '{search.metric}' is none that is measured on development data"
+    search.choose(search.metric, known, problem, "metric")
+    if search.pruning is not None:
+        by = search.pruning.metric
+        problem = f"pruning.metric: '{by}' is no curve of pre-training"
+        search.choose(by, chosen_by(), problem, "pruning", "metric")
+
+
+def _params(values: Mapping[str, Any]) -> Params:
+    try:
+        return Params(**values)
+    except ValidationError as error:
+        raise UserError(explain(error, Path(), None).partition(": ")[2]) from None
 
 
 def _resolved(search: Search, values: Mapping[str, Any], *keys: str) -> Params:
     try:
-        return Params(**values)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        location, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
-        subject = f"parameter '{location}': " if location else ""
-        raise search.problem(f"{keys[0]}: {subject}{message[0].lower()}{message[1:]}", *keys) from None
+        return _params(values)
+    except UserError as error:
+        raise search.problem(f"{keys[0]}: {error}", *keys) from None
 
 
 def _dimension(search: Search, name: str, source: dict[str, Any], own: Any) -> Dimension:

@@ -1,10 +1,9 @@
-"""The settings of launchers, parts of a study's `launcher` section, and what becomes of SLURM's in sbatch."""
+"""The settings of launchers, parts of a study's `launcher` section."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
-from shlex import quote
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -94,11 +93,8 @@ OPTIONS: dict[str, type[InlineOptions]] = {"inline": InlineOptions, "local": Loc
 
 
 def read_options(launcher: str, settings: Mapping[str, Any]) -> InlineOptions:
-    """The settings of a launcher, from a study file.
-
-    Raises:
-        UserError: an unknown name, with the nearest one, or a value that makes no sense.
-    """
+    """The settings of a launcher, from a study file. UserError: an unknown name, with the nearest one, or a value that
+    makes no sense."""
     options = OPTIONS[launcher]
     try:
         return options.model_validate(dict(settings))
@@ -106,8 +102,8 @@ def read_options(launcher: str, settings: Mapping[str, Any]) -> InlineOptions:
         problem = error.errors()[0]
     name = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, options.model_fields, n=1, cutoff=0.0)
-        hint = f"the nearest is '{near[0]}'" if near else "it has none"
+        near = nearest(name, options.model_fields)
+        hint = f"the nearest is '{near}'" if near else "it has none"
         hint += "; options of sbatch go into 'additional'" if launcher == "slurm" else ""
         raise UserError(f"launcher.{launcher}.{name}: no such setting; {hint}")
     if problem["type"] == "value_error":
@@ -115,57 +111,6 @@ def read_options(launcher: str, settings: Mapping[str, Any]) -> InlineOptions:
     raise UserError(f"launcher.{launcher}.{name}: {problem['msg']}, not {problem['input']!r}")
 
 
-def tasks_per_node(options: SlurmOptions, ranks: int) -> tuple[int, int]:
-    """(nodes, processes on each) of a job of `ranks` processes; a single process is on one node."""
-    if ranks == 1:
-        return 1, 1
-    if ranks % options.nodes:
-        raise UserError(
-            f"launcher.slurm.nodes: {ranks} processes (parameter 'launch.ranks') are not the same number on each of "
-            f"{options.nodes} machines; choose nodes that divide them"
-        )
-    return options.nodes, ranks // options.nodes
-
-
-def submitit_parameters(
-    options: SlurmOptions, *, ranks: int, job_name: str, code: str, dependency: str | None
-) -> dict[str, Any]:
-    """The parameters of submitit's executor for jobs of `ranks` processes that use the frozen code in folder `code`."""
-    nodes, tasks = tasks_per_node(options, ranks)
-    return {
-        "job_name": job_name,
-        "nodes": nodes,
-        "ntasks_per_node": tasks,
-        "cpus_per_task": options.cpus_per_task,
-        "time": options.timeout_min,
-        "partition": options.partition,
-        "account": options.account,
-        "qos": options.qos,
-        "constraint": options.constraint,
-        "signal_delay_s": options.signal_delay_s,
-        "array_parallelism": options.array_parallelism,
-        "dependency": dependency,
-        "wckey": None,  # submitit would send one of its own, which some clusters refuse
-        "setup": [*environment_lines(options, code), *options.setup],
-        # srun does not take --cpus-per-task from sbatch since SLURM 22.05.
-        "srun_args": [f"--cpus-per-task={options.cpus_per_task}"],
-        "additional_parameters": {
-            "requeue" if options.requeue else "no-requeue": True,
-            **{name.lstrip("-"): value for name, value in options.additional.items() if value is not False},
-        },
-        **({"gpus_per_node": options.gpus_per_node} if options.gpus_per_node else {}),
-        **({"mem": f"{round(options.mem_gb * 1024)}MB"} if options.mem_gb else {}),
-    }
-
-
-def environment_lines(options: SlurmOptions, code: str) -> list[str]:
-    """Shell lines: the frozen code comes first, threads fit the cores, and no launcher's variables are inherited.
-
-    PYTHONSAFEPATH keeps `python -m` from looking into the folder of submission, where the code may have moved on.
-    """
-    return [
-        f'export PYTHONPATH={quote(code)}"${{PYTHONPATH:+:$PYTHONPATH}}"',
-        "export PYTHONSAFEPATH=1 TOKENIZERS_PARALLELISM=false",
-        f"export OMP_NUM_THREADS={options.cpus_per_task}",
-        "unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT",
-    ]
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The name that `name` was probably meant to be, or "" when there are none."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)), "")

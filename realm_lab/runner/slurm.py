@@ -10,11 +10,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.runner.frozen_code import freeze_code
-from realm_lab.runner.settings import SlurmOptions, submitit_parameters, tasks_per_node
+from realm_lab.runner.settings import SlurmOptions
 from realm_lab.runner.slurm_job import run_job
 from realm_lab.runner.slurm_queue import cancel, job_name, job_states, latest_jobs, look_up, record_jobs
 from realm_lab.runner.tasks import Task
@@ -43,14 +44,11 @@ class SlurmLauncher:
         if shutil.which("sbatch") is None:
             raise UserError("launcher 'slurm': no sbatch on this machine; submit from one that has it, or use local")
         for task in tasks:
-            tasks_per_node(self._options, task.ranks)
+            self._shape(task.ranks)
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """One array for each wave, recorded in jobs.jsonl as soon as SLURM has it.
-
-        Raises:
-            UserError: no SLURM here, or it refuses; what it took before stands.
-        """
+        """One array for each wave, recorded in jobs.jsonl as soon as SLURM has it. UserError: no SLURM here, or it
+        refuses; what it took before stands."""
         self.check(tasks)
         code = str(freeze_code(self._folder / "code"))
         jobs = {job.task: job.job for job in latest_jobs(self._root, self._study)}
@@ -83,16 +81,10 @@ class SlurmLauncher:
         from submitit import SlurmExecutor
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        options = self._options
-        parameters = submitit_parameters(
-            options,
-            ranks=tasks[0].ranks,
-            job_name=job_name(self._study),
-            code=code,
-            dependency=f"afterany:{':'.join(after)}" if after else None,
+        executor = SlurmExecutor(self._folder / "slurm", max_num_timeout=NEVER, python=self._options.python)
+        executor.update_parameters(
+            **self._resources(tasks[0].ranks, code), dependency=f"afterany:{':'.join(after)}" if after else None
         )
-        executor = SlurmExecutor(self._folder / "slurm", max_num_timeout=NEVER, python=options.python)
-        executor.update_parameters(**parameters)
         try:
             with executor.batch():
                 jobs = [executor.submit(run_job, self._job(task, code)) for task in tasks]
@@ -101,8 +93,47 @@ class SlurmLauncher:
             raise UserError(f"{lines[0]}; change launcher.slurm of the study") from None
         return [str(job.job_id) for job in jobs]
 
+    def _shape(self, ranks: int) -> tuple[int, int]:
+        """(nodes, processes on each) of a job of `ranks` processes; a single process is on one node."""
+        nodes = 1 if ranks == 1 else self._options.nodes
+        if ranks % nodes:
+            raise UserError(
+                f"launcher.slurm.nodes: {ranks} processes (parameter 'launch.ranks') are not the same number on each "
+                f"of {nodes} machines; choose nodes that divide them"
+            )
+        return nodes, ranks // nodes
+
+    def _resources(self, ranks: int, code: str) -> dict[str, Any]:
+        """submitit's parameters for jobs of `ranks` processes that use the frozen code in folder `code`."""
+        options = self._options
+        nodes, tasks = self._shape(ranks)
+        same = ("cpus_per_task", "partition", "account", "qos", "constraint", "signal_delay_s", "array_parallelism")
+        environment = [
+            f'export PYTHONPATH={quote(code)}"${{PYTHONPATH:+:$PYTHONPATH}}"',
+            # PYTHONSAFEPATH: `python -m` does not look into the folder of submission, where code may have moved on.
+            "export PYTHONSAFEPATH=1 TOKENIZERS_PARALLELISM=false",
+            f"export OMP_NUM_THREADS={options.cpus_per_task}",
+            "unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT",
+        ]
+        return {
+            **{name: getattr(options, name) for name in same},
+            "job_name": job_name(self._study),
+            "nodes": nodes,
+            "ntasks_per_node": tasks,
+            "time": options.timeout_min,
+            "wckey": None,  # submitit would send one of its own, which some clusters refuse
+            "setup": [*environment, *options.setup],
+            # srun does not take --cpus-per-task from sbatch since SLURM 22.05.
+            "srun_args": [f"--cpus-per-task={options.cpus_per_task}"],
+            "additional_parameters": {
+                "requeue" if options.requeue else "no-requeue": True,
+                **{name.lstrip("-"): value for name, value in options.additional.items() if value is not False},
+            },
+            **({"gpus_per_node": options.gpus_per_node} if options.gpus_per_node else {}),
+            **({"mem": f"{round(options.mem_gb * 1024)}MB"} if options.mem_gb else {}),
+        }
+
     def _job(self, task: Task, code: str) -> dict[str, Any]:
-        """What slurm_job.run_job is given."""
         options, job = self._options, task.job(self._root)
         job["params"]["launch"]["threads"] = job["params"]["launch"]["threads"] or options.cpus_per_task
         warning = min(LAST_WARNING_SECONDS, options.signal_delay_s / 2)
@@ -117,9 +148,7 @@ class SlurmLauncher:
 
 def waves(tasks: Sequence[Task]) -> list[list[Task]]:
     """Tasks by what they wait for: first those that wait for none of the others, then those that wait for the first.
-
-    `tasks` are in topological order.
-    """
+    `tasks` are in topological order."""
     depth: dict[str, int] = {}
     for task in tasks:
         depth[task.name] = 1 + max((depth[name] for name in task.after if name in depth), default=-1)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -21,12 +20,12 @@ from typing import Any
 
 from realm_lab.errors import UserError
 from realm_lab.runner.frozen_code import assert_frozen
+from realm_lab.runner.slurm_queue import NOT_RUN, run_program
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 STOP_CODES = tuple(128 + number for number in STOP_SIGNALS)
 ASK_SECONDS = 60.0
-NOT_RUN = "not run: "  # so begins what a job says that found a task before it unfinished
 MOST_IDLE_RESTARTS = 5  # a job that was started so often and got no further this time is not started again
 
 
@@ -94,7 +93,9 @@ def _stopped(job: Mapping[str, Any], before: Sequence[int]) -> None:
         signal.signal(number, signal.SIG_IGN)
     if int(os.environ.get("SLURM_PROCID", "0")) != 0:
         return
-    name, restarts = job_id(os.environ), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    name, restarts = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+    if "SLURM_ARRAY_JOB_ID" in os.environ:  # 17_3: SLURM_JOB_ID of one element is that of the whole array
+        name = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     state = _ask("squeue", "--noheader", "--jobs", name, "--format=%T")
     if not job["requeue"]:
         said = "not queued again (launcher.slurm.requeue is false); sweep again to go on"
@@ -108,20 +109,9 @@ def _stopped(job: Mapping[str, Any], before: Sequence[int]) -> None:
     print(f"job {name} was told to stop: {said}", file=sys.stderr, flush=True)
 
 
-def job_id(environment: Mapping[str, str]) -> str:
-    """This job as SLURM's programs name it: 17, or 17_3 for an element of an array."""
-    if "SLURM_ARRAY_JOB_ID" in environment:  # SLURM_JOB_ID of one element is that of the whole array
-        return f"{environment['SLURM_ARRAY_JOB_ID']}_{environment['SLURM_ARRAY_TASK_ID']}"
-    return environment["SLURM_JOB_ID"]
-
-
 def _ask(*command: str) -> str:
-    """What one of SLURM's programs says."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    return " ".join((done.stdout + done.stderr).split())
+    """What one of SLURM's programs says, in one line."""
+    return " ".join(run_program(*command, seconds=ASK_SECONDS)[1].split())
 
 
 def _progress(job: Mapping[str, Any]) -> list[int]:

@@ -23,11 +23,12 @@ from pydantic import ConfigDict, TypeAdapter
 from realm_lab.core.files import read_json_lines
 from realm_lab.core.records import validated
 from realm_lab.errors import UserError
-from realm_lab.tracking.run_dir import StageRun, Status, stage_folder
+from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import study_folder
 
 ANSWER_SECONDS = 30.0
+NOT_RUN = "not run: "  # so begins the error of a task that needs one that did not come to its end
 PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
 NO_REASONS = {"None", "BeginTime", "Cleaning"}  # to wait
@@ -41,7 +42,6 @@ class Queued(NamedTuple):
 
     @property
     def is_live(self) -> bool:
-        """It waits or runs."""
         return self.state in PENDING or self.state in RUNNING
 
 
@@ -59,7 +59,6 @@ class SubmittedJob:
     time: float  # unix seconds
 
     def runs(self, root: Path) -> list[StageRun]:
-        """The folders of its stages."""
         return [StageRun(stage_folder(Path(root) / "runs", stage, key), stage) for stage, key in self.keys.items()]
 
 
@@ -69,23 +68,12 @@ SUBMITTED = TypeAdapter(SubmittedJob)
 def record_jobs(root: Path, study: str, jobs: Mapping[str, tuple[Mapping[str, str], str]]) -> None:
     """Append jobs to jobs.jsonl: task -> (keys, job id). One write, so that lines of two processes never mix."""
     now, host = time.time(), socket.gethostname()
-    lines = [
-        json.dumps(asdict(SubmittedJob(task, dict(keys), job, "slurm", host, now))) + "\n"
-        for task, (keys, job) in jobs.items()
-    ]
+    submitted = [SubmittedJob(task, dict(keys), job, "slurm", host, now) for task, (keys, job) in jobs.items()]
     path = _jobs_path(root, study)
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        os.write(file, "".join(lines).encode())
-        os.fsync(file)
-    finally:
-        os.close(file)
-
-
-def has_jobs(root: Path, study: str) -> bool:
-    """Whether any job of the study was ever submitted."""
-    return _jobs_path(root, study).exists()
+    with open(path, "ab", buffering=0) as file:
+        file.write("".join(json.dumps(asdict(job)) + "\n" for job in submitted).encode())
+        os.fsync(file.fileno())
 
 
 def latest_jobs(root: Path, study: str) -> list[SubmittedJob]:
@@ -103,13 +91,9 @@ def job_name(study: str) -> str:
 
 
 def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobState]:
-    """Folder of a stage -> its newest job, over all studies. Asks SLURM only about stages that are not complete.
-
-    Where SLURM does not answer, that is said on standard error, and its jobs are left out.
-
-    Raises:
-        UserError: it does not answer and `must_answer`: who submits would submit jobs twice.
-    """
+    """Folder of a stage -> its newest job, over all studies. Asks SLURM only about stages that are not complete. Where
+    SLURM does not answer, that is said on standard error, and its jobs are left out. UserError: it does not answer and
+    `must_answer`: who submits would submit jobs twice."""
     found: dict[str, JobState] = {}
     for path in sorted((Path(root) / "runs" / "studies").glob("*/jobs.jsonl")):
         study = path.parent.name
@@ -140,7 +124,7 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None)
         if queued.state not in PENDING:
             return JobState("RUNNING", job.job)
         return JobState("QUEUED", job.job, None if queued.reason in NO_REASONS else f"SLURM: {queued.reason}")
-    statuses: list[Status] = [run.status() for run in job.runs(root)]
+    statuses = [run.status() for run in job.runs(root)]
     if all(status.state == "COMPLETE" for status in statuses):
         return JobState("COMPLETE", job.job)
     if queued is not None and queued.state == "CANCELLED":
@@ -152,7 +136,7 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None)
             return JobState("PREEMPTED", job.job)
     words = _last_words(study_folder(Path(root) / "runs", study) / "slurm" / f"{job.job}_0_log.err")
     words = words or f"SLURM: {queued.state if queued else 'the job is gone'}"
-    stopped = words.startswith("not run: ") and " is FAILED" not in words  # what it needs may go on
+    stopped = words.startswith(NOT_RUN) and " is FAILED" not in words  # what it needs may go on
     return JobState("CANCELLED" if stopped else "FAILED", job.job, words)
 
 
@@ -171,22 +155,19 @@ def _jobs_path(root: Path, study: str) -> Path:
 
 def look_up(jobs: Collection[str], job_name: str) -> dict[str, Queued]:
     """What SLURM knows of these jobs (17 or 17_3); one that it does not know, or that has another name, is left out.
-
-    Raises:
-        UserError: SLURM does not answer, so that nothing is known; not where there is no SLURM at all.
-    """
+    UserError: SLURM does not answer, so that nothing is known; not where there is no SLURM at all."""
     if not jobs or shutil.which("squeue") is None:
         return {}
-    masters = sorted({job.split("_")[0] for job in jobs}, key=int)
-    found: dict[str, Queued] = {}
     squeue = ("squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%j")
-    for line in _squeue_lines(squeue, masters):
-        job, state, reason, name = line.split("|", 3)
-        if name == job_name:
-            found[job] = Queued(state, reason)
+    sacct = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,Reason,JobName%200")
+    code, text = _ask(squeue, jobs)
+    if code and "Invalid job id" not in text:  # said when the only job, or each of them, is forgotten
+        raise UserError(f"squeue: {text.strip().splitlines()[-1] if text.strip() else 'no answer'}; try again later")
+    found = {} if code else _parsed(text, job_name)
     older = [job for job in jobs if job not in found]
-    if older:
-        found |= _sacct(older, job_name)
+    if older and shutil.which("sacct") is not None:
+        code, text = _ask(sacct, older)
+        found |= {} if code else _parsed(text, job_name)  # there may be no accounting
     return {job: found[job] for job in jobs if job in found}
 
 
@@ -194,39 +175,24 @@ def cancel(jobs: Iterable[str]) -> None:
     """End exactly these; one that is over already is no error."""
     wanted = list(jobs)
     for start in range(0, len(wanted), 500):
-        _run("scancel", *wanted[start : start + 500])
+        run_program("scancel", *wanted[start : start + 500])
 
 
-def _squeue_lines(command: tuple[str, ...], masters: list[str]) -> list[str]:
-    code, text = _run(*command, f"--jobs={','.join(masters)}")
-    if code and "Invalid job id" in text:  # said when the only job, or each of them, is forgotten
-        return []
-    if code:
-        raise UserError(f"squeue: {text.strip().splitlines()[-1] if text.strip() else 'no answer'}; try again later")
-    return [line for line in text.splitlines() if line.count("|") >= 3]
-
-
-def _sacct(jobs: list[str], job_name: str) -> dict[str, Queued]:
-    """The accounting's word; nothing where there is none."""
-    if shutil.which("sacct") is None:
-        return {}
-    masters = sorted({job.split("_")[0] for job in jobs}, key=int)
-    fields = "--format=JobID,State,Reason,JobName%200"
-    code, text = _run("sacct", "--noheader", "--parsable2", "--allocations", fields, f"--jobs={','.join(masters)}")
-    if code:
-        return {}
-    found = {}
-    for line in text.splitlines():
-        job, state, reason, name = line.split("|", 3)
-        if name == job_name and state:
-            found[job] = Queued(state.split()[0], reason)  # CANCELLED by 1000
-    return found
-
-
-def _run(*command: str) -> tuple[int, str]:
+def run_program(*command: str, seconds: float = ANSWER_SECONDS) -> tuple[int, str]:
     """(exit code, what it said); a program that hangs or is missing is an error like any other."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
     return done.returncode, done.stdout if done.returncode == 0 else done.stderr + done.stdout
+
+
+def _ask(command: tuple[str, ...], jobs: Collection[str]) -> tuple[int, str]:
+    arrays = sorted({job.split("_")[0] for job in jobs}, key=int)
+    return run_program(*command, f"--jobs={','.join(arrays)}")
+
+
+def _parsed(text: str, job_name: str) -> dict[str, Queued]:
+    """Lines of job|state|reason|name; the state may be `CANCELLED by 1000`."""
+    lines = [line.split("|", 3) for line in text.splitlines() if line.count("|") >= 3]
+    return {job: Queued(state.split()[0], reason) for job, state, reason, name in lines if name == job_name and state}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from realm_lab.runner.stopping import sweepers
 from realm_lab.systems.identity import Plan
 from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, stage_folder
 from realm_lab.tracking.state import STATES, UNDER_WAY, RunState, StageStates
-from realm_lab.tracking.study_record import StudyRecord, read_study_record, study_folder, study_record_paths
+from realm_lab.tracking.study_record import read_study_record, study_folder, study_record_paths
 
 WATCH_SECONDS = 2.0
 PLAIN_WIDTH = 200  # columns where there is no terminal
@@ -68,10 +69,8 @@ class Picture:
     sweeping: tuple[str, ...]
 
     @property
-    def counts(self) -> dict[str, int]:
-        """State -> runs, in the order of STATES."""
-        found = Counter(run.state.state for run in self.runs)
-        return {state: found[state] for state in STATES if found[state]}
+    def counts(self) -> Counter[str]:
+        return Counter(run.state.state for run in self.runs)
 
     @property
     def verb(self) -> str:
@@ -80,9 +79,7 @@ class Picture:
 
     @property
     def title(self) -> str:
-        """The study and its counts in one line."""
-        counts = ", ".join(f"{count} {state.lower()}" for state, count in self.counts.items())
-        return f"{self.study}: {len(self.runs)} runs, {counts or 'none planned'}"
+        return f"{self.study}: {len(self.runs)} runs, {in_words(self.counts) or 'none planned'}"
 
     @property
     def is_alive(self) -> bool:
@@ -117,58 +114,45 @@ class Picture:
 
 
 def show_status(name: str, path: Path | None, root: Path, *, as_json: bool, watch: bool) -> None:
-    """Print the table of a study; `watch` repeats that until nothing runs any more.
-
-    `path` is its file, for one that has not been swept yet.
-    """
+    """Print the table of a study; `watch` repeats that until nothing runs any more. `path` is its file, for one that
+    has not been swept yet."""
     picture = picture_of(name, path, root)
     if as_json:
         print(json.dumps(as_plain(picture), indent=2))
         return
-    console = make_console()
-    if not (watch and console.is_terminal):
+    # Where there is no terminal, the table is printed once, at the end.
+    with Live(drawn(picture), console=make_console(), auto_refresh=False) as live:
         while watch and picture.is_alive:
-            time.sleep(WATCH_SECONDS)
-            picture = picture_of(name, path, root)
-        console.print(drawn(picture))
-        return
-    with Live(drawn(picture), console=console, auto_refresh=False) as live:
-        while picture.is_alive:
             time.sleep(WATCH_SECONDS)
             picture = picture_of(name, path, root)
             live.update(drawn(picture), refresh=True)
 
 
 def picture_of(name: str, path: Path | None, root: Path) -> Picture:
-    """The study as it was swept last, or as it is planned.
-
-    Raises:
-        UserError: there is neither.
-    """
+    """The study as it was swept last, or as it is planned. UserError: there is neither."""
     runs = Path(root) / "runs"
     recorded = study_folder(runs, name) / "study.json"
-    members: list[tuple[str, str, Plan]]  # cell, folder, plan
+    members: list[tuple[str, str, str, Plan]] = []  # cell, run's key and folder, plan
     if recorded.exists():
         record = read_study_record(recorded)
-        metrics, members = record.metrics, []
+        metrics = record.metrics
         for run in record.everything().runs:
             described = record.record(runs, run)
             keys = {stage: folder.rpartition("-")[2] for stage, folder in record.cut(described.stages).items()}
             plan = Plan(described.system, described.seed, described.inputs["corpus"], keys)
-            members.append((run.cell, run.run, plan))
-        run_keys = [run.run_key for run in record.everything().runs]
+            members.append((run.cell, run.run_key, run.run, plan))
     elif path is not None:
         from realm_lab.runner.plan import plan_study
 
         planned = plan_study(path, root)
-        metrics, members = planned.metrics, [(run.cell, run.name, run.plan) for run in planned.runs]
-        run_keys = [run.run_key for run in planned.runs]
+        metrics = planned.metrics
+        members = [(run.cell, run.run_key, run.name, run.plan) for run in planned.runs]
     else:
         raise UserError(f"study '{name}': never swept, and no experiments/{name}.yaml; `realm-lab status` lists all")
     metric = metrics[0] if metrics else HEADLINE
     states = StageStates(runs, jobs_of_stages(root))
     lines = []
-    for run_key, (cell, folder, plan) in zip(run_keys, members, strict=True):
+    for cell, run_key, folder, plan in members:
         state = states.run(plan.stages, plan.corpus_key)
         headline = None
         if state.state == "COMPLETE":
@@ -180,11 +164,18 @@ def picture_of(name: str, path: Path | None, root: Path) -> Picture:
 
 def left_seconds(run: RunState) -> float | None:
     """How long the running stage may still take; None where its speed is not known yet."""
+    if run.state != "RUNNING":
+        return None
     status = run.stages[run.stage or ""].status
-    if run.state != "RUNNING" or status.steps_per_second <= 0:
+    if status.steps_per_second <= 0:
         return None
     since = max(0.0, time.time() - (status.heartbeat_at or time.time()))
     return max(0.0, (status.total_steps - status.step) / status.steps_per_second - since)
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """`1 pending, 2 complete`, in the order of STATES."""
+    return ", ".join(f"{counts[state]} {state.lower()}" for state in STATES if counts.get(state))
 
 
 def make_console() -> Console:
@@ -218,7 +209,6 @@ def duration(seconds: float) -> str:
 
 
 def as_plain(picture: Picture) -> dict[str, Any]:
-    """The same for a program."""
     runs = []
     for run in picture.runs:
         found = run.state.stages.get(run.state.stage or "")
@@ -247,7 +237,10 @@ def as_plain(picture: Picture) -> dict[str, Any]:
 
 def show_studies(root: Path, *, as_json: bool) -> None:
     """Print all studies: those that were swept, then the files of those that were not."""
-    studies = [_row(record, root) for record in map(read_study_record, study_record_paths(Path(root) / "runs"))]
+    studies: list[dict[str, Any]] = []
+    for record in map(read_study_record, study_record_paths(Path(root) / "runs")):
+        counts = picture_of(record.name, None, root).counts
+        studies.append({"study": record.name, "counts": counts, "question": record.question})
     known = {study["study"] for study in studies} | {"dvc"}  # DVC's own file lies beside the studies
     for file in sorted((Path(root) / "experiments").glob("*.yaml")):
         if file.stem not in known and not file.stem.startswith("search-"):
@@ -260,10 +253,5 @@ def show_studies(root: Path, *, as_json: bool) -> None:
     table.add_column("runs", overflow="fold")
     table.add_column("question", overflow="fold")
     for study in studies:
-        counts = ", ".join(f"{count} {state.lower()}" for state, count in study["counts"].items()) or "never swept"
-        table.add_row(Text(study["study"]), Text(counts), Text(study["question"]))
+        table.add_row(Text(study["study"]), Text(in_words(study["counts"]) or "never swept"), Text(study["question"]))
     make_console().print(table if studies else "no studies: none in experiments, and none was swept")
-
-
-def _row(record: StudyRecord, root: Path) -> dict[str, Any]:
-    return {"study": record.name, "counts": picture_of(record.name, None, root).counts, "question": record.question}

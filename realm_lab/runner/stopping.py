@@ -58,11 +58,8 @@ def stoppable() -> Iterator[Stop]:
 
 @contextmanager
 def sweeping(root: Path, study: str, *, alone: bool = False) -> Iterator[None]:
-    """Inside, others can see that this process sweeps the study, and can stop it.
-
-    Raises:
-        UserError: `alone`, and another process does.
-    """
+    """Inside, others can see that this process sweeps the study, and can stop it. UserError: `alone`, and another
+    process does."""
     for other in sweepers(root, study) if alone else ():
         where = f"process {other.owner.pid} on {other.owner.host}"
         raise UserError(f"search '{study}' is done by {where}; stop it with --cancel, or wait for it")

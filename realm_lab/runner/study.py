@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.util
-from collections.abc import Iterable, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
+from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
-from realm_lab.params.load import PRESETS, mappings, parameter_names
-from realm_lab.params.yaml_file import line_of, read_yaml
+from realm_lab.params.load import PRESETS, mappings, parameter_names, show
+from realm_lab.params.yaml_file import read_yaml
 from realm_lab.reporting.published import published
-from realm_lab.runner.settings import LAUNCHERS, read_options
+from realm_lab.runner.settings import LAUNCHERS, nearest, read_options
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import system_of
 
@@ -31,8 +32,6 @@ class Part(BaseModel):
 
 
 class CellEntry(Part):
-    """One cell under `cells`."""
-
     title: str = ""
     """What tables and figures call it; empty: what it changes, as `parameter = value`."""
     system: str = DEFAULT_SYSTEM
@@ -86,12 +85,10 @@ class StudyFile(Part):
 
     @property
     def name(self) -> str:
-        """The file's name without its ending."""
         return self._path.stem
 
     @property
     def path(self) -> Path:
-        """The file."""
         return self._path
 
     def problem(self, message: str, *keys: str | int) -> UserError:
@@ -99,17 +96,23 @@ class StudyFile(Part):
         line = place_of(self._document, keys)
         return UserError(f"{self._path}, line {line}: {message}" if line else f"{self._path}: {message}")
 
+    def choose(self, name: str, known: Collection[str], problem: str, *keys: str | int) -> None:
+        """Refuse a name that is none of `known`, and say the nearest one."""
+        if name not in known:
+            raise self.problem(f"{problem}; the nearest one is '{nearest(name, known)}'", *keys)
+
+    def refuse_twice(self, values: list[Any], *keys: str) -> None:
+        """Each value of a list is there once."""
+        for place, value in enumerate(values):
+            if value in values[:place]:
+                raise self.problem(f"{'.'.join(keys)}: {show(value)} is there twice; keep one", *keys, place)
+
     def read_from(self, path: Path, document: Any) -> None:
         """Say which file it came from; then check what studies and searches have in common."""
         self._path, self._document = path, document
-        if self.preset is not None and self.preset not in PRESETS:
-            near = nearest(self.preset, PRESETS)
-            raise self.problem(
-                f"preset '{self.preset}' is not one of {', '.join(PRESETS)}; did you mean '{near}'?", "preset"
-            )
-        for place, seed in enumerate(self.seeds):
-            if seed in self.seeds[:place]:
-                raise self.problem(f"seeds: {seed} is named twice; name each seed once", "seeds", place)
+        if self.preset is not None:
+            self.choose(self.preset, PRESETS, f"preset '{self.preset}' is not one of {', '.join(PRESETS)}", "preset")
+        self.refuse_twice(self.seeds, "seeds")
         for name, settings in self.launcher.items():
             chosen = settings if name == "default" else name
             if chosen not in LAUNCHERS:
@@ -126,8 +129,6 @@ class StudyFile(Part):
 
 
 class Study(StudyFile):
-    """The keys of a study file."""
-
     baseline: str | dict[str, Any]
     """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
     cells: dict[str, CellEntry] = {}
@@ -147,11 +148,8 @@ File = TypeVar("File", bound=StudyFile)
 
 
 def load_study(path: Path | str) -> Study:
-    """Read and check a study file; what the cells are is checked by `plan_study`.
-
-    Raises:
-        UserError: one line with the file, the line, what is wrong there, and the remedy.
-    """
+    """Read and check a study file; what the cells are is checked by `plan_study`. UserError: one line with the file,
+    the line, what is wrong there, and the remedy."""
     study = read_study_file(Path(path), Study, {"tune": Tune, "cells": CellEntry})
     _check(study)
     return study
@@ -164,29 +162,17 @@ def read_study_file(path: Path, model: type[File], parts: Mapping[str, type[Part
         remedy = f"did you mean {path.with_name(f'{near}.yaml')}?" if near else "name a file, experiments/NAME.yaml"
         raise UserError(f"{path}: no such study; {remedy}")
     document = read_yaml(path)
-    _check_keys(document, model, path, document, ())
-    for key, part in parts.items():
-        found = document.get(key)
-        groups: dict[tuple[str, ...], Any] = {(key,): found} if key != "cells" else {}
-        if key == "cells" and isinstance(found, dict):
-            groups = {(key, str(name)): cell for name, cell in found.items()}
-        for keys, group in groups.items():
-            if isinstance(group, dict):
-                _check_keys(group, part, path, document, keys)
     try:
-        study = model(**_plain(document))
+        study = model(**json.loads(json.dumps(document, default=str)))  # as Python's own containers and scalars
     except ValidationError as error:
-        raise UserError(_explain(error.errors()[0], path, document)) from None
+        raise UserError(_explain(error, path, document, {"": model, **parts})) from None
     study.read_from(path, document)
     return study
 
 
 def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, launch: bool = False) -> dict[str, Any]:
     """Dotted name -> value of what a `set` or a point says, sections spelled out; `keys` lead to it in the file.
-
-    Raises:
-        UserError: an unknown parameter, a section without a value, or one that is no part of a run's identity.
-    """
+    UserError: an unknown parameter, a section without a value, or one that is no part of a run's identity."""
     found: dict[str, Any] = {}
     for name, value, place in _leaves(given, "", keys):
         _check_parameter(study, name, value, place, launch)
@@ -196,38 +182,23 @@ def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, l
     return found
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The name that `name` was probably meant to be, or "" when there are none."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)), "")
-
-
 def place_of(document: Any, keys: Iterable[str | int]) -> int | None:
     """The 1-based line of a key or item of a YAML document, or of the nearest one above it."""
     line = None
     for key in keys:
-        if isinstance(key, str):
-            found = line_of(document, [key])
-            inside = isinstance(document, dict) and key in document
-        else:
-            marks = getattr(document, "lc", None)
-            inside = isinstance(document, list) and 0 <= key < len(document)
-            found = marks.data[key][0] + 1 if inside and marks is not None and marks.data else None
-        if not inside:
+        if not _has(document, key):
             break
-        line, document = found or line, document[key]
+        marks = getattr(document, "lc", None)
+        if marks is not None and key in (marks.data or {}):
+            line = marks.data[key][0] + 1
+        document = document[key]
     return line
 
 
-def _check_keys(
-    found: Mapping[str, Any], model: type[BaseModel], path: Path, document: Any, keys: tuple[str, ...]
-) -> None:
-    for key in found:
-        if key not in model.model_fields:
-            line = place_of(document, (*keys, str(key)))
-            where = f"{path}, line {line}" if line else f"{path}"
-            inside = f" of {'.'.join(keys)}" if keys else ""
-            near = nearest(str(key), model.model_fields)
-            raise UserError(f"{where}: unknown key '{key}'{inside}; the nearest valid one is '{near}'")
+def _has(document: Any, key: str | int) -> bool:
+    if isinstance(document, list):
+        return isinstance(key, int) and key < len(document)
+    return isinstance(document, dict) and key in document
 
 
 def chosen_by() -> list[str]:
@@ -236,13 +207,9 @@ def chosen_by() -> list[str]:
 
 
 def _check(study: Study) -> None:
-    """What does not need the cells."""
+    study.refuse_twice(study.metrics, "metrics")
     for place, metric in enumerate(study.metrics):
-        if metric not in METRICS:
-            near = nearest(metric, METRICS)
-            raise study.problem(f"metrics: unknown metric '{metric}'; the nearest one is '{near}'", "metrics", place)
-        if metric in study.metrics[:place]:
-            raise study.problem(f"metrics: '{metric}' is named twice; name each once", "metrics", place)
+        study.choose(metric, METRICS, f"metrics: unknown metric '{metric}'", "metrics", place)
     for place, name in enumerate(study.figures):
         module, colon, function = name.partition(":")
         try:
@@ -302,34 +269,22 @@ def _leaves(
             yield name, value, place
 
 
-def _plain(value: Any) -> Any:
-    """YAML's containers and scalars as Python's own."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    for kind in (str, float):  # ruamel keeps the spelling in a type of its own
-        if isinstance(value, kind):
-            return kind(value)
-    return int(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _inside(document: Any, location: Iterable[str | int]) -> list[str | int]:
-    """The parts of pydantic's location that are in the file; others name the types of a union."""
-    found: list[str | int] = []
-    for part in location:
-        is_item = isinstance(document, list) and isinstance(part, int) and part < len(document)
-        if is_item or (isinstance(document, dict) and part in document):
-            found.append(part)
-            document = document[part]
-    return found
-
-
-def _explain(problem: Any, path: Path, document: Any) -> str:
-    location = _inside(document, problem["loc"]) if problem["type"] != "missing" else list(problem["loc"])
+def _explain(error: ValidationError, path: Path, document: Any, models: Mapping[str, type[BaseModel]]) -> str:
+    """The first thing wrong, unknown keys before others; `models` are those of the file ("") and of its parts."""
+    problems = error.errors()
+    problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
+    inside, location = document, []
+    for part in problem["loc"]:  # others than those in the file name the types of a union
+        if _has(inside, part):
+            location.append(part)
+            inside = inside[part]
     line = place_of(document, location)
     where = f"{path}, line {line}" if line else str(path)
-    key = ".".join(str(part) for part in location)
+    if problem["type"] == "extra_forbidden":
+        *above, key = map(str, problem["loc"])
+        near = nearest(key, models[above[0] if above else ""].model_fields)
+        group = f" of {'.'.join(above)}" if above else ""
+        return f"{where}: unknown key '{key}'{group}; the nearest valid one is '{near}'"
     if problem["type"] == "missing":
         remedies = {
             "question": "say in a sentence what the study asks",
@@ -340,8 +295,6 @@ def _explain(problem: Any, path: Path, document: Any) -> str:
             "tune.values": "list the values that every cell is run at",
             "tune.seeds": "list the seeds of the study that each value is run with",
         }
+        key = ".".join(map(str, problem["loc"]))
         return f"{where}: '{key}' is missing; {remedies.get(key, 'add it')}"
-    message = problem["msg"].removeprefix("Value error, ")
-    given = problem.get("input")
-    shown = f" (given: {given!r})" if not isinstance(given, dict | BaseModel) else ""
-    return f"{where}: {key}: {message[0].lower()}{message[1:]}{shown}"
+    return f"{where}: {validation_line(error, location)}"

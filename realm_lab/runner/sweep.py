@@ -18,7 +18,8 @@ from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.preview import plan_as_json, show_plan
 from realm_lab.runner.progress import SweepProgress
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
-from realm_lab.runner.slurm_queue import has_jobs, jobs_of_stages
+from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
+from realm_lab.runner.status import in_words, make_console
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.run_lease import writer_of
@@ -31,8 +32,6 @@ EXIT_INCOMPLETE = 1
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for on the command line."""
-
     path: Path
     root: Path
     params_path: Path | None = None
@@ -60,8 +59,6 @@ def sweep(request: Request) -> int:
         if request.as_json:
             print(json.dumps(plan_as_json(plan, root), indent=2))
         else:
-            from realm_lab.runner.status import make_console
-
             show_plan(plan, root, make_console())
         return 0
     name, settings = launcher_of(plan.launcher, request.launcher)
@@ -87,10 +84,8 @@ def launcher_of(settings: Mapping[str, Any], asked: str | None) -> tuple[str, Ma
 def _leave_alone(
     tasks: Sequence[Task], root: Path, jobs: Mapping[str, JobState], launcher: Launcher
 ) -> tuple[list[Task], list[str]]:
-    """(what may be given to the launcher, why the others are left alone).
-
-    A launcher without a queue finds out by itself what other processes do, and when they have done it.
-    """
+    """(what may be given to the launcher, why the others are left alone). A launcher without a queue finds out by
+    itself what other processes do, and when they have done it."""
     left: list[str] = []
     blocking: set[str] = set()
     free = []
@@ -132,15 +127,14 @@ def _submit(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request:
     if tasks:
         launcher.submit(tasks)
         say(f"submitted {_count(len(tasks), 'task')}")
-    if request.follow:
-        try:
-            with stoppable() as stop, mirroring(request, root):
+    try:
+        with stoppable() as stop, mirroring(request, root):
+            if request.follow:
                 drive(launcher, tasks, root, FOLLOW_SECONDS, wait_for_others=True)
-        except SystemExit:
-            say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
-            return 128 + stop.number
-        return _finish(plan, request, root)
-    if _counts(plan, root)["COMPLETE"] == len(plan.runs):
+    except SystemExit:
+        say(f"the jobs go on; watch them with `realm-lab status {plan.name}`")
+        return 128 + stop.number
+    if request.follow or _counts(plan, root)["COMPLETE"] == len(plan.runs):
         return _finish(plan, request, root)
     say(f"watch: `realm-lab status {plan.name}`; when all are complete, the same command again collects the results")
     if request.as_json:
@@ -173,7 +167,8 @@ def drive(
     """Poll until nothing of the tasks waits or runs; the last states. Without `wait_for_others`, what other processes
     work on is left to them."""
     before: dict[str, JobState] = {}
-    with SweepProgress(tasks, root, say_failures=say_failures) as progress:
+    progress = SweepProgress(tasks, root, say_failures=say_failures)
+    with progress.bars:
         while True:
             states = launcher.poll()
             progress.update(states)
@@ -216,13 +211,11 @@ def _finish(plan: StudyPlan, request: Request, root: Path) -> int:
     if request.as_json:
         print(json.dumps(plan_as_json(plan, root), indent=2))
     counts = _counts(plan, root)
-    shown = ", ".join(f"{count} {state.lower()}" for state, count in sorted(counts.items()))
-    say(f"study {plan.name}: {shown}; {folder / 'results.csv'}")
+    say(f"study {plan.name}: {in_words(counts)}; {folder / 'results.csv'}")
     return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
 
 
 def _counts(plan: StudyPlan, root: Path) -> Counter[str]:
-    """State -> runs, from the folders."""
     states = StageStates(root / "runs")
     return Counter(state_of_run(run.plan, states).state for run in plan.runs)
 
@@ -230,7 +223,7 @@ def _counts(plan: StudyPlan, root: Path) -> Counter[str]:
 def cancel_study(study: str, root: Path) -> int:
     """Stop what runs and take back what waits; other studies' sweeps of the same runs go on."""
     lines = stop_sweepers(root, study)
-    if has_jobs(root, study):
+    if latest_jobs(root, study):
         launcher = make_launcher("slurm", {}, root, study)
         live = [task for task, state in launcher.poll().items() if state.state in UNFINISHED]
         launcher.cancel(live)
@@ -245,16 +238,12 @@ def _count(number: int, thing: str) -> str:
 
 
 def say(line: str) -> None:
-    """A line on standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 def find_study(name: str, root: Path) -> Path:
-    """The file of a study: a path, or a name in ROOT/experiments.
-
-    Raises:
-        UserError: there is none; it names those there are.
-    """
+    """The file of a study: a path, or a name in ROOT/experiments. UserError: there is none; it names those there
+    are."""
     given = Path(name)
     if given.suffix in (".yaml", ".yml") and given.is_file():
         return given

@@ -20,9 +20,7 @@ Node = tuple[str, str]  # stage, key
 @dataclass(frozen=True)
 class Task:
     """Consecutive stages that one job does. Named after its last stage, so that it keeps its name while it advances.
-
-    `after` names the tasks that it needs. `cells`: of the runs that need it.
-    """
+    `after` names the tasks that it needs. `cells`: of the runs that need it."""
 
     name: str
     stages: tuple[str, ...]
@@ -35,7 +33,6 @@ class Task:
 
     @property
     def title(self) -> str:
-        """What people see: for whom, and what is done."""
         whose = self.cells[0] if len(self.cells) == 1 else f"{len(self.cells)} cells"
         return f"{whose} seed {self.seed}: {', '.join(stage.replace('_', '-') for stage in self.stages)}"
 
@@ -50,7 +47,6 @@ class Task:
         return [StageRun(stage_folder(Path(root) / "runs", stage, self.keys[stage]), stage) for stage in self.stages]
 
     def is_done(self, root: Path) -> bool:
-        """All its stages are complete."""
         states = StageStates(Path(root) / "runs")
         return all(states.stage(stage, key).state == "COMPLETE" for stage, key in self.keys.items())
 
@@ -81,12 +77,10 @@ def tasks_of(
     each_stage_alone: bool = False,
     is_exported: Callable[[PlannedRun, str], bool] = lambda run, stage: False,
 ) -> list[Task]:
-    """What is not complete yet up to the stage `until` (""; to the end), each task after those that it needs.
-
-    A stage that failed, and what comes after it, is left out unless `retry_failed`. One that runs already is in: the
-    launcher waits for it. `each_stage_alone`: runs that come later may share any of them. `is_exported`: what a stage
-    made is at hand although its run folder is not.
-    """
+    """What is not complete yet up to the stage `until` (""; to the end), each task after those that it needs. A stage
+    that failed, and what comes after it, is left out unless `retry_failed`. One that runs already is in: the launcher
+    waits for it. `each_stage_alone`: runs that come later may share any of them. `is_exported`: what a stage made is at
+    hand although its run folder is not."""
     work = []
     for run in runs:
         if state_of_run(run.plan, states, until).state == "COMPLETE" and until != "prepare":

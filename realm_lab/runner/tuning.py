@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from realm_lab.params.load import show
 from realm_lab.runner.cells import CELL_NAME, Cell, Place, changes_title
-from realm_lab.runner.study import Study, Tune, chosen_by, nearest, overrides_of
+from realm_lab.runner.study import Study, Tune, chosen_by, overrides_of
 from realm_lab.systems.registry import system_of
 
 
@@ -30,12 +30,9 @@ class Grid(NamedTuple):
 
 
 def check_tune(study: Study, cells: Sequence[Cell]) -> None:
-    """Check the study's grid as far as that needs no value of the parameter in the cells.
-
-    Raises:
-        UserError: a parameter that is unknown, none of pre-training, or changed by a cell; a value or seed twice, or a
-            seed that is none of the study's; an unknown metric.
-    """
+    """Check the study's grid as far as that needs no value of the parameter in the cells. UserError: a parameter that
+    is unknown, none of pre-training, or changed by a cell; a value or seed twice, or a seed that is none of the
+    study's; an unknown metric."""
     tune = study.tune
     if tune is None:
         return
@@ -47,18 +44,14 @@ def check_tune(study: Study, cells: Sequence[Cell]) -> None:
         if tune.parameter in cell.places:
             message = f"cell '{cell.name}' changes '{tune.parameter}', which 'tune' varies in every cell"
             raise study.problem(f"{message}; leave one of the two away", *cell.places[tune.parameter])
-    for place, value in enumerate(tune.values):
-        if value in tune.values[:place]:
-            raise study.problem(f"tune.values: {show(value)} is there twice; keep one", "tune", "values", place)
+    study.refuse_twice(tune.values, "tune", "values")
+    study.refuse_twice(tune.seeds, "tune", "seeds")
     for place, seed in enumerate(tune.seeds):
-        if seed in tune.seeds[:place]:
-            raise study.problem(f"tune.seeds: {seed} is named twice; name each seed once", "tune", "seeds", place)
         if seed not in study.seeds:
             message = f"tune.seeds: {seed} is no seed of the study; choose among {', '.join(map(str, study.seeds))}"
             raise study.problem(message, "tune", "seeds", place)
-    if tune.by not in chosen_by():
-        message = f"tune.by: '{tune.by}' is no curve of pre-training of which more is better"
-        raise study.problem(f"{message}; the nearest one is '{nearest(tune.by, chosen_by())}'", "tune", "by")
+    problem = f"tune.by: '{tune.by}' is no curve of pre-training of which more is better"
+    study.choose(tune.by, chosen_by(), problem, "tune", "by")
 
 
 def grid_of(study: Study, tune: Tune, found: Any, cells: Sequence[Cell], seeds: Sequence[int]) -> Grid:

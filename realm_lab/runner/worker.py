@@ -36,11 +36,9 @@ from realm_lab.tracking.run_lease import TAKEN_CODE, Taken, writing
 
 
 def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) -> None:
-    """Run one stage unless it is complete; a failure is written into its status before it is raised.
-
-    Where this process is one of several ranks, all of them call this with the same arguments; what ranks cannot share
-    the first does while the others wait.
-    """
+    """Run one stage unless it is complete; a failure is written into its status before it is raised. Where this process
+    is one of several ranks, all of them call this with the same arguments; what ranks cannot share the first does while
+    the others wait."""
     limit_threads(params.launch.threads)
     connect(pick_device(params.launch.device))
     plan = plan_run(params, system, seed)
@@ -71,11 +69,8 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
 
 
 def _claim(stage: str, run: StageRun, claims: ExitStack) -> bool:
-    """Whether there is work to do, which is then ours until `claims` ends. Sweeps up after a killed process.
-
-    Raises:
-        UserError: another process is at this work.
-    """
+    """Whether there is work to do, which is then ours until `claims` ends. Sweeps up after a killed process. UserError:
+    another process is at this work."""
     if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
         return False
     claims.enter_context(writing(run.path))

@@ -35,7 +35,6 @@ class Outcome(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The failure in one line."""
         if self.code < 0:
             return f"killed by signal {-self.code}"
         return self.text.splitlines()[-1] if self.text else "failed without a message"
@@ -57,11 +56,9 @@ class Workers:
         gpus: Sequence[str] | None = None,
         log: Path,
     ) -> Workers:
-        """Start `realm_lab.runner.worker` on a job, its JSON line.
-
-        `threads` are the cores of each process, `gpus` those that the job may see (None: as we do). What the processes
-        write goes to `log` (-1, -2, ... for further ranks).
-        """
+        """Start `realm_lab.runner.worker` on a job, its JSON line. `threads` are the cores of each process, `gpus`
+        those that the job may see (None: as we do). What the processes write goes to `log` (-1, -2, ... for further
+        ranks)."""
         job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
         place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", **place}
@@ -91,7 +88,6 @@ class Workers:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process of each rank."""
         return tuple(process.pid for process in self._processes)
 
     @property
@@ -113,7 +109,6 @@ class Workers:
         return self.reap()
 
     def kill(self) -> None:
-        """End all at once."""
         for process in self._processes:
             process.kill()
 
@@ -128,11 +123,9 @@ class Workers:
         return Outcome(code, texts[rank])
 
     def settle(self, run: StageRun, outcome: Outcome) -> None:
-        """Write the failure into a stage whose status still says that one of these processes works on it.
-
-        So it does where the first rank was stopped because another failed. A killed one stays as it is: it is lost, and
-        goes on from its checkpoint when it is run again.
-        """
+        """Write the failure into a stage whose status still says that one of these processes works on it. So it does
+        where the first rank was stopped because another failed. A killed one stays as it is: it is lost, and goes on
+        from its checkpoint when it is run again."""
         status = run.status()
         mine = status.pid in self.pids and status.host == socket.gethostname()
         if mine and status.state == "RUNNING" and outcome.code > 0 and not outcome.was_stopped:
@@ -148,10 +141,8 @@ def _free_port(ranks: int) -> int:
 
 
 def _collect(processes: list[subprocess.Popen[str]]) -> tuple[int, int]:
-    """(rank, exit code) to report of processes of which all have ended, or one has failed: then the others end too.
-
-    The one to blame is one that was killed, else rank 0, which knows what the others said, else who failed.
-    """
+    """(rank, exit code) to report of processes of which all have ended, or one has failed: then the others end too. The
+    one to blame is one that was killed, else rank 0, which knows what the others said, else who failed."""
     codes = [process.poll() for process in processes]
     deadline = time.monotonic() + GRACE_SECONDS
     for stop in (subprocess.Popen.terminate, subprocess.Popen.kill):

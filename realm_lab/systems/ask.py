@@ -7,18 +7,15 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from realm_lab.corpus.vocabulary import encode_batch_plain
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
-from realm_lab.systems.identity import plan_run
 from realm_lab.systems.reading import DenseRetriever
-from realm_lab.systems.registry import Retrieved, Unsupported, system_of
+from realm_lab.systems.registry import Unsupported, system_of
 
 if TYPE_CHECKING:
     from realm_lab.corpus.store import Sentences
@@ -63,11 +60,6 @@ class Filling:
     candidates: list[ReadPassage]
 
 
-def open_run(params: Params, root: Path, seed: int, system: str) -> Context:
-    """The run to ask."""
-    return Context(params, plan_run(params, system, seed), root)
-
-
 def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> Reply:
     """The answer of a finished run from the best k passages of its own retriever, or of BM25 (`retriever="bm25"`).
 
@@ -77,7 +69,7 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
     if not question.strip():
         raise UserError("the question is empty")
     system = system_of(context.plan.system)(context)
-    retrieved = Retrieved(*context.bm25.search_scored([question], k)) if retriever == "bm25" else None
+    retrieved = context.bm25.search([question], k) if retriever == "bm25" else None
     answer = system.answer([question], retrieved, k)[0]
     candidates = [
         ReadPassage(

@@ -10,6 +10,7 @@ import numpy as np
 import Stemmer
 
 from realm_lab.corpus.store import Passages
+from realm_lab.systems.registry import Retrieved
 
 K1, B = 0.9, 0.4  # Anserini's, as in the open-domain question-answering literature
 LUCENE_STOP_WORDS = (
@@ -47,17 +48,13 @@ class Bm25Texts:
             list(texts), stopwords=stop, stemmer=self._stemmer, token_pattern=words, show_progress=False
         )
 
-    def search(self, questions: Sequence[str], depth: int) -> np.ndarray:
-        """Rows of the best `depth` texts of each question, int64 [questions, depth], -1 beyond the corpus."""
-        return self.search_scored(questions, depth)[0]
-
-    def search_scored(self, questions: Sequence[str], depth: int) -> tuple[np.ndarray, np.ndarray]:
-        """The rows with their scores, float32, -inf beyond the corpus."""
+    def search(self, questions: Sequence[str], depth: int) -> Retrieved:
+        """The best `depth` texts of each question; row -1 with score -inf beyond the corpus."""
         rows = np.full((len(questions), depth), -1, np.int64)
         scores = np.full((len(questions), depth), -np.inf, np.float32)
         found, values = self._index.retrieve(self._tokens(questions), k=min(depth, self._size), show_progress=False)
         rows[:, : found.shape[1]], scores[:, : found.shape[1]] = found, values
-        return rows, scores
+        return Retrieved(rows, scores)
 
 
 class Bm25(Bm25Texts):

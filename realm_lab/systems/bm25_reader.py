@@ -41,7 +41,7 @@ class Bm25Reader(SpanReader):
         return Bm25(self.passages) if self._knowledge else self.context.bm25
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        return Retrieved(*self._bm25.search_scored(questions, k))
+        return self._bm25.search(questions, k)
 
 
 class FixedPassages:
@@ -52,7 +52,7 @@ class FixedPassages:
         self.embedder, self.passages = embedder, context.passages
         questions = context.corpus.questions("train")
         self._numbers = {questions.tokens[number].tobytes(): number for number in range(len(questions))}
-        self._rows, self._scores = context.bm25.search_scored(questions.texts, depth)
+        self._rows, self._scores = context.bm25.search(questions.texts, depth)
         self._device = context.device
 
     def embed_queries(self, queries: Sequence[np.ndarray]) -> Tensor:

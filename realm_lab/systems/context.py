@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
 
 from realm_lab.core.files import read_json
-from realm_lab.core.process import pick_device
+from realm_lab.core.process import limit_threads, pick_device
 from realm_lab.corpus.store import Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain, load_tokenizer, special_ids
 from realm_lab.errors import UserError
@@ -20,9 +20,9 @@ from realm_lab.models.folders import read_embedder, read_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
-from realm_lab.retrieval.faiss_backends import FaissSettings
-from realm_lab.retrieval.retriever import Inputs, Retriever
-from realm_lab.systems.identity import Plan, corpus_folder, open_stage
+from realm_lab.retrieval.index import Inputs
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.systems.identity import Plan, corpus_folder, open_stage, plan_run
 from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun
 
 if TYPE_CHECKING:
@@ -112,12 +112,6 @@ class Context:
         """The last stage before fine-tuning: pretrain, or warm_start where there is none."""
         return "pretrain" if "pretrain" in self.plan.stages else "warm_start"
 
-    def load_models(self, stage: str) -> tuple[Reader, Embedder, float]:
-        """Reader, embedder and null offset that a stage left."""
-        reader = self.load_reader(stage)
-        embedder, null_offset = self.load_embedder(stage)
-        return reader.to(self.device), embedder.to(self.device), null_offset
-
     def load_reader(self, stage: str) -> Reader:
         """The reader that a stage left, on the CPU; only fine-tuning leaves a span head."""
         folder = self.model_folder(stage)
@@ -140,67 +134,48 @@ class Context:
             )
 
     @property
-    def store(self) -> EmbeddingStore:
-        """The document embeddings of all runs, runs/embeddings/; it may be deleted, and is filled again when needed."""
-        return EmbeddingStore(self.runs / "embeddings")
+    def inputs(self) -> Inputs:
+        """How texts go through the embedder."""
+        return Inputs.of(self.params, self.special)
 
     def embeddings(
         self,
         embedder: Embedder,
         knowledge: Knowledge | None = None,
         reuse_from: tuple[Embeddings, Passages] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Embeddings:
         """Embed_doc of every passage of the knowledge corpus, or of another one: from the store, or embedded now.
 
         `reuse_from`: another corpus with its embeddings by the same tower; only passages that it lacks are embedded.
         """
         passages, corpus_digest = knowledge or self.knowledge
-        return self.store.embeddings(
-            embedder,
-            passages,
-            self.special,
-            corpus_digest=corpus_digest,
-            passage_length=self.params.corpus.passage_length,
-            token_budget=self.params.launch.token_budget,
-            precision=self.params.model.precision,
-            reuse_from=reuse_from,
+        return embedding_store(self.root).embeddings(
+            embedder, passages, self.inputs, corpus_digest, reuse_from=reuse_from, progress=progress
         )
 
-    def built_retriever(
+    def retriever(
         self,
         embedder: Embedder,
         null_offset: float = 0.0,
         knowledge: Knowledge | None = None,
         reuse_from: tuple[Embeddings, Passages] | None = None,
     ) -> Retriever:
-        """A retriever that searches the embeddings of the store exactly."""
-        passages = knowledge.passages if knowledge else None
-        retriever = self.retriever(embedder, null_offset=null_offset, passages=passages)
-        # A large matrix on the CPU is read in place: `Embeddings` are indexed as a tensor is.
-        vectors_ND: Any = self.embeddings(embedder, knowledge, reuse_from).for_search(self.device)
+        """A retriever that searches the embeddings of the store exactly; a large matrix on the CPU in its file."""
+        passages, corpus_digest = knowledge or self.knowledge
+        retriever = Retriever(embedder, passages, self.inputs, corpus_digest)
+        retriever.null_offset = null_offset
+        vectors_ND = self.embeddings(embedder, knowledge, reuse_from).for_search(self.device)
         retriever.adopt(retriever.generation(vectors_ND, 0))
         return retriever
 
-    def retriever(
-        self,
-        embedder: Embedder,
-        *,
-        null_offset: float = 0.0,
-        passages: Passages | None = None,
-        stale_queries: bool = False,
-        backend: str = "exact",
-        settings: FaissSettings | None = None,
-    ) -> Retriever:
-        """A retriever over the knowledge corpus (or another one), its index not yet built; see Retriever."""
-        inputs = Inputs.of(self.params, self.special)
-        retriever = Retriever(
-            embedder,
-            passages or self.passages,
-            inputs,
-            self.corpus.manifest.digest,
-            stale_queries=stale_queries,
-            backend=backend,
-            settings=settings,
-        )
-        retriever.null_offset = null_offset
-        return retriever
+
+def embedding_store(root: Path) -> EmbeddingStore:
+    """The document embeddings of all runs; the folder may be deleted, and is filled again when needed."""
+    return EmbeddingStore(root / "runs" / "embeddings")
+
+
+def open_run(params: Params, root: Path, seed: int | None, system: str) -> Context:
+    """A run by its system and seed, by default the first of the parameters."""
+    limit_threads(params.launch.threads)
+    return Context(params, plan_run(params, system, params.seeds[0] if seed is None else seed), root)

@@ -23,7 +23,7 @@ from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.evaluation.cloze_items import cloze_items
 from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
-from realm_lab.evaluation.open_qa import exact_match
+from realm_lab.evaluation.open_qa import matches
 from realm_lab.evaluation.prediction_files import read_references, stored_questions
 from realm_lab.params.parameters import Corpus, Files, Params
 from realm_lab.reporting.knowledge_update import write_knowledge_update
@@ -128,20 +128,16 @@ def documents_of(paths: Sequence[Path], later: bool) -> dict[str, Document]:
     return documents
 
 
-def rest_of(params: Params, named: Iterable[str], most: int) -> list[Document]:
-    """Documents of the run's own files whose id is not among `named`, evenly spaced; -1: all.
+def rest_of(params: Params, named: set[str], most: int) -> list[Document]:
+    """Up to `most` documents of the run's own files whose id is not among `named`, evenly spaced.
 
     Raises:
         UserError: the run's corpus does not come from files.
     """
-    if not most:
-        return []
     if params.corpus.source != "files":
         raise UserError(f"--rest {most}: the run's corpus does not come from files; leave it at 0")
-    left_out = set(named)
-    own = [d for d in FilesCorpus(params.corpus.files, params.corpus, None).documents() if d.id not in left_out]
-    if most < 0 or len(own) <= most:
-        return own
+    own = [d for d in FilesCorpus(params.corpus).documents() if d.id not in named]
+    most = min(most, len(own))
     return [own[number * len(own) // most] for number in range(most)]
 
 
@@ -165,18 +161,6 @@ def prepare_update(context: Context, documents: Iterable[Document], folder: Path
     return PreparedCorpus(prepared)
 
 
-def open_prepared(context: Context, folder: Path) -> PreparedCorpus:
-    """A folder that `realm-lab prepare` made; one of other wordpieces is refused."""
-    corpus = PreparedCorpus(folder)
-    wanted, found = context.corpus.manifest.tokenizer_digest, corpus.manifest.tokenizer_digest
-    if wanted != found:
-        raise UserError(
-            f"{folder}: prepared with another tokenizer ({found[:12]}) than the run's corpus ({wanted[:12]}); "
-            "name its files instead"
-        )
-    return corpus
-
-
 def _knowledge(context: Context, update: CorpusUpdate, side: str, folder: Path) -> tuple[Knowledge, str]:
     """The old or the new corpus, and where it is from, in words."""
     paths = update.new if side == "new" else update.old
@@ -184,16 +168,22 @@ def _knowledge(context: Context, update: CorpusUpdate, side: str, folder: Path) 
         return context.knowledge, "the run's own corpus"
     source = ", ".join(path.name for path in paths)
     if len(paths) == 1 and (paths[0] / "manifest.json").exists():
-        corpus = open_prepared(context, paths[0])
+        corpus = PreparedCorpus(paths[0])
+        wanted, found = context.corpus.manifest.tokenizer_digest, corpus.manifest.tokenizer_digest
+        if wanted != found:
+            raise UserError(
+                f"{paths[0]}: prepared with another tokenizer ({found[:12]}) than the run's corpus ({wanted[:12]}); "
+                "name its files instead"
+            )
     else:
         documents = documents_of(paths, later=side == "new")
-        rest: list[Document] = []
+        added = list(documents.values())
         if update.rest:
-            named = set(documents_of(update.new, later=True))
-            named |= set(documents_of(update.old, later=False)) if update.old else set()
+            named = set(documents_of([*update.new, *update.old], later=True))
             rest = rest_of(context.params, named, update.rest)
             source += f" and {len(rest):,} documents of the run's own files"
-        corpus = prepare_update(context, [*documents.values(), *rest], folder / side)
+            added += rest
+        corpus = prepare_update(context, added, folder / side)
     return Knowledge(corpus.passages(), corpus.manifest.digest), source
 
 
@@ -226,20 +216,14 @@ def _ask(sides: Sides, questions: Sequence[Question], folder: Path) -> dict[str,
             answer = given[number]
             row[side] = {
                 "prediction": answer.text,
-                "matches_old": _matches(answer.text, question, question.answers, patterns),
-                "matches_new": _matches(answer.text, question, updated, patterns),
+                "matches_old": matches(answer.text, question.answers, question.answer_kind, patterns, question.id),
+                "matches_new": matches(answer.text, updated, question.answer_kind, patterns, question.id),
                 "passage": sides.knowledge[side].passages.text.row(answer.source.row)["id"] if answer.source else None,
             }
         rows.append(row)
     write_json_lines(folder / "questions.jsonl", rows)
     summary = question_summary(rows)
     return summary | {"patterns": patterns.counts()} if patterns.problems else summary
-
-
-def _matches(prediction: str, question: Question, answers: Sequence[str], patterns: Patterns) -> bool:
-    if question.answer_kind == "regex":
-        return patterns.matches(prediction, answers, question.id)
-    return exact_match(prediction, answers)
 
 
 def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from realm_lab.core.files import write_json, write_json_lines
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.errors import UserError
 from realm_lab.evaluation.answers import Answer
-from realm_lab.evaluation.corpus_update import update_shares
+from realm_lab.evaluation.corpus_update import question_summary
 from realm_lab.evaluation.examples import question_examples
-from realm_lab.evaluation.open_qa import Scores, mean_scores, score_texts
+from realm_lab.evaluation.open_qa import Scores, f1, matches, mean_scores
 from realm_lab.evaluation.overlap import Overlap, TrainingText, split_by_overlap
 from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, Ranks, rank_answers, recall_metrics
 from realm_lab.evaluation.utility import evenly_spaced
@@ -53,16 +53,23 @@ class AskedQuestions:
         """Ranks of answers and gold passages in what was retrieved."""
         return rank_answers(rows_QK, self._bodies, self.answers, self.gold, self.kinds, self.ids, self.patterns)
 
+    def matches(self, answers: Sequence[Answer], references: Sequence[Sequence[str]]) -> list[bool]:
+        """Whether each answer is one of its question's references."""
+        asked = zip(answers, references, self.kinds, self.ids, strict=True)
+        return [matches(answer.text, own, kind, self.patterns, identity) for answer, own, kind, identity in asked]
+
     def scores(self, answers: Sequence[Answer]) -> list[Scores]:
         """Of one answer to each question."""
-        asked = zip(answers, self.answers, self.kinds, self.ids, strict=True)
-        return [self._score(*one) for one in asked]
-
-    def _score(self, answer: Answer, references: Sequence[str], kind: str, identity: str) -> Scores:
-        if kind == "regex":  # right where one of them matches it from its start (released code)
-            return Scores(float(self.patterns.matches(answer.text, references, identity)), None, None)
-        pieces = answer.source.wordpieces if answer.source else None
-        return score_texts(answer.text, references, pieces, self._context.wordpieces)
+        found = []
+        right = self.matches(answers, self.answers)
+        for answer, references, kind, exact in zip(answers, self.answers, self.kinds, right, strict=True):
+            if kind == "regex":
+                found.append(Scores(float(exact), None, None))
+                continue
+            pieces = answer.source.wordpieces if answer.source else None
+            span = None if pieces is None else float(pieces in self._context.wordpieces(references))
+            found.append(Scores(float(exact), span, f1(answer.text, references)))
+        return found
 
 
 def evaluate(context: Context, run: StageRun) -> None:
@@ -77,7 +84,6 @@ def evaluate(context: Context, run: StageRun) -> None:
     results: dict[str, Any] = {"questions": len(test)}
     examples: list[dict[str, Any]] = []
     answers: list[Answer] = []
-    scores: list[Scores] = []
     ranks: list[Ranks] = []  # of the system as it answers
 
     def retrieval() -> None:
@@ -97,16 +103,10 @@ def evaluate(context: Context, run: StageRun) -> None:
 
     def answering() -> None:
         answers.extend(system.answer(test.texts))
-        scores.extend(test.scores(answers))
+        scores = test.scores(answers)
         results.update(mean_scores(scores))
-        development = AskedQuestions(context, "dev")
-        if len(development):  # by which a learning rate may be chosen
-            found = development.scores(system.answer(development.texts))
-            results["exact_match_dev"] = float(np.mean([score.exact_match for score in found]))
-            results["questions_dev"] = len(development)
-        trained = context.corpus.questions("train")
-        known = TrainingText(trained.texts, trained.answers)
-        overlaps = [known.overlap(*one) for one in zip(test.texts, test.answers, strict=True)]
+        results.update(_development(context, system))
+        overlaps = _overlaps(context, test)
         results.update(split_by_overlap(overlaps, [score.exact_match for score in scores]))
         rows = _prediction_rows(context, test, answers, scores, overlaps, ranks[0] if ranks else None)
         write_json_lines(folder / "predictions.jsonl", rows)
@@ -114,10 +114,10 @@ def evaluate(context: Context, run: StageRun) -> None:
         examples.extend(question_examples(context.passages, context.tokenizer, *shown, answers, count))
 
     def corpus_update() -> None:
-        results["corpus_update"] = _corpus_update(context, system, test, scores)
+        results["corpus_update"] = _corpus_update(context, system, test, answers)
 
     def bm25() -> None:
-        results["bm25"] = recall_metrics(test.ranks(context.bm25.search(test.texts, DEEPEST)))
+        results["bm25"] = recall_metrics(test.ranks(context.bm25.search(test.texts, DEEPEST).rows_QK))
 
     parts: tuple[Callable[[], None], ...] = (retrieval, own_measurements, answering, corpus_update, bm25)
     for number, (name, part) in enumerate(zip(PARTS, parts, strict=True), 1):
@@ -134,16 +134,39 @@ def evaluate(context: Context, run: StageRun) -> None:
     run.finish(results)
 
 
+def _development(context: Context, system: System) -> dict[str, Any]:
+    """Exact match on development questions, by which a learning rate may be chosen."""
+    asked = AskedQuestions(context, "dev")
+    if not len(asked):
+        return {}
+    scores = asked.scores(system.answer(asked.texts))
+    return {"exact_match_dev": float(np.mean([score.exact_match for score in scores])), "questions_dev": len(asked)}
+
+
+def _overlaps(context: Context, test: AskedQuestions) -> list[Overlap]:
+    """What of each question was in training."""
+    trained = context.corpus.questions("train")
+    known = TrainingText(trained.texts, trained.answers)
+    return [known.overlap(*one) for one in zip(test.texts, test.answers, strict=True)]
+
+
 def _corpus_update(
-    context: Context, system: System, test: AskedQuestions, scores: Sequence[Scores]
+    context: Context, system: System, test: AskedQuestions, answers: Sequence[Answer]
 ) -> dict[str, Any] | None:
     """The paper's Table 4: another version of the corpus is put in, and nothing is trained."""
-    if not context.corpus.has_second_edition():
+    if not context.corpus.has_second_version():
         return None
-    updated = system.on_corpus(context.corpus.passages(edition=1), f"{context.corpus.manifest.digest} updated")
-    texts = [answer.text for answer in updated.answer(test.texts)]
-    before = [score.exact_match for score in scores]
-    return update_shares(texts, test.answers, test.answers_updated, before)
+    updated = system.on_corpus(context.corpus.passages(version=1), f"{context.corpus.manifest.digest} updated")
+    old, new = test.answers, test.answers_updated
+    rows: list[dict[str, Any]] = [{"changed": was != now} for was, now in zip(old, new, strict=True)]
+    for side, given in (("old", answers), ("new", updated.answer(test.texts))):
+        matched = zip(test.matches(given, old), test.matches(given, new), strict=True)
+        for row, (matches_old, matches_new) in zip(rows, matched, strict=True):
+            row[side] = {"matches_old": matches_old, "matches_new": matches_new}
+    summary = question_summary(rows)
+    shares = summary["new_corpus"] or dict.fromkeys(("follows", "stays", "wrong"))
+    kept = ("changed_questions", "unchanged_exact_match_before", "unchanged_exact_match_after")
+    return shares | {name: summary[name] for name in kept}
 
 
 def _recall_rows(test: AskedQuestions, ranks: Ranks) -> list[dict[str, Any]]:

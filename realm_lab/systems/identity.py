@@ -18,10 +18,9 @@ from realm_lab.core.extensions import own_source
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.errors import UserError
-from realm_lab.masking import scheme_source
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values
-from realm_lab.systems.registry import Stage, system_of
+from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
@@ -94,11 +93,6 @@ def plan_run(params: Params, system: str, seed: int) -> Plan:
     return Plan(system, seed, corpus_key, keys)
 
 
-def plan_runs(params: Params) -> list[Plan]:
-    """The runs of the default pipeline: every seed, with and without REALM pre-training."""
-    return [plan_run(params, system, seed) for system in DEFAULT_SYSTEMS for seed in params.seeds]
-
-
 def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The parameters that dotted names choose from nested `values`; a name after a minus is left out again, and one
     that is not there (at its neutral value) chooses nothing."""
@@ -134,15 +128,12 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
             value = getattr(getattr(params, stage), name)
             if value not in known:
                 values[stage][name] = digest_checkpoint(Path(value), f"{stage}.{name}", known)
-    source = scheme_source(params.pretrain.masking) if "pretrain" in stages else None
-    if source is not None:
-        values["pretrain"]["masking"] = {"name": params.pretrain.masking, "source": digest_file(source)}
-    policy = own_source("pretrain.refresh.policy", params.pretrain.refresh.policy) if "pretrain" in stages else None
-    if policy is not None:
-        values["pretrain"]["refresh"]["policy"] = {
-            "name": params.pretrain.refresh.policy,
-            "source": digest_file(policy),
-        }
+    if "pretrain" in stages:
+        pretrain = values["pretrain"]
+        for prefix, section, name in (("", pretrain, "masking"), ("refresh.", pretrain["refresh"], "policy")):
+            source = own_source(f"pretrain.{prefix}{name}", section[name])
+            if source is not None:
+                section[name] = {"name": section[name], "source": digest_file(source)}
     return values
 
 
@@ -184,7 +175,8 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     """The folder of one stage of a run."""
     values = params.model_dump(mode="json")
     before = plan.before(stage)
-    sections = [] if stage == "prepare" else _sections(system_of(plan.system).stage(stage))
+    names = () if stage == "prepare" else system_of(plan.system).stage(stage).depends_on
+    sections = dict.fromkeys(name.partition(".")[0] for name in names if name[0] != "-")
     config: dict[str, Any] = {
         "seed": plan.seed,
         "engine_version": ENGINE_VERSION,
@@ -194,12 +186,6 @@ def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     run = StageRun.open(runs, stage, plan.key(stage), config)
     run.launch = {name: values["launch"][name] for name in ROUNDING}
     return run
-
-
-def _sections(stage: Stage) -> list[str]:
-    """The top sections that a stage depends on, in the order of its declaration."""
-    names = [name.partition(".")[0] for name in stage.depends_on if name[0] != "-"]
-    return list(dict.fromkeys(names))
 
 
 def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:

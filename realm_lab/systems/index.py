@@ -16,29 +16,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from realm_lab.core.process import autocast, limit_threads
-from realm_lab.corpus.vocabulary import encode_batch_plain
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.inputs import join
-from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import KEY_LENGTH, Embeddings, EmbeddingStore
-from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.systems.context import Context
-from realm_lab.systems.identity import plan_run
+from realm_lab.systems.context import Context, embedding_store
+from realm_lab.systems.registry import system_of
 
 MASK = "[MASK]"
-
-
-def open_context(params: Params, root: Path, seed: int, system: str) -> Context:
-    """The run whose corpus and embedder are meant."""
-    limit_threads(params.launch.threads)
-    return Context(params, plan_run(params, system, seed), root)
-
-
-def open_store(root: Path) -> EmbeddingStore:
-    """The store that all runs share."""
-    return EmbeddingStore(root / "runs" / "embeddings")
 
 
 def build(context: Context, stage: str | None) -> None:
@@ -52,17 +36,18 @@ def search(context: Context, stage: str | None, text: str, count: int) -> None:
     if not text.strip():
         raise UserError("the text to search for is empty")
     embedder = _embedder(context, stage)
-    backend = ExactSearch(_embeddings(context, embedder).for_search(context.device))
-    first, *others = (encode_batch_plain(context.tokenizer, [part])[0].ids for part in text.split(MASK))
+    _embeddings(context, embedder)  # with its progress
+    first, *others = context.wordpieces(text.split(MASK))
     tokens = np.array([*first, *(piece for part in others for piece in (context.special.mask, *part))], np.int64)
-    with torch.no_grad(), autocast(context.device, context.params.model.precision):
-        batch = join([tokens], None, context.special, context.params.corpus.sentence_length).to(context.device)
-        query_BD = embedder.eval().embed_queries(batch)
-    found = backend.search(query_BD, min(count, len(context.passages)))
+    retriever = context.retriever(embedder.eval())
+    with torch.no_grad():
+        query_BD = retriever.embed_queries([tokens])
+        rows_BK = retriever.find(query_BD, min(count, len(context.passages)))
+        scores_BK = retriever.indexed_score(query_BD, rows_BK)
     table = Table(box=None, pad_edge=False, header_style="dim")
     for column in ("rank", "score", "title", "text"):
         table.add_column(column, no_wrap=column in ("rank", "score"))
-    pairs = zip(found.rows_BK[0].tolist(), found.scores_BK[0].tolist(), strict=True)
+    pairs = zip(rows_BK[0].tolist(), scores_BK[0].tolist(), strict=True)
     for rank, (row, score) in enumerate(pairs, 1):
         passage = context.passages.text.row(row)
         table.add_row(str(rank), f"{score:.4f}", Text(passage["title"], "bold"), Text(passage["body"]))
@@ -71,7 +56,7 @@ def search(context: Context, stage: str | None, text: str, count: int) -> None:
 
 def show(root: Path) -> None:
     """Print a table of the store."""
-    store = open_store(root)
+    store = embedding_store(root)
     entries = store.published()
     if not entries:
         print(f"{store.folder}: nothing is embedded yet; evaluation, `ask` and `index build` do so")
@@ -86,7 +71,7 @@ def show(root: Path) -> None:
 
 def verify(root: Path, keys: Sequence[str]) -> None:
     """Read every byte of these embeddings, or of all; any problem is a UserError."""
-    entries = _chosen(open_store(root), keys)
+    entries = _chosen(embedding_store(root), keys)
     problems = [problem for entry in entries for problem in entry.problems()]
     if problems:
         raise UserError("; ".join(problems))
@@ -95,7 +80,7 @@ def verify(root: Path, keys: Sequence[str]) -> None:
 
 def prune(root: Path, keep: Sequence[str]) -> None:
     """Delete all embeddings but those named; they are built again when they are needed."""
-    store = open_store(root)
+    store = embedding_store(root)
     kept = {entry.key for entry in _chosen(store, keep)} if keep else set()
     for key in store.prune(kept):
         print(f"deleted {key[:KEY_LENGTH]}")
@@ -113,25 +98,16 @@ def _chosen(store: EmbeddingStore, keys: Sequence[str]) -> list[Embeddings]:
 def _embedder(context: Context, stage: str | None) -> Embedder:
     """The embedder that a stage (by default the last before fine-tuning) left, on the device."""
     chosen = stage.replace("-", "_") if stage else context.trained()
-    if chosen not in context.plan.stages:
-        raise UserError(f"--stage {stage}: a {context.plan.system} run has {', '.join(context.plan.stages)}")
+    known = [stage.name for stage in system_of(context.plan.system).stages if stage.keeps == "model"]
+    if chosen not in known:
+        raise UserError(f"--stage {stage}: a {context.plan.system} run has {', '.join(known)}")
     embedder, _ = context.load_embedder(chosen)
     return embedder.to(context.device)
 
 
 def _embeddings(context: Context, embedder: Embedder) -> Embeddings:
-    params = context.params
     with _progress() as progress:
-        return open_store(context.root).embeddings(
-            embedder,
-            context.passages,
-            context.special,
-            corpus_digest=context.corpus.manifest.digest,
-            passage_length=params.corpus.passage_length,
-            token_budget=params.launch.token_budget,
-            precision=params.model.precision,
-            progress=progress,
-        )
+        return context.embeddings(embedder, progress=progress)
 
 
 def _size(entry: Embeddings) -> str:

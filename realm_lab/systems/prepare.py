@@ -11,13 +11,11 @@ from pathlib import Path
 from realm_lab.core.files import atomic_directory, write_text
 from realm_lab.core.launched import cores
 from realm_lab.corpus.chunking import CUT_WORDPIECES
+from realm_lab.corpus.prepare import PASSAGE_WORDPIECES
 from realm_lab.corpus.prepare import prepare as prepare_corpus
-from realm_lab.corpus.prepare_files import PASSAGE_WORDPIECES
 from realm_lab.corpus.salient_spans import register_tagger
 from realm_lab.corpus.store import Manifest
-from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.models.tagger import read_tagger
-from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.tracking.run_dir import StageRun
@@ -32,7 +30,26 @@ def prepare(context: Context, run: StageRun) -> None:
     if run.is_complete() and (exported / "manifest.json").exists():
         link_corpus(exported, folder)
         return
-    _prepare(context, run, folder)
+    params = context.params
+    if params.corpus.tagger == "model" and params.corpus.files.tagger_model is not None:
+        # The corpus package, which has no torch, cannot find it.
+        register_tagger("model", partial(read_tagger, params.corpus.files.tagger_model))
+    run.start(0)  # how many records is known at the end
+    written: dict[str, int] = {}
+
+    def progress(part: str, count: int) -> None:
+        written[part] = count
+        run.heartbeat(sum(written.values()))
+
+    workers = params.launch.threads or cores()
+    manifest = prepare_corpus(params, folder, context.plan.seed, progress, workers=workers)
+    lines = summary(manifest)
+    print("\n".join(f"{folder.name}: {line}" for line in lines), file=sys.stderr)
+    write_text(run.path / "summary.md", "\n".join(["# Prepared corpus", "", *(f"- {line}" for line in lines)]) + "\n")
+    done = sum(written.values())
+    run.expect(done)
+    run.heartbeat(done, force=True)
+    run.finish({"counts": manifest.counts, "dropped": manifest.dropped, "digest": manifest.digest})
 
 
 def link_corpus(source: Path, folder: Path) -> None:
@@ -46,26 +63,6 @@ def _link_or_copy(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:  # another disk, or a file system without links
         shutil.copy2(source, target)
-
-
-def _prepare(context: Context, run: StageRun, folder: Path) -> None:
-    offer_tagger(context.params)
-    run.start(expected_records(context.params))
-    written: dict[str, int] = {}
-
-    def progress(part: str, count: int) -> None:
-        written[part] = count
-        run.heartbeat(sum(written.values()))
-
-    workers = context.params.launch.threads or cores()
-    manifest = prepare_corpus(context.params, folder, context.plan.seed, progress, workers=workers)
-    lines = summary(manifest)
-    print("\n".join(f"{folder.name}: {line}" for line in lines), file=sys.stderr)
-    write_text(run.path / "summary.md", "\n".join(["# Prepared corpus", "", *(f"- {line}" for line in lines)]) + "\n")
-    done = sum(written.values())
-    run.expect(done)
-    run.heartbeat(done, force=True)
-    run.finish({"counts": manifest.counts, "dropped": manifest.dropped, "digest": manifest.digest})
 
 
 def summary(manifest: Manifest) -> list[str]:
@@ -83,20 +80,3 @@ def summary(manifest: Manifest) -> list[str]:
             f"{cut / total:.2%} of the passages' wordpieces are in sentences too long for a passage and never read"
         )
     return lines
-
-
-def offer_tagger(params: Params) -> None:
-    """Register the tagger of corpus.files.tagger_model: the corpus package, which has no torch, cannot find it."""
-    folder = params.corpus.files.tagger_model
-    if params.corpus.tagger == "model" and folder is not None:
-        register_tagger("model", partial(read_tagger, folder))
-
-
-def expected_records(params: Params) -> int:
-    """How many passages and articles will be written; 0 where files do not say beforehand."""
-    if params.corpus.source == "files":
-        return 0
-    toy = params.corpus.toy
-    world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, 0, toy.restate_facts)
-    editions = 2 if toy.changed_fraction else 1
-    return toy.entities * world.passages_per_entity * editions + toy.articles

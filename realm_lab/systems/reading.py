@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from realm_lab.systems.context import Context, Knowledge
     from realm_lab.systems.initial import Initial
 
-QUESTIONS_AT_ONCE = 256
-
 
 class SpanReader(System):
     """A reader of spans over passages that `retrieve` finds; a subclass says how.
@@ -44,7 +42,11 @@ class SpanReader(System):
         """The reader, the embedder and the null document's score offset."""
         from realm_lab.systems.initial import Initial
 
-        return self._models or Initial(*self.context.load_models("finetune"))
+        if self._models:
+            return self._models
+        context = self.context
+        embedder, null_offset = context.load_embedder("finetune")
+        return Initial(context.load_reader("finetune").to(context.device), embedder.to(context.device), null_offset)
 
     @cached_property
     def untuned(self) -> Initial:
@@ -109,21 +111,13 @@ class DenseRetriever(SpanReader):
     def retriever(self) -> Retriever:
         """Searches the embeddings by these models' document tower."""
         self.models.embedder.eval()
-        return self.context.built_retriever(
-            self.models.embedder, self.models.null_offset, self._knowledge, self._reuse_from
-        )
+        _, embedder, null_offset = self.models
+        return self.context.retriever(embedder, null_offset, self._knowledge, self._reuse_from)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        import torch
+        from realm_lab.evaluation.recall import search_questions
 
-        rows, scores = [], []
-        for start in range(0, len(questions), QUESTIONS_AT_ONCE):
-            with torch.no_grad():
-                tokens = self.context.question_tokens(questions[start : start + QUESTIONS_AT_ONCE])
-                query_BD = self.retriever.embed_queries(tokens)
-                rows.append(self.retriever.find(query_BD, k))
-                scores.append(self.retriever.indexed_score(query_BD, rows[-1]).cpu().numpy())
-        return Retrieved(np.concatenate(rows), np.concatenate(scores))
+        return Retrieved(*search_questions(self.retriever, self.context.question_tokens(questions), k))
 
     @cached_property
     def _before_finetuning(self) -> DenseRetriever:

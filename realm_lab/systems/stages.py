@@ -13,17 +13,18 @@ import numpy as np
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import atomic_directory, write_json
 from realm_lab.core.process import ranks
-from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, rank_answers, recall_metrics, zero_shot_rows
-from realm_lab.evaluation.utility import cloze_metrics, evenly_spaced, run_cloze
+from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
+from realm_lab.evaluation.utility import cloze_metrics, run_cloze
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import Encoder
 from realm_lab.models.folders import from_bert, read_checkpoint, write_embedder, write_reader
 from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Finetune, Params
-from realm_lab.retrieval.faiss_backends import faiss_settings
+from realm_lab.retrieval.faiss_backends import FaissSettings
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.systems.context import Context
+from realm_lab.systems.evaluate import AskedQuestions
 from realm_lab.systems.identity import corpus_folder
 from realm_lab.systems.initial import Initial, initial_state
 from realm_lab.tracking.run_dir import StageRun
@@ -78,13 +79,16 @@ def pretrain(context: Context, run: StageRun) -> None:
     params, seed = context.params, context.plan.seed
     reader, embedder, null_offset = initial_state(context, "pretrain")
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
-    retriever = context.retriever(
+    retriever = Retriever(
         embedder,
-        null_offset=null_offset,
+        context.passages,
+        context.inputs,
+        context.knowledge.digest,
         stale_queries=params.pretrain.search_query == "stale",
         backend=params.pretrain.search.backend,
-        settings=faiss_settings(params.pretrain.search, seed),
+        settings=FaissSettings(params.pretrain.search.faiss_options(), seed),
     )
+    retriever.null_offset = null_offset
     # The first index, of the weights that training begins with, which other runs and the evaluation have as well.
     vectors_ND = context.embeddings(embedder).as_tensor(context.device)
     snapshot = copy.deepcopy(embedder) if retriever.stale_queries else None
@@ -113,24 +117,18 @@ def pretrain(context: Context, run: StageRun) -> None:
 
 def _development_metrics(context: Context) -> Evaluation:
     """Zero-shot recall and retrieval utility on development questions and sentences."""
-    questions, cloze = context.corpus.questions("dev"), context.corpus.sentences("cloze_dev")
-    if not len(questions):
-        questions = context.corpus.questions("test")
-    bodies = NormalisedBodies(context.passages)
-    chosen = evenly_spaced(len(questions), context.params.evaluate.questions or len(questions))
+    cloze, asked = context.corpus.sentences("cloze_dev"), AskedQuestions(context, "dev")
+    if not len(asked):
+        asked = AskedQuestions(context, "test")
+    tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
 
     def measure(retriever: Retriever, reader: Reader) -> dict[str, float]:
         values: dict[str, float] = {}
         if len(cloze):
-            result = run_cloze(
-                context.params, retriever, reader, cloze, context.special, context.params.evaluate.cloze_sentences
-            )
-            values |= cloze_metrics(result)
-        if len(chosen):
-            rows_BK = zero_shot_rows(retriever, questions, chosen, max(DEPTHS))
-            gold = [questions.gold[int(number)] for number in chosen]
-            ranks = rank_answers(rows_BK, bodies, [questions.answers[int(number)] for number in chosen], gold)
-            values |= recall_metrics(ranks)
+            values |= cloze_metrics(run_cloze(context.params, retriever, reader, cloze, context.special, count))
+        if tokens:
+            rows_BK, _ = search_questions(retriever, tokens, max(DEPTHS))
+            values |= recall_metrics(asked.ranks(rows_BK))
         return values
 
     return measure
@@ -139,7 +137,7 @@ def _development_metrics(context: Context) -> Evaluation:
 def finetune(context: Context, run: StageRun) -> None:
     """Open-QA fine-tuning; the document tower and its index stay as they are in the beginning."""
     initial = initial_state(context, "finetune")
-    tune(context, run, initial, context.built_retriever(initial.embedder), context.params.finetune)
+    tune(context, run, initial, context.retriever(initial.embedder), context.params.finetune)
 
 
 def tune(context: Context, run: StageRun, initial: Initial, retriever: Any, settings: Finetune) -> None:

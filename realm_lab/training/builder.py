@@ -28,7 +28,8 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.folders import read_embedder, read_tensors, write_embedder, write_tensors
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import Inputs, Retriever
+from realm_lab.retrieval.index import Inputs
+from realm_lab.retrieval.retriever import Retriever
 
 COMMAND = (sys.executable, "-m", "realm_lab.training.builder")
 LOG = "builder.log"
@@ -46,7 +47,7 @@ class ProcessBuilder:
             return
         shutil.rmtree(folder, ignore_errors=True)  # of a trainer that was killed; it submits again
         folder.mkdir(parents=True)
-        job = {"params": params.model_dump(mode="json"), "corpus": str(corpus), "folder": str(folder)}
+        job: dict[str, Any] = {"params": params.model_dump(mode="json"), "corpus": str(corpus), "folder": str(folder)}
         job["threads"] = torch.get_num_threads()  # as the trainer's, so that the numbers are the same
         with open(folder / LOG, "w") as log:
             self._process = subprocess.Popen(

@@ -213,12 +213,12 @@ def test_a_question_goes_to_the_run_named(verb: str, project: Path, monkeypatch:
         asked.append(arguments)
         raise UserError("no such run")
 
-    monkeypatch.setattr("realm_lab.systems.ask.open_run", open_run)
+    monkeypatch.setattr("realm_lab.systems.context.open_run", open_run)
     root = ["--root", str(project), "--set", "seeds=[4, 5]"]
     assert cli.main([verb, "Who [MASK]?", *root]) == 2
     assert cli.main([verb, "Who [MASK]?", *root, "--seed", "0", "--system", "warm_start", "-k", "2", "--json"]) == 2
     first, second = asked
-    assert (first[0].seeds, *first[1:]) == ([4, 5], project, 4, "realm")
+    assert (first[0].seeds, *first[1:]) == ([4, 5], project, None, "realm")
     assert second[1:] == (project, 0, "warm_start")
 
 

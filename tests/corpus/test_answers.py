@@ -18,6 +18,8 @@ from realm_lab.corpus.answers import holds_answer, holds_raw_answer, normalise_a
         ("U.S.A.", "usa"),
         ("1,250", "1250"),
         ("Beyonc\u00e9", "beyonce\u0301"),  # decomposed, the accent stays
+        ("K\u00f6ln", "ko\u0308ln"),
+        ("Ko\u0308ln", "ko\u0308ln"),
         ("ÉCOLE", "e\u0301cole"),
         ("the", ""),
         ("...", ""),
@@ -26,10 +28,6 @@ from realm_lab.corpus.answers import holds_answer, holds_raw_answer, normalise_a
 )
 def test_normal_form(text: str, normal: str) -> None:
     assert normalise_answer(text) == normal
-
-
-def test_composed_and_decomposed_spellings_are_equal() -> None:
-    assert normalise_answer("K\u00f6ln") == normalise_answer("Ko\u0308ln")
 
 
 @given(st.text(max_size=40))

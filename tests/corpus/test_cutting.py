@@ -110,14 +110,6 @@ def test_passages_are_packed_as_by_trying_and_encoded_as_a_whole(
         assert row["titles"] == plain_ids(tokenizer, "A b")
 
 
-def test_a_sentence_over_the_limit_is_a_passage_that_keeps_all_its_wordpieces(tokenizer: Tokenizer) -> None:
-    long = "ab " * 30 + "ba."
-    cut = cutter_of(tokenizer).cut([[Document("d", "", f"Ab ab. {long} Ba ba.", "d")]], "passages")
-    assert cut.passages.column("body").to_pylist() == ["Ab ab.", long, "Ba ba."]
-    assert len(cut.passages.column("bodies")[1]) == 32
-    assert all(batch.num_rows == 0 for batch in cut.sentences.values())
-
-
 def test_the_same_sentence_is_always_in_the_same_part(tokenizer: Tokenizer) -> None:
     letters = [f"{a} {b} {c} ab ab ab." for a in "ab" for b in "ab1" for c in ("a", "b", "1", "Ba 1", "Ab 11")]
     documents = [Document(str(number), "", text, str(number)) for number, text in enumerate([*letters, *letters])]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
 
 from realm_lab.corpus import files_corpus
-from realm_lab.corpus.cutting import Cutter
-from realm_lab.corpus.files_corpus import FilesCorpus, Split
-from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.files_corpus import FilesCorpus
+from realm_lab.corpus.records import Document, Question, Split
 from realm_lab.corpus.vocabulary import train_wordpiece
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Corpus, Files
@@ -47,47 +45,36 @@ def dev(tmp_path: Path) -> str:
     return write_squad(tmp_path / "dev.json", {f"Dev_{n}": [f"Oslo{n} is a city."] for n in range(4)})
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return train_wordpiece(
-        ["train dev kraków paris oslo is a city lies there people like it in 1969 too mask . [ ] 0 1 2 3 4"], 200
-    )
-
-
-def corpus_of(
-    tokenizer: Tokenizer | None, passage_length: int = 64, updated: bool = False, **files: Any
-) -> FilesCorpus:
+def corpus_of(**files: Any) -> FilesCorpus:
     named = Files(**files)
-    source: Literal["separate", "same"] = "separate" if named.pretrain else "same"
-    settings = Corpus(files=named, pretrain_corpus=source, passage_length=passage_length)
-    return FilesCorpus(named, settings, tokenizer, updated)
+    return FilesCorpus(Corpus(files=named, pretrain_corpus="separate" if named.pretrain else "same"))
 
 
 def asked(corpus: FilesCorpus, split: Split) -> list[Question]:
     return list(corpus.questions(split, {document.id for document in corpus.documents()}))
 
 
-def articles_of(corpus: FilesCorpus) -> list[str]:
-    return list(dict.fromkeys(document.article for document in corpus.documents()))
+def articles_of(corpus: FilesCorpus, edition: int = 0) -> list[str]:
+    return list(dict.fromkeys(document.article for document in corpus.documents(edition)))
 
 
-def test_max_articles_spares_the_files_that_are_tested(tokenizer: Tokenizer, train: str, dev: str) -> None:
-    corpus = corpus_of(tokenizer, knowledge=[train, dev], questions_test=[dev], max_articles=2)
+def test_max_articles_spares_the_files_that_are_tested(train: str, dev: str) -> None:
+    corpus = corpus_of(knowledge=[train, dev], questions_test=[dev], max_articles=2)
     assert articles_of(corpus) == ["Train_0", "Train_1", "Dev_0", "Dev_1", "Dev_2", "Dev_3"]
 
 
-def test_max_articles_counts_over_all_other_files(tokenizer: Tokenizer, train: str, dev: str) -> None:
-    assert articles_of(corpus_of(tokenizer, knowledge=[dev, train], max_articles=5)) == [
+def test_max_articles_counts_over_all_other_files(train: str, dev: str) -> None:
+    assert articles_of(corpus_of(knowledge=[dev, train], max_articles=5)) == [
         "Dev_0", "Dev_1", "Dev_2", "Dev_3", "Train_0",
     ]  # fmt: skip
 
 
 def test_the_later_edition_keeps_the_articles_of_the_first_and_all_new_files(
-    tokenizer: Tokenizer, train: str, dev: str, tmp_path: Path
+    train: str, dev: str, tmp_path: Path
 ) -> None:
     new = write_squad(tmp_path / "new.json", {f"New_{n}": ["New text."] for n in range(3)})
     named: dict[str, Any] = {"knowledge": [train, dev], "knowledge_updated": [train, new], "questions_test": [dev]}
-    assert articles_of(corpus_of(tokenizer, updated=True, max_articles=1, **named)) == [
+    assert articles_of(corpus_of(max_articles=1, **named), edition=1) == [
         "Train_0",
         "New_0",
         "New_1",
@@ -95,24 +82,23 @@ def test_the_later_edition_keeps_the_articles_of_the_first_and_all_new_files(
     ]
 
 
-def test_the_context_of_a_sentence_is_its_article(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_the_context_of_a_sentence_is_its_article(tmp_path: Path) -> None:
     path = write_squad(
         tmp_path / "a.json",
         {"A": ["Warsaw is large.", "They left Warsaw.", "Kraków lies there in 1969."], "B": ["Kielce is not."]},
     )
-    corpus = corpus_of(tokenizer, knowledge=[path])
-    sentences = Cutter(corpus.cut_settings()).cut(list(corpus.articles()), "passages and sentences").sentences
-    rows = [row for batch in sentences.values() for row in batch.to_pylist()]
+    corpus = corpus_of(knowledge=[path])
+    corpus.tokenizer = train_wordpiece(["kraków kielce warsaw they left is large not lies there in 1969 ."], 58)
+    [cut] = corpus.cuts(0)
+    rows = [row for batch in cut.sentences.values() for row in batch.to_pylist()]
     spans = {row["origins"]: len(row["spans"]) // 2 for row in rows}
     assert spans == {0: 1, 1: 1, 2: 1, 3: 0}
 
 
-def test_reading_again_gives_the_same_and_counts_nothing_twice(
-    tokenizer: Tokenizer, train: str, tmp_path: Path
-) -> None:
+def test_reading_again_gives_the_same_and_counts_nothing_twice(train: str, tmp_path: Path) -> None:
     lines = tmp_path / "more.jsonl"
     lines.write_text('{"id": "Train_0#0", "text": "Same id."}\n{"text": " "}\n')
-    corpus = corpus_of(tokenizer, knowledge=[train, str(lines)])
+    corpus = corpus_of(knowledge=[train, str(lines)])
     first = list(corpus.documents())
     assert corpus.dropped == {"document: duplicate id": 1, "document: empty text": 1}
     assert list(corpus.documents()) == first
@@ -137,9 +123,9 @@ def test_pages_that_are_no_articles_are_dropped_and_counted(tmp_path: Path, kind
     path.write_text("".join(json.dumps({"title": title, "text": "Some text."}) + "\n" for title in TITLES))
     read: list[dict[str, Any]] = [{"knowledge": [str(path)]}, {"knowledge": ["unread"], "pretrain": [str(path)]}]
     for files in read:
-        corpus = corpus_of(None, drop_pages=kinds, **files)
-        articles = corpus.pretrain_articles() if "pretrain" in files else corpus.articles()
-        assert {document.title for article in articles for document in article} == kept
+        corpus = corpus_of(drop_pages=kinds, **files)
+        documents = corpus.pretrain_documents() if "pretrain" in files else corpus.documents()
+        assert {document.title for document in documents} == kept
         assert corpus.dropped == {f"document: {kind} page": 1 for kind in kinds}
 
 
@@ -149,11 +135,9 @@ def test_a_long_article_is_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) 
     assert [len(article) for article in files_corpus.neighbours(documents)] == [4] * 250
 
 
-def test_questions_of_articles_left_out_are_left_out_before_sampling(
-    tokenizer: Tokenizer, train: str, dev: str
-) -> None:
+def test_questions_of_articles_left_out_are_left_out_before_sampling(train: str, dev: str) -> None:
     named: dict[str, Any] = {"knowledge": [train, dev], "questions_train": [train], "questions_test": [dev]}
-    corpus = corpus_of(tokenizer, **named, max_articles=2, max_train_questions=4, max_test_questions=3)
+    corpus = corpus_of(**named, max_articles=2, max_train_questions=4, max_test_questions=3)
     train_questions = asked(corpus, "train")
     assert [question.id for question in train_questions] == ["Train_0-0-0", "Train_0-1-0", "Train_1-0-0", "Train_1-1-0"]
     assert [question.id for question in asked(corpus, "test")] == ["Dev_0-0-0", "Dev_1-0-0", "Dev_2-0-1"]
@@ -166,25 +150,17 @@ def test_questions_of_articles_left_out_are_left_out_before_sampling(
     }
 
 
-def test_questions_from_elsewhere_stay_with_their_document_unknown(tokenizer: Tokenizer, train: str, dev: str) -> None:
-    corpus = corpus_of(tokenizer, knowledge=[train], questions_test=[dev])
+def test_questions_from_elsewhere_stay_with_their_document_unknown(train: str, dev: str) -> None:
+    corpus = corpus_of(knowledge=[train], questions_test=[dev])
     assert {question.document for question in asked(corpus, "test")} == {None}
     assert len(asked(corpus, "test")) == 8
 
 
-def test_documents_that_are_known_need_no_reading(tokenizer: Tokenizer, train: str) -> None:
-    corpus = corpus_of(tokenizer, knowledge=[train], questions_train=[train])
+def test_documents_that_are_asked_about(train: str) -> None:
+    corpus = corpus_of(knowledge=[train], questions_train=[train])
     assert corpus.asked_documents() == {document.id for document in corpus.documents()}
-    corpus = corpus_of(tokenizer, knowledge=[train], questions_train=[train])
-    corpus._knowledge = ["is not opened"]
-    found = list(corpus.questions("train", {"Train_0#0"}))
-    assert {question.document for question in found} == {"Train_0#0", None}
 
 
-def test_no_files_and_missing_files(tokenizer: Tokenizer, train: str) -> None:
-    with pytest.raises(UserError, match=r"corpus.files.knowledge is empty"):
-        corpus_of(tokenizer)
-    with pytest.raises(UserError, match=r"corpus.files.knowledge_updated is empty"):
-        corpus_of(tokenizer, knowledge=[train], updated=True)
+def test_missing_files() -> None:
     with pytest.raises(UserError, match=r"nowhere.json: no such file"):
-        list(corpus_of(tokenizer, knowledge=["nowhere.json"]).documents())
+        list(corpus_of(knowledge=["nowhere.json"]).documents())

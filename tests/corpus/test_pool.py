@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from realm_lab.corpus import pool, prepare_files, salient_spans
+from realm_lab.corpus import assembly, pool, salient_spans
 from realm_lab.corpus.cutting import CutSettings
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.records import Document
@@ -109,8 +109,8 @@ def test_duplicates_go_and_their_questions_are_given_the_first(
     assert len(set(ids)) == len(ids)
     assert not any(identity.startswith(("again/", "list/")) for identity in ids)
     dropped = corpus.manifest.dropped
-    assert dropped[prepare_files.DUPLICATE_PASSAGE] == len([name for name in ids if name.startswith("Article7/")])
-    assert dropped[prepare_files.DUPLICATE_SENTENCE] > 0
+    assert dropped[assembly.DUPLICATE_PASSAGE] == len([name for name in ids if name.startswith("Article7/")])
+    assert dropped[assembly.DUPLICATE_SENTENCE] > 0
     assert dropped["document: list page"] == 1
     sentences = corpus.sentences()
     for row in range(len(sentences)):  # origins are rows of this corpus, after what was dropped

@@ -190,7 +190,7 @@ def test_a_separate_pretraining_corpus_has_no_origins(
 def test_the_later_edition_of_files_is_kept_beside(files_params: FilesParams, squad_path: str, tmp_path: Path) -> None:
     later = squad(tmp_path / "later.json", 3, first=40)
     prepared = made(files_params(squad_path, corpus__files__knowledge_updated=[later]), tmp_path / "corpus")
-    articles = prepared.corpus.passages(edition=1).text.column("article")
+    articles = prepared.corpus.passages(version=1).text.column("article")
     assert set(articles) == {"Article_40", "Article_41", "Article_42"}
 
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from realm_lab.core.files import digest
-from realm_lab.corpus import prepare_toy
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.prepare import corpus_inputs, prepare
+from realm_lab.corpus.records import SPLITS
 from realm_lab.corpus.store import NO_ROW, Sentences
-from realm_lab.corpus.toy_world import SPLITS, ToyWorld
+from realm_lab.corpus.toy_source import ToySource
+from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.params.parameters import Params
 from tests.corpus.preparing import Prepared, made, tree
 
@@ -143,12 +144,6 @@ def test_x_equals_z_takes_sentences_of_training_entities_with_their_origin(same:
     assert_same_sentences(same, same.corpus.sentences("cloze_test"), "test", {"object"})  # tested on news all the same
 
 
-def test_no_changed_fraction_no_second_edition(tiny: ModuleType, tmp_path: Path) -> None:
-    prepared = made(tiny.params({"corpus.toy.changed_fraction": 0.0}), tmp_path / "corpus")
-    assert not prepared.corpus.has_second_edition()
-    assert "passages_updated" not in prepared.manifest.counts
-
-
 def test_long_sentences_are_dropped_and_counted(tiny: ModuleType, toy: Prepared, tmp_path: Path) -> None:
     short = made(tiny.params({"corpus.sentence_length": 16}), tmp_path / "corpus")
     names = ("sentences", "cloze_dev", "cloze_test")
@@ -199,7 +194,7 @@ def test_an_interrupted_preparation_keeps_what_was_there(
     def full(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(prepare_toy, "_write_articles", full)
+    monkeypatch.setattr(ToySource, "article_batches", full)
     with pytest.raises(OSError, match="No space left"):
         prepare(tiny.params(), tmp_path / "corpus", 0)
     assert tree(tmp_path / "corpus") == before

@@ -7,11 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
 
 from realm_lab.corpus.files_corpus import FilesCorpus
+from realm_lab.corpus.records import SPLITS
 from realm_lab.corpus.splits import fingerprint64, is_orqa_dev
-from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
 from realm_lab.params.parameters import Corpus, Files
 
 DATA = Path(os.environ.get("REALM_LAB_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -60,15 +59,9 @@ def files(tmp_path: Path) -> Files:
     return Files(knowledge=[str(tmp_path / "z.jsonl")], questions_train=[str(tmp_path / "q.jsonl")], dev_split="orqa")
 
 
-@pytest.fixture
-def tokenizer() -> Tokenizer:
-    """One that knows no word."""
-    return wordpiece_from_vocabulary(["a"])
-
-
-def test_the_split_takes_dev_out_of_train(files: Files, tokenizer: Tokenizer) -> None:
-    corpus = FilesCorpus(files, Corpus(), tokenizer)
-    split = {name: [q.id for q in corpus.questions(name, set())] for name in ("train", "dev", "test")}  # type: ignore[arg-type]
+def test_the_split_takes_dev_out_of_train(files: Files) -> None:
+    corpus = FilesCorpus(Corpus(files=files))
+    split = {name: [q.id for q in corpus.questions(name, set())] for name in SPLITS}
     assert sorted(split["train"] + split["dev"], key=int) == [str(n) for n in range(80)]
     assert split["dev"] == [str(n) for n in range(80) if fingerprint64(f"what is {n}".encode()) % 100_000 % 10 == 0]
     assert 0 < len(split["dev"]) < 40
@@ -76,9 +69,9 @@ def test_the_split_takes_dev_out_of_train(files: Files, tokenizer: Tokenizer) ->
     assert sum(corpus.dropped.values()) == 1  # the question without an answer, once
 
 
-def test_without_the_split_train_is_whole(files: Files, tokenizer: Tokenizer) -> None:
+def test_without_the_split_train_is_whole(files: Files) -> None:
     plain = files.model_copy(update={"dev_split": "none"})
-    corpus = FilesCorpus(plain, Corpus(), tokenizer)
+    corpus = FilesCorpus(Corpus(files=plain))
     assert len(list(corpus.questions("train", set()))) == 80
     assert list(corpus.questions("dev", set())) == []
 

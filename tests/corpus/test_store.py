@@ -44,7 +44,7 @@ def written(folder: Path) -> Path:
 
 def test_passages_are_read_row_by_row_as_views_into_the_memory_map(tmp_path: Path) -> None:
     passages = Passages(written(tmp_path), np.uint16)
-    assert len(passages) == len(passages.text) == 3
+    assert len(passages) == 3
     assert passages.text.row(2) == Passage("d/2", "T", "body 2 \u00e9\U0001f600", "d", "a")._asdict()
     assert passages.text.column("id") == ["d/0", "d/1", "d/2"]
     assert (passages.bodies[2].tolist(), passages.articles.tolist()) == ([2, 65535], [0, 1, 2])
@@ -95,11 +95,11 @@ def test_a_folder_that_is_not_there_not_finished_or_broken_is_refused(tmp_path: 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
     corpus = PreparedCorpus(manifest(tmp_path))
     assert corpus.articles() is None
-    assert not corpus.has_second_edition()
+    assert not corpus.has_second_version()
     for ask, part in (
         (corpus.passages, "passages"),
         (corpus.sentences, "sentences"),
-        (lambda: corpus.passages(edition=1), "passages_updated"),
+        (lambda: corpus.passages(version=1), "passages_updated"),
         (lambda: corpus.questions("dev"), "questions_dev"),
     ):
         with pytest.raises(UserError, match="run `realm-lab prepare` again") as caught:

@@ -40,10 +40,6 @@ def test_learned_vocabulary_has_special_tokens_first_and_the_size_asked_for(lear
     assert learned.encode("the Élan", add_special_tokens=False).tokens == ["the", "elan"]
 
 
-def test_learning_stops_where_the_text_has_no_more_to_offer() -> None:
-    assert train_wordpiece(["aa bb"], 1000).get_vocab_size() == len(SPECIAL_TOKENS) + 4 + 2
-
-
 def test_learning_is_the_same_in_every_process() -> None:
     many = "".join(chr(0x4E00 + number) + "x " for number in range(MAX_CHARACTERS + 50))  # ties at the cut-off
     program = (
@@ -95,7 +91,11 @@ def test_given_vocabulary_is_checked(words: list[str], problem: str) -> None:
 def test_saved_tokenizer_loads_here_and_in_transformers(learned: Tokenizer, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
+    learned.enable_truncation(4)
+    learned.enable_padding(length=4)
     save_tokenizer(learned, tmp_path, max_length=99)
+    learned = load_tokenizer(tmp_path)
+    assert [len(each.ids) for each in encode_batch_plain(learned, ["the", "the the the the the the"])] == [1, 6]
     assert tokenizer_digest(load_tokenizer(tmp_path)) == tokenizer_digest(learned)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     text = "The Élan, [MASK] word3!"
@@ -111,14 +111,6 @@ def test_folder_with_only_a_word_list(tmp_path: Path, lowercase: bool) -> None:
     save_tokenizer(tokenizer, tmp_path)
     (tmp_path / "tokenizer.json").unlink()
     assert tokenizer_digest(load_tokenizer(tmp_path)) == tokenizer_digest(tokenizer)
-
-
-def test_truncation_and_padding_of_a_checkpoint_are_switched_off(learned: Tokenizer, tmp_path: Path) -> None:
-    learned.enable_truncation(4)
-    learned.enable_padding(length=4)
-    save_tokenizer(learned, tmp_path)
-    encoded = encode_batch_plain(load_tokenizer(tmp_path), ["the", "the the the the the the"])
-    assert [len(encoding.ids) for encoding in encoded] == [1, 6]
 
 
 def test_special_tokens_in_text_are_text(learned: Tokenizer) -> None:

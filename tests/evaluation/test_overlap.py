@@ -40,9 +40,3 @@ def test_exact_match_is_split_by_hand() -> None:
         "exact_match_no_overlap": None,
         "questions_no_overlap": 0,
     }
-
-
-def test_three_groups_are_all_questions() -> None:
-    overlaps = [Overlap(bool(number & 1), bool(number & 2)) for number in range(7)]
-    found = split_by_overlap(overlaps, [0.0] * 7)
-    assert sum(found[f"questions_{group}"] for group in ("question_overlap", "answer_overlap_only", "no_overlap")) == 7

@@ -57,7 +57,7 @@ def test_every_format_says_the_same(tmp_path: Path, name: str, text: str, compre
     path.write_bytes(gzip.compress(text.encode()) if compressed else text.encode())
     matched = match(read_entries(path, QUESTIONS), QUESTIONS)
     assert [entry and entry.prediction for entry in matched.entries] == list(RIGHT.values())
-    assert matched[1:] == ([], [], [], [])
+    assert not any(matched.faults.values())
     scored = score_predictions(QUESTIONS, matched)
     assert [row["exact_match"] for row in scored.rows] == SCORES
     assert [row["metric"] for row in scored.rows] == ["orqa", "orqa", "regex", "orqa"]
@@ -78,10 +78,10 @@ def test_what_does_not_match_is_named_and_wrong(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text(lines(rows))
     matched = match(read_entries(path, QUESTIONS), QUESTIONS)
-    assert matched.missing == ["b", "d"]
-    assert matched.contradictory == ["a"]
-    assert matched.repeated == ["c"]
-    assert matched.surplus == ["zz", "who?"]
+    assert matched.faults["missing"] == ["b", "d"]
+    assert matched.faults["contradictory"] == ["a"]
+    assert matched.faults["repeated"] == ["c"]
+    assert matched.faults["surplus"] == ["zz", "who?"]
     summary = score_predictions(QUESTIONS, matched).summary
     assert summary["missing"] == ["b", "d"]
     assert (summary["exact_match"], summary["exact_match_answered"], summary["answered"]) == (0.25, 1.0, 1)
@@ -90,7 +90,7 @@ def test_what_does_not_match_is_named_and_wrong(tmp_path: Path) -> None:
 def test_a_key_that_stands_twice_is_not_taken_silently(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     path.write_text('{"a": "Shakespeare", "b": "France", "a": "Bacon"}')
-    assert match(read_entries(path, None), QUESTIONS).contradictory == ["a"]
+    assert match(read_entries(path, None), QUESTIONS).faults["contradictory"] == ["a"]
 
 
 def test_one_answer_to_a_text_that_is_asked_twice_counts_for_both(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_one_answer_to_a_text_that_is_asked_twice_counts_for_both(tmp_path: Path
     path.write_text(lines([{"question": " where is paris ", "prediction": "France"}]))
     matched = match(read_entries(path, QUESTIONS), QUESTIONS)
     assert [row["exact_match"] for row in score_predictions(QUESTIONS, matched).rows] == [0, 1, 0, 0]
-    assert matched.missing == ["a", "c"]
+    assert matched.faults["missing"] == ["a", "c"]
 
 
 def test_the_empty_answer_is_an_answer(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_squad_is_scored_by_its_own_script(tmp_path: Path, unanswerable: bool, s
     assert [row["metric"] for row in scored.rows] == ["squad"] * len(scores)
     assert [row["exact_match"] for row in scored.rows] == scores
     assert scored.rows[1]["f1"] == (1.0 if unanswerable else 0.0)
-    assert matched.surplus == ([] if unanswerable else ["3"])
+    assert matched.faults["surplus"] == ([] if unanswerable else ["3"])
 
 
 def test_questions_that_no_reader_would_train_on_are_still_scored(tmp_path: Path) -> None:

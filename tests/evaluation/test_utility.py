@@ -11,7 +11,7 @@ import torch
 
 from realm_lab.corpus.store import Sentences
 from realm_lab.evaluation import utility
-from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, evenly_spaced, mask_first_span, run_cloze
+from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, evenly_spaced, run_cloze
 from realm_lab.masking import MaskedSentence
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import ABSENT, NULL
@@ -131,15 +131,6 @@ def test_the_words_are_guessed_from_the_first_passage(
     np.testing.assert_array_equal(after.rows_BK, before.rows_BK)
     assert after.top1_correct_B.tolist() == expected
     assert len(set(expected)) == 2
-
-
-def test_the_first_span_is_masked(system: TinySystem) -> None:
-    sentences = system.corpus.sentences("cloze_dev")
-    first, end = sentences.salient_spans(3)[0]
-    masked = mask_first_span(sentences, 3, 4)
-    assert masked.positions.tolist() == list(range(first, end))
-    assert masked.targets.tolist() == sentences.tokens[3][first:end].tolist()
-    assert (masked.tokens == 4).sum() == end - first
 
 
 def test_items_are_spread_evenly() -> None:

@@ -13,8 +13,8 @@ from scipy import stats
 
 from realm_lab.cli import main
 from realm_lab.errors import UserError
-from realm_lab.reporting.compare import _as_json, _warnings, compare_sides, load_sides
-from realm_lab.reporting.run_selection import find_side, find_sides
+from realm_lab.reporting.compare import find_side, find_sides, load_sides
+from realm_lab.reporting.report import write_report
 from realm_lab.tracking.study_record import StudyRecord
 from tests.reporting.synthetic import edit, exact_match, make_study, run_json, stage_folder
 
@@ -26,14 +26,8 @@ def folder_of(study: StudyRecord, cell: str, seed: int) -> str:
 
 
 def compared(root: Path, *texts: str) -> dict[str, Any]:
-    sides = find_sides(root / "runs", texts)
-    frames = load_sides(root / "runs", sides)
-    return _as_json(sides, frames, compare_sides(frames), _warnings(frames))
-
-
-def difference(found: dict[str, Any], metric: str, side: str) -> dict[str, Any]:
-    [item] = [item for item in found["differences"] if (item["metric"], item["side"]) == (metric, side)]
-    return dict(item)
+    study = load_sides(root / "runs", find_sides(root / "runs", texts))
+    return write_report(study, root / "reports" / "compare")
 
 
 def test_a_run_is_meant_by_folder_name_or_beginning(made: tuple[Path, StudyRecord]) -> None:
@@ -52,9 +46,9 @@ def test_a_run_is_meant_by_folder_name_or_beginning(made: tuple[Path, StudyRecor
         (["raelm-s2-abc"], r"no run 'raelm-s2-abc'; the nearest are realm-s2-"),
         ([""], "no run ''; the nearest are "),
         (["table"], r"'table' is a study; name its cells or their runs: table/realm, .*table/CELL-sSEED"),
-        (["tabel/realm"], "there is no study 'tabel'; the nearest are table"),
-        (["table/random_tokn"], "study table has no such cell; the nearest are random_token"),
-        (["table/realm-s7"], r"'table/realm-s7': the study has seeds 0, 1, 2 of realm; choose one"),
+        (["tabel/realm"], "there is no study 'tabel'; see `realm-lab status`"),
+        (["table/random_tokn"], "study table has no such cell or run; the nearest are random_token"),
+        (["table/realm-s7"], r"no such cell or run; the nearest are realm-s2"),
         (["table/realm-s0", "table/realm-s0"], "are the same"),
         ([], "name two runs or more"),
     ],
@@ -76,40 +70,40 @@ def test_a_run_of_another_project_is_refused(made: tuple[Path, StudyRecord], tmp
 def test_groups_are_compared_over_seeds(tmp_path: Path) -> None:
     seeds = tuple(range(6))
     make_study(tmp_path / "runs", seeds)
-    found = compared(tmp_path, "table/realm", "table/random_token", "table/no_null")
-    item = difference(found, "exact_match", "table/random_token")
+    summary = compared(tmp_path, "table/realm", "table/random_token", "table/no_null")
+    item = summary["comparisons"]["exact_match"]["random_token"]
     ours = [exact_match("random_token", seed, 2) for seed in seeds]
     theirs = [exact_match("realm", seed, 0) for seed in seeds]
     assert item["delta"] == pytest.approx(np.subtract(ours, theirs).mean())
-    assert item["interval_over_seeds"] == pytest.approx(list(stats.ttest_rel(ours, theirs).confidence_interval(0.95)))
+    assert item["interval"] == pytest.approx(list(stats.ttest_rel(ours, theirs).confidence_interval(0.95)))
     assert item["corrected_p"] == item["smallest_corrected_p"] == 2 * 2 / 64  # Holm: two sides beside the first
-    assert (item["seeds"], item["questions"]) == (list(seeds), 600)
-    assert item["interval_over_questions"][0] < item["delta"] < item["interval_over_questions"][1]
-    assert [*found["parameters"]] == ["pretrain.masking", "pretrain.null_document"]
-    assert found["parameters"]["pretrain.null_document"]["table/no_null"] == "off"
-    assert found["warnings"] == []
+    assert item["n"] == 6
+    assert item["per_example_interval"][0] < item["delta"] < item["per_example_interval"][1]
+    text = (tmp_path / "reports" / "compare" / "report.md").read_text()
+    assert "pretrain.null_document = off" in text
+    assert summary["warnings"] == []
 
 
-def test_two_runs_are_compared_over_questions_and_no_seed_is_claimed(made: tuple[Path, StudyRecord]) -> None:
+def test_two_runs_are_one_pair_and_no_seed_is_claimed(made: tuple[Path, StudyRecord]) -> None:
     first, second = folder_of(made[1], "realm", 0), folder_of(made[1], "random_token", 1)
     found = compared(made[0], first, second)
-    item = difference(found, "exact_match", second)
+    item = found["comparisons"]["exact_match"]["realm-s1"]
     ours, theirs = exact_match("random_token", 1, 2), exact_match("realm", 0, 0)
     deltas = np.array([float(n < 100 * ours) - float(n < 100 * theirs) for n in range(100)])
     half = 1.96 * deltas.std() / 10  # the normal approximation, to be near
     assert item["delta"] == pytest.approx(deltas.mean()) == pytest.approx(ours - theirs)
-    assert item["interval_over_questions"] == pytest.approx([deltas.mean() - half, deltas.mean() + half], abs=0.02)
-    assert (item["seeds"], item["interval_over_seeds"], item["corrected_p"]) == ([], None, None)
-    assert (item["questions"], item["finding"]) == (100, "lower, for these two models")
-    utility = difference(found, "retrieval_utility_end", second)
-    assert (utility["interval_over_questions"], utility["finding"]) == (None, "one run each")
+    assert item["per_example_interval"] == pytest.approx([deltas.mean() - half, deltas.mean() + half], abs=0.02)
+    assert (item["interval"], item["corrected_p"]) == (None, 1.0)
+    assert item["finding"] == "lower for these two models, one seed"
+    utility = found["comparisons"]["retrieval_utility_end"]["realm-s1"]
+    assert (utility["per_example_interval"], utility["finding"]) == (None, "not distinguishable")
     assert any("no seed in common" in text for text in found["warnings"])
 
 
-def test_a_single_run_among_groups_claims_no_seed(made: tuple[Path, StudyRecord]) -> None:
-    one = difference(compared(made[0], "table/realm", "table/warm_start-s2"), "exact_match", "table/warm_start-s2")
-    assert one["delta"] == pytest.approx(exact_match("warm_start", 2, 1) - exact_match("realm", 2, 0))
-    assert (one["seeds"], one["corrected_p"], one["questions"]) == ([], None, 100)
+def test_a_single_run_is_paired_with_its_own_seed_of_a_group(made: tuple[Path, StudyRecord]) -> None:
+    found = compared(made[0], "table/realm", "table/warm_start-s2")["comparisons"]["exact_match"]["warm_start-s2"]
+    assert found["delta"] == pytest.approx(exact_match("warm_start", 2, 1) - exact_match("realm", 2, 0))
+    assert (found["n"], found["corrected_p"]) == (1, 1.0)
 
 
 def test_questions_of_another_corpus_are_not_paired_by_their_ids(tmp_path: Path, study: StudyRecord) -> None:
@@ -117,9 +111,9 @@ def test_questions_of_another_corpus_are_not_paired_by_their_ids(tmp_path: Path,
         path = stage_folder(tmp_path / "runs", study, cell, seed, "evaluate") / "eval" / "predictions.jsonl"
         rows = [json.loads(line) | {"question": f"of {cell}?"} for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    second = folder_of(study, "random_token", 1)
-    item = difference(compared(tmp_path, folder_of(study, "realm", 0), second), "exact_match", second)
-    assert (item["questions"], item["interval_over_questions"], item["finding"]) == (0, None, "one run each")
+    found = compared(tmp_path, folder_of(study, "realm", 0), folder_of(study, "random_token", 1))
+    item = found["comparisons"]["exact_match"]["realm-s1"]
+    assert (item["per_example_interval"], item["finding"]) == (None, "not distinguishable")
 
 
 def test_what_is_missing_or_unfair_is_warned_of(tmp_path: Path, study: StudyRecord) -> None:
@@ -130,7 +124,7 @@ def test_what_is_missing_or_unfair_is_warned_of(tmp_path: Path, study: StudyReco
     pretrain = stage_folder(tmp_path / "runs", study, "no_null", 0, "pretrain")
     edit(pretrain / "status.json", lambda found: found.update(state="PREEMPTED", step=5))
     warnings = "\n".join(compared(tmp_path, "table/realm-s0", "table/no_null-s0")["warnings"])
-    assert "no_null-s0, seed 0: pretrain is PREEMPTED." in warnings
+    assert "1 of 2 runs are complete (1 PREEMPTED)" in warnings
     assert "runs of engine versions 1, 2 are compared" in warnings
     assert "was run on another corpus" in warnings
 
@@ -143,13 +137,14 @@ def test_the_terminal_and_the_report_say_the_same(
     assert main(arguments) == 0
     printed = capsys.readouterr().out
     page = Path(printed.splitlines()[-1])
-    assert page == tmp_path / "table.realm-vs-table.warm_start-vs-table.random_token" / "index.html"
+    assert page == tmp_path / "table.realm-vs-table.warm_start-vs-table.random_token" / "report.html"
     text = (page.parent / "report.md").read_text()
-    for part in ("random_token", "salient_span", "exact match", "−0.7", "warm_start", "c" * 12, "(system)"):
+    for part in ("random_token", "salient_span", "exact match", "−0.7", "warm_start", "system warm_start"):
         assert part in printed
         assert part in text.replace("\\_", "_")
+    assert "95 %, examples" in printed
     before = {path: path.read_bytes() for path in page.parent.rglob("*") if path.is_file()}
-    assert {path.name for path in before} >= {"report.md", "index.html", "deltas.png", "curves.png"}
+    assert {path.name for path in before} >= {"report.md", "report.html", "deltas.png", "curves.png"}
     assert main([*arguments, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["page"] == str(page)
+    assert json.loads(capsys.readouterr().out)["comparisons"]["exact_match"].keys() == {"warm_start", "random_token"}
     assert {path: path.read_bytes() for path in page.parent.rglob("*") if path.is_file()} == before

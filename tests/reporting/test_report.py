@@ -109,10 +109,8 @@ def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: S
     assert "> **Attention" not in text, "a clean study has no warning"
     assert "pretrain.masking = random_token" in text
     assert "random &lt;tokens&gt;" in text
-    assert "Kendall's tau 1.00" in text
     assert text.count("| BM25, the same passages | 3 | 0.625 ± 0.000 |") == 1  # of recall@5 alone
     assert "−0.069" in text  # the paper's baseline below its REALM
-    assert "Equal compute: " in text
     assert "**The knowledge corpus and its index are replaced" in text
     assert "&lt;script&gt;alert" in text
     assert "{{" not in text.replace("{{ 7", "")
@@ -141,7 +139,9 @@ def test_unfinished_runs_are_said_at_the_top(tmp_path: Path, study: StudyRecord)
     edit(failed, lambda found: found.update(state="FAILED", error="no memory"))
     text = report(tmp_path)
     assert "Incomplete: 10 of 12 runs are complete (1 FAILED, 1 PREEMPTED)." in text.split("## Results")[0]
-    assert re.search(r"\| random_token \| 2 \| .* \| FAILED \| evaluate \| 20 of 20 \| evaluate: no memory \|", text)
+    assert re.search(
+        r"\| random_token \| 2 \| .* \| FAILED \| .* \| evaluate \| 20 of 20 \| evaluate: no memory \|", text
+    )
     found = as_json(compared(tmp_path))["exact_match"]
     assert (found["no_null"]["n"], found["random_token"]["n"], found["warm_start"]["n"]) == (2, 2, 3)
 

@@ -12,7 +12,7 @@ from realm_lab.core.files import digest, read_json
 from realm_lab.reporting.confounds import confounds
 from realm_lab.reporting.frames import load_study
 from realm_lab.reporting.report import write_study_report
-from realm_lab.reporting.tuning import Tuned, best, tune, tuned_verdict, what_changes
+from realm_lab.reporting.tuning import Tuned, best, tune, tuned_verdict
 from realm_lab.tracking.run_dir import RunRecord, read_run_record, write_run_record
 from realm_lab.tracking.study_record import StudyRecord, StudyRun, StudyTuning, TunedStudyCell, write_study_record
 from tests.reporting.synthetic import edit, exact_match, run_json, write_stage
@@ -80,8 +80,8 @@ def test_each_cell_is_compared_at_its_best_value(tmp_path: Path, study: StudyRec
     assert cells["warm_start"].values.keys() == {0, 1}, "it is the same at every value"
     equal = {cell.cell.name: cell for cell in tuned.equal[0].cells}
     assert equal["random_token"].values[0] == exact_match("random_token", 0, 2)
-    [change] = [change for change in what_changes(tuned) if change["cell"] == "random <tokens>"]
-    assert (change["equal"][:5], change["best"][:6]) == ("lower", "higher")
+    assert cells["random_token"].finding.startswith("higher")
+    assert equal["random_token"].finding.startswith("lower")
     folder = write_study_report(tmp_path, "table")
     text = (folder / "report.md").read_text(encoding="utf-8")
     assert "0.700 ± 0.000 ✓" in text

@@ -168,6 +168,7 @@ def test_what_an_old_index_found_is_ranked_by_the_current_weights(
     fresh = system.retriever(retriever.embedder)
     fresh.refresh(9)
     assert fresh.index is not None
+    assert isinstance(fresh.index.embeddings_ND, torch.Tensor)
     with torch.no_grad():
         current_BN = (fresh.embed_queries(queries) @ fresh.index.embeddings_ND.T).numpy()
     for rows, among, scores in zip(rows_BK, among_BL, current_BN, strict=True):

@@ -20,7 +20,7 @@ from torch import Tensor
 from realm_lab.errors import UserError
 from realm_lab.retrieval import embeddings as embeddings_module
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore, Identity, equal_rows, tower_digest
-from realm_lab.retrieval.index import Embedded, embed_passages
+from realm_lab.retrieval.index import Embedded, Inputs, embed_passages
 
 if TYPE_CHECKING:
     from tests.tiny_system import TinySystem
@@ -36,18 +36,19 @@ def identity(**changes: Any) -> Identity:
     return Identity(**values | {"dtype": "float32", "rows": ROWS, "dimension": SIZE} | changes)  # type: ignore[arg-type]
 
 
+def inputs(system: TinySystem) -> Inputs:
+    return Inputs(system.special, 26, 32, 2048, "float32")
+
+
 def given(rows_R: np.ndarray) -> Tensor:
     return VECTORS_ND[torch.from_numpy(rows_R)]
 
 
 def embedded(system: TinySystem, store: EmbeddingStore, **changes: Any) -> Embeddings:
-    settings = {"corpus_digest": "c" * 64, "passage_length": 32, "token_budget": 2048, "precision": "float32"}
-    return store.embeddings(
-        changes.pop("embedder", system.embedder),
-        changes.pop("passages", system.passages),
-        system.special,
-        **settings | changes,
-    )
+    embedder, passages = changes.pop("embedder", system.embedder), changes.pop("passages", system.passages)
+    digest = changes.pop("corpus_digest", "c" * 64)
+    texts = {name: changes.pop(name) for name in Inputs._fields if name in changes}
+    return store.embeddings(embedder, passages, inputs(system)._replace(**texts), digest, **changes)
 
 
 class Changed(NamedTuple):
@@ -72,7 +73,7 @@ def test_a_corpus_is_embedded_once_with_the_bits_of_embed_passages(
     found = embedded(system, store, progress=lambda rows, total: done.append((rows, total)))
     count = len(system.passages)
     rows = np.arange(count)
-    wanted_ND = embed_passages(system.embedder, system.passages, rows, system.special, 32, 2048, "float32")
+    wanted_ND = embed_passages(system.embedder, system.passages, rows, inputs(system))
     assert torch.equal(found.matrix, wanted_ND)
     assert torch.equal(found.as_tensor(), wanted_ND)
     assert found.as_tensor().data_ptr() == found.matrix.data_ptr()  # not copied
@@ -92,7 +93,6 @@ def test_what_is_embedded_is_in_the_key_and_what_only_rounds_is_not(system: Tiny
         {"corpus_digest": "d" * 64},
         {"passage_length": 16},
         {"precision": "bfloat16"},
-        {"dtype": "float16"},
         {"embedder": other},
     ]
     keys = {embedded(system, store, **change).key for change in changes}

@@ -17,7 +17,7 @@ from realm_lab.errors import UserError
 from realm_lab.retrieval import exact, reduced, search
 from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
 from realm_lab.retrieval.exact import ExactSearch, PlainReading, Reading
-from realm_lab.retrieval.search import Best, Exclusion, Forbidden, true_scores
+from realm_lab.retrieval.search import Exclusion, Forbidden, true_scores
 
 # Shapes: N passages, B queries, K results, n rows of a chunk, M pairs, D embedding size
 
@@ -215,14 +215,6 @@ def test_embeddings_on_the_disk_are_searched_in_place_in_pieces(
     assert stored.for_search() is stored
 
 
-@pytest.mark.parametrize("queries", [1, 5, 63, 64])
-def test_the_peak_of_a_block_is_its_largest_score(queries: int) -> None:
-    for block in (1, 2, 3, 7, 16):
-        score_gSB = normal(5, block, queries)
-        score_gSB[2] = -torch.inf
-        assert exact.peaks(score_gSB).tolist() == score_gSB.numpy().max(axis=1).tolist()
-
-
 def test_a_chunk_of_near_ties_is_read_again_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings_ND, query_BD = near_ties()
     backend = ExactSearch(embeddings_ND, half=True)
@@ -336,18 +328,6 @@ def test_no_more_scores_are_held_than_said(monkeypatch: pytest.MonkeyPatch) -> N
     assert held == [(96, 4)] * 7 + [(28, 4)] + [(192, 2)] * 3 + [(124, 2)]
 
 
-def test_a_query_finds_the_same_alone_and_in_any_company() -> None:
-    embeddings_ND, query_BD = near_ties()
-    backend = ExactSearch(embeddings_ND, half=True)
-    together = backend.search(query_BD, 8)
-    for place in range(QUERIES):
-        alone = backend.search(query_BD[place : place + 1], 8)
-        assert torch.equal(alone.rows_BK[0], together.rows_BK[place])
-        assert torch.equal(alone.scores_BK[0], together.scores_BK[place])
-    order = torch.tensor([4, 0, 4, 2])
-    assert torch.equal(backend.search(query_BD[order], 8).scores_BK, together.scores_BK[order])
-
-
 @pytest.mark.parametrize("by_group", [False, True], ids=["passage", "article"])
 @pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
 @pytest.mark.parametrize("count", [1, 8, 40])
@@ -366,16 +346,6 @@ def test_what_is_forbidden_is_never_returned(half: bool, by_group: bool, count: 
     assert found.rows_BK[3, 0] == best[3]
     if count == 40:
         assert (found.rows_BK[0] == -1).sum() == 3 + (~allowed_BN[0]).sum()
-
-
-def test_everything_can_be_forbidden_and_row_0_and_article_0_too() -> None:
-    embeddings_ND, query_BD = normal(6, SIZE), normal(QUERIES, SIZE, seed=1)
-    backend = ExactSearch(embeddings_ND, half=True)
-    for group, left in ((None, 5), (torch.tensor([0, 0, 0, 1, 1, 1]), 3), (torch.zeros(6, dtype=torch.int64), 0)):
-        found = backend.search(query_BD, 6, Exclusion(torch.zeros(QUERIES, dtype=torch.int64), group))
-        assert (found.rows_BK >= 0).sum(1).tolist() == [left] * QUERIES
-        assert not (found.rows_BK == 0).any()
-        assert torch.isneginf(found.scores_BK).sum(1).tolist() == [6 - left] * QUERIES
 
 
 def test_another_article_map_is_not_taken_for_the_first() -> None:
@@ -398,14 +368,6 @@ def test_more_results_than_passages_and_nothing_at_all(half: bool) -> None:
     assert backend.search(query_BD, 0).rows_BK.shape == (2, 0)
 
 
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
-def test_an_index_stored_in_half_precision_is_searched_as_it_is_stored(kind: torch.dtype) -> None:
-    embeddings_ND, query_BD = ordinary()
-    stored_ND = embeddings_ND.to(kind)
-    for half in (True, False):
-        assert_same(ExactSearch(stored_ND, half=half).search(query_BD, 8), enumerated(stored_ND, query_BD, 8))
-
-
 def test_a_score_has_the_same_bits_in_every_shape() -> None:
     embeddings_ND, query_BD = normal(300, 33), normal(50, 33, seed=1)
     query_M, row_M = torch.arange(50).repeat_interleave(300), torch.arange(300).repeat(50)
@@ -418,18 +380,6 @@ def test_a_score_has_the_same_bits_in_every_shape() -> None:
         vectors = zip(query_BD[query_M[pair]].tolist(), embeddings_ND[row_M[pair]].tolist(), strict=True)
         exactly = sum(Fraction(a) * Fraction(b) for a, b in vectors)
         assert float(np.float32(float(exactly))) == float(together[pair])
-
-
-def test_the_best_are_kept_whatever_the_order_of_arrival() -> None:
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(20):
-        order = torch.randperm(30, generator=generator)
-        best = Best.none(3, 4, torch.device("cpu"))
-        for piece in order.split(7):
-            best.add_(piece % 3, piece, (piece % 5).float())
-        for query in range(3):
-            rows = sorted((row for row in range(30) if row % 3 == query), key=lambda row: (-(row % 5), row))[:4]
-            assert best.rows_BK[query].tolist() == rows
 
 
 def test_what_is_not_finite_or_does_not_fit_is_refused() -> None:

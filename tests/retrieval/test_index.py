@@ -14,7 +14,7 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
 from realm_lab.retrieval import index as index_module
-from realm_lab.retrieval.index import embed_passages, embed_rows
+from realm_lab.retrieval.index import Inputs, embed_passages, embed_rows
 from realm_lab.retrieval.search import IndexGeneration, check_index
 
 if TYPE_CHECKING:
@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 # Shapes: N passages, D embedding size
 
 
+def inputs(system: TinySystem, token_budget: int = 2048) -> Inputs:
+    return Inputs(system.special, 26, 32, token_budget, "float32")
+
+
 def build(system: TinySystem, token_budget: int = 2048) -> IndexGeneration:
     rows = np.arange(len(system.passages))
-    embeddings_ND = embed_passages(system.embedder, system.passages, rows, system.special, 32, token_budget, "float32")
+    embeddings_ND = embed_passages(system.embedder, system.passages, rows, inputs(system, token_budget))
     return IndexGeneration(embeddings_ND, "digest", 17)
 
 
@@ -67,7 +71,7 @@ def test_rows_are_embedded_in_their_order_and_the_null_document_is_empty(
 
     monkeypatch.setattr(Embedder, "embed_documents", watched)
     with torch.no_grad():
-        vectors = embed_rows(system.embedder, system.passages, rows, system.special, 32, 1, "float32")
+        vectors = embed_rows(system.embedder, system.passages, rows, inputs(system, 1))
     for vector, row in zip(vectors, rows.tolist(), strict=True):
         torch.testing.assert_close(vector.double(), reference.document(row), atol=1e-5, rtol=0)
     special = system.special
@@ -86,7 +90,7 @@ def test_an_index_of_another_corpus_is_refused() -> None:
 @pytest.mark.parametrize("size", [2, 3, 500])
 def test_the_parts_of_ranks_are_disjoint_and_add_up_to_the_same_bits(system: TinySystem, size: int) -> None:
     rows = np.arange(len(system.passages))
-    settings = (system.embedder, system.passages, rows, system.special, 32, 256, "float32")
+    settings = (system.embedder, system.passages, rows, inputs(system, 256))
     with torch.no_grad():
         whole_ND = embed_rows(*settings)
         parts = [embed_rows(*settings, Ranks(rank, size)) for rank in range(size)]

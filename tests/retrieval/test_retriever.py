@@ -122,6 +122,7 @@ def test_fresh_search_asks_an_old_index_with_the_current_weights(
         assert torch.equal(search_BD, retriever.embed_queries(queries))
         assert not torch.allclose(search_BD, retriever.embed_queries(queries, old))
         assert retriever.index is not None
+        assert isinstance(retriever.index.embeddings_ND, Tensor)
         expected_BK = (search_BD @ retriever.index.embeddings_ND.T).argsort(dim=1, descending=True)[:, :5]
     np.testing.assert_array_equal(find(retriever, queries, 5), expected_BK.numpy())
 

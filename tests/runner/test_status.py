@@ -181,14 +181,19 @@ def test_a_queue_is_asked_about_what_is_left_and_stops_who_submits_when_it_does_
 
 def test_json_has_the_same(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     put("d", "pretrain", "FAILED", step=3, total_steps=12, error="odd")
-    put("d", "prepare", "COMPLETE")
-    put("d", "warm_start", "COMPLETE")
+    for stage in ("prepare", "warm_start"):
+        put("d", stage, "COMPLETE")
+    for stage in ("pretrain", "finetune", "evaluate"):
+        put("a", stage, "COMPLETE")
     assert main(["status", "far", "--root", str(root), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["study"], found["counts"]) == ("far", {"FAILED": 1, "PENDING": 5})
-    failed = next(run for run in found["runs"] if run["state"] == "FAILED")
-    assert (failed["cell"], failed["seed"], failed["stage"], failed["step"]) == ("d", 0, "pretrain", 3)
+    assert (found["study"], found["counts"]) == ("far", {"COMPLETE": 1, "FAILED": 1, "PENDING": 4})
+    runs = {run["cell"]: run for run in found["runs"]}
+    failed, complete = runs["d"], runs["a"]
+    assert (failed["state"], failed["seed"], failed["stage"], failed["step"]) == ("FAILED", 0, "pretrain", 3)
     assert (failed["error"], failed["recall_at_5"]) == ("odd", None)
+    assert (complete["state"], complete["stage"], complete["left_seconds"]) == ("COMPLETE", None, None)
+    assert complete["recall_at_5"] == 0.25
 
 
 def test_watching_ends_when_nothing_runs(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:

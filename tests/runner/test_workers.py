@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from realm_lab.core.files import write_json
 from realm_lab.core.launched import visible_gpus
 from realm_lab.runner import workers
 from realm_lab.runner.workers import Outcome, Workers
@@ -110,32 +111,27 @@ def stage(folder: Path, **status: Any) -> StageRun:
     return run
 
 
-def test_what_a_stopped_first_rank_could_not_write_is_written_for_it(program: Any, tmp_path: Path) -> None:
-    program("sys.exit(2)")
-    started = Workers.start(JOB, threads=1, log=Path("log.txt"))
-    started.wait()
-    mine = stage(tmp_path / "mine", pid=started.pids[0])
-    started.settle(mine, Outcome(2, "rank 1: out of memory"))
-    assert (mine.status().state, mine.status().error) == ("FAILED", "rank 1: out of memory")
-
-
-@pytest.mark.parametrize("code", [-9, 143, 0])
-def test_a_killed_or_stopped_one_may_go_on(program: Any, tmp_path: Path, code: int) -> None:
+@pytest.mark.parametrize(
+    ("code", "is_mine", "expected"),
+    [
+        (2, True, ("FAILED", "rank 1: out of memory")),  # its first rank was stopped because another had failed
+        (-9, True, ("RUNNING", None)),
+        (143, True, ("RUNNING", None)),
+        (0, True, ("RUNNING", None)),
+        (2, False, ("RUNNING", None)),
+    ],
+)
+def test_a_failure_is_written_for_a_stopped_rank_and_what_was_killed_may_go_on(
+    program: Any, tmp_path: Path, code: int, is_mine: bool, expected: tuple[str, str | None]
+) -> None:
     program("sys.exit(0)")
     started = Workers.start(JOB, threads=1, log=Path("log.txt"))
     started.wait()
-    mine = stage(tmp_path, pid=started.pids[0])
-    started.settle(mine, Outcome(code, "text"))
-    assert mine.status().state == "RUNNING"
-
-
-def test_the_status_of_another_process_is_left_alone(program: Any, tmp_path: Path) -> None:
-    program("sys.exit(2)")
-    started = Workers.start(JOB, threads=1, log=Path("log.txt"))
-    started.wait()
-    other = stage(tmp_path, pid=os.getpid())
-    started.settle(other, Outcome(2, "text"))
-    assert other.status().state == "RUNNING"
+    run = StageRun(tmp_path / "warm_start-0", "warm_start")
+    status = {"state": "RUNNING", "host": os.uname().nodename, "pid": started.pids[0] if is_mine else os.getpid()}
+    write_json(run.path / "status.json", status)
+    started.settle(run, Outcome(code, "rank 1: out of memory"))
+    assert (run.status().state, run.status().error) == expected
 
 
 def test_gpus_that_jobs_may_be_given(monkeypatch: pytest.MonkeyPatch) -> None:

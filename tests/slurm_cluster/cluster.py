@@ -174,20 +174,14 @@ class Cluster:
     def _stop(self) -> None:
         """End jobs, then the daemons in the opposite order of their start."""
         if self._daemons and self._is_controlled():
-            subprocess.run(
-                ["scancel", "--user", getpass.getuser(), "--signal=KILL", "--full"],
-                env=self.environment,
-                check=False,
-                capture_output=True,
-                timeout=30,
-            )
-            subprocess.run(
-                ["scancel", "--user", getpass.getuser()],
-                env=self.environment,
-                check=False,
-                capture_output=True,
-                timeout=30,
-            )
+            for options in (["--signal=KILL", "--full"], []):
+                subprocess.run(
+                    ["scancel", "--user", getpass.getuser(), *options],
+                    env=self.environment,
+                    check=False,
+                    capture_output=True,
+                    timeout=30,
+                )
         for daemon in reversed(self._daemons):
             daemon.terminate()
             try:

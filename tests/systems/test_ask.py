@@ -16,8 +16,9 @@ from realm_lab import cli
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.systems.ask import ask, fill, open_run
+from realm_lab.systems.ask import ask, fill
 from realm_lab.systems.bm25 import Bm25
+from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import corpus_folder, plan_run
 
 PASSAGES = 320
@@ -86,22 +87,11 @@ def test_ask_tells_the_answer_and_where_it_was_found(said: Verb, corpus: Prepare
 
 
 def test_probabilities_of_passages_sum_to_one_best_first(said: Verb, corpus: PreparedCorpus) -> None:
-    for k in (1, 4, 20):
+    for k in (1, 4, PASSAGES):
         probabilities = [c["probability"] for c in said(ask, question_of(corpus), k=k)["candidates"]]
         assert len(probabilities) == k
-        assert sum(probabilities) == pytest.approx(1.0, abs=1e-5)
+        assert sum(probabilities) == pytest.approx(1.0, abs=1e-4)
         assert probabilities == sorted(probabilities, reverse=True)
-
-
-def test_more_passages_than_there_are_shows_all(said: Verb, corpus: PreparedCorpus) -> None:
-    candidates = said(ask, question_of(corpus), k=PASSAGES + 100)["candidates"]
-    assert len({candidate["passage"]["id"] for candidate in candidates}) == len(candidates) == PASSAGES
-    assert sum(candidate["probability"] for candidate in candidates) == pytest.approx(1.0, abs=1e-4)
-
-
-def test_asking_twice_gives_the_same(said: Verb, corpus: PreparedCorpus) -> None:
-    assert said(ask, question_of(corpus)) == said(ask, question_of(corpus))
-    assert said(fill, sentence_of(corpus)) == said(fill, sentence_of(corpus))
 
 
 def test_fill_gives_a_null_document_that_was_no_candidate_no_share(
@@ -116,28 +106,19 @@ def test_fill_gives_a_null_document_that_was_no_candidate_no_share(
     assert len(found) == 4
 
 
-def test_fill_shows_the_null_document_and_k_passages(said: Verb, corpus: PreparedCorpus) -> None:
-    sentence = sentence_of(corpus)
-    found = said(fill, sentence, k=5)
-    assert found["sentence"] == sentence
-    nulls = [candidate for candidate in found["candidates"] if candidate["passage"] is None]
-    assert len(found["candidates"]) == 6
-    assert len(nulls) == 1
-    assert nulls[0]["utility"] == 0
-    probabilities = [candidate["probability"] for candidate in found["candidates"]]
-    assert sum(probabilities) == pytest.approx(1.0, abs=1e-5)
-    assert probabilities == sorted(probabilities, reverse=True)
-    assert found["wordpieces"] == 2  # as all names and years of the pre-training corpus
-    assert found["answer"]
-
-
 def test_several_masks_side_by_side_ask_for_as_many_wordpieces(said: Verb, corpus: PreparedCorpus) -> None:
     for count, blank in ((2, "[MASK] [MASK]"), (3, "[MASK][MASK] [MASK]"), (5, " ".join(["[MASK]"] * 5))):
         assert said(fill, sentence_of(corpus).replace("[MASK]", blank))["wordpieces"] == count
 
 
 def test_fill_follows_the_equations(said: Verb, corpus: PreparedCorpus) -> None:
-    found = said(fill, sentence_of(corpus), k=5)
+    sentence = sentence_of(corpus)
+    found = said(fill, sentence, k=5)
+    assert (found["sentence"], len(found["candidates"])) == (sentence, 6)  # the null document and k passages
+    assert found["wordpieces"] == 2  # as all names and years of the pre-training corpus
+    probabilities = [candidate["probability"] for candidate in found["candidates"]]
+    assert sum(probabilities) == pytest.approx(1.0, abs=1e-5)
+    assert probabilities == sorted(probabilities, reverse=True)
     joint = sum(c["probability"] * c["reader_probability"] for c in found["candidates"])
     assert found["marginal"] == pytest.approx(joint, rel=1e-4)  # Eq. 1
     assert found["marginal_log_probability"] == pytest.approx(math.log(found["marginal"]), abs=1e-6)
@@ -166,11 +147,6 @@ def test_a_question_without_a_known_word_has_a_warning(
     printed = capsys.readouterr()
     assert printed.err == f"realm-lab: {warning}\n"
     assert set(json.loads(printed.out)) == {"question", "answer", "candidates"}
-
-
-def test_long_questions_are_cut(said: Verb, corpus: PreparedCorpus) -> None:
-    candidates = said(ask, " ".join([question_of(corpus)] * 40))["candidates"]
-    assert all(candidate["answer"] for candidate in candidates)  # there was room left for the passages
 
 
 def test_a_sentence_that_is_too_long_to_fill_is_refused(params: Params, line: Path, corpus: PreparedCorpus) -> None:
@@ -217,10 +193,6 @@ def test_fill_asks_the_models_that_finetuning_begins_with(
     assert said[0] == said[1] != said[2]
 
 
-def test_the_baseline_can_fill_before_it_is_finetuned(params: Params, line: Path) -> None:
-    assert fill(open_run(params, line, 0, "warm_start"), "who is [MASK] ?").answer
-
-
 def test_the_command_line_and_its_tables(
     line: Path, corpus: PreparedCorpus, tiny: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,7 +212,7 @@ def test_the_command_line_and_its_tables(
 def test_bm25_can_find_the_passages_that_are_read(said: Verb, corpus: PreparedCorpus) -> None:
     question = corpus.questions("test").texts[0]
     found = said(ask, question, k=4, retriever="bm25")["candidates"]
-    rows, scores = Bm25(corpus.passages()).search_scored([question], 4)
+    rows, scores = Bm25(corpus.passages()).search([question], 4)
     text = corpus.passages().text
     assert [candidate["passage"]["id"] for candidate in found] == [text.row(row)["id"] for row in rows[0]]
     total = sum(math.exp(score) for score in scores[0])

@@ -64,7 +64,7 @@ def write_documents(path: Path, passages: Any, change: dict[int, str] | None = N
 def test_the_second_version_as_files_gives_what_the_stage_measured(
     line: Line, context: Context, tmp_path: Path
 ) -> None:
-    path = write_documents(tmp_path / "second.jsonl", context.corpus.passages(edition=1))
+    path = write_documents(tmp_path / "second.jsonl", context.corpus.passages(version=1))
     folder = line.evaluate("--corpus", str(path), "--name", "swap")
     found = json.loads((folder / "result.json").read_text())
     asked = found["questions"]
@@ -85,7 +85,7 @@ def test_the_second_version_as_files_gives_what_the_stage_measured(
     assert passages["old"]["embedded"] == 0  # fine-tuning has embedded them
     bodies = [
         {(r["title"], r["body"]) for r in map(corpus.text.row, range(len(corpus)))}
-        for corpus in (context.passages, context.corpus.passages(edition=1))
+        for corpus in (context.passages, context.corpus.passages(version=1))
     ]
     assert passages["new"]["embedded"] == len(bodies[1] - bodies[0])  # only what changed
     assert "## swap" in (folder / "report.md").read_text()
@@ -107,10 +107,10 @@ def test_only_new_passages_are_embedded_and_the_vectors_are_those_of_all(context
     corpus = prepare_update(context, documents, tmp_path)
     old, before = context.embeddings(embedder), Embedded.passages
     knowledge = Knowledge(corpus.passages(), corpus.manifest.digest)
-    found = context.built_retriever(embedder, 0.0, knowledge, (old, context.passages))
+    found = context.retriever(embedder, 0.0, knowledge, (old, context.passages))
     assert Embedded.passages == before + 1
     assert found.index is not None
-    expected = context.retriever(embedder, passages=knowledge.passages).embed_passages()
+    expected = found.embed_passages()
     torch.testing.assert_close(found.index.embeddings_ND, expected, atol=1e-5, rtol=1e-5)
     assert torch.equal(found.index.embeddings_ND[0], old.matrix[9])
 
@@ -195,6 +195,5 @@ def test_faults_are_one_line(line: Line, options: list[str], message: str, capsy
 
 
 def test_a_rest_of_a_toy_world_is_refused(line: Line) -> None:
-    assert rest_of(line.params, [], 0) == []
     with pytest.raises(UserError, match="--rest"):
-        rest_of(line.params, [], -1)
+        rest_of(line.params, set(), 3)

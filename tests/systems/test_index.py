@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from realm_lab import cli
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.embeddings import EmbeddingStore, tower_digest
+from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore, tower_digest
 from realm_lab.retrieval.index import Embedded
-from realm_lab.systems import index
+from realm_lab.systems.context import embedding_store, open_run
 
 Capture = pytest.CaptureFixture[str]
 
@@ -38,13 +36,13 @@ def line(tiny: ModuleType, params: Params, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture
 def root(line: Path) -> Path:
     """The run, with nothing embedded."""
-    index.open_store(line).prune(set())
+    embedding_store(line).prune(set())
     return line
 
 
 @pytest.fixture
 def store(root: Path) -> EmbeddingStore:
-    return index.open_store(root)
+    return embedding_store(root)
 
 
 def run(tiny: ModuleType, root: Path, *arguments: str) -> int:
@@ -53,12 +51,17 @@ def run(tiny: ModuleType, root: Path, *arguments: str) -> int:
 
 
 def test_a_corpus_is_embedded_once_listed_and_searched(
-    tiny: ModuleType, params: Params, root: Path, store: EmbeddingStore, capsys: Capture
+    tiny: ModuleType,
+    params: Params,
+    root: Path,
+    store: EmbeddingStore,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert run(tiny, root, "list") == 0
     assert "nothing is embedded yet" in capsys.readouterr().out
     before = Embedded.passages
-    context = index.open_context(params, root, 0, "realm")
+    context = open_run(params, root, 0, "realm")
     count = len(context.passages)
     for _ in range(2):
         assert run(tiny, root, "build") == 0
@@ -81,13 +84,18 @@ def test_a_corpus_is_embedded_once_listed_and_searched(
     lines = capsys.readouterr().out.splitlines()
     ranked = [line.split()[:2] for line in lines if re.match(r"\s*\d+\s+-?\d+\.\d{4}\s", line)]
     retriever = context.retriever(embedder)
-    retriever.refresh(12)
     pieces = [context.tokenizer.encode(part, add_special_tokens=False).ids for part in ("Who is ", " ?")]
     query_BD = retriever.embed_queries([np.array([*pieces[0], context.special.mask, *pieces[1]])])
     rows_BK = retriever.find(query_BD, 3)
     scores_BK = retriever.score(query_BD, rows_BK)
     assert [rank for rank, _ in ranked] == ["1", "2", "3"]
     np.testing.assert_allclose([float(score) for _, score in ranked], scores_BK[0].tolist(), atol=1e-3)
+    monkeypatch.setattr("realm_lab.retrieval.embeddings.IN_MEMORY_BYTES", 0)  # as a corpus that does not fit
+    in_place = context.retriever(embedder)
+    assert in_place.index is not None
+    assert isinstance(in_place.index.embeddings_ND, Embeddings)
+    np.testing.assert_array_equal(in_place.find(query_BD, 3), rows_BK)
+    assert in_place.indexed_score(query_BD, rows_BK).tolist() == retriever.indexed_score(query_BD, rows_BK).tolist()
     for row_number in rows_BK[0]:
         assert context.passages.text.row(int(row_number))["title"].split()[0] in "".join(lines)
 
@@ -132,25 +140,6 @@ def test_an_error_is_one_line(tiny: ModuleType, root: Path, capsys: Capture, arg
     assert said in printed.err
     assert printed.err.startswith("realm-lab: error: ")
     assert printed.err.count("\n") == 1
-
-
-def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    original = Console
-
-    def terminal(**options: Any) -> Any:
-        return original(force_terminal=True, width=120, **options)
-
-    monkeypatch.setattr(index, "Console", terminal)
-    with index._progress() as progress:
-        for done in range(0, 101, 20):
-            progress(done, 100)
-    said = capsys.readouterr().err
-    assert "embedding" in said
-    assert "100/100" in said
-    monkeypatch.setattr(index, "Console", original)
-    with index._progress() as progress:
-        progress(0, 100)
-    assert capsys.readouterr().err == ""
 
 
 def test_the_root_may_stand_before_the_verb(tiny: ModuleType, root: Path, capsys: Capture) -> None:

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from realm_lab.errors import UserError
-from realm_lab.models.folders import read_embedder, read_reader, write_embedder, write_reader
-from realm_lab.models.reader import Reader
+from realm_lab.models.folders import read_embedder, read_reader, write_embedder
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
-from realm_lab.systems.initial import Initial, initial_state
+from realm_lab.systems.initial import initial_state
 
 SPAN_HEAD = ("span_projection", "span_norm", "span_score")
 Make = Callable[..., Context]
@@ -133,18 +132,6 @@ def test_the_readers_transformer_gives_the_towers(tiny: ModuleType, line: Path, 
         )
 
 
-def test_a_readers_transformer_may_have_more_positions(
-    tiny: ModuleType, line: Path, context: Make, tmp_path: Path
-) -> None:
-    reader = read_reader(model(tiny, line, "pretrain", "reader"), 16, False)
-    longer = Reader(reader.encoder.shape._replace(positions=99), 16)
-    write_reader(longer, tmp_path / "longer", span_head=False)
-    changes = {"pretrain__initial_reader": str(tmp_path / "longer"), "pretrain__initial_retriever": "encoder"}
-    state = initial_state(context(**changes), "pretrain")
-    assert equal(state.embedder.query_encoder, longer.encoder)
-    assert equal(state.reader, longer)
-
-
 @pytest.mark.parametrize("label", ["realm", "warm_start"])
 def test_only_a_learned_null_document_has_a_vector(line: Path, context: Make, label: str) -> None:
     changes = {"pretrain__null_document": "learned", "pretrain__initial_retriever": "warm_start"}
@@ -156,12 +143,6 @@ def test_only_a_learned_null_document_has_a_vector(line: Path, context: Make, la
     assert initial_state(context(label), stage).embedder.null_vector is None
     assert learned.plan.stages["warm_start"] == context(label).plan.stages["warm_start"]
     assert learned.load_embedder("warm_start")[0].null_vector is None
-
-
-def test_the_warm_start_knows_of_no_learned_null_document(tiny: ModuleType, line: Path, tmp_path: Path) -> None:
-    root = tiny.prepare(tiny.params(), tmp_path)
-    run = tiny.run("warm_start", tiny.params({"pretrain.null_document": "learned"}), root)
-    assert tiny.files(run.path / "model") == tiny.files(model(tiny, line, "warm_start", "reader").parent)
 
 
 def test_every_reader_gets_the_same_span_head(context: Make) -> None:
@@ -190,30 +171,6 @@ def test_the_ablation_of_encoder_and_retriever(
     assert results["retrieval_utility_start"] == realm["retrieval_utility_start"]  # where pre-training began
     assert results["retrieval_utility_end"] not in (realm["retrieval_utility_end"], baseline["retrieval_utility_end"])
     assert results["cloze_log_likelihood_end"] not in (realm["cloze_log_likelihood_end"], None)
-
-
-def test_no_step_of_finetuning_leaves_the_initial_state(tiny: ModuleType, line: Path, context: Make) -> None:
-    changes = {"finetune.initial_reader": "warm_start", "finetune.steps": 0}
-    run = tiny.run("finetune", tiny.params(changes), line)
-    assert equal(
-        read_reader(run.path / "model" / "reader", 16),
-        read_reader(model(tiny, line, "warm_start", "reader"), 16, False),
-    )
-    query, document = (
-        getattr(read_embedder(folder)[0], f"{tower}_encoder")
-        for folder, tower in (
-            (run.path / "model" / "embedder", "query"),
-            (model(tiny, line, "pretrain", "embedder"), "query"),
-        )
-    )
-    assert equal(query, document)
-
-
-def towers(state: Initial) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    found = ({}, {})  # type: tuple[dict[str, Tensor], dict[str, Tensor]]
-    for name, value in state.embedder.state_dict().items():
-        found[name.startswith("document")][name] = value
-    return found
 
 
 @pytest.mark.parametrize("trained", ["query", "document"])

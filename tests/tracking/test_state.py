@@ -70,6 +70,7 @@ def found(runs: Path, job: JobState | None = None) -> RunState:
         ("RUNNING", {"host": "far", "pid": 1}, "LOST", "pretrain: process 1 on far is gone or silent"),
         ("COMPLETE", {}, "PENDING", None),
     ],
+    ids=["new", "stopped", "failed", "running", "dead", "number-used-again", "silent-elsewhere", "next-stage"],
 )
 def test_a_run_is_what_its_first_unfinished_stage_is(
     tmp_path: Path, pretrain: str | None, more: dict[str, Any], state: State, error: str | None

@@ -78,13 +78,17 @@ def log_share(held: list[Tensor], every: list[Tensor]) -> Tensor | None:
     return torch.stack(held).logsumexp(0) - torch.stack(every).logsumexp(0) if held else None
 
 
-def enumerated(task: FinetuneTask, system: TinySystem, softmax: str, early: int) -> list[tuple[Tensor | None, ...]]:
+def enumerated(
+    task: FinetuneTask, system: TinySystem, softmax: str, early: int
+) -> list[tuple[Tensor | None, Tensor | None]]:
     """log p(y|x) and log p_early of the batch's questions, each passage and each span by itself; None for none.
 
     On the task's own weights, with their graph. Passages are searched as text for the early term.
     """
-    questions, index, terms = system.corpus.questions("train"), task.retriever.index, []
+    questions, index = system.corpus.questions("train"), task.retriever.index
+    terms: list[tuple[Tensor | None, Tensor | None]] = []
     assert index is not None
+    assert isinstance(index.embeddings_ND, Tensor)
     for number in epoch_order(len(questions), SEED, "finetune-questions").take(0, BATCH).tolist():
         query = questions.tokens[number]
         answers = [system.tokenizer.encode(text, add_special_tokens=False).ids for text in questions.answers[number]]
@@ -121,19 +125,20 @@ def test_loss_and_gradient_are_those_of_every_span_and_passage(
     task.reader.zero_grad()
     task.retriever.embedder.zero_grad()
     terms = enumerated(task, system, softmax, early)
-    known, known_early = ([pair[place] for pair in terms if pair[place] is not None] for place in (0, 1))
-    useful = sum(pair != (None, None) for pair in terms)
+    known, known_early = [one for one, _ in terms if one is not None], [two for _, two in terms if two is not None]
+    useful = sum(one is not None or two is not None for one, two in terms)
     assert 0 < len(known) < useful or not early  # some have one positive, some both
     assert useful < BATCH or early  # some have none
-    reader, both = -sum(known) / useful, -sum([*known, *known_early]) / useful
-    expected: dict[str, Any] = {"loss": both, "loss_reader": reader, "marginal_log_likelihood": sum(known) / len(known)}
+    loss = -torch.stack([*known, *known_early]).sum() / useful
+    read = torch.stack(known).sum().item()
+    expected = {"loss": loss.item(), "loss_reader": -read / useful, "marginal_log_likelihood": read / len(known)}
     expected["answerable_fraction"] = len(known) / BATCH
     if early:
-        expected |= {"loss_early": both - reader, "early_answerable_fraction": len(known_early) / BATCH}
+        expected |= {"loss_early": loss.item() + read / useful, "early_answerable_fraction": len(known_early) / BATCH}
     for name, value in expected.items():
-        assert values[name] == pytest.approx(float(torch.as_tensor(value).detach()), rel=1e-4), name
+        assert values[name] == pytest.approx(value, rel=1e-4), name
     assert ("loss_early" in values) == ("early_answerable_fraction" in values) == bool(early)
-    both.backward()
+    loss.backward()
     for name, module in (("reader", task.reader), ("embedder", task.retriever.embedder)):
         own = {f"{name}.{key}": p.grad for key, p in module.named_parameters() if p.grad is not None}
         assert own.keys() == {key for key in found if key.startswith(name)}

@@ -34,11 +34,7 @@ class FileCounts(NamedTuple):
 
 
 def count_input(name: str) -> FileCounts:
-    """Read all of a file, folder or data set and count.
-
-    Raises:
-        UserError: as reading it would.
-    """
+    """Read all of a file, folder or data set and count."""
     pairs = [(find_reader(path), Source(path)) for path in files_of(name)]
     counts: Counter[str] = Counter()
     dropped: Counter[str] = Counter()
@@ -74,6 +70,5 @@ def count_input(name: str) -> FileCounts:
         for what, count in (reader.counts(source) if reader.counts else {}).items():
             counts[what] = count if len(pairs) == 1 else counts[what] + count
     formats = ", ".join(dict.fromkeys(reader.name for reader, _ in pairs))
-    if len(pairs) > 1:
-        counts["files"] = len(pairs)
+    counts.update({"files": len(pairs)} if len(pairs) > 1 else {})
     return FileCounts(str(name), formats, dict(counts), dict(sorted(dropped.items())), problems)

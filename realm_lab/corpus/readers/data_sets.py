@@ -25,11 +25,7 @@ _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.parquet$")
 
 
 def files_of(name: Path | str) -> list[Path]:
-    """The files that an input names, in their order.
-
-    Raises:
-        UserError: a folder without a known layout, shards that are missing, or a Hub that cannot be reached.
-    """
+    """The files that an input names, in their order."""
     if str(name).startswith(HUB):
         return _hub_files(str(name))
     path = Path(name)
@@ -51,11 +47,7 @@ def _chosen(folder: Path, name: str, config: str | None, split: str | None) -> l
 
 
 def choose_parquet(names: Sequence[str], source: str, config: str | None, split: str | None) -> list[str]:
-    """The Parquet files of one configuration and split of a data set, sorted; `train` where there is a choice.
-
-    Raises:
-        UserError: none, several configurations of which none is named, or shards that are missing.
-    """
+    """The Parquet files of one configuration and split of a data set, sorted; `train` where there is a choice."""
     found = [name for name in names if name.endswith(".parquet")]
     if not found and source.startswith(HUB):
         raise UserError(f"{source}: no Parquet files (scripts are never run); choose another data set, or fetch files")

@@ -30,11 +30,7 @@ def parquet_head(path: Path) -> str:
 
 
 def parquet_rows(source: Source) -> Iterator[dict[str, Any]]:
-    """The rows as dictionaries, streaming.
-
-    Raises:
-        UserError: the file is damaged, or its content is beyond the limits.
-    """
+    """The rows as dictionaries, streaming."""
     import pyarrow as pa
 
     path = source.path

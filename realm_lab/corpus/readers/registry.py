@@ -53,10 +53,7 @@ def read_documents(name: Path | str, dropped: Counter[str] | None = None, unique
     """The documents of a file, a folder or a data set of the Hugging Face Hub (hf://owner/name), in its order.
 
     What is left out is counted in `dropped`. Ids are unique, unless the caller sees to that (`unique=False`): it takes
-    the memory of all ids.
-
-    Raises:
-        UserError: a file is missing, empty, cut off, wrongly encoded, of the wrong shape or beyond the limits.
+    the memory of all ids. A file that cannot be read is a UserError.
     """
     dropped = Counter() if dropped is None else dropped
     streams = (documents_in(Source(path), dropped) for path in files_of(name))
@@ -79,10 +76,10 @@ def read_questions(
 
 def documents_in(source: Source, dropped: Counter[str]) -> Iterator[Document]:
     """Every document of one file, as its format reads it."""
-    name, _, read, *_ = find_reader(source.path)
-    if read is None:
-        raise UserError(f"{source.path}: format '{name}' holds no documents; name a file of texts")
-    return read(source, dropped)
+    reader = find_reader(source.path)
+    if reader.read_documents is None:
+        raise UserError(f"{source.path}: format '{reader.name}' holds no documents; name a file of texts")
+    return reader.read_documents(source, dropped)
 
 
 def questions_in(source: Source, dropped: Counter[str]) -> Iterator[Question]:
@@ -128,21 +125,16 @@ def keep_questions(questions: Iterable[Question], dropped: Counter[str], problem
 def _worth_scoring(
     question: Question, answers: tuple[str, ...], dropped: Counter[str], problems: list[str]
 ) -> Iterator[str]:
-    if question.answer_kind == "regex":
-        for pattern in dict.fromkeys(answers):
-            if not pattern.strip():
-                dropped["answer: normalises to nothing"] += 1
-                continue
-            try:
-                compile_pattern(pattern)
-            except ValueError as error:
-                dropped["answer: not a valid regular expression, kept and matches nothing"] += 1
-                shown = pattern if len(pattern) <= 60 else f"{pattern[:60]}..."
-                problems.append(f"question '{question.id}': '{shown}' is not a regular expression ({error})")
-            yield pattern
-        return
-    for answer in dict.fromkeys(answer.strip() for answer in answers):
-        if normalise_answer(answer):
-            yield answer
-        else:  # it would equal every other answer of its kind
+    is_regex = question.answer_kind == "regex"
+    for answer in dict.fromkeys(answer if is_regex else answer.strip() for answer in answers):
+        if not (answer.strip() if is_regex else normalise_answer(answer)):  # it would equal all others of its kind
             dropped["answer: normalises to nothing"] += 1
+            continue
+        try:
+            if is_regex:
+                compile_pattern(answer)
+        except ValueError as error:
+            dropped["answer: not a valid regular expression, kept and matches nothing"] += 1
+            shown = answer if len(answer) <= 60 else f"{answer[:60]}..."
+            problems.append(f"question '{question.id}': '{shown}' is not a regular expression ({error})")
+        yield answer

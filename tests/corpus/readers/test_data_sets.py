@@ -166,6 +166,6 @@ def test_a_folder_is_a_knowledge_corpus_and_its_content_is_its_key(tmp_path: Pat
     params = Params(corpus=corpus, warm_start=WarmStart(embedder=InverseCloze(initial_encoder="scratch")))
     pages(page, "A", "B")
     before = corpus_inputs(params, 0)
-    assert [document.title for document in FilesCorpus(corpus.files, corpus, None).documents()] == ["A", "B"]
+    assert [document.title for document in FilesCorpus(corpus).documents()] == ["A", "B"]
     pages(page, "A", "B", "C")
     assert corpus_inputs(params, 0) != before

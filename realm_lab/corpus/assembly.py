@@ -1,0 +1,144 @@
+"""One assembly of a prepared corpus from its source, the toy world or files; the layout is that of `store.py`.
+
+What is held in memory does not grow with the text, but for 64-bit hashes of what must be known again: some 100
+bytes for each document, article and passage. Questions are held, and the words where a vocabulary is learned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from tokenizers import Tokenizer
+
+from realm_lab.corpus.cutting import PARTS, Cut, text_hash
+from realm_lab.corpus.records import SPLITS, Question, Split
+from realm_lab.corpus.store import INT, Articles, PartWriter, Passages, Questions, Sentences, token_dtype
+from realm_lab.corpus.vocabulary import encode_batch_plain
+
+DUPLICATE_PASSAGE = "passage: same title and text as an earlier one"
+DUPLICATE_SENTENCE = "sentence of a duplicate passage"
+SECOND_EDITION = " (second edition)"
+
+Progress = Callable[[str, int], None]  # (part, records of it that are written)
+Asked = tuple[Question, Sequence[str], list[int]]  # with its answers in the second edition and its gold rows
+
+
+class Source(Protocol):
+    """Where a corpus comes from."""
+
+    editions: int  # of the knowledge corpus: 1 or 2
+    drops_duplicates: bool  # of passages with the same title and text the first alone is kept
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def dropped(self) -> Counter[str]: ...
+    def asked_documents(self) -> Collection[str]: ...
+    def cuts(self, edition: int) -> Iterator[Cut]: ...
+    def pretrain_cuts(self) -> Iterator[Cut]: ...
+    def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]: ...
+    def article_batches(self) -> Iterator[pa.RecordBatch] | None: ...
+
+
+class Assembly:
+    """Writes what a source yields into a folder, and counts what was kept and dropped."""
+
+    def __init__(self, source: Source, folder: Path, progress: Progress):
+        self._source, self._folder, self._progress = source, folder, progress
+        self._dtype = token_dtype(source.tokenizer.get_vocab_size())
+        self.counts: Counter[str] = Counter()
+        self.dropped: Counter[str] = Counter()
+
+    def write(self) -> Passages:
+        """Write every part; the passages of the first edition."""
+        source = self._source
+        parts = {part: PartWriter(self._folder / part, Sentences.COLUMNS, self._dtype) for part in PARTS}
+        rows_of_documents = self._write_passages("passages", 0, parts)
+        for cut in source.pretrain_cuts():
+            self._write_sentences(cut, parts)
+            self.dropped.update(cut.dropped)
+            self._progress("sentences", parts["sentences"].rows)
+        for part, writer in parts.items():
+            self._close(part, writer)
+        if source.editions == 2:
+            self._write_passages("passages_updated", 1, {})
+        passages = Passages(self._folder / "passages", self._dtype)
+        for split in SPLITS:
+            self._write_questions(split, list(source.asked(split, rows_of_documents, passages)))
+        batches = source.article_batches()
+        if batches is not None:
+            articles = PartWriter(self._folder / "articles", Articles.COLUMNS, self._dtype)
+            for batch in batches:
+                articles.append(batch)
+                self._progress("articles", articles.rows)
+            self._close("articles", articles)
+        self.dropped.update(source.dropped)
+        return passages
+
+    def _close(self, name: str, writer: PartWriter) -> None:
+        writer.close()
+        self.counts[name] = writer.rows
+
+    def _write_passages(self, name: str, edition: int, parts: dict[str, PartWriter]) -> dict[str, list[int]]:
+        """One edition, and its sentences where there are `parts` for them; the rows of documents asked about."""
+        writer = PartWriter(self._folder / name, Passages.COLUMNS, self._dtype)
+        rows_of_documents: dict[str, list[int]] = {document: [] for document in self._source.asked_documents()}
+        articles: dict[int, int] = {}  # hash -> number
+        contents: dict[int, int] = {}  # hash of title and text -> row
+        dropped: Counter[str] = Counter()
+        for cut in self._source.cuts(edition):
+            batch, next_row = cut.passages, writer.rows
+            rows = []  # of each passage (a duplicate's is that of the first), and whether it is new
+            for title, body, document in zip(
+                *(batch[n].to_pylist() for n in ("title", "body", "document")), strict=True
+            ):
+                is_single = not self._source.drops_duplicates
+                row = next_row if is_single else contents.setdefault(text_hash(title, body), next_row)
+                rows.append((row, row == next_row))
+                next_row += row == next_row
+                if document in rows_of_documents:
+                    rows_of_documents[document].append(row)
+            batch = batch.filter(pa.array([is_new for _, is_new in rows], pa.bool_()))
+            dropped[DUPLICATE_PASSAGE] += len(rows) - batch.num_rows
+            hashes = map(text_hash, batch["article"].to_pylist())
+            numbers = [articles.setdefault(found, len(articles)) for found in hashes]
+            writer.append(batch.append_column("articles", pa.array(numbers, INT)))
+            self._write_sentences(cut, parts, rows)
+            dropped.update(cut.dropped)
+            self._progress(name, writer.rows)
+        self._close(name, writer)
+        self.dropped.update({reason + SECOND_EDITION * edition: count for reason, count in dropped.items()})
+        return rows_of_documents
+
+    def _write_sentences(self, cut: Cut, parts: dict[str, PartWriter], rows: Sequence[tuple[int, bool]] = ()) -> None:
+        """`rows` says what became of the passages that the sentences come from, where there are any."""
+        for part, writer in parts.items():
+            batch = cut.sentences[part]
+            if rows:
+                found = [rows[origin] for origin in batch["origins"].to_pylist()]
+                origins = pa.array([row for row, _ in found], INT)
+                is_new = pa.array([is_new for _, is_new in found], pa.bool_())
+                batch = batch.set_column(2, "origins", origins).filter(is_new)
+                self.dropped[DUPLICATE_SENTENCE] += len(found) - batch.num_rows
+            writer.append(batch)
+            if part == "sentences":
+                with_span = pc.sum(pc.greater(batch["spans"].value_lengths(), 0)).as_py() or 0
+                self.counts["sentences with a salient span"] += with_span
+
+    def _write_questions(self, split: Split, asked: Sequence[Asked]) -> None:
+        schema = Questions.COLUMNS
+        if any(question.answer_kind != "text" for question, _, _ in asked):
+            schema = schema.append(Questions.KIND)
+        writer = PartWriter(self._folder / f"questions_{split}", schema, self._dtype)
+        encoded = encode_batch_plain(self._source.tokenizer, [question.question for question, _, _ in asked])
+        rows = [
+            question._asdict() | {"tokens": encoding.ids, "gold": gold, "answers_updated": updated}
+            for (question, updated, gold), encoding in zip(asked, encoded, strict=True)
+        ]
+        writer.append(pa.RecordBatch.from_pylist(rows, schema))
+        self._close(f"questions_{split}", writer)

@@ -1,0 +1,111 @@
+"""The toy world as the source of a prepared corpus."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+
+from realm_lab.corpus.assembly import Asked
+from realm_lab.corpus.cutting import PARTS, PASSAGE_COLUMNS, Cut, is_fit, passage_row, place_spans
+from realm_lab.corpus.records import SPLITS, Sentence, Split
+from realm_lab.corpus.store import NO_ROW, Articles, Passages, Sentences
+from realm_lab.corpus.toy_world import ToyWorld
+from realm_lab.corpus.vocabulary import WordEncoder, load_tokenizer, wordpiece_from_vocabulary
+from realm_lab.errors import UserError
+from realm_lab.params.parameters import Params
+
+BATCH = 4096
+Item = TypeVar("Item")
+
+
+class ToySource:
+    """The world of a seed. Held-out sentences ask for the value of the fact alone, and have nothing else to mask."""
+
+    drops_duplicates = False
+
+    def __init__(self, params: Params, seed: int):
+        toy, longest = params.corpus.toy, params.finetune.max_span_wordpieces
+        self._world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, seed, toy.restate_facts)
+        self._articles, self._length = toy.articles, params.corpus.sentence_length
+        self._is_same = params.corpus.pretrain_corpus == "same"
+        self.editions = 2 if toy.changed_fraction else 1
+        self.dropped: Counter[str] = Counter()
+        if params.tokenizer.checkpoint is not None:
+            self.tokenizer = load_tokenizer(Path(params.tokenizer.checkpoint))
+        else:
+            self.tokenizer = wordpiece_from_vocabulary(self._world.vocabulary)
+            if self._world.pieces_per_name > longest:
+                raise UserError(
+                    f"parameter 'finetune.max_span_wordpieces' is {longest}, but names in a world of "
+                    f"{toy.entities:,} entities have {self._world.pieces_per_name} wordpieces; raise it"
+                )
+        self._encoder = WordEncoder(self.tokenizer)
+
+    def asked_documents(self) -> tuple[str, ...]:
+        """None: the world knows the rows of its gold passages."""
+        return ()
+
+    def cuts(self, edition: int) -> Iterator[Cut]:
+        """An edition of Z; where X = Z, with the sentences of training entities."""
+        world, first = self._world, 0
+        for batch in batched(world.passages(edition)):
+            titles = self._encoder.encode([passage.title for passage, _ in batch])
+            pieces = iter(self._encoder.encode([sentence.text for _, inside in batch for sentence in inside]))
+            rows, told = [], []
+            for number, ((passage, inside), title) in enumerate(zip(batch, titles, strict=True)):
+                tokens = [next(pieces) for _ in inside]  # the body is its sentences with blanks between
+                starts = [sum(map(len, tokens[:place])) for place in range(len(tokens))]
+                rows.append(passage_row(passage, title, [*chain.from_iterable(tokens)], starts))
+                if self._is_same and world.split_of((first + number) // world.passages_per_entity) == "train":
+                    told += [(sentence, number, NO_ROW) for sentence in inside]
+            yield self._cut(rows, "sentences", told)
+            first += len(batch)
+
+    def pretrain_cuts(self) -> Iterator[Cut]:
+        """News, with the rows that state the same facts; where X = Z the held-out ones alone."""
+        for split in SPLITS[1:] if self._is_same else SPLITS:
+            for batch in batched(self._world.sentences(split)):
+                part = "sentences" if split == "train" else f"cloze_{split}"
+                yield self._cut([], part, [(sentence, NO_ROW, gold) for sentence, gold in batch])
+
+    def _cut(self, passages: list[dict[str, object]], part: str, told: Sequence[tuple[Sentence, int, int]]) -> Cut:
+        """Rows of passages, and sentences of one part, each with its origin in `passages` and its gold row."""
+        dropped: Counter[str] = Counter()
+        held_out = part != "sentences"
+        encoded = self._encoder.encode([sentence.text for sentence, _, _ in told])
+        rows = []
+        for (sentence, origin, gold), tokens in zip(told, encoded, strict=True):
+            wanted = [span for span in sentence.spans if span.label == "object" or not held_out]
+            spans = place_spans(self._encoder, sentence.text, wanted, dropped)
+            if is_fit(tokens, spans, self._length, dropped, needs_span=held_out):
+                rows.append({"tokens": tokens, "spans": spans, "origins": origin, "gold": gold})
+        batches = {name: pa.RecordBatch.from_pylist(rows if name == part else [], Sentences.COLUMNS) for name in PARTS}
+        return Cut(pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS), batches, dropped)
+
+    def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
+        """The questions of a split."""
+        return ((question, (new,), gold) for question, new, gold in self._world.questions(split))
+
+    def article_batches(self) -> Iterator[pa.RecordBatch]:
+        """Throw-away articles for the reader's warm start."""
+        for batch in batched(self._world.articles(self._articles)):
+            sentences = [article.sentence for article in batch]
+            columns = {
+                "sentences": self._encoder.encode([sentence.text for sentence in sentences]),
+                "spans": [place_spans(self._encoder, each.text, each.spans, self.dropped) for each in sentences],
+                "restated": self._encoder.encode([article.restated for article in batch]),
+                "other": self._encoder.encode([article.other for article in batch]),
+            }
+            yield pa.RecordBatch.from_pydict(columns, Articles.COLUMNS)
+
+
+def batched(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """Lists of up to BATCH items."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, BATCH)):
+        yield batch

@@ -1,0 +1,44 @@
+"""The report of a search, from trials.json alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from realm_lab.core.files import read_json, write_json
+from realm_lab.reporting.search_report import write_search_report
+
+RATE = "pretrain.retriever.learning_rate"
+
+
+def trial(number: int, state: str, value: float | None, rate: float, **more: Any) -> dict[str, Any]:
+    made = {"number": number, "cell": f"trial-{number:03}", "state": state, "values": {RATE: rate}, "value": value}
+    return made | {"runs": [f"realm-s0-{number}"], "step": None, "why": None} | more
+
+
+def test_the_best_trial_is_named_and_not_called_better(tmp_path: Path) -> None:
+    trials = [
+        trial(2, "failed", None, 0.002, why="no memory <here>"),
+        trial(0, "complete", 0.5, 0.001),
+        trial(1, "complete", 0.75, 0.01),
+        trial(3, "pruned", 0.25, 0.1, step=4),
+    ]
+    plan: dict[str, Any] = {"name": "search-x", "question": "Which?", "metric": "cloze_exact_match"}
+    plan |= {"direction": "maximize", "seeds": [0], "sampler": "tpe", "sampler_seed": 1}
+    plan |= {"source": "search-x.yaml", "importances": None}
+    space = [{"name": RATE, "values": "0.001 to 0.1, log"}]
+    plan |= {"baseline": {RATE: 0.001}, "space": space, "trials": trials}
+    write_json(tmp_path / "runs" / "studies" / "search-x" / "trials.json", plan)
+    folder, summary = write_search_report(tmp_path, "search-x")
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "is trial-001: cloze exact match 0.750; the baseline has 0.500. This does not show that it is" in text
+    assert f"--set {RATE}=0.01" in text
+    assert "Trial 2 failed: no memory &lt;here&gt;" in text
+    assert "| 3 | pruned at step 4 | 0.250 |" in text
+    assert "(figures/history.png)" in text
+    assert read_json(folder / "summary.json") == summary
+    rows = (folder / "search.csv").read_text().splitlines()
+    assert rows[0] == f"trial,state,cloze_exact_match,{RATE},runs,step,why"
+    assert rows[4].startswith("3,pruned,,0.1,realm-s0-3,4")
+    write_json(tmp_path / "runs" / "studies" / "search-x" / "trials.json", plan | {"trials": trials[:1]})
+    assert "No trial is complete" in (write_search_report(tmp_path, "search-x")[0] / "report.md").read_text()
