@@ -139,14 +139,6 @@ def test_a_users_error_is_one_line_and_code_2(project: Path, arguments: list[str
     assert done.stderr.count("\n") == 1
 
 
-def test_debug_shows_the_traceback_wherever_it_stands(project: Path) -> None:
-    for arguments in (["--debug", "pretrain", "--params", "absent.yaml"], ["pretrain", "--debug", "--preset", "tou"]):
-        done = realm_lab(*arguments, cwd=project)
-        assert done.returncode == 2
-        assert "Traceback (most recent call last)" in done.stderr
-        assert done.stderr.splitlines()[-1].startswith("realm-lab: error: ")
-
-
 @pytest.mark.parametrize(
     ("failure", "code", "line"),
     [

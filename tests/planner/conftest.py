@@ -53,7 +53,7 @@ def calibrate(project: Path, params: Params) -> Callable[..., Calibration]:
         name, model = device_name(torch.device("cpu")), model_identity(params, text.vocabulary_size)
         speeds = Speeds(1e10, 2e10, 0.05, 1e-8, 1e-9, 1e-7, 1e8)
         made = Calibration(name, "cpu", "here", torch.__version__, "2026-01-02", model, "full", 8 << 30, speeds)
-        made = replace(made, **changes)
+        made = replace(made, **changes)  # type: ignore[arg-type]
         write_calibration(path or default_path(project), made)
         return made
 

@@ -206,7 +206,7 @@ def _example(kind: str, text: str, answer: str, when: str, rng: random.Random) -
                 "is_gold": is_gold,
             }
         )
-    marginal = math.log(sum(c["probability"] * math.exp(c["reader_log_likelihood"]) for c in candidates))  # type: ignore[operator, arg-type]
+    marginal = math.log(sum(c["probability"] * math.exp(c["reader_log_likelihood"]) for c in candidates))  # type: ignore[operator, arg-type, misc]
     known = {"null_log_likelihood": null if kind == "cloze" else None, "marginal_log_likelihood": marginal}
     prediction = {"prediction": answer} if kind == "question" else {}
     return {"kind": kind, "text": text, "answer": answer, "when": when, "candidates": candidates} | known | prediction

@@ -156,6 +156,11 @@ def _run(root: Path, study: StudyRecord, seeds: tuple[int, ...], change: Callabl
         edit(run_json(root / "runs", study, "no_null", seed), change)
 
 
+def _micro_batches(root: Path, study: StudyRecord) -> None:
+    _env(root, study, launch={"micro_batch": 4})
+    _env(root, study, "realm", launch={"micro_batch": 8})
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -170,7 +175,7 @@ def _run(root: Path, study: StudyRecord, seeds: tuple[int, ...], change: Callabl
         (lambda r, s: _run(r, s, (1,), lambda f: f.update(cell_key="e" * 64)),
          "the seeds of no_null differ in more than the seed."),
         (lambda r, s: _env(r, s, processes=2), "Runs differ in launch.ranks (1, 2): rounding differs"),
-        (lambda r, s: [_env(r, s, launch={"micro_batch": 4}), _env(r, s, "realm", launch={"micro_batch": 8})],
+        (lambda r, s: _micro_batches(r, s),
          "Runs differ in launch.micro_batch (4, 8): rounding differs"),
         (lambda r, s: _env(r, s, packages={"torch": "3.0"}), "Runs were made with torch 2.13.0 and "),
     ],

@@ -123,7 +123,7 @@ def test_only_passages_that_are_new_are_embedded(system: TinySystem, store: Embe
     titles[9] = np.append(titles[9], bodies[9][:1])  # the wordpieces in a row stay the same
     bodies[9] = bodies[9][1:]
 
-    passages = Changed(titles, bodies)
+    passages: Any = Changed(titles, bodies)
     rows_N = equal_rows(passages, system.passages)
     assert np.flatnonzero(rows_N < 0).tolist() == [0, 7, 9]
     assert (rows_N[1:7] == count - 1 - np.arange(1, 7)).all()
@@ -213,6 +213,7 @@ def test_damage_is_refused_in_one_line(store: EmbeddingStore) -> None:
     (found.folder / "identity.json").write_text(json.dumps(record | {"tower_digest": "z"}))
     with pytest.raises(UserError, match=r"embeddings of tower_digest z, not tttt.*; delete the folder"):
         store.find(identity())
+    wrong: Any
     for wrong in (record | {"format": 0}, {"what": 1}, []):
         (found.folder / "identity.json").write_text(json.dumps(wrong))
         with pytest.raises(UserError, match=r"identity.json: not embeddings of format 1; delete the folder"):

@@ -206,7 +206,12 @@ def test_embeddings_on_the_disk_are_searched_in_place_in_pieces(
     monkeypatch.setattr(exact, "CHUNK_ROWS", {"cpu": 64})
     read: list[int] = []
     original = type(stored)._read
-    monkeypatch.setattr(type(stored), "_read", lambda *piece: read.append(piece[2] - piece[1]) or original(*piece))
+
+    def recorded(self: Any, first: int, last: int, *more: Any) -> Any:
+        read.append(last - first)
+        return original(self, first, last, *more)
+
+    monkeypatch.setattr(type(stored), "_read", recorded)
     wanted = enumerated(stored.as_tensor(), query_BD, 8)
     assert_same(ExactSearch(stored).search(query_BD, 8), wanted)
     assert read == [64] * 10 + [60]

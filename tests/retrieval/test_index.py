@@ -36,6 +36,7 @@ def build(system: TinySystem, token_budget: int = 2048) -> IndexGeneration:
 def test_the_index_holds_embed_doc_of_every_passage(system: TinySystem, reference: Reference) -> None:
     index = build(system)
     assert index.embeddings_ND.shape == (len(system.passages), 32)
+    assert isinstance(index.embeddings_ND, torch.Tensor)
     for row in (0, 1, 5, 100, 319):
         torch.testing.assert_close(index.embeddings_ND[row].double(), reference.document(row), atol=1e-5, rtol=0)
 
@@ -53,6 +54,7 @@ def test_building_uses_no_dropout_and_leaves_the_embedder_as_it_was(system: Tiny
     index = build(system._replace(embedder=dropping))
     torch.testing.assert_close(index.embeddings_ND, build(system).embeddings_ND)
     assert dropping.training
+    assert isinstance(index.embeddings_ND, torch.Tensor)
     assert not index.embeddings_ND.requires_grad
     build(system)
     assert not system.embedder.training

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from realm_lab.corpus.prepare_files import PASSAGE_WORDPIECES
 
 from realm_lab.corpus.chunking import CUT_WORDPIECES
+from realm_lab.corpus.prepare import PASSAGE_WORDPIECES
 from realm_lab.corpus.store import Manifest
 from realm_lab.runner import pipeline
 from realm_lab.runner.worker import run_stage

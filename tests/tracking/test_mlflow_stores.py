@@ -161,10 +161,3 @@ def test_a_file_that_is_no_database_is_a_user_error(runs: Path) -> None:
     (runs.parent / "mlflow.db").write_text("not a database, certainly")
     with pytest.raises(UserError, match=r"mlflow\.db: not a database of MLflow"):
         mirror(runs)
-
-
-def test_the_environment_names_the_store(runs: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (runs.parent / "other.db").write_bytes((runs.parent / "mlflow.db").read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'other.db'}")
-    assert mirror(runs).uri.endswith("other.db")
-    assert mirror(runs, f"sqlite:///{tmp_path / 'mlflow.db'}").uri.endswith("mlflow.db")
