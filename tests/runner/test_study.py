@@ -95,7 +95,7 @@ REFUSALS = [
         "cell 'b': parameter 'pretrain.candidates': input should be",
     ),
     (GOOD + "set: {pretrain.batch_size: 0}\n", 7, "parameter 'pretrain.batch_size': input should be greater than"),
-    (B + "\n    set:\n      finetune.steps: 9\n      pretrain.candidates: 1\n", 9, "candidates: 1 leaves no place beside the null"),
+    (B + "\n    set:\n      finetune.steps: 9\n      pretrain.candidates: 1\n", 9, "candidates: 1 leaves no place"),
     # baseline and names
     ("cells:\n  a:\n", None, "'baseline' is missing; name the cell that the others are compared with"),
     ("baseline: c\ncells:\n  aa:\n", 3, "baseline: 'c' is no cell; the nearest one is 'aa'"),
