@@ -21,7 +21,7 @@ from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
 from realm_lab.systems.identity import Plan
 from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, stage_folder
-from realm_lab.tracking.state import STATES, UNDER_WAY, RunState, StageStates
+from realm_lab.tracking.state import STATES, UNDER_WAY, RunState, StageStates, State
 from realm_lab.tracking.study_record import read_study_record, study_folder, study_record_paths
 
 WATCH_SECONDS = 2.0
@@ -69,7 +69,7 @@ class Picture:
     sweeping: tuple[str, ...]
 
     @property
-    def counts(self) -> Counter[str]:
+    def counts(self) -> Counter[State]:
         return Counter(run.state.state for run in self.runs)
 
     @property
@@ -173,7 +173,7 @@ def left_seconds(run: RunState) -> float | None:
     return max(0.0, (status.total_steps - status.step) / status.steps_per_second - since)
 
 
-def in_words(counts: Mapping[Any, int]) -> str:
+def in_words(counts: Mapping[State, int]) -> str:
     """`1 pending, 2 complete`, in the order of STATES."""
     return ", ".join(f"{counts[state]} {state.lower()}" for state in STATES if counts.get(state))
 

@@ -23,7 +23,7 @@ from realm_lab.runner.status import in_words, make_console
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.run_lease import writer_of
-from realm_lab.tracking.state import JobState, StageStates
+from realm_lab.tracking.state import JobState, StageStates, State
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
@@ -215,7 +215,7 @@ def _finish(plan: StudyPlan, request: Request, root: Path) -> int:
     return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
 
 
-def _counts(plan: StudyPlan, root: Path) -> Counter[str]:
+def _counts(plan: StudyPlan, root: Path) -> Counter[State]:
     states = StageStates(root / "runs")
     return Counter(state_of_run(run.plan, states).state for run in plan.runs)
 
