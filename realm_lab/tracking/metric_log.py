@@ -21,27 +21,17 @@ class MetricLog:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        self._non_finite: set[str] = set()
         self._tail_is_whole = False
-
-    @property
-    def non_finite(self) -> set[str]:
-        """Names that were NaN or infinite at least once since this object was made."""
-        return set(self._non_finite)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Append one line {"step", "time" (unix seconds), **values} and flush it.
 
-        Values are anything `float()` takes. JSON has no NaN or infinity: they become null, and
-        `non_finite` remembers the name.
+        Values are anything `float()` takes. JSON has no NaN or infinity: they become null.
         """
         row: dict[str, Any] = {"step": int(step), "time": round(time.time(), 3)}
         for name, value in values.items():
             assert name not in RESERVED, f"'{name}' is not a metric name"
-            number = float(value)
-            if not math.isfinite(number):
-                self._non_finite.add(name)
-            row[name] = number if math.isfinite(number) else None
+            row[name] = float(value) if math.isfinite(value) else None
         line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
         if not self._tail_is_whole:
             self._drop_torn_line()
@@ -68,7 +58,7 @@ class MetricLog:
         Raises:
             UserError: a broken line before the last, with file and line number.
         """
-        return read_metrics(self.path)
+        return [row for _, row in _whole_lines(self.path)[0]] if self.path.exists() else []
 
     def _drop_torn_line(self) -> None:
         """A crash may have left half a line: appending to it would break the file in the middle."""
@@ -78,11 +68,6 @@ class MetricLog:
             if torn:
                 os.truncate(self.path, sum(len(text) + 1 for text, _ in lines))
         self._tail_is_whole = True
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl; non-finite values read as None. See `MetricLog.rows`."""
-    return [row for _, row in _whole_lines(Path(path))[0]] if Path(path).exists() else []
 
 
 def _whole_lines(path: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], int]:

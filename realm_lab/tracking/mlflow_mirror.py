@@ -22,12 +22,10 @@ from realm_lab.core.lease import exclusive
 from realm_lab.errors import UserError
 from realm_lab.tracking.mlflow_store import Store, StoreError
 from realm_lab.tracking.run_dir import stage_of
-from realm_lab.tracking.state import RunState, run_state
 from realm_lab.tracking.study_record import StudyRecord
 from realm_lab.tracking.tracking_store import default_uri, one_line
 from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, Member, read_groups, read_run, read_study
 
-States = dict[str, RunState]  # by the run's directory
 FINAL = ("COMPLETE", "FAILED", "CANCELLED")
 
 
@@ -89,50 +87,39 @@ class Mirror:
     def update(self) -> MirrorSummary:
         """One pass over all records."""
         problems: list[str] = []
-        states: States = {}
         with exclusive(self._lock):
             groups = read_groups(self.runs, problems)
             studies = len(groups.keys() - {UNPLANNED})
+            states = {member.record.name: member.state.state for _, members in groups.values() for member in members}
             with _noted(problems):
                 groups = dict.fromkeys(self._store.experiments(), (None, [])) | groups  # also those that are gone
             for name, (study, members) in groups.items():
-                readable = []
-                for member in members:
-                    with _noted(problems):
-                        states[member.record.name] = run_state(self.runs, member.record)
-                        readable.append(member)
                 with _noted(problems):
-                    self._show_group(name, study, readable, states, problems)
+                    self._show_group(name, study, members, problems)
+        counts = {what: self._counts[what] for what in ("created", "updated", "recreated", "removed")}
+        by_state, shown = dict(Counter(map(str, states.values()))), tuple(dict.fromkeys(problems))
         self.summary = MirrorSummary(
-            self._store.uri,
-            states=dict(Counter(str(state.state) for state in states.values())),
-            studies=studies,
-            points=self._store.points,
-            problems=tuple(dict.fromkeys(problems)),
-            **{what: self._counts[what] for what in ("created", "updated", "recreated", "removed")},
+            self._store.uri, by_state, studies, points=self._store.points, problems=shown, **counts
         )
         return self.summary
 
-    def _show_group(
-        self, name: str, study: StudyRecord | None, members: list[Member], states: States, problems: list[str]
-    ) -> None:
+    def _show_group(self, name: str, study: StudyRecord | None, members: list[Member], problems: list[str]) -> None:
         """The study as a whole first, then its runs below it; what the study no longer has is deleted."""
-        mine = {member.record.name: states[member.record.name] for member in members}
         # Looked at before reading: what is written meanwhile is seen the next time.
-        look = (study, [(member.cell, mine[member.record.name], self._look(member)) for member in members])
+        look = (study, [(member, self._look(member)) for member in members])
         if self._seen.get(name) == look:
             return
         before = len(problems)
         experiment = self._store.experiment(name, _about(name), self.runs.parent / "mlartifacts" / name)
         shown = self._store.shown(experiment)
         parent = None
-        whole = read_study(self.runs, study, mine) if study else None
+        whole = read_study(self.runs, study, [member.state for member in members]) if study else None
         if whole and whole.started_ms is not None:
             parent, _ = self._store.show(experiment, shown.pop(STUDY_KEY, None), whole, None)
         for member in members:
             run = shown.get(member.record.run_key)
             with _noted(problems, member.record.name):
-                view = read_run(self.runs, member, mine[member.record.name])
+                view = read_run(self.runs, member)
                 if view.started_ms is not None:
                     self._counts[self._store.show(experiment, run, view, parent)[1]] += 1
                     shown.pop(view.key, None)

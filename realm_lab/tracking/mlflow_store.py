@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.core.files import digest_file
-from realm_lab.core.lease import exclusive
 from realm_lab.errors import UserError
-from realm_lab.tracking.tracking_store import database_file, is_server, one_line, without_password
+from realm_lab.tracking.tracking_store import check_database, is_server, one_line, without_password
 from realm_lab.tracking.views import Point, View
 
 # Before the import below: MLflow reads these when it is loaded.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-os.environ.setdefault("DO_NOT_TRACK", "true")
 os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 # An unreachable server is an answer, not a reason to wait for minutes.
@@ -54,7 +52,6 @@ MARK = "mlflow.realm_lab.mirrored"  # what has been sent; empty while something 
 KEY = "mlflow.realm_lab.key"
 SOURCE = "mlflow.realm_lab.source"  # whose view it is: several folders of runs may share a server
 
-
 StoreError = MlflowException  # the store refused something or does not answer
 
 
@@ -65,12 +62,11 @@ class Store:
         self.uri = without_password(uri)
         self.points = 0  # sent so far
         self._is_server, self._source = is_server(uri), source
-        file = database_file(uri)
+        if not self._is_server:
+            check_database(uri)
         try:
-            if file is not None and not (file.exists() and file.stat().st_size):
-                _make_database(file)
             self._client = MlflowClient(tracking_uri=uri)
-            self._client.search_experiments(max_results=1)
+            self._client.search_experiments(max_results=1)  # makes the tables of a new database
         except MlflowException as error:
             raise UserError(f"tracking store {self.uri}: {one_line(error)}") from None
 
@@ -127,25 +123,9 @@ class Store:
     def _fill(self, run: Run, view: View, tags: dict[str, str]) -> bool:
         """Add what is missing, the status last. True if anything was."""
         run_id, client, shown = run.info.run_id, self._client, run.data.tags
-        mark, wanted = _mark(run), _mark_of(view)
-        if is_new := mark != wanted:
-            if mark:
-                client.set_tag(run_id, MARK, "")
-            params = [Param(name, value) for name, value in view.params.items() if name not in run.data.params]
-            for start in range(0, len(params), MAX_PARAMS):
-                client.log_batch(run_id, params=params[start : start + MAX_PARAMS])
-            sent = mark.get("points", {})
-            points = [
-                Metric(point.name, point.value, point.time_ms, point.step)
-                for stage, all_points in view.points.items()
-                for point in all_points[sent.get(stage, [0])[0] :]
-            ]
-            for start in range(0, len(points), MAX_METRICS):
-                client.log_batch(run_id, metrics=points[start : start + MAX_METRICS])
-            self.points += len(points)
-            digests = mark.get("files", {})
-            self._send_files(run_id, {n: p for n, p in view.files.items() if digests.get(n) != wanted["files"][n]})
-            client.set_tag(run_id, MARK, json.dumps(wanted))
+        is_new = _mark(run) != _mark_of(view)
+        if is_new:
+            self._send(run, view)
         late = [RunTag(name, value) for name, value in tags.items() if shown.get(name) != value]
         if late:
             client.log_batch(run_id, tags=late)
@@ -160,26 +140,28 @@ class Store:
                 client.set_terminated(run_id, status=status, end_time=view.ended_ms)
         return bool(is_new or late or stale or is_moved)
 
-    def _send_files(self, run_id: str, files: dict[str, Path]) -> None:
-        if not files:
-            return
-        with tempfile.TemporaryDirectory() as scratch:
-            for name, path in files.items():
+    def _send(self, run: Run, view: View) -> None:
+        """Parameters, points and files that the run does not have yet; marked as half done meanwhile."""
+        run_id, client, mark, wanted = run.info.run_id, self._client, _mark(run), _mark_of(view)
+        if mark:
+            client.set_tag(run_id, MARK, "")
+        params = [Param(name, value) for name, value in view.params.items() if name not in run.data.params]
+        for start in range(0, len(params), MAX_PARAMS):
+            client.log_batch(run_id, params=params[start : start + MAX_PARAMS])
+        sent = {stage: count for stage, (count, _) in mark.get("points", {}).items()}
+        new = [point for stage, points in view.points.items() for point in points[sent.get(stage, 0) :]]
+        metrics = [Metric(point.name, point.value, point.time_ms, point.step) for point in new]
+        for start in range(0, len(metrics), MAX_METRICS):
+            client.log_batch(run_id, metrics=metrics[start : start + MAX_METRICS])
+        self.points += len(metrics)
+        known = mark.get("files", {})
+        with tempfile.TemporaryDirectory() as scratch:  # one call for all: MLflow takes a folder
+            for name in (name for name in view.files if known.get(name) != wanted["files"][name]):
                 target = Path(scratch) / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, target)
-            self._client.log_artifacts(run_id, scratch)
-
-
-def _make_database(path: Path) -> None:
-    """A new SQLite file under its name only when it is whole: MLflow cannot repair a half-made one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with exclusive(path.with_name(f"{path.name}.lock")):
-        if not path.exists() or not path.stat().st_size:
-            scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-            scratch.unlink(missing_ok=True)
-            MlflowClient(tracking_uri=f"sqlite:///{scratch}").search_experiments(max_results=1)
-            os.replace(scratch, path)
+                shutil.copyfile(view.files[name], target)
+            client.log_artifacts(run_id, scratch)
+        client.set_tag(run_id, MARK, json.dumps(wanted))
 
 
 def _note(ours: str, shown: str) -> str:
@@ -206,12 +188,10 @@ def _digest(points: list[Point]) -> str:
 def _contradicts(run: Run, view: View) -> bool:
     """True if `run` shows something that its folder no longer says, or was left half done."""
     mark = _mark(run)
-    if "points" not in mark or run.info.start_time != view.started_ms or not mark["files"].keys() <= view.files.keys():
+    if not mark or run.info.start_time != view.started_ms or not mark["files"].keys() <= view.files.keys():
         return True
     if any(view.params.get(name) != value for name, value in run.data.params.items()):
         return True
-    for stage, (count, digest) in mark["points"].items():
-        points = view.points.get(stage, [])
-        if len(points) < count or _digest(points[:count]) != digest:
-            return True
-    return False
+    return any(
+        _digest(view.points.get(stage, [])[:count]) != digest for stage, (count, digest) in mark["points"].items()
+    )

@@ -13,16 +13,16 @@ import re
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-import psutil
 from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from realm_lab.core.files import atomic_write, canonical_json, read_json, write_json
+from realm_lab.core.files import atomic_write, read_json, write_json
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.tracking.environment import describe
@@ -33,11 +33,12 @@ KEY_LENGTH = 12
 HEARTBEAT_INTERVAL_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Status:
-    """status.json of a stage. Times are unix seconds; `wall_seconds` is the sum over attempts."""
+    """status.json of a stage. Times are unix seconds; `wall_seconds` is the sum over attempts.
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    `host` and `pid` say who wrote it; whether that process still works on the stage is told by its lease.
+    """
 
     state: State = "PENDING"
     attempt: int = 0
@@ -52,12 +53,6 @@ class Status:
     wall_seconds: float = 0.0
     error: str | None = None
     flags: tuple[str, ...] = ()
-
-    @property
-    def is_lost(self) -> bool:
-        """True if it claims to run on this host and its process is gone."""
-        here = self.host == socket.gethostname()
-        return self.state == "RUNNING" and here and not _is_alive(self.pid, self.heartbeat_at or 0.0)
 
 
 STATUS = TypeAdapter(Status)
@@ -202,11 +197,9 @@ class StageRun:
         write_json(self.path / "status.json", asdict(status))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class RunRecord:
     """run.json: one system with its parameters at one seed. `stages`: stage -> folder relative to runs/, in order."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     system: str
     seed: int
@@ -228,21 +221,15 @@ RUN_RECORD = TypeAdapter(RunRecord)
 
 
 def write_run_record(runs: Path, record: RunRecord) -> Path:
-    """Write runs/<name>/run.json and return its path; the same content again changes nothing.
+    """Write runs/<name>/run.json, once: the run's key is a digest of what it says. Returns its path.
 
     Raises:
-        UserError: a system that is no folder name, or other content under the same name.
+        UserError: a system that is no folder name.
     """
     if not re.fullmatch(r"\w[\w.=,+-]*", record.system):
         raise UserError(f"system '{record.system}': use letters, digits and . _ = , + - only (it names a folder)")
     path = Path(runs) / record.name / "run.json"
-    plain = json.loads(canonical_json(asdict(record)))
-    if path.exists():
-        found = read_json(path)
-        if found != plain:
-            changed = sorted(key for key in {*found, *plain} if found.get(key) != plain.get(key))
-            raise UserError(f"{path}: another run has this name (different: {', '.join(changed)}); change the system")
-    else:
+    if not path.exists():
         write_json(path, asdict(record))
     return path
 
@@ -282,18 +269,6 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected 'key: value' lines; delete this folder to run the stage again")
     return config
-
-
-def _is_alive(pid: int, seen_at: float) -> bool:
-    """True if process `pid` runs and may be the one that wrote at `seen_at` (unix seconds)."""
-    try:
-        process = psutil.Process(pid)
-        # A killed child that nobody has collected is dead; a process born after the last word is another one.
-        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= seen_at + 1.0
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
 
 
 def _plain(value: Any) -> tuple[Any, bool]:

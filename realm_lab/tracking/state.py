@@ -11,7 +11,6 @@ QUEUED and CANCELLED need what a scheduler says (`jobs`); from the folders alone
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -133,7 +132,7 @@ def _state(folder: Path, status: Status, job: JobState | None) -> tuple[State, s
     if status.state == "COMPLETE":
         # without results, what it made is gone: to be done again
         return ("COMPLETE", None) if (folder / "results.json").exists() else ("PENDING", None)
-    if status.state == "RUNNING" and not _is_gone(folder, status):
+    if status.state == "RUNNING" and writer_of(folder) is not None:
         return "RUNNING", None
     if job is not None and job.state in ("PENDING", "QUEUED", "RUNNING"):  # also of a run that waits to go on
         return "QUEUED", job.error
@@ -146,8 +145,3 @@ def _state(folder: Path, status: Status, job: JobState | None) -> tuple[State, s
     if job is not None and job.state == "CANCELLED":
         return "CANCELLED", job.error
     return status.state, None
-
-
-def _is_gone(folder: Path, status: Status) -> bool:
-    """True if the process that says it runs is dead (on this machine) or has been silent for too long (elsewhere)."""
-    return status.is_lost if status.host == socket.gethostname() else writer_of(folder) is None

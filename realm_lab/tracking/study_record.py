@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from realm_lab.core.files import read_json, write_json
 from realm_lab.core.records import read_record
@@ -19,16 +20,12 @@ from realm_lab.errors import UserError
 from realm_lab.tracking.run_dir import RunRecord, read_run_record
 
 FORMAT = 1
+STRICT = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class StudyCell:
-    """One cell of a study. `changes`: what it changes in the baseline's parameters, dotted name -> value.
-
-    `system` is realm, or warm_start where REALM pre-training is left out.
-    """
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    """One cell of a study. `changes`: what it changes in the baseline's parameters, dotted name -> value."""
 
     name: str
     title: str
@@ -37,11 +34,9 @@ class StudyCell:
     paper: str | None = None  # the entry of the registry of published numbers that this cell corresponds to
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class StudyRun:
     """One cell at one seed; `run` is its folder under runs/."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     cell: str
     seed: int
@@ -49,11 +44,9 @@ class StudyRun:
     run: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class TunedStudyCell:
     """A cell of the study, `of`, at another value of the tuned parameter; `name` is that of its runs."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
     title: str
@@ -61,15 +54,13 @@ class TunedStudyCell:
     value: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class StudyTuning:
     """The grid that every cell that pre-trains is run on, besides being run as it is.
 
     `own` is the value that the study's cells have, `by` the curve of pre-training on dev entities whose mean over
     `seeds` at the end says which value is best. `cells` and `runs` are those of the other values.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     parameter: str
     values: tuple[Any, ...]
@@ -84,14 +75,12 @@ class StudyTuning:
         return next((tuned.name for tuned in self.cells if tuned.of == cell and tuned.value == value), cell)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class StudyRecord:
     """study.json: the design of a study and its runs, baseline first.
 
     `cells` and `runs` are all else equal; what `tuning` adds to them is in `everything()` as well.
     """
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     name: str
     question: str
@@ -123,11 +112,6 @@ class StudyRecord:
             for cell in self.tuning.cells
         ]
         return replace(self, cells=(*self.cells, *tuned), runs=(*self.runs, *self.tuning.runs), tuning=None)
-
-    def tuned_from(self, name: str) -> TunedStudyCell | None:
-        """What a cell of the grid is a version of; None for the study's own cells."""
-        tuned = self.tuning.cells if self.tuning else ()
-        return next((cell for cell in tuned if cell.name == name), None)
 
     def of(self, cell: str) -> list[StudyRun]:
         """The runs of a cell, by seed."""

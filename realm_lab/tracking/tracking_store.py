@@ -1,14 +1,11 @@
-"""The tracking store that a URI names: whether it can be one, a new SQLite file, and its password never shown."""
+"""The tracking store that a URI names: whether it answers, and its password never shown. No MLflow here."""
 
 from __future__ import annotations
 
-import contextlib
 import re
-import sqlite3
 from pathlib import Path
 
-from sqlalchemy import create_engine
-from sqlalchemy.engine import make_url
+import sqlalchemy
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from realm_lab.core.records import cut
@@ -37,36 +34,20 @@ def one_line(error: object) -> str:
     return cut(without_password(" ".join(str(error).split())), 300)
 
 
-def database_file(uri: str) -> Path | None:
-    """The file of an SQLite store; any other database must answer now, since MLflow would try for minutes.
+def check_database(uri: str) -> None:
+    """Read from a database now, since MLflow would try for minutes.
 
-    UserError: no such kind of store, a file that is no database, a server that does not answer, no driver.
+    Raises:
+        UserError: no such kind of store, a file that is no database, a server that does not answer, no driver.
     """
     name = f"tracking store {without_password(uri)}"
-    if is_server(uri):
-        return None
-    if uri.startswith("postgres:"):
-        raise UserError(f"{name}: write postgresql:// instead of postgres://")
     try:
-        url = make_url(uri)
-        if url.get_backend_name() != "sqlite":
-            engine = create_engine(url)
-            engine.connect().close()
-            engine.dispose()
-            return None
+        engine = sqlalchemy.create_engine(uri)
+        sqlalchemy.inspect(engine).get_table_names()
+        engine.dispose()
     except ModuleNotFoundError as error:
         raise UserError(f"{name}: {error}; pip install 'realm_lab[postgresql]'") from None
     except ArgumentError:  # also a kind that SQLAlchemy does not know
         raise UserError(f"{name}: write {KINDS}") from None
     except SQLAlchemyError as error:
         raise UserError(f"{name}: {one_line(getattr(error, 'orig', None) or error)}") from None
-    if not url.database:
-        raise UserError(f"{name}: a database in memory shows nothing; name a file")
-    path = Path(url.database).absolute()
-    if path.exists() and path.stat().st_size:
-        try:
-            with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
-                database.execute("select version_num from alembic_version").fetchone()
-        except sqlite3.DatabaseError as error:
-            raise UserError(f"{path}: not a database of MLflow ({error}); delete it and mirror again") from None
-    return path

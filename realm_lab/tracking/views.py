@@ -6,8 +6,7 @@ import itertools
 import json
 import math
 import re
-import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,15 +14,13 @@ from typing import Any, NamedTuple
 from realm_lab.core.files import read_json
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError
-from realm_lab.metrics import HEADLINES, METRICS
 from realm_lab.params.load import flatten
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record, run_record_paths, stage_of
-from realm_lab.tracking.state import STATES, RunState, StageState
+from realm_lab.tracking.state import STATES, RunState, StageState, run_state
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, read_study_record, study_folder, study_record_paths
 
 UNPLANNED = "unplanned"  # the experiment of runs that no study mentions
 STUDY_KEY = "study"  # of the view of a study as a whole; those of runs are digests
-REPORTED = ("report.md", "results.csv", "summary.json")
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 5000  # of MLflow 3 (mlflow/utils/validation.py)
 
 
@@ -57,11 +54,12 @@ class View:
 
 
 class Member(NamedTuple):
-    """A run with its cell in a study; both are None where no study mentions the run."""
+    """A run with its state and its cell in a study; no cell where no study mentions the run."""
 
     record: RunRecord
-    study: StudyRecord | None
-    cell: StudyCell | None
+    state: RunState
+    study: StudyRecord | None = None
+    cell: StudyCell | None = None
 
 
 def read_groups(runs: Path, problems: list[str]) -> dict[str, tuple[StudyRecord | None, list[Member]]]:
@@ -81,20 +79,36 @@ def read_groups(runs: Path, problems: list[str]) -> dict[str, tuple[StudyRecord 
             problems.append(str(error))
             continue
         planned |= {run.run for run in study.runs}
-        found = [run for run in study.runs if run.run in records]
-        problems += [f"{path}: no run {run.run}; plan the study again" for run in study.runs if run not in found]
-        asked = {run.run: replace(records[run.run], stages=study.cut(records[run.run].stages)) for run in found}
-        groups[study.name] = study, [Member(asked[run.run], study, study.cell(run.cell)) for run in found]
-    left = [Member(record, None, None) for name, record in records.items() if name not in planned]
-    return groups | {UNPLANNED: (None, left)} if left else groups
+        members = groups.setdefault(study.name, (study, []))[1]
+        for run in study.runs:
+            if run.run not in records:
+                problems.append(f"{path}: no run {run.run}; plan the study again")
+                continue
+            record = replace(records[run.run], stages=study.cut(records[run.run].stages))
+            members += _member(runs, record, problems, study, study.cell(run.cell))
+    left = [record for name, record in records.items() if name not in planned]
+    if left:
+        groups[UNPLANNED] = None, [member for record in left for member in _member(runs, record, problems)]
+    return groups
 
 
-def read_run(runs: Path, member: Member, state: RunState) -> View:
-    """Everything that is shown of one run, which is in this state.
+def _member(
+    runs: Path, record: RunRecord, problems: list[str], study: StudyRecord | None = None, cell: StudyCell | None = None
+) -> list[Member]:
+    """The run with its state; none where a status cannot be read."""
+    try:
+        return [Member(record, run_state(runs, record), study, cell)]
+    except UserError as error:
+        problems.append(str(error))
+        return []
+
+
+def read_run(runs: Path, member: Member) -> View:
+    """Everything that is shown of one run.
 
     UserError: a file of the run is broken; the message names it.
     """
-    record, study, cell = member
+    record, state, study, cell = member
     stages = {stage: run for stage in state.stages if (run := stage_of(runs, record, stage))}
     flags = [f"{stage}: {flag}" for stage, found in state.flags.items() for flag in found]
     environments = [read_json(path) for run in stages.values() if (path := run.path / "env.json").exists()]
@@ -134,7 +148,7 @@ def read_run(runs: Path, member: Member, state: RunState) -> View:
     )
 
 
-def _times(states: Iterable[RunState]) -> tuple[int | None, int | None]:
+def _times(states: Sequence[RunState]) -> tuple[int | None, int | None]:
     """When the first stage of these runs began, and when the last one ended, if any did."""
     known = [stage.status for state in states for stage in state.stages.values()]
     started = [status.started_at for status in known if status.started_at]
@@ -184,55 +198,34 @@ def _scalars(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield name, float(value)
 
 
-def read_study(runs: Path, study: StudyRecord, states: Mapping[str, RunState]) -> View:
-    """A study as a whole: its design, how far it is, the mean of each cell, and what was reported of it.
-
-    `states`: directory of each of its runs -> its state.
-    """
-    found = [state.state for state in states.values()]
-    done = found.count("COMPLETE")
-    is_complete = done == len(study.runs) > 0
-    state = "COMPLETE" if is_complete else next((one for one in STATES[:-1] if one in found), "PENDING")
-    started_ms, ended_ms = _times(states.values())
-    finals = _means(runs, study) if is_complete else {}
+def read_study(runs: Path, study: StudyRecord, states: Sequence[RunState]) -> View:
+    """A study as a whole, above its runs, which are in these states: what it asks, how far it is, and its report."""
+    done = sum(state.state == "COMPLETE" for state in states)
+    is_complete = done == len(study.runs)
+    found = {state.state for state in states}
+    started_ms, ended_ms = _times(states)
     tags = {
         "realm.kind": "study",
         "realm.study": study.name,
         "realm.question": study.question,
         "realm.baseline": study.baseline,
-        "realm.design": "; ".join(f"{cell.name}: {changes_of(cell, study)}" for cell in study.cells),
         "realm.progress": f"{done} of {len(study.runs)} runs complete",
-        "realm.state": state,
+        "realm.state": "COMPLETE" if is_complete else next((s for s in STATES[:-1] if s in found), "PENDING"),
         "mlflow.source.name": "realm_lab",
     }
-    reports = runs.parent / "reports"
-    folder = reports / study.name if study.name != "default" or (reports / study.name).is_dir() else reports
-    files = {name: folder / name for name in REPORTED if (folder / name).exists()}
-    files |= {f"figures/{path.name}": path for path in sorted(folder.glob("figures/*.png"))}
+    folder = runs.parent / "reports" / study.name
+    reported = [*folder.glob("report.md"), *folder.glob("results.csv"), *folder.glob("figures/*.png")]
     return View(
         key=STUDY_KEY,
         name=study.name,
-        state=state,
+        state=tags["realm.state"],
         started_ms=started_ms,
         ended_ms=ended_ms if is_complete else None,
         note=f"**{study.question}**",
         tags={name: cut(value, MAX_TAG) for name, value in tags.items()},
-        points={"study": [Point(metric_name(name), value, ended_ms or 0, 0) for name, value in finals.items()]},
-        files={"study.json": study_folder(runs, study.name) / "study.json", **files},
+        files={"study.json": study_folder(runs, study.name) / "study.json"}
+        | {path.relative_to(folder).as_posix(): path for path in reported},
     )
-
-
-def _means(runs: Path, study: StudyRecord) -> dict[str, float]:
-    """cell/metric -> mean over the cell's seeds, of the results of the last stage (a system may have no evaluate)."""
-    values: dict[str, list[float]] = {}
-    for run in study.runs:
-        record = study.record(runs, run)
-        stage = stage_of(runs, record, list(study.cut(record.stages))[-1])
-        results = stage.results() if stage else {}
-        for name in HEADLINES:
-            if isinstance(value := results.get(METRICS[name].key), int | float):
-                values.setdefault(f"{run.cell}/{name}", []).append(value)
-    return {name: statistics.fmean(found) for name, found in values.items()}
 
 
 def changes_of(cell: StudyCell, study: StudyRecord) -> str:
