@@ -20,7 +20,7 @@ from realm_lab.reporting.values import value_of
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
 from realm_lab.systems.identity import Plan
-from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, stage_folder
+from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, read_run_record, stage_folder
 from realm_lab.tracking.state import STATES, UNDER_WAY, RunState, StageStates, State
 from realm_lab.tracking.study_record import read_study_record, study_folder, study_record_paths
 
@@ -137,7 +137,7 @@ def picture_of(name: str, path: Path | None, root: Path) -> Picture:
         record = read_study_record(recorded)
         metrics = record.metrics
         for run in record.everything().runs:
-            described = record.record(runs, run)
+            described = read_run_record(runs / run.run / "run.json")
             keys = {stage: folder.rpartition("-")[2] for stage, folder in record.cut(described.stages).items()}
             plan = Plan(described.system, described.seed, described.inputs["corpus"], keys)
             members.append((run.cell, run.run_key, run.run, plan))

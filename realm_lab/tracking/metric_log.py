@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,15 @@ class MetricLog:
             if torn:
                 os.truncate(self.path, sum(len(text) + 1 for text, _ in lines))
         self._tail_is_whole = True
+
+
+def scalars(values: Any, separator: str = ".", prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Every finite number of nested `values`, the names joined by `separator`."""
+    if isinstance(values, Mapping):
+        for name, value in values.items():
+            yield from scalars(value, separator, f"{prefix}{separator}{name}" if prefix else name)
+    elif isinstance(values, int | float) and not isinstance(values, bool) and math.isfinite(values):
+        yield prefix, float(values)
 
 
 def _whole_lines(path: Path) -> tuple[list[tuple[bytes, dict[str, Any]]], int]:

@@ -5,7 +5,6 @@ These files are the truth about what ran; reports and MLflow only read them.
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
@@ -20,7 +19,6 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from realm_lab.core.files import atomic_write, read_json, write_json
 from realm_lab.core.records import read_record
@@ -64,11 +62,15 @@ def stage_folder(runs: Path, stage: str, key: str) -> Path:
 
 
 class StageRun:
-    """One execution of one stage: runs/stages/<stage>-<key[:12]>/. Made by `open`; one process writes, others read."""
+    """One execution of one stage: runs/stages/<stage>-<key[:12]>/. One process writes (made by `open`), others read.
 
-    def __init__(self, path: Path, stage: str) -> None:
+    `key` is the stage's key in full, or its beginning where only the folder is known.
+    """
+
+    def __init__(self, path: Path, stage: str, key: str = "") -> None:
         self.path = Path(path)
         self.stage = stage
+        self.key = key or self.path.name.rpartition("-")[2]
         self.metrics = MetricLog(self.path / "metrics.jsonl")
         self.launch: dict[str, Any] = {}  # settings that move rounding, for env.json
         self._began = time.monotonic()
@@ -77,32 +79,18 @@ class StageRun:
         self._last_beat = -math.inf
         self._current: Status | None = None
 
-    @functools.cached_property
-    def key(self) -> str:
-        """The stage's key in full, from config.yaml."""
-        return str(_read_config(self.path / "config.yaml").get("key"))
-
     @classmethod
     def open(cls, runs: Path, stage: str, key: str, config: Mapping[str, Any]) -> StageRun:
-        """The stage's folder, made with config.yaml if new.
-
-        Raises:
-            UserError: the folder belongs to another key.
-        """
+        """The stage's folder, made with config.yaml if new."""
         path = stage_folder(runs, stage, key)
-        config_path = path / "config.yaml"
-        if not config_path.exists():
-            plain = {"stage": stage, "key": key, **json.loads(json.dumps(dict(config), allow_nan=False))}
-            assert (plain["stage"], plain["key"]) == (stage, key), "config names another stage or key"
-            with atomic_write(config_path) as file:
-                writer = YAML(typ="safe")
-                writer.default_flow_style = False
-                writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+        if not (path / "config.yaml").exists():
+            plain = json.loads(json.dumps({"stage": stage, "key": key, **config}, allow_nan=False))
+            writer = YAML(typ="safe")
+            writer.default_flow_style = False
+            writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+            with atomic_write(path / "config.yaml") as file:
                 writer.dump(plain, file)
-        run = cls(path, stage)
-        if run.key != key:
-            raise UserError(f"{config_path}: belongs to key {run.key}, not {key}; move this folder away")
-        return run
+        return cls(path, stage, key)
 
     def status(self) -> Status:
         """What status.json says; PENDING when there is none."""
@@ -148,10 +136,6 @@ class StageRun:
         if force or now - self._last_beat >= HEARTBEAT_INTERVAL_SECONDS:
             self._last_beat = now
             self._write(self._current)
-
-    def expect(self, total_steps: int) -> None:
-        """Correct how many steps there will be; told with the next heartbeat."""
-        self._current = replace(self._now(), total_steps=int(total_steps))
 
     def flag(self, name: str) -> None:
         """Add a warning such as "collapsed" to the status, once."""
@@ -259,16 +243,6 @@ def stage_of(runs: Path, record: RunRecord, stage: str) -> StageRun | None:
     if relative is None or not (Path(runs) / relative / "config.yaml").exists():
         return None
     return StageRun(Path(runs) / relative, stage)
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        config = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid YAML ({str(error).splitlines()[0]}); delete this folder") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: expected 'key: value' lines; delete this folder to run the stage again")
-    return config
 
 
 def _plain(value: Any) -> tuple[Any, bool]:

@@ -5,7 +5,6 @@ Run folders know nothing of studies, so that one run may be in several. The defa
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
@@ -17,9 +16,7 @@ from pydantic.dataclasses import dataclass
 from realm_lab.core.files import read_json, write_json
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
-from realm_lab.tracking.run_dir import RunRecord, read_run_record
 
-FORMAT = 1
 STRICT = ConfigDict(extra="forbid")
 
 
@@ -94,7 +91,7 @@ class StudyRecord:
     last_stage: str = ""  # where its runs end, if that is before evaluate: a search may need no fine-tuning
     tuning: StudyTuning | None = None
     figures: tuple[str, ...] = ()  # of its own, `package.module:function`, as reporting/study_figures.py says
-    format: int = FORMAT
+    format: int = 1
 
     def cell(self, name: str) -> StudyCell:
         """The cell of that name."""
@@ -123,10 +120,6 @@ class StudyRecord:
         last = names.index(self.last_stage) if self.last_stage in names else len(names) - 1
         return {name: stages[name] for name in names[: last + 1]}
 
-    def record(self, runs: Path, run: StudyRun) -> RunRecord:
-        """run.json of one of its runs; a missing or broken one is a UserError that names it."""
-        return read_run_record(Path(runs) / run.run / "run.json")
-
 
 STUDY_RECORD = TypeAdapter(StudyRecord)
 
@@ -137,17 +130,11 @@ def study_folder(runs: Path, name: str) -> Path:
 
 
 def write_study_record(runs: Path, record: StudyRecord) -> Path:
-    """Write study.json over what an earlier plan of the study wrote; the same content changes nothing.
-
-    Raises:
-        UserError: a name that is no folder name.
-    """
-    for name in (record.name, *(cell.name for cell in record.everything().cells)):
-        if not re.fullmatch(r"\w[\w.=,+-]*", name):
-            raise UserError(f"study '{record.name}': name '{name}': use letters, digits and . _ = , + - only")
+    """Write study.json over what an earlier plan of the study wrote; the same content changes nothing."""
     path = study_folder(runs, record.name) / "study.json"
-    if not path.exists() or read_json(path) != STUDY_RECORD.dump_python(record, mode="json"):
-        write_json(path, STUDY_RECORD.dump_python(record, mode="json"))
+    plain = STUDY_RECORD.dump_python(record, mode="json")
+    if not path.exists() or read_json(path) != plain:
+        write_json(path, plain)
     return path
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from realm_lab.core.files import read_json
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError
-from realm_lab.params.load import flatten
+from realm_lab.params.load import flatten, show
+from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record, run_record_paths, stage_of
 from realm_lab.tracking.state import STATES, RunState, StageState, run_state
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, read_study_record, study_folder, study_record_paths
@@ -175,27 +175,19 @@ def _points(run: StageRun, state: StageState) -> list[Point]:
     points = []
     for row in itertools.takewhile(lambda row: row["step"] <= last, run.metrics.rows()):
         time_ms = milliseconds(row["time"])
-        values = {name: value for name, value in row.items() if name not in ("step", "time")}
-        points += [Point(f"{run.stage}/{name}", value, time_ms, row["step"]) for name, value in _scalars(values)]
+        values = {name: value for name, value in row.items() if name not in RESERVED}
+        points += [Point(f"{run.stage}/{metric_name(n)}", v, time_ms, row["step"]) for n, v in scalars(values, "/")]
     if state.state == "COMPLETE":
         time_ms = milliseconds(state.status.finished_at or 0)
         curves = {point.name for point in points}
-        for name, value in _scalars(run.results()):
+        for name, value in scalars(run.results(), "/"):
             # A final score must not become one more point of the curve with its name.
-            full = f"{run.stage}/{name}" if f"{run.stage}/{name}" not in curves else f"{run.stage}/final_{name}"
+            full = f"{run.stage}/{metric_name(name)}"
+            full = f"{run.stage}/final_{metric_name(name)}" if full in curves else full
             # Step 0, at which MLflow draws bars to compare; at any other step, an empty plot with one dot.
             points.append(Point(full, value, time_ms, 0))
         points.append(Point(f"time/{run.stage}_minutes", state.status.wall_seconds / 60, time_ms, 0))
     return points
-
-
-def _scalars(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for key, value in values.items():
-        name = f"{prefix}{metric_name(key)}"
-        if isinstance(value, Mapping):
-            yield from _scalars(value, f"{name}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            yield name, float(value)
 
 
 def read_study(runs: Path, study: StudyRecord, states: Sequence[RunState]) -> View:
@@ -237,11 +229,6 @@ def changes_of(cell: StudyCell, study: StudyRecord) -> str:
 def metric_name(name: str) -> str:
     """A name MLflow takes: letters, digits and _ - . / : blank; recall@5 becomes recall_at_5."""
     return re.sub(r"[^\w\-. :/]", "_", name.replace("@", "_at_").replace("%", "percent"))[:MAX_NAME].strip("/")
-
-
-def show(value: Any) -> str:
-    """A value as tags and parameters show it."""
-    return "none" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def milliseconds(seconds: float) -> int:
