@@ -20,11 +20,8 @@ from rich.markdown import Markdown
 from realm_lab.core.files import digest
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
-from realm_lab.reporting import tables
-from realm_lab.reporting.comparison import Scores, compare_cells
 from realm_lab.reporting.confounds import flat_parameters, paper_parameters
 from realm_lab.reporting.frames import StudyFrames, load_runs
-from realm_lab.reporting.rendering import render
 from realm_lab.reporting.report import write_page, write_report
 from realm_lab.tracking.run_dir import read_run_record, run_record_paths
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, read_study_record, study_folder
@@ -42,10 +39,10 @@ class Side(NamedTuple):
 
 
 def compare_runs(root: Path, texts: Sequence[str], out: Path | None, *, is_json: bool) -> None:
-    """Compare, print, and write the report and its page into `out`/NAME (default: ROOT/reports/compare).
+    """Write the report and its page into `out`/NAME (default: ROOT/reports/compare), and print what it says.
 
     Raises:
-        UserError: fewer than two sides, an unknown or ambiguous one, or one without any run that could be read.
+        UserError: fewer than two sides, an unknown or ambiguous one, or a run that cannot be read.
     """
     sides = find_sides(root / "runs", texts)
     study = load_sides(root / "runs", sides)
@@ -53,37 +50,23 @@ def compare_runs(root: Path, texts: Sequence[str], out: Path | None, *, is_json:
     name = name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}-{digest(name)[:8]}"
     folder = (out or root / "reports" / "compare") / name
     title = f"Comparison: {' and '.join(title for _, title in study.cells)}"
-    summary = write_report(study, folder, title, [f"realm-lab compare {' '.join(side.name for side in sides)}"])
+    write_report(study, folder, title, [f"realm-lab compare {' '.join(side.name for side in sides)}"])
     page = write_page(folder)
     if is_json:
         print((folder / "summary.json").read_text(encoding="utf-8"))
         return
-    rows = []
-    for result in compare_cells(study.record, study.results, study.record.metrics, Scores(study)):
-        rows += [{"metric": result.metric.title} | row for row in tables.result_rows(result, study.results)]
-    text = render("compare.md.j2", summary=summary, rows=rows, changes=tables.change_rows(study))
+    text = (folder / "report.md").read_text(encoding="utf-8").partition("## Figures")[0]
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False).print(Markdown(text, hyperlinks=False))
     print(page)
 
 
 def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
-    """The sides as the cells of a study, the first one its baseline.
-
-    Raises:
-        UserError: a side without a run that could be read.
-    """
+    """The sides as the cells of a study, the first one its baseline."""
     titles = _titles(sides)
-    cells, members, problems = [], [], []
+    cells, members = [], []
     base: dict[str, Any] = {}
     for side, title in zip(sides, titles, strict=True):
-        records = {}
-        for run in side.runs:
-            try:
-                records[run] = read_run_record(runs / run / "run.json")
-            except (UserError, OSError) as error:
-                problems.append(str(error))
-        if not records:
-            raise UserError(f"'{side.name}': nothing to compare ({'; '.join(problems) or 'no runs'}); run it first")
+        records = {run: read_run_record(runs / run / "run.json") for run in side.runs}
         members += [StudyRun(title, found.seed, found.run_key, run) for run, found in records.items()]
         first = next(iter(records.values()))
         mine = paper_parameters() | flat_parameters(first.params)
@@ -93,17 +76,17 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
         cells.append(StudyCell(title, title, first.system, changes))
     cells[0] = replace(cells[0], changes={key: base.get(key) for cell in cells for key in cell.changes})
     seeds = {title: {member.seed for member in members if member.cell == title} for title in titles}
-    for title in titles[1:]:
-        if not seeds[titles[0]] & seeds[title]:
-            problems.append(f"{title} has no seed in common with {titles[0]}: the difference holds that of the seeds.")
+    alone = [title for title in titles[1:] if not seeds[titles[0]] & seeds[title]]
     if len(members) == len(sides):  # a run against a run: one pair, whatever their seeds
         members = [replace(member, seed=members[0].seed) for member in members]
     everything = tuple(sorted({member.seed for member in members}))
     study = load_runs(runs, StudyRecord("compare", "", titles[0], tuple(cells), everything, tuple(members)))
+    for title in alone:
+        study.problems.append(
+            f"{title} has no seed in common with {titles[0]}: the difference holds that of the seeds."
+        )
     names = [name for name in METRICS if name != "retrieval_utility"]  # which is retrieval_utility_end
-    names += [name for name in (*tables.OVERLAPS, *tables.CORPUS_UPDATE) if "questions" not in name]
     measured = [name for name in names if name in study.results and study.results[name].notna().any()]
-    study.problems.extend(problems)
     return replace(study, record=replace(study.record, metrics=tuple(measured)))
 
 
@@ -124,33 +107,25 @@ def find_sides(runs: Path, texts: Sequence[str]) -> list[Side]:
         example = "realm-lab compare default/warm_start default/realm"
         raise UserError(f"compare: name two runs or more, for example `{example}`")
     sides = [find_side(runs, text) for text in texts]
-    for place, side in enumerate(sides):
-        if any(set(side.runs) == set(other.runs) for other in sides[:place]):
-            raise UserError(f"'{texts[place]}' is named twice: {side.name} and another are the same; leave one out")
+    if len({frozenset(side.runs) for side in sides}) < len(sides):
+        raise UserError(f"compare: two of {', '.join(texts)} are the same runs; leave one out")
     return sides
 
 
 def find_side(runs: Path, text: str) -> Side:
-    """What one argument means: a run's folder, its name or the beginning of it, STUDY/CELL or STUDY/CELL-sSEED."""
-    path = Path(text)
-    if (path / "run.json").is_file():
-        if path.resolve().parent != runs.resolve():
-            raise UserError(f"{text}: not a run under {runs}; name the project's folder with --root DIR")
-        return Side(path.resolve().name, (path.resolve().name,))
-    name = text.rstrip("/").removeprefix("runs/")
-    known = [found.parent.name for found in run_record_paths(runs)]
-    study, slash, cell = name.partition("/")
+    """What one argument means: a run's name or the beginning of it, STUDY/CELL or STUDY/CELL-sSEED."""
+    study, _, cell = text.partition("/")
     record = study_folder(runs, study) / "study.json"
     if study and record.is_file():
         return _of_study(text, read_study_record(record).everything(), cell)
-    if slash:
-        raise UserError(f"'{text}': there is no study '{study}'; see `realm-lab status`")
+    name = Path(text).name  # a run's folder is as good as its name
+    known = [found.parent.name for found in run_record_paths(runs)]
     matches = [name] if name in known else [run for run in known if name and run.startswith(name)]
-    if len(matches) == 1:
-        return Side(matches[0], (matches[0],))
-    if matches:
+    if len(matches) > 1:
         raise UserError(f"'{text}' is the beginning of {len(matches)} runs ({_some(matches)}); write more of the name")
-    raise UserError(f"{runs}: no run '{text}'; {_nearest(name, known)}")
+    if not matches:
+        raise UserError(f"{runs}: no run and no study '{text}'; {_nearest(name, known)}; see `realm-lab status`")
+    return Side(matches[0], (matches[0],))
 
 
 def _of_study(text: str, record: StudyRecord, name: str) -> Side:

@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from realm_lab.params import load as config
 from realm_lab.params.parameters import Params
 from realm_lab.reporting.frames import Run, StudyFrames
-from realm_lab.tracking.study_record import StudyRecord
-
-ROUNDING = ("ranks", "micro_batch", "token_budget", "compile", "device")
-"""Settings of `launch` that change no result in exact arithmetic, and move the last digits of a real one."""
+from realm_lab.tracking.environment import ROUNDING
 
 
 def confounds(study: StudyFrames) -> list[str]:
     """A sentence for each; empty when cells differ in their declared changes alone."""
-    record, found = study.record, []
-    engines = sorted({run.record.engine_version for run in study.own_runs})
-    if len(engines) > 1:
-        found.append(f"Confounded: runs of engine versions {', '.join(map(str, engines))} are compared.")
-    for cell in record.everything().cells:
-        if _seeds_differ(study.of(cell.name)):
-            found.append(f"Confounded: the seeds of {cell.name} differ in more than the seed.")
-    base = {run.seed: run for run in study.of(record.baseline)}
-    for cell in record.cells:
-        for run in study.of(cell.name):
-            if run.seed in base and cell.name != record.baseline:
-                found += _against(cell.name, cell.changes, run, base[run.seed], "the baseline")
-    found += _grid(study, record, set(engines))
-    found += _rounding(study.runs)
-    packages = [env.get("packages") for run in study.runs for env in run.environments.values()]
-    versions = {str(one["torch"]) for one in packages if isinstance(one, dict) and one.get("torch")}
-    if len(versions) > 1:
-        found.append(f"Runs were made with torch {' and '.join(sorted(versions))}: last digits may differ for that.")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(_found(study)))
 
 
 def flat_parameters(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,56 +30,51 @@ def paper_parameters() -> dict[str, Any]:
     return flat_parameters(Params().model_dump(mode="json"))
 
 
-def _grid(study: StudyFrames, record: StudyRecord, engines: set[int]) -> Iterable[str]:
-    """Each run of the tuning grid must differ from its own cell in the tuned parameter alone."""
-    own = {(run.cell, run.seed): run for run in study.own_runs}
-    tuning = record.tuning
-    for tuned in tuning.cells if tuning else ():
-        for run in study.of(tuned.name):
-            if run.record.engine_version not in engines:
-                yield f"Confounded: {tuned.name} was run by engine version {run.record.engine_version}."
-            if tuning and (tuned.of, run.seed) in own:
-                changes = {tuning.parameter: tuned.value}
-                yield from _against(tuned.name, changes, run, own[tuned.of, run.seed], tuned.of)
+def _found(study: StudyFrames) -> Iterator[str]:
+    record, tuning = study.record, study.record.tuning
+    engines = sorted({run.record.engine_version for run in study.runs})
+    if len(engines) > 1:
+        yield f"Confounded: runs of engine versions {', '.join(map(str, engines))} are compared."
+    for cell in record.everything().cells:
+        if len({run.record.cell_key for run in study.of(cell.name)}) > 1:
+            yield f"Confounded: the seeds of {cell.name} differ in more than the seed."
+    for cell in record.cells:
+        if cell.name != record.baseline:
+            yield from _against(study, cell.name, cell.changes, record.baseline, "the baseline")
+    for tuned in tuning.cells if tuning else ():  # each differs from its own cell in the tuned parameter alone
+        yield from _against(study, tuned.name, {tuning.parameter: tuned.value}, tuned.of, tuned.of)
+    yield from _rounding(study.runs)
+    packages = [env.get("packages") or {} for run in study.runs for env in run.environments.values()]
+    versions = sorted({str(one["torch"]) for one in packages if one.get("torch")})
+    if len(versions) > 1:
+        yield f"Runs were made with torch {' and '.join(versions)}: last digits may differ for that."
 
 
-def _against(name: str, changes: Mapping[str, Any], run: Run, base: Run, what: str) -> Iterable[str]:
-    ours, theirs = _parameters(run), _parameters(base)
-    differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
-    if undeclared := sorted(differing - changes.keys()):
-        yield f"Confounded: {name} also differs from {what} in {', '.join(undeclared)}."
-    if absent := sorted(changes.keys() - differing - {key for key in changes if key.startswith("launch.")}):
-        yield f"Confounded: {name} says that it changes {', '.join(absent)}, and its runs do not."
-    changes_data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
-    if not changes_data and run.record.inputs.get("corpus") != base.record.inputs.get("corpus"):
-        yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than {what}."
+def _against(study: StudyFrames, name: str, changes: Mapping[str, Any], base: str, what: str) -> Iterator[str]:
+    """A cell against another, seed by seed."""
+    bases = {run.seed: run for run in study.of(base)}
+    for run in (run for run in study.of(name) if run.seed in bases):
+        ours, theirs = _parameters(run), _parameters(bases[run.seed])
+        differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
+        if undeclared := sorted(differing - changes.keys()):
+            yield f"Confounded: {name} also differs from {what} in {', '.join(undeclared)}."
+        if absent := sorted(key for key in changes.keys() - differing if not key.startswith("launch.")):
+            yield f"Confounded: {name} says that it changes {', '.join(absent)}, and its runs do not."
+        changes_data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
+        if not changes_data and run.record.inputs.get("corpus") != bases[run.seed].record.inputs.get("corpus"):
+            yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than {what}."
 
 
-def _rounding(runs: Sequence[Run]) -> Iterable[str]:
-    """Launch settings that differ between runs in a stage that trains; what env.json does not record is the same."""
+def _rounding(runs: Sequence[Run]) -> Iterator[str]:
+    """Launch settings that differ between runs in a stage that trains."""
     for name in ROUNDING:
-        seen: dict[str, set[str]] = {}
+        seen: dict[str, set[str]] = defaultdict(set)
         for stage, env in ((stage, env) for run in runs for stage, env in run.environments.items()):
-            launch = env["launch"] if isinstance(env.get("launch"), dict) else {}
-            value = launch.get(name, env.get({"ranks": "processes"}.get(name, name)))
-            if value is not None and stage != "evaluate":
-                seen.setdefault(stage, set()).add(str(value))
-        differing = sorted({value for values in seen.values() if len(values) > 1 for value in values})
-        if differing:
-            yield (
-                f"Runs differ in launch.{name} ({', '.join(differing)}): rounding differs, which training can amplify."
-            )
-
-
-def _seeds_differ(runs: Sequence[Run]) -> bool:
-    """Whether runs of one cell differ in more than the seed; parameters that one record lacks have their default."""
-    if len({run.record.cell_key for run in runs}) < 2:
-        return False
-    known = [frozenset(flat_parameters(run.record.params)) for run in runs]
-    if len(set(known)) < 2:  # recorded by one version: the keys see more, such as the content of a checkpoint
-        return True
-    parts = [(_parameters(run), run.record.system, run.record.engine_version) for run in runs]
-    return any(part != parts[0] for part in parts)
+            if stage != "evaluate" and name in env.get("launch", {}):
+                seen[stage].add(str(env["launch"][name]))
+        if differing := sorted({value for values in seen.values() if len(values) > 1 for value in values}):
+            what = f"launch.{name} ({', '.join(differing)})"
+            yield f"Runs differ in {what}: rounding differs, which training can amplify."
 
 
 def _parameters(run: Run) -> dict[str, Any]:

@@ -1,20 +1,15 @@
-"""Worked examples of a run (eval/explorer.json): read with care, the paper's Table 3, and the page's explorer.
-
-The explorer's data is JSON: {"cells": [[name, title]], "passages": [[title, body]], "examples": [...]}; each text of a
-passage is kept once, and candidates refer to it by its place.
-"""
+"""Worked examples of a run (eval/explorer.json): the paper's Table 3, and what the page's explorer shows."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
-from realm_lab.reporting.frames import Run, StudyFrames
-from realm_lab.reporting.rendering import NOTHING, probability
+from realm_lab.reporting.frames import Run, StudyFrames, relative
+from realm_lab.reporting.rendering import likelihood, probability
 from realm_lab.reporting.tables import Rows
 from realm_lab.reporting.values import finite
 
@@ -24,17 +19,26 @@ MOST_SEEDS = 2  # of a cell whose examples are read
 PER_GROUP = 10  # sentences or questions of one run and moment in the explorer
 CANDIDATES = 8  # of an example, by p(z|x); the null document and the passage with the fact are shown besides
 SHOWN_PASSAGES = 3  # in the paper's Table 3
-PASSAGE_CHARACTERS = 480
-SNIPPET_CHARACTERS = 150
+PASSAGE_CHARACTERS = 300
 
 
 def load_examples(study: StudyFrames) -> list[Example]:
     """The examples of the first seeds of each cell.
 
-    `null` and `marginal` are log-likelihoods in nats; the body of a candidate is cut into what is before its span, the
-    span, and what is after it.
+    `null` and `marginal` are log-likelihoods in nats; of a passage that is long there is what surrounds its span.
     """
     return [e for cell, _ in study.cells for run in study.of(cell)[:MOST_SEEDS] for e in _read(study, run)]
+
+
+def explorer_data(study: StudyFrames, examples: Sequence[Example]) -> dict[str, Any]:
+    """What the page's explorer shows: of each run a few sentences and questions."""
+    groups: dict[tuple[Any, ...], list[Example]] = defaultdict(list)
+    for example in examples:
+        groups[tuple(example[key] for key in ("cell", "seed", "kind", "when"))].append(example)
+    return {
+        "cells": dict(study.cells),
+        "examples": [example for group in groups.values() for example in group[:PER_GROUP]],
+    }
 
 
 def table_3(study: StudyFrames, examples: Sequence[Example]) -> list[dict[str, Any]]:
@@ -47,19 +51,16 @@ def table_3(study: StudyFrames, examples: Sequence[Example]) -> list[dict[str, A
     usable = [e for e in examples if (e["cell"], e["kind"], e["when"]) == (cell, "cloze", "end")]
     usable.sort(key=lambda e: (-_gain(e), e["seed"], e["text"]))
     earlier = {_identity(e): e for e in examples if e["when"] == "start"}
-    places: dict[int, str] = {}  # the first name of a place counts: with one or two examples the places fall together
-    for place, name in ((0, "Largest gain"), (len(usable) - 1, "Smallest gain"), (len(usable) // 2, "Median gain")):
-        places.setdefault(place, name)
-    title = study.record.cell(cell).title
+    places = {"Largest gain": 0, "Median gain": len(usable) // 2, "Smallest gain": len(usable) - 1}
+    chosen = [(name, usable[place]) for name, place in [*places.items()][: len(usable)]]
     return [
         {
-            "title": f"{name}, {title}, seed {usable[place]['seed']}: {_gain(usable[place]):.2f} nats",
-            "text": usable[place]["text"],
-            "answer": usable[place]["answer"],
-            "rows": _rows(usable[place], earlier.get(_identity(usable[place]))),
+            "title": f"{name}, {study.record.cell(cell).title}, seed {found['seed']}: {_gain(found):.2f} nats",
+            "text": found["text"],
+            "answer": found["answer"],
+            "rows": _rows(found, earlier.get(_identity(found))),
         }
-        for place, name in sorted(places.items())
-        if usable
+        for name, found in chosen
     ]
 
 
@@ -72,63 +73,23 @@ def _identity(example: Example) -> tuple[Any, ...]:
     return tuple(example[key] for key in ("cell", "seed", "kind", "text", "answer"))
 
 
-def explorer_data(study: StudyFrames, examples: Sequence[Example]) -> dict[str, Any]:
-    """What the page's explorer shows: of each run a few sentences and questions."""
-    passages: dict[tuple[str, str], int] = {}
-    chosen, counts = [], Counter[Any]()
-    for example in examples:
-        group = tuple(example[key] for key in ("cell", "seed", "kind", "when"))
-        counts[group] += 1
-        if counts[group] <= PER_GROUP:
-            chosen.append(example)
-    return {
-        "cells": [list(cell) for cell in study.cells],
-        "examples": [_packed(example, passages) for example in chosen],
-        "passages": [list(passage) for passage in passages],
-    }
-
-
-def _packed(example: Example, passages: dict[tuple[str, str], int]) -> Example:
-    kept = [c for place, c in enumerate(_by_trust(example)) if place < CANDIDATES or c["is_null"] or c["is_gold"]]
-    return example | {"candidates": [_packed_candidate(candidate, passages) for candidate in kept]}
-
-
-def _by_trust(example: Example) -> list[dict[str, Any]]:
-    return sorted(example["candidates"], key=lambda candidate: -(candidate["probability"] or 0.0))
-
-
-def _packed_candidate(candidate: dict[str, Any], passages: dict[tuple[str, str], int]) -> list[Any]:
-    """[passage (-1: null document), p(z|x), log p(y|z,x), utility, is gold, span's ends in UTF-16 units]."""
-    numbers = [candidate["probability"], candidate["reader"], candidate["utility"], int(candidate["is_gold"])]
-    if candidate["is_null"]:
-        return [-1, *numbers, 0, 0]
-    before, span, after = _cut(candidate, PASSAGE_CHARACTERS)
-    start = len(before.encode("utf-16-le")) // 2
-    place = passages.setdefault((candidate["title"], before + span + after), len(passages))
-    return [place, *numbers, start, start + len(span.encode("utf-16-le")) // 2]
-
-
 def _rows(example: Example, earlier: Example | None) -> Rows:
     """As in the paper: (a) no retrieval, (b) each document, (c) the marginal over all candidates."""
-    rows = [_row("(a) no retrieval", likelihood=example["null"])]
-    if earlier is not None:
-        rows.append(_row("(a) before pre-training", likelihood=earlier["null"]))
-    real = [candidate for candidate in _by_trust(example) if not candidate["is_null"]]
-    for candidate in real[:SHOWN_PASSAGES] + [late for late in real[SHOWN_PASSAGES:] if late["is_gold"]][:1]:
-        gold = " [the passage with the fact]" if candidate["is_gold"] else ""
-        text = f"{candidate['title']}: {''.join(_cut(candidate, SNIPPET_CHARACTERS))}{gold}"
-        rows.append(_row("(b) one document", text, candidate["probability"], candidate["reader"]))
-    for empty in [candidate for candidate in example["candidates"] if candidate["is_null"]]:
-        rows.append(_row("", "the null document as a candidate", empty["probability"], empty["reader"]))
-    rows.append(_row("(c) marginal", likelihood=example["marginal"]))
-    if earlier is not None:
-        rows.append(_row("(c) before pre-training", likelihood=earlier["marginal"]))
-    return rows
+    before = [("before pre-training", earlier)] if earlier else []
+    real = [candidate for candidate in example["candidates"] if not candidate["is_null"]]
+    shown = real[:SHOWN_PASSAGES] + [late for late in real[SHOWN_PASSAGES:] if late["is_gold"]][:1]
+    rows = [_row(f"(a) {when}", None, found["null"]) for when, found in [("no retrieval", example), *before]]
+    for one in shown:
+        gold = " [the passage with the fact]" if one["is_gold"] else ""
+        text = f"{one['title']}: {one['before']}{one['span']}{one['after']}{gold}"
+        rows.append(_row("(b) one document", one["probability"], one["reader"], text))
+    for null in (candidate for candidate in example["candidates"] if candidate["is_null"]):
+        rows.append(_row("", null["probability"], null["reader"], "the null document as a candidate"))
+    return rows + [_row(f"(c) {when}", None, found["marginal"]) for when, found in [("marginal", example), *before]]
 
 
-def _row(case: str, document: str = "", chance: float | None = None, likelihood: float | None = None) -> dict[str, str]:
-    reader = NOTHING if likelihood is None else probability(math.exp(min(likelihood, 0.0)))
-    return {"case": case, "document z": document, "p(z|x)": probability(chance), "p(y|z,x)": reader}
+def _row(case: str, trust: float | None, reader: float | None, document: str = "") -> dict[str, str]:
+    return {"case": case, "document z": document, "p(z|x)": probability(trust), "p(y|z,x)": likelihood(reader)}
 
 
 def _read(study: StudyFrames, run: Run) -> list[Example]:
@@ -138,50 +99,44 @@ def _read(study: StudyFrames, run: Run) -> list[Example]:
     try:
         return [_example(item, run) for item in read_json(path)]
     except (UserError, TypeError, KeyError, AttributeError) as error:
-        study.problems.append(f"{path}: {error}".replace(f"{study.folder}/", "runs/"))
+        study.problems.append(relative(f"{path}: {error}", path.parents[3]))
         return []
 
 
 def _example(item: dict[str, Any], run: Run) -> Example:
-    when = item["when"]
+    is_trained = "pretrain" in run.stages
+    by_trust = sorted(map(_candidate, item["candidates"]), key=lambda candidate: -(candidate["probability"] or 0.0))
     return {
         "cell": run.cell,
         "seed": run.seed,
         "kind": item["kind"],
-        "when": when,
-        "moment": MOMENTS[when] if "pretrain" in run.stages else "not pre-trained",
+        "when": item["when"],
+        "moment": MOMENTS[item["when"]] if is_trained else "not pre-trained",
         "text": item["text"],
         "answer": item["answer"],
         "prediction": item.get("prediction"),
         "null": _round(item["null_log_likelihood"], 3),
         "marginal": _round(item["marginal_log_likelihood"], 3),
-        "candidates": [_candidate(entry) for entry in item["candidates"]],
+        "candidates": [c for place, c in enumerate(by_trust) if place < CANDIDATES or c["is_null"] or c["is_gold"]],
     }
 
 
 def _candidate(entry: dict[str, Any]) -> dict[str, Any]:
-    body = entry["body"]
-    start, end = entry["span"] or (0, 0)
+    """A candidate with its passage cut to what is around the span."""
+    body, (start, end) = entry["body"], entry["span"] or (0, 0)
+    first = max(0, start - (PASSAGE_CHARACTERS - (end - start)) // 2)
+    last = max(end, first + PASSAGE_CHARACTERS)
     return {
         "title": entry["title"],
-        "before": body[:start],
+        "before": "… " * (first > 0) + body[first:start],
         "span": body[start:end],
-        "after": body[end:],
+        "after": body[end:last] + " …" * (last < len(body)),
         "probability": _round(entry["probability"], 4),
         "reader": _round(entry["reader_log_likelihood"], 3),
         "utility": _round(entry["utility"], 2),
         "is_null": entry["is_null"],
         "is_gold": entry["is_gold"],
     }
-
-
-def _cut(candidate: dict[str, Any], most: int) -> tuple[str, str, str]:
-    """What is before, in and after the span, cut so that the whole is about `most` characters around the span."""
-    before, span, after = candidate["before"], candidate["span"], candidate["after"]
-    side = max(20, (most - len(span)) // 2)
-    head = before if len(before) <= side else "… " + before[-side:].lstrip()
-    rest = max(20, most - len(span) - len(head))
-    return head, span, after if len(after) <= rest else after[:rest].rstrip() + " …"
 
 
 def _round(value: Any, digits: int) -> float | None:

@@ -28,34 +28,27 @@ from realm_lab.reporting.comparison import MetricResult
 INK, MUTED, GRID, PAPER = "#1f2933", "#5b6771", "#e2e6ea", "#ffffff"
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 COLOURS = (INK, BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
-DASHES: tuple[Any, ...] = ("-", (0, (4, 2)), (0, (1.5, 1.5)), (0, (5, 1.5, 1.2, 1.5)))
-DOTTED = (0, (2, 2))
-MARKERS = "os^Dv"
-BAND = 0.14  # opacity
+DASHES = ("-", "--", ":", "-.")
+MARKERS = "os^D"
 FEW_SEEDS = 3  # up to here each seed has a line of its own
 WIDTH_INCHES = 7.6
 TITLE_CHARACTERS = 72  # of all panels in a row
 DOTS_PER_INCH = 150
 PALETTE_COLOURS = 96  # of the PNG, which makes it a third as large; lines and letters have few
 STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
     "font.size": 8.5,
-    "text.color": INK,
     "text.parse_math": False,
     "axes.titlesize": 9.0,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
     "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.7,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.formatter.useoffset": False,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.color": GRID,
-    "grid.linewidth": 0.7,
     "legend.frameon": False,
-    "legend.fontsize": 8.0,
 }
 
 Cells = Sequence[tuple[str, str]]  # (name, title), in the order of the legend
@@ -116,21 +109,20 @@ def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
     figure = canvas(0.9 + 0.34 * len(titles))
     places = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for place, (title, cells) in zip(places, drawn, strict=True):
-        place.axvline(0.0, color=MUTED, linewidth=0.9, zorder=1)
+        place.axvline(0.0, color=MUTED, zorder=1)
         found = [(titles.index(cell.cell.title), cell.comparison) for cell in cells if cell.comparison]
-        reach = max(abs(delta) for _, comparison in found for delta in comparison.deltas)
+        reach = 3 * max(abs(delta) for _, comparison in found for delta in comparison.deltas)
         for y, comparison in found:
             low, high = comparison.interval
             if math.isfinite(low):
-                place.plot([max(low, -3 * reach), min(high, 3 * reach)], [y, y], color=BLUE, linewidth=1.6)
-            place.plot(comparison.deltas, [y + 0.22] * len(comparison.deltas), "|", color=MUTED, markersize=5.5)
-            place.plot([comparison.mean], [y], "o", color=BLUE, markersize=5.0)
+                place.plot([max(low, -reach), min(high, reach)], [y, y], color=BLUE)
+            place.plot(comparison.deltas, [y + 0.22] * len(comparison.deltas), "|", color=MUTED)
+            place.plot([comparison.mean], [y], "o", color=BLUE)
         place.set(title=textwrap.fill(title, TITLE_CHARACTERS // len(drawn)), xlabel="difference from the baseline")
         place.set_ylim(len(titles) - 0.5, -0.5)
         place.grid(visible=True, axis="x")
         place.grid(visible=False, axis="y")
         place.locator_params(axis="x", nbins=4)  # labels such as "−0.125" stand apart
-        place.tick_params(axis="y", length=0, labelcolor=INK)
     places[0].set_yticks(range(len(titles)), [textwrap.shorten(title, 40, placeholder=" …") for title in titles])
     return figure
 
@@ -153,14 +145,14 @@ def curves_figure(
     grid = figure.subplots(rows, columns, squeeze=False)
     for place, panel in zip(grid.flat, drawn, strict=False):
         chosen = points[points["metric"] == panel.metric]
-        for number, (name, _) in enumerate(cells):
-            _line(place, chosen[chosen["cell"] == name], number)
+        for number, (name, title) in enumerate(cells):
+            _line(place, chosen[chosen["cell"] == name], number, title)
         _finish(place, panel, TITLE_CHARACTERS // columns)
     for place in list(grid.flat)[len(drawn) :]:
         place.set_axis_off()
     for number in range(len(drawn) - columns, len(drawn)):  # named once, under the lowest panel of each column
         grid.flat[number].set_xlabel(step)
-    legend(figure, grid.flat[0], cells)
+    legend(figure, loc="outside upper left", ncols=3)
     return figure
 
 
@@ -174,18 +166,17 @@ def plane_figure(
         return None
     figure = canvas(max(2.8, 0.6 + 0.19 * len(cells)))
     place = figure.subplots()
-    for number, (name, _) in enumerate(cells):
+    for number, (name, title) in reversed([*enumerate(cells)]):  # the baseline on top
         mine = spots[spots["cell"] == name]
-        colour, _, marker = cell_style(number)
-        above = 4.0 - 0.01 * number  # the baseline on top
-        place.plot(mine[x], mine["y"], marker, color=colour, markersize=3.5, alpha=0.45, zorder=above - 1)
-        place.plot([mine[x].mean()], [mine["y"].mean()], marker, color=colour, markersize=7.5, zorder=above)
+        how = {"color": COLOURS[number % 7], "marker": MARKERS[number // 7 % 4], "linestyle": ""}
+        place.plot(mine[x], mine["y"], markersize=3.5, alpha=0.45, **how)
+        place.plot([mine[x].mean()], [mine["y"].mean()], markersize=7.5, label=short(title), **how)
     place.set(xlabel=axes[0], ylabel=axes[1])
     if is_log:
         place.set_xscale("symlog")
         place.xaxis.set_major_formatter("{x:g}")  # the scale's own writes powers as formulas
     place.grid(visible=True)
-    legend(figure, place, cells, spots=True)
+    legend(figure, loc="outside right upper", reverse=True)
     return figure
 
 
@@ -202,7 +193,6 @@ def shares_figure(rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[s
         place.bar_label(bars, [f"{share:.3f}" if share >= 0.07 else "" for share in widths], label_type="center")
         lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
     place.set_yticks(range(len(rows)), [title for title, _ in rows])
-    place.tick_params(axis="y", labelcolor=INK)
     place.set(xlim=(0, 1), ylim=(len(rows) - 0.5, -0.5), xlabel=label)
     place.grid(visible=False)
     figure.legend(loc="outside upper left", ncols=len(parts))
@@ -221,50 +211,44 @@ def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str, *,
     best = complete["value"].cummax() if maximise else complete["value"].cummin()
     place.step(complete["number"], best, where="post", color=GREEN, linewidth=1.5, label="best so far")
     if baseline is not None:
-        place.axhline(baseline, color=VERMILION, linestyle=DOTTED, linewidth=1.2, label="baseline")
+        place.axhline(baseline, color=VERMILION, linestyle=":", label="baseline")
     place.set(xlabel="trial", ylabel=metric)
     figure.legend(loc="outside upper left", ncols=4)
     return figure
 
 
-def cell_style(number: int) -> tuple[str, Any, str]:
-    """(colour, dash, marker) of the cell at a place of the legend."""
-    turn = number // len(COLOURS)
-    return COLOURS[number % len(COLOURS)], DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)]
+def legend(figure: Figure, **how: Any) -> None:
+    """The names of the cells, each once, outside the drawing."""
+    named = {}
+    for place in figure.axes:
+        handles, names = place.get_legend_handles_labels()
+        named |= dict(zip(names, handles, strict=True))
+    figure.legend(named.values(), named.keys(), **how)
 
 
-def legend(figure: Figure, place: Axes, cells: Cells, *, spots: bool = False) -> None:
-    """The names of the cells above the drawing, or beside it where they are dots."""
-    handles = []
-    for number, (_, title) in enumerate(cells):
-        colour, dash, marker = cell_style(number)
-        how = {"linestyle": "", "marker": marker} if spots else {"linestyle": dash}
-        short = textwrap.shorten(title, 44, placeholder=" …")
-        handles += place.plot([], [], color=colour, linewidth=1.7, label=short, **how)
-    where: dict[str, Any] = {"loc": "outside right upper"} if spots else {"loc": "outside upper left", "ncols": 3}
-    figure.legend(handles=handles, borderaxespad=0.3, **where)
+def short(title: str) -> str:
+    """A cell's title as the legend has it."""
+    return textwrap.shorten(title, 44, placeholder=" …")
 
 
-def _line(place: Axes, points: pd.DataFrame, number: int) -> None:
-    """Mean and band of one cell at the steps that all its seeds have."""
-    steps = points.groupby("step")
-    whole = steps["seed"].nunique() == points["seed"].nunique()
-    mean, low, high = (part[whole] for part in (steps["value"].mean(), steps["value"].min(), steps["value"].max()))
-    colour, dash, _ = cell_style(number)
-    seeds = sorted(points["seed"].unique())
-    if 1 < len(seeds) <= FEW_SEEDS:
-        for seed in seeds:
-            one = points[points["seed"] == seed].sort_values("step")
-            place.plot(one["step"], one["value"], color=colour, linewidth=0.8, alpha=0.5)
+def _line(place: Axes, points: pd.DataFrame, number: int, title: str) -> None:
+    """Mean and band of one cell at the steps that all its seeds have; `number` is the cell's."""
+    if points.empty:
+        return
+    wide = points.pivot_table(index="step", columns="seed", values="value", aggfunc="last").dropna()
+    colour = COLOURS[number % 7]
+    if 1 < len(wide.columns) <= FEW_SEEDS:
+        place.plot(wide.index, wide, color=colour, linewidth=0.8, alpha=0.5)
     else:
-        place.fill_between(mean.index, low, high, color=colour, alpha=BAND, linewidth=0)
-    place.plot(mean.index, mean, color=colour, linestyle=dash, linewidth=1.8)
+        place.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.14, linewidth=0)
+    dash = DASHES[number // 7 % 4]
+    place.plot(wide.index, wide.mean(axis=1), color=colour, linestyle=dash, linewidth=1.8, label=short(title))
 
 
 def _finish(place: Axes, panel: Panel, width: int) -> None:
     known = curve(panel.metric)
     for height, name in panel.lines:
-        place.axhline(height, color=VERMILION, linewidth=0.9, linestyle=DOTTED)
+        place.axhline(height, color=VERMILION, linewidth=0.9, linestyle=":")
         place.annotate(
             name, (1.0, height), xycoords=("axes fraction", "data"), textcoords="offset points", xytext=(-1, 3),
             ha="right", fontsize=7.0, color=VERMILION,

@@ -1,10 +1,12 @@
-"""Figures of one kind of training in detail, which a study may name; the default run has all of them."""
+"""Figures of training in detail, and of how fresh the index is: a study names them in its file; the default run has all
+but the last."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from realm_lab.reporting.figures import Panel, curves_figure, shares_figure
+from realm_lab.metrics import metric
+from realm_lab.reporting.figures import Panel, curves_figure, plane_figure, shares_figure
 from realm_lab.reporting.frames import StudyFrames, column, summarise
 from realm_lab.reporting.study_figures import panel_of
 from realm_lab.reporting.tables import reference_values
@@ -74,8 +76,9 @@ def warm_start(study: StudyFrames) -> Any:
         Panel("loss_ict", "ICT loss", "nats a query", 0.0),
         Panel("accuracy_ict", "ICT accuracy", "share of batch", 0.0, 1.03),
     ]
+    first = next((stage for run in study.runs for stage in run.stages), "")
     baseline = study.cells[:1]  # the other cells share it
-    return curves_figure(study.curves_of("warm_start"), panels, baseline, columns=4, step="warm-start step")
+    return curves_figure(study.curves_of(first), panels, baseline, columns=4, step="warm-start step")
 
 
 def corpus_update(study: StudyFrames) -> Any:
@@ -89,3 +92,17 @@ def corpus_update(study: StudyFrames) -> Any:
             rows.append((f"{title}, seed {seed}", [part[seed] for part in parts]))
     names = ("follows the new version", "stays with the old", "wrong")
     return shares_figure(rows, names, "share of the questions whose answer changed")
+
+
+def quality_over_drift(study: StudyFrames) -> Any:
+    """Quality against what staleness does: drift is the share of a fresh index's top k that the searched index misses,
+    mean over the evaluations of pre-training (1 − index_overlap). Light dots are runs, heavy ones the means of cells.
+    """
+    measured = study.curves[(study.curves["metric"] == "index_overlap") & (study.curves["step"] > 0)]
+    overlap = measured.groupby(["cell", "seed"])["value"].mean().rename("overlap").reset_index()
+    quality = metric(next(iter(study.record.metrics), "exact_match"))
+    if overlap.empty or quality.name not in study.results:
+        return None
+    spots = study.results.merge(overlap, on=["cell", "seed"])
+    spots = spots.assign(drift=1.0 - spots["overlap"], y=spots[quality.name])
+    return plane_figure(spots, study.cells, "drift", ("drift: share of the fresh top k missed", quality.title))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,15 +16,14 @@ import pandas as pd
 from realm_lab.core.files import atomic_write, read_json
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
-from realm_lab.reporting.values import current_name, finite, run_values
-from realm_lab.tracking.metric_log import read_metrics
+from realm_lab.reporting.values import run_values
+from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record
-from realm_lab.tracking.state import JobState, RunState, run_state, run_state_of, stage_state
+from realm_lab.tracking.state import JobState, RunState, run_state
 from realm_lab.tracking.study_record import StudyRecord, StudyRun, read_study_record, study_folder, study_record_paths
 
 IDENTITY = ("study", "cell", "seed", "run_key", "status")
 MORE = ("engine_version", "collapsed", "flags")
-NO_METRIC = ("step", "time")
 CURVE_COLUMNS = ["cell", "seed", "metric", "step", "value"]
 
 
@@ -38,8 +37,8 @@ class Run:
     record: RunRecord
     state: RunState
     stages: dict[str, StageRun]
-    environments: dict[str, dict[str, Any]]
-    values: dict[str, float]
+    environments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    values: dict[str, float] = field(default_factory=dict)
 
     def has_finished(self, stage: str) -> bool:
         """True if it has that stage and the stage is complete."""
@@ -65,7 +64,6 @@ class StudyFrames:
     """A study with everything that was read of it."""
 
     record: StudyRecord
-    folder: Path  # of all runs
     runs: list[Run]  # whose record could be read, those of a tuning grid included
     results: pd.DataFrame  # of results.csv: a row for each run, `status` as in tracking/state.py, a column a metric
     problems: list[str]  # a sentence for each file that could not be read
@@ -84,15 +82,11 @@ class StudyFrames:
     @property
     def own_runs(self) -> list[Run]:
         """The runs of the study's own cells, without those of a tuning grid."""
-        return [run for run in self.runs if self.record.tuned_from(run.cell) is None]
+        return [run for run in self.runs if run.cell in dict(self.cells)]
 
     def of(self, cell: str) -> list[Run]:
         """The runs of a cell, by seed."""
         return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
-
-    def values(self, cell: str, metric: str) -> dict[int, float]:
-        """seed -> value of one metric of the complete runs of a cell."""
-        return column(self.results, cell, metric)
 
     @functools.cached_property
     def curves(self) -> pd.DataFrame:
@@ -101,34 +95,17 @@ class StudyFrames:
 
     def curves_of(self, stage: str) -> pd.DataFrame:
         """The same of another stage."""
-        runs = [run for run in self.runs if stage in run.stages]
-        read = {path: self._points(path / "metrics.jsonl") for path in {run.stages[stage].path: None for run in runs}}
-        parts = [read[run.stages[stage].path].assign(cell=run.cell, seed=run.seed) for run in runs]
-        parts = [part for part in parts if len(part)]
-        return pd.concat(parts, ignore_index=True)[CURVE_COLUMNS] if parts else pd.DataFrame(columns=CURVE_COLUMNS)
+        parts = [_points(run, stage, self.problems) for run in self.runs if stage in run.stages]
+        return pd.DataFrame([point for part in parts for point in part], columns=CURVE_COLUMNS)
 
     @property
     def pretrained(self) -> list[tuple[str, str]]:
         """(name, title) of the cells with a pre-training that no cell before them has."""
-        seen: set[tuple[Path, ...]] = set()
-        found = []
+        found: dict[tuple[Path, ...], tuple[str, str]] = {(): ("", "")}
         for name, title in self.cells:
             folders = tuple(run.stages["pretrain"].path for run in self.of(name) if "pretrain" in run.stages)
-            if folders and folders not in seen:
-                seen.add(folders)
-                found.append((name, title))
-        return found
-
-    def _points(self, path: Path) -> pd.DataFrame:
-        """metric, step, value of one metrics.jsonl; a step logged twice counts once, the last time."""
-        try:
-            rows = read_metrics(path)
-            points = [(name, row["step"], finite(row[name])) for row in rows for name in row if name not in NO_METRIC]
-        except (UserError, KeyError) as error:
-            self.problems.append(_relative(error, self.folder))
-            points = []
-        table = pd.DataFrame(points, columns=["metric", "step", "value"]).dropna()
-        return table.drop_duplicates(["metric", "step"], keep="last").sort_values(["metric", "step"])
+            found.setdefault(folders, (name, title))
+        return [*found.values()][1:]
 
 
 class Summary(NamedTuple):
@@ -141,9 +118,9 @@ class Summary(NamedTuple):
     max: float
 
 
-def summarise(values: Iterable[Any]) -> Summary | None:
-    """Mean, standard deviation and range of the finite values; None when there are none."""
-    known = pd.Series([number for number in map(finite, values) if number is not None], dtype=float)
+def summarise(values: Iterable[float]) -> Summary | None:
+    """Mean, standard deviation and range of the values that are known; None when there are none."""
+    known = pd.Series(list(values), dtype=float).dropna()
     if known.empty:
         return None
     sd = float(known.std()) if len(known) > 1 else None
@@ -179,11 +156,11 @@ def load_runs(runs: Path, record: StudyRecord, jobs: Mapping[str, JobState] | No
     members = record.everything().runs
     found = [_read_run(runs, record, member, jobs, problems) for member in members]
     rows = [_row(record.name, member, run) for member, run in zip(members, found, strict=True)]
-    return StudyFrames(record, runs, [run for run in found if run is not None], _table(rows), problems)
+    return StudyFrames(record, [run for run in found if run is not None], _table(rows), problems)
 
 
 def load_committed(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """(summary.json, results.csv) of a report whose runs are elsewhere; older names of metrics become the present ones.
+    """(summary.json, results.csv) of a report whose runs may be elsewhere.
 
     Raises:
         UserError: a missing or broken file.
@@ -193,7 +170,6 @@ def load_committed(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         raise UserError(f"{folder / 'summary.json'}: not the summary of a study; write the report again")
     try:
         frame = pd.read_csv(folder / "results.csv")
-        frame = frame.rename(columns=current_name)
         missing = {"cell", "seed", "status"} - set(frame.columns)
         if missing:
             raise ValueError(f"no column {', '.join(sorted(missing))}")
@@ -216,24 +192,34 @@ def metric_columns(results: pd.DataFrame) -> list[str]:
 def _read_run(
     runs: Path, study: StudyRecord, member: StudyRun, jobs: Mapping[str, JobState] | None, problems: list[str]
 ) -> Run | None:
+    """One run; None where its state is not known."""
+    run = None
     try:
         record = read_run_record(runs / member.run / "run.json")
-    except (UserError, OSError) as error:
-        problems.append(_relative(error, runs))
-        return None
-    stages = {name: StageRun(runs / folder, name) for name, folder in study.cut(record.stages).items()}
-    environments: dict[str, dict[str, Any]] = {}
-    values: dict[str, float] = {}
-    state = run_state_of({name: stage_state(runs / ".unreadable" / name) for name in stages})
-    try:
-        whole = run_state(runs, record, jobs)
-        state = run_state_of({name: whole.stages[name] for name in stages})
+        record = replace(record, stages=study.cut(record.stages))
+        stages = {name: StageRun(runs / folder, name) for name, folder in record.stages.items()}
+        run = Run(member.cell, member.seed, member.run, record, run_state(runs, record, jobs), stages)
         for name, stage in stages.items():
-            environments[name] = read_json(stage.path / "env.json") if (stage.path / "env.json").exists() else {}
-        values = run_values(stages) if state.state == "COMPLETE" else {}
+            run.environments[name] = read_json(stage.path / "env.json") if (stage.path / "env.json").exists() else {}
+        run.values.update(run_values(stages) if run.state.state == "COMPLETE" else {})
     except (UserError, OSError, TypeError, ValueError, AttributeError) as error:
-        problems.append(_relative(error, runs))
-    return Run(member.cell, member.seed, member.run, record, state, stages, environments, values)
+        problems.append(relative(error, runs))
+    return run
+
+
+def _points(run: Run, stage: str, problems: list[str]) -> list[tuple[Any, ...]]:
+    """The curves of one stage of a run, a row a point as CURVE_COLUMNS."""
+    try:
+        rows = run.stages[stage].metrics.rows()
+    except UserError as error:
+        problems.append(relative(error, run.stages[stage].path.parents[1]))
+        return []
+    return [
+        (run.cell, run.seed, name, row["step"], value)
+        for row in rows
+        for name, value in scalars(row)
+        if name not in RESERVED
+    ]
 
 
 def _row(study: str, member: StudyRun, run: Run | None) -> dict[str, Any]:
@@ -254,6 +240,6 @@ def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     return table.astype({"engine_version": "Int64"} | dict.fromkeys(metric_columns(table), float))
 
 
-def _relative(error: Exception, runs: Path) -> str:
+def relative(error: Exception | str, runs: Path) -> str:
     """The message with the run folder's own path shortened: reports must read the same on every machine."""
     return str(error).replace(f"{runs}/", "runs/")

@@ -14,7 +14,7 @@ from realm_lab.core.files import read_json, write_text
 from realm_lab.errors import UserError
 from realm_lab.reporting.comparison import compare_cells
 from realm_lab.reporting.frames import load_committed
-from realm_lab.reporting.rendering import asset, page, picture
+from realm_lab.reporting.rendering import page, picture, title_of
 from realm_lab.reporting.tables import result_rows
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
@@ -28,23 +28,19 @@ def write_index(reports: Path) -> Path:
     problems: list[str] = []
     studies, others, examples = [], [], None
     folders = sorted(path for path in reports.iterdir() if path.is_dir()) if reports.is_dir() else []
-    for folder in sorted(folders, key=lambda path: (path.name != DEFAULT, path.name)):
-        if (folder / "results.csv").is_file():
-            try:
+    for folder in sorted(folders, key=lambda path: path.name != DEFAULT):
+        try:
+            if (folder / "results.csv").is_file():
                 studies.append(_study(folder))
-                continue
-            except UserError as error:
-                problems.append(str(error).replace(f"{reports}/", "reports/"))
-        if (folder / "report.md").is_file():
-            others.append(_link(folder))
-    path = reports / DEFAULT / "examples.json"
-    try:
-        examples = read_json(path) if path.is_file() else None
-    except UserError as error:
-        problems.append(str(error).replace(f"{reports}/", "reports/"))
+            elif (folder / "report.md").is_file():
+                text = (folder / "report.md").read_text(encoding="utf-8", errors="replace")
+                others.append({"address": f"{quote(folder.name)}/report.md", "title": title_of(text, folder.name)})
+            if (folder / "examples.json").is_file():
+                examples = read_json(folder / "examples.json")
+        except UserError as error:
+            problems.append(str(error).replace(f"{reports}/", "reports/"))
     text = page(
         "index.html.j2",
-        asset("page.js"),
         title="realm_lab: all studies",
         studies=studies,
         others=others,
@@ -78,8 +74,8 @@ def _study(folder: Path) -> dict[str, Any]:
             "tables": [(one.metric, result_rows(one, results)) for one in found],
             "figures": figures if folder.name == DEFAULT else figures[:SHOWN_FIGURES],
         }
-    except (KeyError, TypeError, AttributeError, StopIteration) as error:
-        raise UserError(f"{folder / 'summary.json'}: {error!r} is missing; write the report again") from None
+    except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
+        raise UserError(f"{folder / 'summary.json'}: {error!r}; write the report again") from None
 
 
 def design_of(summary: dict[str, Any]) -> StudyRecord:
@@ -88,10 +84,3 @@ def design_of(summary: dict[str, Any]) -> StudyRecord:
     own = [name for name in summary["cells"] if not tuned or f",{tuned}=" not in name]  # without those of the grid
     cells = tuple(StudyCell(name, summary["cells"][name]["title"], "", {}) for name in own)
     return StudyRecord(summary["study"], summary["question"], summary["baseline"], cells, tuple(summary["seeds"]), ())
-
-
-def _link(folder: Path) -> dict[str, str]:
-    """A report that the page does not show, with its heading."""
-    lines = (folder / "report.md").read_text(encoding="utf-8", errors="replace").splitlines()
-    title = next((line.lstrip("# ") for line in lines if line.startswith("#")), folder.name)
-    return {"address": f"{quote(folder.name)}/report.md", "title": title}

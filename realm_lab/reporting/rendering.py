@@ -51,7 +51,7 @@ def _environment(kind: str) -> Environment:
         keep_trailing_newline=True,
     )
     environment.globals |= {"table": pipe_table, "figure": markdown_figure, "html_table": html_table}
-    environment.filters |= {"number": number, "signed": signed}
+    environment.filters |= {"number": number, "probability": probability, "likelihood": likelihood}
     return environment
 
 
@@ -86,23 +86,23 @@ def markdown_figure(figure: Mapping[str, str]) -> Markup:
 
 def html_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     """`pipe_table` as HTML."""
-    return Markup(_converted(pipe_table(rows), Path()))
+    return html(pipe_table(rows), Path())
 
 
-def page_of(markdown: str, folder: Path) -> str:
-    """A report as one self-contained HTML page; its pictures are read from `folder`."""
-    title = next((line.lstrip("# ") for line in markdown.splitlines() if line.startswith("#")), "report")
-    return page("page.html.j2", title=title, body=Markup(_converted(markdown, folder)))
+def title_of(markdown: str, default: str = "report") -> str:
+    """The first heading of a report."""
+    return next((line.lstrip("# ") for line in markdown.splitlines() if line.startswith("#")), default)
 
 
-def page(template: str, script: str = "", **values: Any) -> str:
-    """A page with its style; the browser runs no other script than the given one."""
-    digest = Markup(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode())
-    return render(template, style=asset("page.css"), script=Markup(script), script_digest=digest, **values)
+def page(template: str, **values: Any) -> str:
+    """A page with its style and its script; the browser runs no other."""
+    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return render(template, style=Markup(style), script=Markup(script), script_digest=Markup(digest), **values)
 
 
-def _converted(markdown: str, folder: Path) -> str:
-    """Markdown as HTML, its pictures inside it."""
+def html(markdown: str, folder: Path) -> Markup:
+    """Markdown as HTML, with the pictures that lie in `folder` inside it."""
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(markdown)
     for inline in (child for token in tokens for child in token.children or ()):
@@ -110,17 +110,12 @@ def _converted(markdown: str, folder: Path) -> str:
         if inline.type == "image" and path.is_file():
             inline.attrs["src"] = picture(path)
     body = parser.renderer.render(tokens, parser.options, {})
-    return body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
+    return Markup(body.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>"))
 
 
 def picture(path: Path) -> str:
     """A PNG as an address that holds it."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
-
-
-def asset(name: str) -> Markup:
-    """A style sheet or script beside the templates, as it is."""
-    return Markup((FOLDER / name).read_text(encoding="utf-8"))
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -159,3 +154,8 @@ def probability(value: float | None) -> str:
     if value is None or value >= 0.0005 or value == 0.0:
         return number(value)
     return f"{value:.1e}".replace("e-0", "e-").replace("-", MINUS)
+
+
+def likelihood(log_likelihood: float | None) -> str:
+    """The probability of a log-likelihood in nats; a dash for none."""
+    return NOTHING if log_likelihood is None else probability(math.exp(min(log_likelihood, 0.0)))

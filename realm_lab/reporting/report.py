@@ -23,7 +23,7 @@ from realm_lab.reporting.examples import explorer_data, load_examples, table_3
 from realm_lab.reporting.figures import Drawing
 from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, summarise, write_results
 from realm_lab.reporting.index import write_index
-from realm_lab.reporting.rendering import page_of, render
+from realm_lab.reporting.rendering import html, page, render, title_of
 from realm_lab.reporting.study_figures import drawings
 from realm_lab.reporting.tuning import seeds_text, tune, tuned_content, tuned_json, tuned_verdict
 from realm_lab.reporting.verdict import verdict
@@ -91,7 +91,7 @@ def write_all(root: Path, *, force: bool = False) -> Path:
 def write_page(folder: Path) -> Path:
     """report.html of the report.md that is there, one self-contained page; returns its path."""
     text = (folder / "report.md").read_text(encoding="utf-8")
-    write_text(folder / "report.html", page_of(text, folder))
+    write_text(folder / "report.html", page("page.html.j2", title=title_of(text), body=html(text, folder)))
     return folder / "report.html"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from realm_lab.errors import UserError
-from realm_lab.metrics import curve
+from realm_lab.metrics import Metric, curve
 from realm_lab.reporting.comparison import MetricResult
 from realm_lab.reporting.figures import Drawing, Panel, curves_figure, deltas_figure, draw, plane_figure
 from realm_lab.reporting.frames import StudyFrames
@@ -39,7 +39,12 @@ def drawings(study: StudyFrames, results: Sequence[MetricResult]) -> list[Drawin
             found.append(own_figure(name, study))
         except UserError as error:  # a broken figure of the user's own must not take the report away
             study.problems.append(str(error))
-    found += _trade_offs(study, results)
+    quality = next((result.metric for result in results if not result.is_cost), None)
+    if quality is not None:
+        found.append(_trade_off(study, quality, "cost", "wall_seconds", "wall-clock time, seconds"))
+        if study.results["index_staleness_steps"].round(1).nunique() > 2:
+            text = "mean age of the index over pre-training, steps"
+            found.append(_trade_off(study, quality, "staleness", "index_staleness_steps", text, is_log=True))
     return [drawing for drawing in found if drawing is not None]
 
 
@@ -68,24 +73,15 @@ def own_figure(name: str, study: StudyFrames) -> Drawing | None:
         raise UserError(f"figure '{name}' failed: {type(error).__name__}: {error}") from error
 
 
-def _trade_offs(study: StudyFrames, results: Sequence[MetricResult]) -> list[Drawing | None]:
-    """The first measure of quality against time, and against the age of the index where that differs."""
-    quality = next((result.metric for result in results if not result.is_cost), None)
-    if quality is None:
-        return []
-    own = study.results[study.results["cell"].isin([cell for cell, _ in study.cells])]
-    spots = own.assign(y=own[quality.name], minutes=own["wall_seconds"] / 60, age=own["index_staleness_steps"])
-    title = f"{quality.title[0].upper()}{quality.title[1:]}"
-    against = [("cost", "minutes", "wall-clock time, minutes", False)]
-    if spots["age"].round(1).nunique() > 2:
-        against.append(("staleness", "age", "mean age of the index over pre-training, steps", True))
-    return [
-        draw(
-            name,
-            f"{title} against {label}; light dots are runs, heavy ones the means of cells.",
-            lambda x=x, label=label, is_log=is_log: plane_figure(  # type: ignore[misc]
-                spots, study.cells, x, (label, quality.title), is_log=is_log
-            ),
-        )
-        for name, x, label, is_log in against
-    ]
+def _trade_off(
+    study: StudyFrames, quality: Metric, name: str, column: str, title: str, *, is_log: bool = False
+) -> Drawing | None:
+    """A measure of quality against what it takes."""
+    spots = study.results.assign(y=study.results[quality.name])
+    caption = f"{quality.title} against {title}; light dots are runs, heavy ones the means of cells."
+    axes = (title, quality.title)
+    return draw(
+        name,
+        caption[0].upper() + caption[1:],
+        lambda: plane_figure(spots, study.cells, column, axes, is_log=is_log),
+    )

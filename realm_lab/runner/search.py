@@ -29,7 +29,7 @@ from realm_lab.core.files import digest, write_json
 from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
-from realm_lab.reporting.values import value_of
+from realm_lab.reporting.values import run_values
 from realm_lab.runner.cells import Cell, changes_title
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
@@ -315,7 +315,8 @@ class SearchOwner:
         names = [*run.plan.stages]
         names = names[: names.index(self.plan.last_stage) + 1]
         runs = self.root / "runs"
-        return value_of({name: StageRun(stage_folder(runs, name, run.plan.key(name)), name) for name in names}, metric)
+        stages = {name: StageRun(stage_folder(runs, name, run.plan.key(name)), name) for name in names}
+        return run_values(stages).get(metric)
 
     def _tell(self, item: OpenTrial, state: TrialState, value: float | None = None, why: str = "") -> None:
         """Tell how a trial ended, and stop what only it needed."""

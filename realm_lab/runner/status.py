@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from realm_lab.errors import UserError
-from realm_lab.reporting.values import value_of
+from realm_lab.reporting.values import run_values
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
 from realm_lab.systems.identity import Plan
@@ -156,7 +156,8 @@ def picture_of(name: str, path: Path | None, root: Path) -> Picture:
         state = states.run(plan.stages, plan.corpus_key)
         headline = None
         if state.state == "COMPLETE":
-            headline = value_of({s: StageRun(stage_folder(runs, s, key), s) for s, key in plan.stages.items()}, metric)
+            stages = {stage: StageRun(stage_folder(runs, stage, key), stage) for stage, key in plan.stages.items()}
+            headline = run_values(stages).get(metric)
         lines.append(RunLine(cell, plan.seed, run_key, folder, plan.stages, plan.corpus_key, state, headline))
     who = tuple(f"process {one.owner.pid} on {one.owner.host}" for one in sweepers(root, name))
     return Picture(name, metric, tuple(lines), who)

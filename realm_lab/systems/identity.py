@@ -21,12 +21,11 @@ from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values
 from realm_lab.systems.registry import system_of
+from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
 NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
-# Settings of `launch` that change results by rounding only; recorded with each stage, and a confound where they differ.
-ROUNDING = ("device", "ranks", "threads", "token_budget", "micro_batch", "compile")
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
     "pretrain": {

@@ -11,6 +11,8 @@ from typing import Any
 from realm_lab.core.launched import cores, launched
 
 PACKAGES = "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy scipy".split()  # can move a number
+# Settings of `launch` that change results by rounding only; recorded with each stage, and a confound where they differ.
+ROUNDING = ("device", "ranks", "threads", "token_budget", "micro_batch", "compile")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
