@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+import importlib.metadata
 import os
 import platform
 import shutil
@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from realm_lab.core.launched import cores
 from realm_lab.params.parameters import Params
-from realm_lab.tracking.environment import processor, version
+from realm_lab.tracking.environment import processor
 from realm_lab.tracking.tracking_store import default_uri, without_password
 
 GIB = 2**30
@@ -28,13 +28,14 @@ LOW_MEMORY_GIB = 4.0  # the toy world with two workers stays below
 SLURM_TIMEOUT_SECONDS = 10.0  # scontrol retries for minutes when no controller is there
 PACKAGES = {"PyTorch": "torch", "FAISS": "faiss", "MLflow": "mlflow", "DVC": "dvc"}  # name -> module
 FILES = {"knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test"}
+State = Literal["OK", "note", "missing"]
 STYLES = {"OK": "green", "note": "yellow", "missing": "red"}
 
 
 class Finding(NamedTuple):
     """One line of the answer. `missing` is what the parameters ask for and the machine lacks."""
 
-    state: Literal["OK", "note", "missing"]
+    state: State
     subject: str
     found: str
     remedy: str = ""
@@ -72,14 +73,14 @@ def _python() -> Finding:
 def _packages() -> Iterator[Finding]:
     for name, module in PACKAGES.items():
         package = "faiss-cpu" if module == "faiss" else module
+        state: State = "OK"
         try:
             if module in ("torch", "faiss"):  # that load shared libraries, which may be missing
                 importlib.import_module(module)
-            found = version(package) or "installed" if importlib.util.find_spec(module) else "not installed"
-        except (ImportError, OSError) as error:
-            found = f"cannot be imported ({' '.join(str(error).split())})"
-        is_there = not found.startswith(("not", "cannot"))
-        yield Finding("OK" if is_there else "missing", name, found, "" if is_there else "make setup")
+            found = importlib.metadata.version(package)
+        except (ImportError, OSError) as error:  # also of a package that is not installed
+            state, found = "missing", " ".join(str(error).split())
+        yield Finding(state, name, found, "" if state == "OK" else "make setup")
     for command, remedy in (("dvc", "source .venv/bin/activate"), ("git", "install git: runs record their commit")):
         if not shutil.which(command):
             yield Finding("missing", command, "not on PATH", remedy)
@@ -125,11 +126,11 @@ def _slurm() -> Finding:
     try:
         command = ["scontrol", "ping"]
         ping = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_SECONDS, check=False)
-        answer = " ".join((ping.stdout + ping.stderr).split()) or f"exit code {ping.returncode}"
-        if ping.returncode == 0 and " UP" in answer:
-            return Finding("OK", "SLURM", answer)
+        answer, is_up = " ".join((ping.stdout + ping.stderr).split()), ping.returncode == 0 and " UP" in ping.stdout
     except (subprocess.TimeoutExpired, OSError) as error:
-        answer = str(error)
+        answer, is_up = str(error), False
+    if is_up:
+        return Finding("OK", "SLURM", answer)
     remedy = "ask its administrator, or look at SLURM_CONF and the munge and slurmctld services"
     return Finding("note", "SLURM", f"no controller answers: {answer}", remedy)
 
@@ -141,18 +142,15 @@ def _store(params: Params | None, root: Path) -> Finding:
 
 def _inputs(params: Params, root: Path) -> Iterator[Finding]:
     """The files and folders that the parameters name."""
-    remedy = "put it there, or name another in params.yaml or with --set"
-    for key, name in (("model", params.model.checkpoint), ("tokenizer", params.tokenizer.checkpoint)):
-        if name is not None:
-            is_there = (root / name).is_dir()
-            found = name if is_there else f"{name}: no such folder"
-            yield Finding("OK" if is_there else "missing", f"{key}.checkpoint", found, "" if is_there else remedy)
+    named = [("model.checkpoint", params.model.checkpoint), ("tokenizer.checkpoint", params.tokenizer.checkpoint)]
     if params.corpus.source == "toy":
         yield Finding("OK", "corpus", "the toy world; no file is needed")
-        return
-    files = params.corpus.files.model_dump(include=FILES)
-    for key, names in files.items():
-        for name in names:
-            is_there = name.startswith("hf://") or (root / name).exists()
-            found = name if is_there else f"{name}: no such file"
-            yield Finding("OK" if is_there else "missing", f"corpus.files.{key}", found, "" if is_there else remedy)
+    else:
+        files = params.corpus.files.model_dump(include=FILES)
+        named += [(f"corpus.files.{key}", name) for key, names in files.items() for name in names]
+    for key, name in named:
+        if name is not None and (name.startswith("hf://") or (root / name).exists()):
+            yield Finding("OK", key, name)
+        elif name is not None:
+            remedy = "put it there, or name another in params.yaml or with --set"
+            yield Finding("missing", key, f"{name}: no such file or folder", remedy)

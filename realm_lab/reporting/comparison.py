@@ -12,7 +12,7 @@ from realm_lab.core.files import read_json_lines
 from realm_lab.errors import UserError
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
-from realm_lab.reporting.frames import Run, StudyFrames, column
+from realm_lab.reporting.frames import Run, column
 from realm_lab.reporting.published import Published, published
 from realm_lab.reporting.statistics import Comparison, Interval, compare, holm, per_example_interval
 from realm_lab.reporting.values import finite
@@ -83,8 +83,8 @@ def finding(comparison: Comparison | None, corrected_p: float | None, smallest: 
 class Scores:
     """What the predictions of runs score, question by question; each file is read once."""
 
-    def __init__(self, study: StudyFrames) -> None:
-        self._runs = {(run.cell, run.seed): run for run in study.runs}
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = {(run.cell, run.seed): run for run in runs}
         self._read: dict[tuple[str, int], list[dict[str, Any]]] = {}
 
     def of(self, cell: str, seed: int, metric: str) -> dict[tuple[str, str], float]:

@@ -9,8 +9,6 @@ from typing import Any
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.reporting.frames import Run, StudyFrames, relative
-from realm_lab.reporting.rendering import likelihood, probability
-from realm_lab.reporting.tables import Rows
 from realm_lab.reporting.values import finite
 
 Example = dict[str, Any]
@@ -18,7 +16,6 @@ MOMENTS = {"start": "before pre-training", "end": "after pre-training"}
 MOST_SEEDS = 2  # of a cell whose examples are read
 PER_GROUP = 10  # sentences or questions of one run and moment in the explorer
 CANDIDATES = 8  # of an example, by p(z|x); the null document and the passage with the fact are shown besides
-SHOWN_PASSAGES = 3  # in the paper's Table 3
 PASSAGE_CHARACTERS = 300
 
 
@@ -41,55 +38,20 @@ def explorer_data(study: StudyFrames, examples: Sequence[Example]) -> dict[str, 
     }
 
 
-def table_3(study: StudyFrames, examples: Sequence[Example]) -> list[dict[str, Any]]:
-    """The paper's Table 3 for three masked sentences of one system, beside the same sentence before pre-training.
+def table_3(study: StudyFrames, examples: Sequence[Example]) -> list[tuple[str, Example]]:
+    """(title, example) of three masked sentences of one system, as in the paper's Table 3.
 
     Chosen by the gain of the marginal likelihood over the null document: the largest, the median and the smallest, so
     that a failure is shown too. The system is the baseline, or the first cell that pre-trains where that does not.
     """
     cell = next((name for name, _ in study.pretrained), study.record.baseline)
-    usable = [e for e in examples if (e["cell"], e["kind"], e["when"]) == (cell, "cloze", "end")]
-    usable.sort(key=lambda e: (-_gain(e), e["seed"], e["text"]))
-    earlier = {_identity(e): e for e in examples if e["when"] == "start"}
-    places = {"Largest gain": 0, "Median gain": len(usable) // 2, "Smallest gain": len(usable) - 1}
-    chosen = [(name, usable[place]) for name, place in [*places.items()][: len(usable)]]
-    return [
-        {
-            "title": f"{name}, {study.record.cell(cell).title}, seed {found['seed']}: {_gain(found):.2f} nats",
-            "text": found["text"],
-            "answer": found["answer"],
-            "rows": _rows(found, earlier.get(_identity(found))),
-        }
-        for name, found in chosen
-    ]
-
-
-def _gain(example: Example) -> float:
-    return float(example["marginal"] - example["null"])
-
-
-def _identity(example: Example) -> tuple[Any, ...]:
-    """Of a sentence of one run, the same before and after pre-training."""
-    return tuple(example[key] for key in ("cell", "seed", "kind", "text", "answer"))
-
-
-def _rows(example: Example, earlier: Example | None) -> Rows:
-    """As in the paper: (a) no retrieval, (b) each document, (c) the marginal over all candidates."""
-    before = [("before pre-training", earlier)] if earlier else []
-    real = [candidate for candidate in example["candidates"] if not candidate["is_null"]]
-    shown = real[:SHOWN_PASSAGES] + [late for late in real[SHOWN_PASSAGES:] if late["is_gold"]][:1]
-    rows = [_row(f"(a) {when}", None, found["null"]) for when, found in [("no retrieval", example), *before]]
-    for one in shown:
-        gold = " [the passage with the fact]" if one["is_gold"] else ""
-        text = f"{one['title']}: {one['before']}{one['span']}{one['after']}{gold}"
-        rows.append(_row("(b) one document", one["probability"], one["reader"], text))
-    for null in (candidate for candidate in example["candidates"] if candidate["is_null"]):
-        rows.append(_row("", null["probability"], null["reader"], "the null document as a candidate"))
-    return rows + [_row(f"(c) {when}", None, found["marginal"]) for when, found in [("marginal", example), *before]]
-
-
-def _row(case: str, trust: float | None, reader: float | None, document: str = "") -> dict[str, str]:
-    return {"case": case, "document z": document, "p(z|x)": probability(trust), "p(y|z,x)": likelihood(reader)}
+    of_cell = [e for e in examples if (e["cell"], e["kind"], e["when"]) == (cell, "cloze", "end")]
+    gains = [(e["marginal"] - e["null"], e) for e in of_cell]
+    gains.sort(key=lambda pair: (-pair[0], pair[1]["seed"], pair[1]["text"]))
+    places = {"Largest gain": 0, "Median gain": len(gains) // 2, "Smallest gain": len(gains) - 1}
+    chosen = [(name, *gains[place]) for name, place in [*places.items()][: len(gains)]]
+    title = study.record.cell(cell).title
+    return [(f"{name}, {title}, seed {found['seed']}: {gain:.2f} nats", found) for name, gain, found in chosen]
 
 
 def _read(study: StudyFrames, run: Run) -> list[Example]:

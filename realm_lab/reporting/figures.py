@@ -156,11 +156,9 @@ def curves_figure(
     return figure
 
 
-def plane_figure(
-    spots: pd.DataFrame, cells: Cells, x: str, axes: tuple[str, str], *, is_log: bool = False
-) -> Figure | None:
-    """A trade-off: a light dot a run and a heavy one for each cell's mean; `spots` has cell, y and the column `x`."""
-    spots = spots.dropna(subset=[x, "y"])
+def plane_figure(spots: pd.DataFrame, cells: Cells, axes: tuple[str, str], *, is_log: bool = False) -> Figure | None:
+    """A trade-off: a light dot a run and a heavy one for each cell's mean; `spots` has the columns cell, x and y."""
+    spots = spots.dropna(subset=["x", "y"])
     cells = [(name, title) for name, title in cells if (spots["cell"] == name).any()]
     if len(cells) < 2:
         return None
@@ -169,8 +167,8 @@ def plane_figure(
     for number, (name, title) in reversed([*enumerate(cells)]):  # the baseline on top
         mine = spots[spots["cell"] == name]
         how = {"color": COLOURS[number % 7], "marker": MARKERS[number // 7 % 4], "linestyle": ""}
-        place.plot(mine[x], mine["y"], markersize=3.5, alpha=0.45, **how)
-        place.plot([mine[x].mean()], [mine["y"].mean()], markersize=7.5, label=short(title), **how)
+        place.plot(mine["x"], mine["y"], markersize=3.5, alpha=0.45, **how)
+        place.plot([mine["x"].mean()], [mine["y"].mean()], markersize=7.5, label=short(title), **how)
     place.set(xlabel=axes[0], ylabel=axes[1])
     if is_log:
         place.set_xscale("symlog")

@@ -104,5 +104,5 @@ def quality_over_drift(study: StudyFrames) -> Any:
     if overlap.empty or quality.name not in study.results:
         return None
     spots = study.results.merge(overlap, on=["cell", "seed"])
-    spots = spots.assign(drift=1.0 - spots["overlap"], y=spots[quality.name])
-    return plane_figure(spots, study.cells, "drift", ("drift: share of the fresh top k missed", quality.title))
+    spots = spots.assign(x=1.0 - spots["overlap"], y=spots[quality.name])
+    return plane_figure(spots, study.cells, ("drift: share of the fresh top k missed", quality.title))

@@ -165,17 +165,10 @@ def load_committed(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     Raises:
         UserError: a missing or broken file.
     """
-    summary = read_json(folder / "summary.json")
-    if not isinstance(summary, dict) or not {"study", "cells", "baseline", "coverage"} <= summary.keys():
-        raise UserError(f"{folder / 'summary.json'}: not the summary of a study; write the report again")
     try:
-        frame = pd.read_csv(folder / "results.csv")
-        missing = {"cell", "seed", "status"} - set(frame.columns)
-        if missing:
-            raise ValueError(f"no column {', '.join(sorted(missing))}")
-    except (OSError, ValueError) as error:  # pandas' parser errors are ValueErrors
-        raise UserError(f"{folder / 'results.csv'}: {error}; write the report again") from None
-    return summary, frame
+        return dict(read_json(folder / "summary.json")), pd.read_csv(folder / "results.csv")
+    except (OSError, TypeError, ValueError) as error:  # UserErrors and pandas' parser errors are ValueErrors
+        raise UserError(f"{folder}: {error}; write the report again") from None
 
 
 def write_results(path: Path, results: pd.DataFrame) -> None:

@@ -75,7 +75,7 @@ def _study(folder: Path) -> dict[str, Any]:
             "figures": figures if folder.name == DEFAULT else figures[:SHOWN_FIGURES],
         }
     except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
-        raise UserError(f"{folder / 'summary.json'}: {error!r}; write the report again") from None
+        raise UserError(f"{folder}: {error!r}; write the report again") from None
 
 
 def design_of(summary: dict[str, Any]) -> StudyRecord:

@@ -60,7 +60,12 @@ def write_study_report(
     """
     root, folder = Path(root), Path(root) / "reports" / name
     study = load_study(root / "runs", name, jobs)
-    check_replaces(folder, tables.coverage(study)["complete"], force=force)
+    reported = _summary(folder).get("coverage", {}).get("complete", 0)
+    if (complete := tables.coverage(study)["complete"]) < reported and not force:
+        raise UserError(
+            f"{folder / 'report.md'}: counts {reported} complete runs, here are {complete}; it stays as it is (run the "
+            "rest, or replace it with --force)"
+        )
     write_report(study, folder)
     if name == DEFAULT:
         write_default_outputs(study, root / "reports")
@@ -95,20 +100,6 @@ def write_page(folder: Path) -> Path:
     return folder / "report.html"
 
 
-def check_replaces(folder: Path, complete: int, *, force: bool) -> None:
-    """Refuse to replace a report that counts more complete runs than there are here.
-
-    Raises:
-        UserError: it would be replaced by a smaller one.
-    """
-    reported = _summary(folder).get("coverage", {}).get("complete", 0)
-    if complete < reported and not force:
-        raise UserError(
-            f"{folder / 'report.md'}: counts {reported} complete runs, here are {complete}; it stays as it is (run the "
-            "rest, or replace it with --force)"
-        )
-
-
 def write_report(study: StudyFrames, folder: Path, title: str = "", commands: Sequence[str] = ()) -> dict[str, Any]:
     """Everything of one study into `folder`; returns what summary.json says.
 
@@ -117,7 +108,7 @@ def write_report(study: StudyFrames, folder: Path, title: str = "", commands: Se
     record = study.record
     source = record.source or f"experiments/{record.name}.yaml"
     commands = commands or (f"realm-lab sweep {source}", f"realm-lab report {record.name}")
-    results = compare_cells(record, study.results, record.metrics or DEFAULT_METRICS, Scores(study))
+    results = compare_cells(record, study.results, record.metrics or DEFAULT_METRICS, Scores(study.runs))
     tuned = tune(study)
     answer = verdict(record, results)
     if tuned is not None:
@@ -148,7 +139,6 @@ def write_report(study: StudyFrames, folder: Path, title: str = "", commands: Se
         changes=tables.change_rows(study),
         corpus_update=tables.group_rows(study.results, study.cells, tables.CORPUS_UPDATE),
         runs=tables.run_rows(study),
-        parameters=tables.parameter_rows(study),
         worked=table_3(study, examples),
         machines=sorted({machine for run in study.runs for machine in run.environment("cpu")}),
         commits=sorted({commit for run in study.runs for commit in run.environment("git_commit")}),

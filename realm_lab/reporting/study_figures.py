@@ -7,12 +7,13 @@ docstring is the caption, its name that of the file.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from realm_lab.errors import UserError
+import pandas as pd
+
+from realm_lab.core.extensions import own_code
 from realm_lab.metrics import Metric, curve
 from realm_lab.reporting.comparison import MetricResult
 from realm_lab.reporting.figures import Drawing, Panel, curves_figure, deltas_figure, draw, plane_figure
@@ -37,14 +38,15 @@ def drawings(study: StudyFrames, results: Sequence[MetricResult]) -> list[Drawin
     for name in study.record.figures:
         try:
             found.append(own_figure(name, study))
-        except UserError as error:  # a broken figure of the user's own must not take the report away
-            study.problems.append(str(error))
+        except Exception as error:  # of the user's own code, which must not take the report away
+            study.problems.append(f"figure '{name}' failed: {type(error).__name__}: {error}")
     quality = next((result.metric for result in results if not result.is_cost), None)
     if quality is not None:
-        found.append(_trade_off(study, quality, "cost", "wall_seconds", "wall-clock time, seconds"))
-        if study.results["index_staleness_steps"].round(1).nunique() > 2:
+        minutes, age = study.results["wall_seconds"] / 60, study.results["index_staleness_steps"]
+        found.append(_trade_off("cost", study, quality, minutes, "wall-clock time, minutes"))
+        if age.round(1).nunique() > 2:
             text = "mean age of the index over pre-training, steps"
-            found.append(_trade_off(study, quality, "staleness", "index_staleness_steps", text, is_log=True))
+            found.append(_trade_off("staleness", study, quality, age, text, is_log=True))
     return [drawing for drawing in found if drawing is not None]
 
 
@@ -56,32 +58,17 @@ def panel_of(name: str, **given: Any) -> Panel:
 
 
 def own_figure(name: str, study: StudyFrames) -> Drawing | None:
-    """A figure that a study names, `package.module:function`.
-
-    Raises:
-        UserError: it cannot be imported, or it fails; the message names the figure.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        function: Callable[[StudyFrames], Any] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(f"figure '{name}': {error}; name a function, package.module:function") from None
+    """A figure that a study names, `package.module:function`, with the first paragraph of its docstring."""
+    function = own_code("figures", name)
     caption = " ".join((inspect.getdoc(function) or name).split("\n\n")[0].split())
-    try:
-        return draw(attribute, caption, lambda: function(study))
-    except Exception as error:  # code of the user's own
-        raise UserError(f"figure '{name}' failed: {type(error).__name__}: {error}") from error
+    return draw(function.__name__, caption, lambda: function(study))
 
 
 def _trade_off(
-    study: StudyFrames, quality: Metric, name: str, column: str, title: str, *, is_log: bool = False
+    name: str, study: StudyFrames, quality: Metric, price: pd.Series, title: str, *, is_log: bool = False
 ) -> Drawing | None:
     """A measure of quality against what it takes."""
-    spots = study.results.assign(y=study.results[quality.name])
+    spots = study.results.assign(x=price, y=study.results[quality.name])
     caption = f"{quality.title} against {title}; light dots are runs, heavy ones the means of cells."
-    axes = (title, quality.title)
-    return draw(
-        name,
-        caption[0].upper() + caption[1:],
-        lambda: plane_figure(spots, study.cells, column, axes, is_log=is_log),
-    )
+    caption = caption[0].upper() + caption[1:]
+    return draw(name, caption, lambda: plane_figure(spots, study.cells, (title, quality.title), is_log=is_log))

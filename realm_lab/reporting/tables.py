@@ -8,11 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from realm_lab.params import load as config
 from realm_lab.params.load import show
-from realm_lab.params.parameters import Params
 from realm_lab.reporting.comparison import CellResult, MetricResult
-from realm_lab.reporting.confounds import flat_parameters, paper_parameters
 from realm_lab.reporting.frames import StudyFrames, column, summarise
 from realm_lab.reporting.rendering import NOTHING, interval, mean_sd, number, signed
 
@@ -99,6 +96,7 @@ def cost_rows(study: StudyFrames) -> Rows:
     """Mean minutes of a complete run by stage, device hours, and what refreshing the index took of pre-training."""
     longest_first = sorted(study.own_runs, key=lambda run: -len(run.stages))
     stages = list(dict.fromkeys(stage for run in longest_first for stage in run.stages))
+    ends = study.curves.groupby(["cell", "metric", "seed"])["value"].last()
     rows = []
     for name, title in study.cells:
         runs = [run for run in study.of(name) if run.is_complete]
@@ -108,11 +106,8 @@ def cost_rows(study: StudyFrames) -> Rows:
             row[stage.replace("_", " ")] = _mean(times, 1)
         row["all"] = _mean([run.values["wall_seconds"] / 60 for run in runs], 1)
         row["device hours"] = _mean([run.values["device_hours"] for run in runs], 3)
-        mine = study.curves[study.curves["cell"] == name]
-        ends = mine.groupby(["metric", "seed"])["value"].last()
-        for metric, title, scale, digits in OF_PRETRAINING:
-            known = [*ends[metric] / scale] if metric in ends.index.get_level_values("metric") else []
-            row[title] = _mean(known, digits)
+        for metric, heading, scale, digits in OF_PRETRAINING:
+            row[heading] = _mean([*ends.get((name, metric), pd.Series(dtype=float)) / scale], digits)
         rows.append(row)
     return rows
 
@@ -126,21 +121,16 @@ def run_rows(study: StudyFrames) -> Rows:
         row = {"cell": member.cell, "seed": str(member.seed), "run": member.run}
         rows.append(row)
         if run is None:
-            row |= {"state": "PENDING", "why": "no readable run.json"}
+            row |= {"state": "PENDING", "why": "not readable"}
             continue
-        commits = sorted(commit[:DIGEST_CHARACTERS] for commit in run.environment("git_commit"))
-        dirty = " + changes" if "True" in run.environment("git_dirty") else ""
-        row |= {
-            "state": run.state.state,
-            "engine": str(run.record.engine_version),
-            "commit": ", ".join(commits) + dirty if commits else NOTHING,
-            "corpus": str(run.record.inputs.get("corpus", NOTHING))[:DIGEST_CHARACTERS],
-        }
-        if not run.is_complete:
-            stage = run.state.stages.get(run.state.stage or "")
-            row["stage"] = run.state.stage or NOTHING
-            row["step"] = f"{stage.status.step} of {stage.status.total_steps}" if stage else NOTHING
-            row["why"] = run.state.error or ("no readable results" if run.state.state == "COMPLETE" else NOTHING)
+        commits = ", ".join(sorted(commit[:DIGEST_CHARACTERS] for commit in run.environment("git_commit")))
+        row["state"], row["engine"] = run.state.state, str(run.record.engine_version)
+        row["commit"] = (commits or NOTHING) + " + changes" * ("True" in run.environment("git_dirty"))
+        row["corpus"] = str(run.record.inputs.get("corpus", NOTHING))[:DIGEST_CHARACTERS]
+        if run.state.stage:
+            status = run.state.stages[run.state.stage].status
+            row |= {"stage": run.state.stage, "step": f"{status.step} of {status.total_steps}"}
+            row["why"] = run.state.error or NOTHING
     return rows
 
 
@@ -167,24 +157,6 @@ def change_rows(study: StudyFrames) -> Rows:
         parts += [f"system {cell.system}"] if cell.system != base.system else []
         rows.append({"cell": name, "title": title, "changes": "; ".join(parts) or "nothing: the baseline"})
     return rows
-
-
-def parameter_rows(study: StudyFrames) -> Rows:
-    """What the baseline's parameters change by hand of its preset's, beside the paper's values."""
-    runs, paper = study.of(study.record.baseline), paper_parameters()
-    if not runs:
-        return []
-    record = runs[0].record
-    try:
-        named = Params(**config.preset_values(record.preset) | {"preset": record.preset})
-    except ValueError:  # UserError and pydantic's are ValueErrors: a preset of another version of the project
-        return []
-    here, preset = flat_parameters(record.params), flat_parameters(named.model_dump(mode="json"))
-    return [
-        {"parameter": key, "here": show(here[key]), "preset": show(preset[key]), "paper": show(paper.get(key))}
-        for key in sorted(here.keys() & preset.keys())
-        if here[key] != preset[key]
-    ]
 
 
 def _spread(values: Iterable[float], digits: int) -> dict[str, str]:

@@ -16,7 +16,7 @@ from realm_lab.reporting.frames import StudyFrames, summarise
 from realm_lab.reporting.rendering import NOTHING, mean_sd
 from realm_lab.reporting.tables import tuned_rows
 from realm_lab.reporting.verdict import sentence, verdict, words
-from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, StudyTuning
+from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyTuning
 
 
 class GridRow(NamedTuple):
@@ -35,7 +35,7 @@ class Tuned(NamedTuple):
     every cell at its own value.
     """
 
-    study: StudyRecord  # whose runs are those at the best values, under the cells' own names
+    study: StudyRecord
     tuning: StudyTuning
     grid: list[GridRow]
     results: list[MetricResult]
@@ -54,27 +54,18 @@ def tune(study: StudyFrames) -> Tuned | None:
         return None
     of_grid = {cell.of for cell in tuning.cells}
     grid = [_grid_row(study, cell, tuning) for cell in record.cells if cell.name in of_grid]
-    # cell -> what its runs at its best value are called; a cell without pre-training has one value only
-    names = {cell.name: cell.name for cell in record.cells if cell.name not in of_grid}
+    # what the runs of a cell at its best value are called -> the cell; one without pre-training has one value only
+    cells = {cell.name: cell.name for cell in record.cells if cell.name not in of_grid}
     for row in grid:
         if row.chosen is not None:
-            names[row.cell.name] = tuning.name_at(row.cell.name, tuning.values[row.chosen])
-    cells = {name: cell for cell, name in names.items()}
-    runs = tuple(
-        StudyRun(cells[run.cell], run.seed, run.run_key, run.run)
-        for run in record.everything().runs
-        if run.cell in cells and run.seed in tuning.seeds
-    )
-    view = replace(record, seeds=tuning.seeds, runs=runs, tuning=None)
-    if record.baseline not in names:
-        return Tuned(view, tuning, grid, [], [])
-    of_seeds = study.results[study.results["seed"].isin(tuning.seeds)]
-    at_best = of_seeds[of_seeds["cell"].isin(cells)]
-    at_best = at_best.assign(cell=at_best["cell"].map(cells))
-    tuned_runs = [replace(run, cell=cells[run.cell]) for run in study.runs if run.cell in cells]
-    scores = Scores(replace(study, record=view, runs=tuned_runs))
-    found = compare_cells(view, at_best, record.metrics, scores)
-    return Tuned(view, tuning, grid, found, compare_cells(view, of_seeds, record.metrics))
+            cells[tuning.name_at(row.cell.name, tuning.values[row.chosen])] = row.cell.name
+    if record.baseline not in cells.values():
+        return Tuned(record, tuning, grid, [], [])
+    equal = study.results[study.results["seed"].isin(tuning.seeds)]
+    at_best = equal.assign(cell=equal["cell"].map(cells)).dropna(subset=["cell"])
+    scores = Scores([replace(run, cell=cells[run.cell]) for run in study.runs if run.cell in cells])
+    found = compare_cells(record, at_best, record.metrics, scores)
+    return Tuned(record, tuning, grid, found, compare_cells(record, equal, record.metrics))
 
 
 def best(found: list[dict[int, float]], own: int, *, higher: bool = True) -> int:
@@ -140,7 +131,6 @@ def tuned_json(tuned: Tuned) -> dict[str, Any]:
         "seeds": list(tuning.seeds),
         "grid": grid,
         "comparisons": as_json(tuned.results),
-        "comparisons_all_else_equal": as_json(tuned.equal),
     }
 
 

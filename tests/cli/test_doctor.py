@@ -59,6 +59,16 @@ def test_what_is_missing_comes_with_a_remedy(tmp_path: Path, commands: Path) -> 
     assert [finding for finding in missing if not finding.remedy] == []
 
 
+def test_a_package_that_fails_to_import_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> None:
+        raise OSError(f"lib{name}.so: cannot open shared object file")
+
+    monkeypatch.setattr(doctor.importlib, "import_module", fail)
+    found = {finding.subject: finding for finding in doctor._packages()}
+    assert found["FAISS"] == Finding("missing", "FAISS", "libfaiss.so: cannot open shared object file", "make setup")
+    assert found["MLflow"].state == "OK"
+
+
 def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) -> None:
     (tmp_path / "encoder").mkdir()
     (tmp_path / "wiki.jsonl").write_text("{}\n")
@@ -67,8 +77,8 @@ def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) ->
     assert found["model.checkpoint"] == Finding("OK", "model.checkpoint", "encoder")
     assert found["corpus.files.knowledge"] == Finding("OK", "corpus.files.knowledge", "wiki.jsonl")
     assert found["corpus.files.questions_test"].state == "missing"
-    assert found["corpus.files.questions_test"].found == "absent.json: no such file"
-    assert found["tokenizer.checkpoint"].found == "models/checkpoint: no such folder"
+    assert found["corpus.files.questions_test"].found == "absent.json: no such file or folder"
+    assert found["tokenizer.checkpoint"].found == "models/checkpoint: no such file or folder"
 
 
 def test_no_slurm_is_a_note(tmp_path: Path, commands: Path) -> None:
@@ -81,7 +91,7 @@ def test_no_slurm_is_a_note(tmp_path: Path, commands: Path) -> None:
         ('echo "Slurmctld(primary) at head is UP"', "OK", "Slurmctld(primary) at head is UP"),
         ('echo "Slurmctld(primary) at head is DOWN"', "note", "is DOWN"),
         ('echo "slurm_load_ctl_conf error: Unable to contact" >&2; exit 1', "note", "Unable to contact"),
-        ("exit 3", "note", "exit code 3"),
+        ("exit 3", "note", "no controller answers"),
         ("read line < held", "note", "timed out after 0.2 seconds"),
     ],
 )

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from realm_lab.reporting.comparison import axis_effects, compare_cells, points_of
-from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _cut, table_3
+from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _candidate, table_3
 from realm_lab.reporting.figures import draw
-from realm_lab.reporting.figures_staleness import quality_over_drift
-from realm_lab.reporting.frames import StudyFrames
+from realm_lab.reporting.figures_training import quality_over_drift
+from realm_lab.reporting.frames import StudyFrames, column
 from realm_lab.reporting.knowledge_update import write_knowledge_update
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
@@ -44,7 +44,7 @@ def frames(record: StudyRecord, curves: pd.DataFrame | None = None) -> StudyFram
     for (first, rate), seed in itertools.product(LEVELS, (0, 1)):
         value = LEVELS[first, rate] + 0.01 * seed * (first == "often")
         rows.append((f"{first},learning_rate={rate}", seed, value))
-    study = StudyFrames(record, Path(), [], pd.DataFrame(rows, columns=["cell", "seed", "exact_match"]), [])
+    study = StudyFrames(record, [], pd.DataFrame(rows, columns=["cell", "seed", "exact_match"]), [])
     study.__dict__["curves"] = pd.DataFrame(columns=CURVE) if curves is None else curves
     study.__dict__["pretrained"] = []
     return study
@@ -55,7 +55,7 @@ def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
     assert points_of(record, record.cells[3]) == {"refresh": "never", RATE: "0.001"}
     assert points_of(record, StudyCell("warm", "warm start only", "warm_start", {})) is None
     study = frames(record)
-    values = {cell.name: study.values(cell.name, "exact_match") for cell in record.cells}
+    values = {cell.name: column(study.results, cell.name, "exact_match") for cell in record.cells}
     refresh, rate = axis_effects(record, values)
     assert (refresh.axis, refresh.point, rate.axis, rate.point) == ("refresh", "never", RATE, "0.001")
     assert refresh.comparison.deltas == pytest.approx((-0.265, -0.275))
@@ -79,38 +79,26 @@ def test_quality_is_drawn_over_measured_drift() -> None:
     assert draw("drift", "caption", lambda: quality_over_drift(frames(record))) is None
 
 
-def example(cell: str, when: str, text: str, null: float, marginal: float) -> dict[str, Any]:
-    passage = {"title": "t", "before": "a ", "span": "", "after": "", "probability": 0.75, "reader": -0.5}
-    candidates = [
-        passage | {"utility": 1.0, "is_null": False, "is_gold": True},
-        passage | {"utility": 0.0, "is_null": True, "is_gold": False, "probability": 0.25},
-    ]
-    place = {"cell": cell, "seed": 0, "kind": "cloze", "when": when, "moment": "", "text": text, "answer": "y"}
-    return place | {"prediction": None, "null": null, "marginal": marginal, "candidates": candidates}
-
-
 def test_table_3_shows_the_largest_the_median_and_the_smallest_gain() -> None:
     gains = {"s1": 1.0, "s2": 5.0, "s3": 3.0, "s4": 2.0, "s5": -1.0}
-    examples = [example("realm", "end", text, -6.0, -6.0 + gain) for text, gain in gains.items()]
-    examples += [example("realm", "start", "s2", -2.0, -1.0), example("other", "end", "s9", -90.0, 0.0)]
+    place = {"cell": "realm", "seed": 0, "kind": "cloze", "when": "end", "null": -6.0}
+    examples = [place | {"text": text, "marginal": -6.0 + gain} for text, gain in gains.items()]
+    examples += [place | {"when": "start", "text": "s8", "marginal": 0.0}, place | {"cell": "other", "text": "s9"}]
     study = frames(StudyRecord("s", "", "realm", CELLS, (0,), ()))
     shown = table_3(study, examples)
-    assert [one["text"] for one in shown] == ["s2", "s4", "s5"]
-    assert shown[0]["title"] == "Largest gain, REALM, seed 0: 5.00 nats"
-    rows = {row["case"]: (row["p(z|x)"], row["p(y|z,x)"]) for row in shown[0]["rows"]}
-    assert rows["(a) no retrieval"] == ("–", "0.002")
-    assert rows["(a) before pre-training"] == ("–", "0.135")
-    assert rows["(b) one document"] == ("0.750", "0.607")
-    assert rows["(c) marginal"] == ("–", "0.368")
+    assert [found["text"] for _, found in shown] == ["s2", "s4", "s5"]
+    assert shown[0][0] == "Largest gain, REALM, seed 0: 5.00 nats"
     assert table_3(study, []) == []
 
 
 @pytest.mark.parametrize("before", ["w " * 900, "w "])
 def test_a_long_passage_is_cut_around_its_span(before: str) -> None:
-    parts = _cut({"before": before, "span": "oslo", "after": " z" * 900}, PASSAGE_CHARACTERS)
-    assert parts[1] == "oslo"
-    assert len("".join(parts)) <= PASSAGE_CHARACTERS + 6
-    assert parts[2].endswith(" …")
+    entry = {"title": "t", "body": f"{before}oslo{' z' * 900}", "span": [len(before), len(before) + 4]}
+    entry |= dict.fromkeys(("probability", "reader_log_likelihood", "utility", "is_null", "is_gold"))
+    found = _candidate(entry)
+    assert found["span"] == "oslo"
+    assert len(found["before"] + found["span"] + found["after"]) <= PASSAGE_CHARACTERS + 4
+    assert found["after"].endswith(" …")
 
 
 def made(name: str, questions: bool, blanks: bool) -> dict[str, Any]:

@@ -203,7 +203,11 @@ def test_a_run_whose_folder_contradicts_what_is_shown_is_recreated_with_peoples_
     run = only_run(runs)
     assert (run["points"], run["tags"]["checked"]) == (points_of(stage), "by Ada")
     assert run["tags"]["realm.flags"] == "pretrain: non_finite_results"
-    assert run["tags"]["mlflow.note.content"].endswith("look at step 90")
+    note = run["tags"]["mlflow.note.content"]
+    assert note.endswith("look at step 90")
+    client.set_tag(shown.run_ids(runs)["FLAGGED live-s0"], "mlflow.note.content", "only mine")  # over ours
+    assert mirror(runs).updated == 1
+    assert only_run(runs)["tags"]["mlflow.note.content"] == note.removesuffix("look at step 90") + "only mine"
     assert mirror(runs).updated == 0
 
 
@@ -271,42 +275,33 @@ def test_broken_files_are_named_and_the_others_are_shown(runs: Path) -> None:
     assert other.name in {path.name for path in runs.iterdir()}
 
 
-def test_a_study_is_an_experiment_with_its_design_and_means_above_its_runs(runs: Path) -> None:
-    records = made_runs.make_runs(runs)
-    figures = runs.parent / "reports" / "figures"
+def test_a_study_is_an_experiment_with_its_question_and_report_above_its_runs(runs: Path) -> None:
+    made_runs.make_runs(runs)
+    figures = runs.parent / "reports" / "default" / "figures"
     figures.mkdir(parents=True)
     (figures / "utility.png").write_bytes(b"png")
     summary = mirror(runs)
     assert (summary.studies, summary.created, summary.problems) == (1, 6, ())
     (study,) = shown.content(runs, kind="study").values()
     assert study["status"] == "FINISHED"
-    assert study["tags"]["realm.question"] == "Which spans should be masked?"
-    assert study["tags"]["realm.baseline"] == "realm"
-    design = "realm: nothing; warm_start: system = warm_start; random_mask: pretrain.masking = random_token"
-    assert set(study["tags"]["realm.design"].split("; ")) == set(design.split("; "))
-    assert set(study["files"]) == {"study.json", "figures/utility.png"}
-    stages = [stage_of(runs, record, "evaluate") for record in records if record.system == "random_mask"]
-    mean = sum(stage.results()["exact_match"] for stage in stages if stage) / 2
-    [(_, _, value)] = study["points"]["random_mask/exact_match"]
-    assert value == pytest.approx(mean)
+    told = {"question": "Which spans should be masked?", "baseline": "realm", "progress": "6 of 6 runs complete"}
+    assert {f"realm.{name}": text for name, text in told.items()}.items() <= study["tags"].items()
+    assert (set(study["files"]), study["points"]) == ({"study.json", "figures/utility.png"}, {})
     for name, run in shown.content(runs).items():
         assert run["tags"]["mlflow.parentRunId"] == "default"
         assert name == f"{run['tags']['realm.cell']}-s{run['tags']['realm.seed']}"
     assert shown.content(runs)["random_mask-s1"]["tags"]["realm.changes"] == "pretrain.masking = random_token"
 
 
-def test_a_system_without_an_evaluate_stage_has_the_metrics_of_its_last(runs: Path) -> None:
-    record = made_runs.make_run(runs, "realm", 0)
-    trained = stage_of(runs, record, "finetune")
-    assert trained is not None
-    (trained.path / "results.json").write_text('{"exact_match": 0.25}')
-    left = {stage: folder for stage, folder in record.stages.items() if stage != "evaluate"}
-    (runs / record.name / "run.json").unlink()
-    write_run_record(runs, replace(record, stages=left))
-    assert mirror(runs).problems == ()
-    assert only_run(runs)["points"]["finetune/exact_match"][0][2] == 0.25
+def test_runs_that_were_never_recorded_are_named_and_the_others_shown(runs: Path) -> None:
+    made_runs.make_run(runs, "realm", 0)
+    missing = made_runs.make_run(runs, "realm", 1)
+    shutil.rmtree(runs / missing.name)
+    summary = mirror(runs)
+    assert summary.problems == (f"{runs.joinpath(*STUDY)}: no run {missing.name}; plan the study again",)
     (study,) = shown.content(runs, kind="study").values()
-    assert study["points"]["realm/exact_match"][0][2] == 0.25
+    assert (study["status"], study["tags"]["realm.progress"]) == ("SCHEDULED", "1 of 2 runs complete")
+    assert set(shown.content(runs)) == {"realm-s0"}
 
 
 def test_a_run_of_two_studies_is_below_both_and_counts_once(runs: Path) -> None:

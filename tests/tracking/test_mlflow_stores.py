@@ -12,7 +12,7 @@ import pytest
 
 from realm_lab import cli
 from realm_lab.errors import UserError
-from realm_lab.tracking.metric_log import read_metrics
+from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.mlflow_mirror import mirror
 from realm_lab.tracking.tracking_store import without_password
 from tests.tracking import made_runs, shown
@@ -64,7 +64,7 @@ def test_no_point_is_lost_while_four_jobs_write_and_a_mirror_follows(runs: Path)
     assert (summary.states, summary.problems) == ({"COMPLETE": 4}, ())
     assert (summary.created, summary.recreated, summary.removed) == (4, 0, 0)
     for seed, stage in enumerate(stages):
-        rows = read_metrics(stage.path / "metrics.jsonl")
+        rows = MetricLog(stage.path / "metrics.jsonl").rows()
         assert [row["step"] for row in rows] == list(range(1, 401))
         points = shown.content(runs)[f"realm-s{seed}"]["points"]
         for name in ("loss", "seconds"):
@@ -142,9 +142,8 @@ def test_no_password_is_printed(uri: str, printed: str) -> None:
     ("uri", "message"),
     [
         ("mlflow.db", "write sqlite:////"),
-        ("sqlite://", "in memory"),
         ("http://127.0.0.1:9", "tracking store http://127.0.0.1:9"),
-        ("postgres://me:secret@127.0.0.1:9/mlflow", r"postgres://me:\*\*\*@.*write postgresql://"),
+        ("postgres://me:secret@127.0.0.1:9/mlflow", r"postgres://me:\*\*\*@.*write .*postgresql://USER"),
         ("postgresql://me:secret@127.0.0.1:9/mlflow", r"tracking store postgresql://me:\*\*\*@127.0.0.1:9"),
     ],
 )
@@ -159,5 +158,10 @@ def test_a_store_that_cannot_be_used_is_a_user_error(
 
 def test_a_file_that_is_no_database_is_a_user_error(runs: Path) -> None:
     (runs.parent / "mlflow.db").write_text("not a database, certainly")
-    with pytest.raises(UserError, match=r"mlflow\.db: not a database of MLflow"):
+    with pytest.raises(UserError, match=r"tracking store sqlite:.*mlflow\.db: file is not a database"):
         mirror(runs)
+
+
+def test_a_folder_that_is_not_there_is_a_user_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"elsewhere: no such folder; train something first"):
+        mirror(tmp_path / "elsewhere")
