@@ -100,8 +100,6 @@ METRICS: dict[str, Metric] = {metric.name: metric for metric in _ENTRIES}
 CURVES: dict[str, Metric] = {metric.name: metric for metric in _CURVES}
 """Metrics of pre-training over steps, by name."""
 
-HEADLINES: tuple[str, ...] = tuple(name for name, metric in METRICS.items() if metric.headline)
-
 
 def metric(name: str) -> Metric:
     """The metric of that name; one that is not registered is shown under its own name, with no direction."""

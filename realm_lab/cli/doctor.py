@@ -41,9 +41,9 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def examine(params: Params | None, root: Path, runs: Path, params_problem: str = "") -> list[Finding]:
+def examine(params: Params | None, root: Path, params_problem: str = "") -> list[Finding]:
     """Look at this machine. `params` is None where they cannot be read, which `params_problem` then explains."""
-    found = [_python(), *_packages(), *_devices(), _memory(), _disk(runs), _slurm(), _store(params, root)]
+    found = [_python(), *_packages(), *_devices(), _memory(), _disk(root), _slurm(), _store(params, root)]
     if params is None:
         return [*found, Finding("missing", "parameters", params_problem, "correct what the line above names")]
     return [
@@ -111,13 +111,12 @@ def _memory() -> Finding:
     return Finding("note" if is_low else "OK", "memory", found, "launch.processes: 1 keeps to one worker" * is_low)
 
 
-def _disk(runs: Path) -> Finding:
-    place = next(folder for folder in (runs.resolve(), *runs.resolve().parents) if folder.exists())
-    free_gib = shutil.disk_usage(place).free / GIB
-    if not os.access(place, os.W_OK):
-        return Finding("missing", "disk", f"{place} cannot be written", "give another folder: --runs DIR")
-    remedy = "checkpoints need space: free some, or give --runs DIR elsewhere" if free_gib < LOW_DISK_GIB else ""
-    return Finding("note" if remedy else "OK", "disk", f"{free_gib:.1f} GiB free for {runs}", remedy)
+def _disk(root: Path) -> Finding:
+    free_gib = shutil.disk_usage(root).free / GIB
+    if not os.access(root, os.W_OK):
+        return Finding("missing", "disk", f"{root.resolve()} cannot be written", "give another folder: --root DIR")
+    remedy = "checkpoints need space: free some, or work in another folder" if free_gib < LOW_DISK_GIB else ""
+    return Finding("note" if remedy else "OK", "disk", f"{free_gib:.1f} GiB free for {root.resolve()}", remedy)
 
 
 def _slurm() -> Finding:

@@ -41,11 +41,6 @@ def add_run(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--system", default="realm", metavar="NAME", help="system of the run (default: realm)")
 
 
-def add_runs(verb: argparse.ArgumentParser) -> None:
-    """--runs."""
-    verb.add_argument("--runs", type=Path, metavar="DIR", help="folder of the run records (default: ROOT/runs)")
-
-
 def positive(text: str) -> int:
     """A whole number from 1 on."""
     if not text.isdecimal() or int(text) < 1:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from realm_lab.cli.flags import add_everywhere, add_parameters, add_run, add_runs, params_of, positive, share
+from realm_lab.cli.flags import add_everywhere, add_parameters, add_run, params_of, positive, share
 from realm_lab.errors import UserError
 
 Add = Callable[..., argparse.ArgumentParser]
@@ -17,8 +17,6 @@ Add = Callable[..., argparse.ArgumentParser]
 def add_mirror(add: Add) -> None:
     """Add `mirror` to the command line."""
     mirror = add("mirror", _run_mirror, "show the runs in MLflow (run it as often as you like)")
-    add_runs(mirror)
-    mirror.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml, if there)")
     text = "tracking store (default: MLFLOW_TRACKING_URI, else launch.tracking_uri, else mlflow.db beside the runs)"
     mirror.add_argument("--uri", metavar="URI", help=text)
     mirror.add_argument("--follow", action="store_true", help="keep mirroring until all runs have finished")
@@ -26,14 +24,14 @@ def add_mirror(add: Add) -> None:
 
 def _run_mirror(options: argparse.Namespace) -> int:
     uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI")
-    parameters = options.params or options.root / "params.yaml"
-    if not uri and (options.params or parameters.exists()):
+    parameters = options.root / "params.yaml"
+    if not uri and parameters.exists():
         from realm_lab.params.load import load
 
         uri = load(parameters).launch.tracking_uri
     from realm_lab.tracking.mlflow_mirror import mirror
 
-    summary = mirror(options.runs or options.root / "runs", uri, options.follow)
+    summary = mirror(options.root / "runs", uri, options.follow)
     print(summary)
     return 1 if summary.problems else 0
 
@@ -108,7 +106,6 @@ def add_tools(add: Add) -> None:
     bench.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: ROOT/runs/bench.json)")
     doctor = add("doctor", _run_doctor, "check this machine and the configured inputs, and suggest fixes")
     add_parameters(doctor)
-    add_runs(doctor)
 
 
 def _run_plan(options: argparse.Namespace) -> None:
@@ -141,6 +138,6 @@ def _run_doctor(options: argparse.Namespace) -> int:
         params = params_of(options)
     except UserError as error:
         problem = " ".join(str(error).split())
-    findings = examine(params, options.root, options.runs or options.root / "runs", problem)
+    findings = examine(params, options.root, problem)
     show(findings)
     return 1 if any(finding.state == "missing" for finding in findings) else 0

@@ -30,7 +30,6 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "
 COLOURS = (INK, BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 DASHES = ("-", "--", ":", "-.")
 MARKERS = "os^D"
-FEW_SEEDS = 3  # up to here each seed has a line of its own
 WIDTH_INCHES = 7.6
 TITLE_CHARACTERS = 72  # of all panels in a row
 DOTS_PER_INCH = 150
@@ -132,8 +131,7 @@ def curves_figure(
 ) -> Figure | None:
     """Curves over steps: for each cell the mean over its seeds, and a band from the lowest to the highest seed.
 
-    `points` is `StudyFrames.curves`; panels and cells without a point are left out. With few seeds each has a thin line
-    instead of a band.
+    `points` is `StudyFrames.curves`; panels and cells without a point are left out.
     """
     drawn = [panel for panel in panels if (points["metric"] == panel.metric).any()]
     cells = [(name, title) for name, title in cells if (points["cell"] == name).any()]
@@ -235,10 +233,7 @@ def _line(place: Axes, points: pd.DataFrame, number: int, title: str) -> None:
         return
     wide = points.pivot_table(index="step", columns="seed", values="value", aggfunc="last").dropna()
     colour = COLOURS[number % 7]
-    if 1 < len(wide.columns) <= FEW_SEEDS:
-        place.plot(wide.index, wide, color=colour, linewidth=0.8, alpha=0.5)
-    else:
-        place.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.14, linewidth=0)
+    place.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.14, linewidth=0)
     dash = DASHES[number // 7 % 4]
     place.plot(wide.index, wide.mean(axis=1), color=colour, linestyle=dash, linewidth=1.8, label=short(title))
 

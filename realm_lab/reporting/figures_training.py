@@ -12,12 +12,6 @@ from realm_lab.reporting.study_figures import panel_of
 from realm_lab.reporting.tables import reference_values
 from realm_lab.tracking.bounds import BOUNDS
 
-PROBES = {
-    "probe_gold_utility": "gold passage",
-    "probe_same_article_utility": "same article",
-    "probe_random_utility": "random passage",
-}
-
 
 def retrieval_utility(study: StudyFrames) -> Any:
     """Retrieval utility RU(z|x) = log p(y|z,x) − log p(y|∅,x) on held-out masked sentences over pre-training, as in
@@ -44,12 +38,16 @@ def early_warnings(study: StudyFrames) -> Any:
     """
     lines = {bound.metric: [(bound.limit, f"flag {bound.crossed}")] for bound in BOUNDS}
     probes = [
-        Panel(name, f"probe of the reader: {title}", "nats a masked token", lines=lines.get(name, ()))
-        for name, title in PROBES.items()
+        Panel(f"probe_{what}_utility", f"probe of the reader: {title}", "nats a masked token", lines=bounds)
+        for what, title, bounds in (
+            ("gold", "gold passage", lines["probe_gold_utility"]),
+            ("same_article", "same article", ()),
+            ("random", "random passage", ()),
+        )
     ]
     panels = [
         panel_of("candidate_entropy", low=0.0),
-        panel_of("null_probability", lines=lines.get("null_probability", ())),
+        panel_of("null_probability", lines=lines["null_probability"]),
         panel_of("gold_among_candidates"),
         *probes,
         panel_of("score_spread", low=0.0),

@@ -31,7 +31,7 @@ def drawings(study: StudyFrames, results: Sequence[MetricResult]) -> list[Drawin
     found = [draw("deltas", f"{text} ({seeds}).", lambda: deltas_figure(results[:MOST_PANELS]))]
     own = [panel_of(name) for name in OVER_TIME]
     text = (
-        f"Over pre-training: mean over the seeds, with each seed (up to three) or a band over all of them ({seeds}). "
+        f"Over pre-training: mean over the seeds, with a band from the lowest to the highest ({seeds}). "
         "Cells that share their pre-training share a curve."
     )
     found.append(draw("curves", text, lambda: curves_figure(study.curves, own, study.pretrained)))

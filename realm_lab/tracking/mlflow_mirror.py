@@ -75,7 +75,7 @@ class Mirror:
     def __init__(self, runs: Path, uri: str | None = None) -> None:
         self.runs = Path(runs).resolve()
         if not self.runs.is_dir():
-            raise UserError(f"{self.runs}: no such folder; train something first (dvc repro), or give --runs FOLDER")
+            raise UserError(f"{self.runs}: no such folder; train something first (dvc repro), or give --root DIR")
         self._lock = self.runs / ".mirror.lock"  # two mirrors at once would both miss a run, and both make it
         uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(self.runs)
         with exclusive(self._lock):

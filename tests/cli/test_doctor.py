@@ -21,7 +21,7 @@ def params(folder: Path, text: str = "preset: smoke\n") -> Params:
 
 
 def findings(folder: Path, text: str = "preset: smoke\n") -> dict[str, Finding]:
-    return {finding.subject: finding for finding in examine(params(folder, text), folder, folder / "runs")}
+    return {finding.subject: finding for finding in examine(params(folder, text), folder)}
 
 
 def program(folder: Path, name: str, script: str) -> None:

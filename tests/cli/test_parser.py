@@ -189,14 +189,14 @@ def test_the_tracking_store_is_the_nearest_one_named(
     root = ["mirror", "--root", str(project)]
     assert cli.main(root) == 0
     (project / "params.yaml").write_text("launch: {tracking_uri: 'http://params:1'}\n")
-    assert cli.main([*root, "--runs", "elsewhere"]) == 0
+    assert cli.main(root) == 0
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://environment:2")
     assert cli.main([*root, "--follow"]) == 0
     assert cli.main([*root, "--uri", "http://option:3"]) == 0
     runs = project / "runs"
     assert [call[0] for call in mirror.calls] == [
         (runs, None, False),
-        (Path("elsewhere"), "http://params:1", False),
+        (runs, "http://params:1", False),
         (runs, "http://environment:2", True),
         (runs, "http://option:3", False),
     ]

@@ -116,7 +116,7 @@ def test_postgresql_shows_what_sqlite_shows(runs: Path, postgres: str, capsys: p
     assert shown.everything(runs) == found
     again = mirror(runs, postgres)
     assert (again.created, again.updated, again.recreated, again.points) == (0, 0, 0, 0)
-    assert cli.main(["mirror", "--runs", str(runs), "--uri", postgres]) == 0
+    assert cli.main(["mirror", "--root", str(runs.parent), "--uri", postgres]) == 0
     printed = capsys.readouterr().out
     assert "postgresql://realm:***@127.0.0.1" in printed
     assert "ss%3Aw" not in printed
