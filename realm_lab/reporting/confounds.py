@@ -41,8 +41,9 @@ def _found(study: StudyFrames) -> Iterator[str]:
     for cell in record.cells:
         if cell.name != record.baseline:
             yield from _against(study, cell.name, cell.changes, record.baseline, "the baseline")
-    for tuned in tuning.cells if tuning else ():  # each differs from its own cell in the tuned parameter alone
-        yield from _against(study, tuned.name, {tuning.parameter: tuned.value}, tuned.of, tuned.of)
+    if tuning is not None:
+        for tuned in tuning.cells:  # each differs from its own cell in the tuned parameter alone
+            yield from _against(study, tuned.name, {tuning.parameter: tuned.value}, tuned.of, tuned.of)
     yield from _rounding(study.runs)
     packages = [env.get("packages") or {} for run in study.runs for env in run.environments.values()]
     versions = sorted({str(one["torch"]) for one in packages if one.get("torch")})

@@ -164,7 +164,7 @@ def plane_figure(spots: pd.DataFrame, cells: Cells, axes: tuple[str, str], *, is
     place = figure.subplots()
     for number, (name, title) in reversed([*enumerate(cells)]):  # the baseline on top
         mine = spots[spots["cell"] == name]
-        how = {"color": COLOURS[number % 7], "marker": MARKERS[number // 7 % 4], "linestyle": ""}
+        how: dict[str, Any] = {"color": COLOURS[number % 7], "marker": MARKERS[number // 7 % 4], "linestyle": ""}
         place.plot(mine["x"], mine["y"], markersize=3.5, alpha=0.45, **how)
         place.plot([mine["x"].mean()], [mine["y"].mean()], markersize=7.5, label=short(title), **how)
     place.set(xlabel=axes[0], ylabel=axes[1])
@@ -215,7 +215,7 @@ def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str, *,
 
 def legend(figure: Figure, **how: Any) -> None:
     """The names of the cells, each once, outside the drawing."""
-    named = {}
+    named: dict[str, Any] = {}
     for place in figure.axes:
         handles, names = place.get_legend_handles_labels()
         named |= dict(zip(names, handles, strict=True))

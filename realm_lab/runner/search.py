@@ -37,7 +37,7 @@ from realm_lab.runner.search_file import Dimension, SearchPlan, plan_search
 from realm_lab.runner.stopping import Stop, stoppable, sweeping
 from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, cancel_study, launcher_of, mirroring, say
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
-from realm_lab.tracking.metric_log import read_metrics
+from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.state import JobState, StageStates
 from realm_lab.tracking.study_record import study_folder
@@ -299,7 +299,7 @@ class SearchOwner:
     def _curve(self, run: PlannedRun, metric: str) -> dict[int, float]:
         """step -> value of a run's pre-training so far."""
         path = stage_folder(self.root / "runs", "pretrain", run.plan.key("pretrain")) / "metrics.jsonl"
-        rows = read_metrics(path) if path.exists() else []
+        rows = MetricLog(path).rows()
         return {row["step"]: row[metric] for row in rows if row.get(metric) is not None}
 
     def _complete(self, item: OpenTrial) -> None:

@@ -110,9 +110,9 @@ def test_what_runs_share_is_said_and_whose_turn_comes_later(
     root: Path, put: Put, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put("a", "prepare", "COMPLETE")
-    put("a", "warm_start", "RUNNING", **GONE | {"pid": os.getpid(), "heartbeat_at": time.time()})
     me = f"process {os.getpid()} on {GONE['host']}"
-    assert shown(root, capsys, "far")[2] == f"a 0 running warm-start, shared with 5 others, {me}"
+    with writing(put("a", "warm_start", "RUNNING", **GONE | {"pid": os.getpid()})):
+        assert shown(root, capsys, "far")[2] == f"a 0 running warm-start, shared with 5 others, {me}"
     put("a", "warm_start", "COMPLETE")
     with sweeping(root, "far"):
         assert shown(root, capsys, "far")[2] == f"a 0 pending pretrain waits for its turn in the sweep by {me}"

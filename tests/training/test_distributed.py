@@ -20,6 +20,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner import pipeline as stages
 from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.state import stage_state
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LONG_ENOUGH_SECONDS = 120.0
@@ -200,7 +201,7 @@ def test_one_rank_that_is_stopped_stops_both_and_they_resume(
     run = tiny.stage_run("warm_start", tiny.params(SHARED), root)
     if name == "SIGKILL":
         assert str(caught.value) == "2 cells seed 0: warm-start: killed by signal 9"
-        assert run.status().is_lost if rank == 0 else run.status().state == "FAILED"
+        assert stage_state(run.path).state == "LOST" if rank == 0 else run.status().state == "FAILED"
     else:
         assert str(caught.value).endswith("stopped by a signal")
         assert run.status().state == "PREEMPTED"
