@@ -1,4 +1,4 @@
-"""The house rules: imports point down, files stay readable, heavy libraries have one door each."""
+"""Rules of the code: imports point down, files stay readable, heavy libraries have one door each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "realm_lab"
 
-# From the bottom: a room may import those before it.
-ROOMS = (
+# From the bottom: a package may import those before it.
+PACKAGES = (
     "errors core params metrics tracking corpus masking models retrieval evaluation training reporting systems runner "
     "planner cli __main__"
 ).split()
@@ -48,7 +48,7 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def room(module: str) -> str:
+def package_of(module: str) -> str:
     """The second part of the name; the package itself belongs to nobody."""
     return [*module.split("."), ""][1]
 
@@ -65,7 +65,7 @@ def imports_of(source: str) -> list[Import]:
             for alias in node.names:
                 add(alias.name, node, at_start)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide the room they come from"
+            assert node.level == 0, "relative imports hide the package they come from"
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 add(full if full in MODULES else node.module or "", node, at_start)
@@ -103,8 +103,8 @@ def needed_at_start(module: str) -> frozenset[str]:
     return frozenset(reached)
 
 
-def modules_of(*rooms: str) -> list[str]:
-    return [module for module in MODULES if room(module) in rooms]
+def modules_of(*packages: str) -> list[str]:
+    return [module for module in MODULES if package_of(module) in packages]
 
 
 def test_the_walk_sees_what_it_must() -> None:
@@ -128,20 +128,20 @@ def test_the_walk_sees_what_it_must() -> None:
     }
 
 
-def test_every_module_is_in_a_room_of_the_house() -> None:
-    assert {room(module) for module in MODULES} - {""} <= set(ROOMS)
+def test_every_module_is_in_a_package() -> None:
+    assert {package_of(module) for module in MODULES} - {""} <= set(PACKAGES)
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_point_down(module: str) -> None:
-    if not room(module):
+    if not package_of(module):
         assert [item for item in imports(module) if item.target in MODULES] == [], "the package itself imports nothing"
         return
-    own = ROOMS.index(room(module))
+    own = PACKAGES.index(package_of(module))
     for item in imports(module):
-        if item.target.startswith("realm_lab") and room(item.target):
-            other = ROOMS.index(room(item.target))
-            assert other <= own, f"{MODULES[module]}:{item.line}: {room(module)} must not import {item.target}"
+        if item.target.startswith("realm_lab") and package_of(item.target):
+            other = PACKAGES.index(package_of(item.target))
+            assert other <= own, f"{MODULES[module]}:{item.line}: {package_of(module)} must not import {item.target}"
 
 
 def test_there_are_no_cycles() -> None:
@@ -150,7 +150,7 @@ def test_there_are_no_cycles() -> None:
 
 
 @pytest.mark.parametrize("module", modules_of(*TORCH_FREE))
-def test_a_torch_free_room_does_not_reach_torch(module: str) -> None:
+def test_a_torch_free_package_does_not_reach_torch(module: str) -> None:
     assert "torch" not in needed_at_start(module)
 
 
@@ -230,7 +230,7 @@ def test_files_and_functions_stay_readable() -> None:
     assert too_long == []
 
 
-def test_a_room_has_a_name() -> None:
+def test_a_module_has_a_name() -> None:
     nameless = {"utils", "util", "helpers", "helper", "misc", "common"}
     assert [module for module in MODULES if nameless & set(module.split("."))] == []
 

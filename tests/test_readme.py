@@ -86,52 +86,6 @@ def wrong_targets(text: str, makefile: str) -> list[str]:
     return [name for name in named if name not in targets]
 
 
-EXAMPLE = """
-# Title
-Make sure that `make sure` and `realm-lab dream` are found, and `make test ARGS="-x"` is fine.
-
-<!-- test: fast -->
-```bash
-make setup && make everything
-realm-lab pretrain --preset toy \\
-  --stpes 3   # prose
-```
-<!-- test: no, it trains for an hour -->
-
-```bash
-realm-lab report --html | less
-```
-```bash
-echo unmarked
-```
-```text
-<!-- test: fast -->
-```
-<!-- test: no, -->
-```bash
-echo no reason
-```
-"""
-
-
-def test_the_parser_finds_blocks_and_their_marks() -> None:
-    found = [(block.line, block.mark, block.code.splitlines()[0]) for block in shell_blocks(EXAMPLE)]
-    assert found == [
-        (6, "fast", "make setup && make everything"),
-        (13, "no, it trains for an hour", "realm-lab report --html | less"),
-        (16, None, "echo unmarked"),
-        (23, None, "echo no reason"),
-    ]
-
-
-def test_the_parser_finds_what_does_not_exist() -> None:
-    assert wrong_targets(EXAMPLE, "setup: x\ntest: setup\n") == ["everything", "sure"]
-    assert [command.split("  ")[0] for command in wrong_commands(EXAMPLE)] == [
-        "realm-lab pretrain --preset toy",
-        "realm-lab dream",
-    ]
-
-
 @pytest.fixture(scope="module")
 def readme() -> str:
     assert README.is_file(), "README.md is missing"

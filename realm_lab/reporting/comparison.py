@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from realm_lab.core.files import read_json_lines
-from realm_lab.errors import UserError
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
 from realm_lab.reporting.frames import Run, column
@@ -91,25 +90,17 @@ class Scores:
         """(id, question) -> score of one run's predictions; empty where there are none."""
         key = (cell, seed)
         if key not in self._read:
-            self._read[key] = _predictions(self._runs[key]) if key in self._runs else []
+            stage = self._runs[key].stages.get("evaluate") if key in self._runs else None
+            path = stage.path / "eval" / "predictions.jsonl" if stage else None
+            self._read[key] = read_json_lines(path) if path and path.is_file() else []
         rows = [(row, finite(row.get(metric))) for row in self._read[key]]
         return {(str(row.get("id")), str(row.get("question"))): score for row, score in rows if score is not None}
 
     def differences(self, cell: str, base: str, seeds: Sequence[int], metric: str) -> list[np.ndarray]:
         """For each seed the differences in score of the questions that both have; empty if a seed has none."""
-        blocks = []
-        for seed in seeds:
-            one, other = self.of(cell, seed, metric), self.of(base, seed, metric)
-            blocks.append(np.array([one[key] - other[key] for key in sorted(one.keys() & other.keys())]))
+        pairs = [(self.of(cell, seed, metric), self.of(base, seed, metric)) for seed in seeds]
+        blocks = [np.array([one[key] - other[key] for key in one.keys() & other.keys()]) for one, other in pairs]
         return blocks if all(map(len, blocks)) else []
-
-
-def _predictions(run: Run) -> list[dict[str, Any]]:
-    path = run.stages["evaluate"].path / "eval" / "predictions.jsonl" if "evaluate" in run.stages else None
-    try:
-        return read_json_lines(path) if path is not None and path.is_file() else []
-    except UserError:
-        return []
 
 
 def compare_cells(
