@@ -153,6 +153,6 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
     files = params.corpus.files.model_dump(include=FILES)
     for key, names in files.items():
         for name in names:
-            is_there = name.startswith("hf://") or (root / name).exists()
+            is_there = (root / name).exists()
             found = name if is_there else f"{name}: no such file"
             yield Finding("OK" if is_there else "missing", f"corpus.files.{key}", found, "" if is_there else remedy)

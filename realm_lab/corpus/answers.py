@@ -1,4 +1,4 @@
-"""Answer strings: the normal forms of the released code and of SQuAD, and whether a passage holds an answer."""
+"""Answer strings: the normal form of the released code, and whether a passage holds an answer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 def normalise_answer(text: str) -> str:
     """NFD, lower case, without ASCII punctuation, without a/an/the, single blanks (released code, eval_utils)."""
-    return normalise_squad(unicodedata.normalize("NFD", text))
-
-
-def normalise_squad(text: str) -> str:
-    """The same without NFD: composed and decomposed letters stay different (official evaluation of SQuAD)."""
-    text = text.lower().translate(_PUNCTUATION)
+    text = unicodedata.normalize("NFD", text).lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
@@ -26,8 +21,3 @@ def holds_answer(normalised_text: str, answers: Sequence[str]) -> bool:
     """Whether a normalised text holds one of the answers as whole words."""
     padded = f" {normalised_text} "
     return any(f" {answer} " in padded for answer in map(normalise_answer, answers) if answer)
-
-
-def holds_raw_answer(text: str, answers: Sequence[str]) -> bool:
-    """Whether a text holds an answer as it is written, also inside a word (released code, top_k_match)."""
-    return any(answer in text for answer in answers if answer)

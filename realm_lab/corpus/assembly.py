@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from realm_lab.corpus.cutting import PARTS, Cut, text_hash
-from realm_lab.corpus.records import SPLITS, Question, Split
+from realm_lab.corpus.cutting import PARTS, Cut
+from realm_lab.corpus.records import SPLITS, Question, Split, text_hash
 from realm_lab.corpus.store import INT, Articles, PartWriter, Passages, Questions, Sentences, token_dtype
 from realm_lab.corpus.vocabulary import encode_batch_plain
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -152,8 +151,3 @@ def place_spans(encoder: WordEncoder, text: str, spans: Iterable[Span], dropped:
     placed = encoder.place_spans(text, [(span.start, span.end) for span in spans])
     dropped[MISALIGNED_SPAN] += placed.count(None)
     return [place for pair in placed if pair is not None for place in pair]
-
-
-def text_hash(*parts: str) -> int:
-    """64 bits of BLAKE2b: two of 13 million texts share them with a chance of one in 200,000."""
-    return int.from_bytes(hashlib.blake2b("\0".join(parts).encode(), digest_size=8).digest(), "little")

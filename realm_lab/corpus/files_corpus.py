@@ -7,17 +7,17 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import chain
 from pathlib import Path
 
+from farmhash import Fingerprint64
 from tokenizers import Tokenizer
 
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.assembly import SECOND_EDITION, Asked
-from realm_lab.corpus.cutting import Article, Cut, CutSettings, Kind, text_hash
+from realm_lab.corpus.cutting import Article, Cut, CutSettings, Kind
 from realm_lab.corpus.pool import cut_all
 from realm_lab.corpus.readers import read_documents, read_questions
 from realm_lab.corpus.records import SPLITS, Document, Question, Split
 from realm_lab.corpus.regex_answers import Patterns
-from realm_lab.corpus.salient_spans import find_tagger
-from realm_lab.corpus.splits import is_orqa_dev
+from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
 from realm_lab.corpus.store import Passages
 from realm_lab.params.parameters import Corpus
 
@@ -34,9 +34,8 @@ class FilesCorpus:
 
     drops_duplicates = True
 
-    def __init__(self, corpus: Corpus, workers: int = 1):
-        find_tagger(corpus.tagger)
-        self._corpus, self._files, self._workers = corpus, corpus.files, workers
+    def __init__(self, corpus: Corpus, workers: int = 1, make_tagger: MakeTagger = RuleTagger):
+        self._corpus, self._files, self._workers, self._make_tagger = corpus, corpus.files, workers, make_tagger
         self.tokenizer: Tokenizer  # set by whoever wants the documents cut; one may be learned from them first
         self.editions = 2 if corpus.files.knowledge_updated else 1
         self._counts: dict[str, Counter[str]] = {}
@@ -55,8 +54,7 @@ class FilesCorpus:
         seen: set[int] = set()
         for name in self._files.knowledge_updated if edition else self._files.knowledge:
             limit = self._files.max_articles if _resolved(name) in limited else None
-            wanted = self._wanted(read_documents(name, dropped, unique=False), articles, limit, dropped)
-            yield from unique(wanted, seen, dropped)
+            yield from self._wanted(read_documents(name, dropped, seen), articles, limit, dropped)
         suffix = SECOND_EDITION * edition
         self._counts[f"documents{suffix}"] = Counter({reason + suffix: count for reason, count in dropped.items()})
 
@@ -79,8 +77,8 @@ class FilesCorpus:
     def pretrain_documents(self) -> Iterator[Document]:
         """The documents of the separate pre-training corpus."""
         dropped = self._counts["pretrain"] = Counter()
-        read = (read_documents(name, dropped, unique=False) for name in self._files.pretrain)
-        return chain.from_iterable(unique(self._wanted(each, set(), None, dropped), set(), dropped) for each in read)
+        read = (read_documents(name, dropped) for name in self._files.pretrain)
+        return chain.from_iterable(self._wanted(each, set(), None, dropped) for each in read)
 
     def cuts(self, edition: int) -> Iterator[Cut]:
         """An edition of the knowledge corpus; where X = Z, the first with its sentences."""
@@ -94,9 +92,8 @@ class FilesCorpus:
         return self._cut(self.pretrain_documents(), "sentences")
 
     def _cut(self, documents: Iterable[Document], kind: Kind) -> Iterator[Cut]:
-        corpus = self._corpus
-        lengths = corpus.passage_length, corpus.sentence_length
-        settings = CutSettings(self.tokenizer.to_str(), *lengths, find_tagger(corpus.tagger))
+        lengths = self._corpus.passage_length, self._corpus.sentence_length
+        settings = CutSettings(self.tokenizer.to_str(), *lengths, self._make_tagger)
         return cut_all(settings, neighbours(documents), kind, self._workers)
 
     def article_batches(self) -> None:
@@ -152,6 +149,14 @@ class FilesCorpus:
                     yield question._replace(document=None)
 
 
+def is_orqa_dev(question: str) -> bool:
+    """Whether a training question is one of ORQA's development questions (code: create_data_splits).
+
+    TensorFlow's `to_hash_bucket_fast(question, 100000)`, which is FarmHash's Fingerprint64 of the text to the letter,
+    is 0 modulo 10."""
+    return Fingerprint64(question.encode()) % 100_000 % 10 == 0
+
+
 def evenly_spaced(questions: list[Question], maximum: int | None, dropped: Counter[str]) -> list[Question]:
     """At most `maximum` of the questions, evenly spaced over the list, in its order; the rest is counted."""
     if maximum is None or len(questions) <= maximum:
@@ -172,17 +177,6 @@ def neighbours(documents: Iterable[Document]) -> Iterator[Article]:
         size += len(document.text)
     if article:
         yield article
-
-
-def unique(documents: Iterable[Document], seen: set[int], dropped: Counter[str]) -> Iterator[Document]:
-    """Documents whose id has not been seen; ids are remembered as hashes."""
-    for document in documents:
-        found = text_hash(document.id)
-        if found in seen:
-            dropped["document: duplicate id"] += 1
-        else:
-            seen.add(found)
-            yield document
 
 
 def page_kind(title: str) -> str | None:
