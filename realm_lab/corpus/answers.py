@@ -6,11 +6,16 @@ import re
 import string
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
+
+from realm_lab.corpus.records import AnswerKind
+from realm_lab.corpus.regex_answers import Patterns
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
+@lru_cache(1 << 14)  # passages and answers come again and again
 def normalise_answer(text: str) -> str:
     """NFD, lower case, without ASCII punctuation, without a/an/the, single blanks (released code, eval_utils)."""
     text = unicodedata.normalize("NFD", text).lower().translate(_PUNCTUATION)
@@ -21,3 +26,11 @@ def holds_answer(normalised_text: str, answers: Sequence[str]) -> bool:
     """Whether a normalised text holds one of the answers as whole words."""
     padded = f" {normalised_text} "
     return any(f" {answer} " in padded for answer in map(normalise_answer, answers) if answer)
+
+
+def passage_holds(body: str, answers: Sequence[str], kind: AnswerKind, patterns: Patterns, question: str) -> bool:
+    """Whether a passage holds an answer: as whole words, both normalised, or where answers are regular expressions by
+    a match anywhere in it. `patterns` remembers what is wrong with one, by the question's id."""
+    if kind == "regex":
+        return patterns.found_in(body, answers, question)
+    return holds_answer(normalise_answer(body), answers)

@@ -10,8 +10,8 @@ from pathlib import Path
 from farmhash import Fingerprint64
 from tokenizers import Tokenizer
 
-from realm_lab.corpus.answers import holds_answer, normalise_answer
-from realm_lab.corpus.assembly import SECOND_EDITION, Asked
+from realm_lab.corpus.answers import passage_holds
+from realm_lab.corpus.assembly import OF_UPDATE, Asked
 from realm_lab.corpus.cutting import Article, Cut, CutSettings, Kind
 from realm_lab.corpus.pool import cut_all
 from realm_lab.corpus.readers import read_documents, read_questions
@@ -28,7 +28,7 @@ class FilesCorpus:
     """The files named in `corpus.files` as a source. Everything streams and repeats exactly.
 
     `max_articles` counts articles over the files of `knowledge` that no test question comes from. The files that
-    test questions come from are kept whole, so that those stay answerable; so are files that only the later edition
+    test questions come from are kept whole, so that those stay answerable; so are files that only the later version
     (`knowledge_updated`) names.
     """
 
@@ -37,7 +37,7 @@ class FilesCorpus:
     def __init__(self, corpus: Corpus, workers: int = 1, make_tagger: MakeTagger = RuleTagger):
         self._corpus, self._files, self._workers, self._make_tagger = corpus, corpus.files, workers, make_tagger
         self.tokenizer: Tokenizer  # set by whoever wants the documents cut; one may be learned from them first
-        self.editions = 2 if corpus.files.knowledge_updated else 1
+        self.versions = 2 if corpus.files.knowledge_updated else 1
         self._counts: dict[str, Counter[str]] = {}
 
     @property
@@ -45,17 +45,17 @@ class FilesCorpus:
         """What reading left out so far, by reason. Reading something again does not count it twice."""
         return sum(self._counts.values(), Counter())
 
-    def documents(self, edition: int = 0) -> Iterator[Document]:
+    def documents(self, version: int = 0) -> Iterator[Document]:
         """The documents of the knowledge corpus, in the order of the files."""
         dropped: Counter[str] = Counter()
         limited = {_resolved(name) for name in self._files.knowledge}
         limited -= {_resolved(name) for name in self._files.questions_test}
         articles: set[str] = set()
         seen: set[int] = set()
-        for name in self._files.knowledge_updated if edition else self._files.knowledge:
+        for name in self._files.knowledge_updated if version else self._files.knowledge:
             limit = self._files.max_articles if _resolved(name) in limited else None
             yield from self._wanted(read_documents(name, dropped, seen), articles, limit, dropped)
-        suffix = SECOND_EDITION * edition
+        suffix = OF_UPDATE * version
         self._counts[f"documents{suffix}"] = Counter({reason + suffix: count for reason, count in dropped.items()})
 
     def _wanted(
@@ -80,10 +80,10 @@ class FilesCorpus:
         read = (read_documents(name, dropped) for name in self._files.pretrain)
         return chain.from_iterable(self._wanted(each, set(), None, dropped) for each in read)
 
-    def cuts(self, edition: int) -> Iterator[Cut]:
-        """An edition of the knowledge corpus; where X = Z, the first with its sentences."""
-        same = self._corpus.pretrain_corpus == "same" and not edition
-        return self._cut(self.documents(edition), "passages and sentences" if same else "passages")
+    def cuts(self, version: int) -> Iterator[Cut]:
+        """A version of the knowledge corpus; where X = Z, the first with its sentences."""
+        same = self._corpus.pretrain_corpus == "same" and not version
+        return self._cut(self.documents(version), "passages and sentences" if same else "passages")
 
     def pretrain_cuts(self) -> Iterator[Cut]:
         """The sentences of the separate pre-training corpus."""
@@ -109,14 +109,9 @@ class FilesCorpus:
         """The questions of a split. Gold are the passages of the document (`rows`) that hold an answer."""
         patterns = Patterns()
         for question in self.questions(split, {document for document, found in rows.items() if found}):
-            gold = []
-            for row in dict.fromkeys(rows.get(question.document or "", ())):
-                body = passages.text.row(row)["body"]
-                if question.answer_kind == "regex":
-                    holds = patterns.found_in(body, question.answers, question.id)
-                else:
-                    holds = holds_answer(normalise_answer(body), question.answers)
-                gold += [row] if holds else []
+            asked = question.answers, question.answer_kind, patterns, question.id
+            own = dict.fromkeys(rows.get(question.document or "", ()))
+            gold = [row for row in own if passage_holds(passages.text.row(row)["body"], *asked)]
             yield question, question.answers_updated or question.answers, gold
 
     def questions(self, split: Split, known: Set[str]) -> list[Question]:

@@ -70,11 +70,8 @@ def prepare(
     key = digest(inputs)
     with atomic_directory(folder) as scratch:
         is_toy = params.corpus.source == "toy"
-        source: Source
-        if is_toy:
-            source = ToySource(params, int(str(inputs["seed"])))
-        else:
-            source = _files_source(params, workers, make_tagger)
+        toy = ToySource(params, int(str(inputs["seed"]))) if is_toy else None
+        source: Source = toy or _files_source(params, workers, make_tagger)
         made = Assembly(source, scratch, progress)
         passages = made.write()
         if not made.counts["passages"] or not made.counts["sentences"]:

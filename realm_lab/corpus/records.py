@@ -25,8 +25,6 @@ class Document(NamedTuple):
     title: str  # as people write it: no underscores, no percent signs of URLs; may be empty
     text: str  # not empty
     article: str  # what documents of one article share; SQuAD: the title as in the file
-    date: str = ""  # as the file writes it (dated news: YYYY-MM-DD); empty where there is none
-    links: tuple[Span, ...] = ()  # gold mentions in `text`, the label is the page they link to; as the file has them
 
 
 class Passage(NamedTuple):
@@ -40,12 +38,10 @@ class Passage(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """A sentence of the pre-training corpus X with the spans that may be masked in it."""
+    """A sentence with the spans that may be masked in it."""
 
     text: str
     spans: tuple[Span, ...]  # sorted, not overlapping; offsets in `text`
-    passage: str | None  # id of the passage it came from (the trivial candidate); None: from another corpus
-    article: str | None  # article of that passage; None where there is none
 
 
 class Question(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from realm_lab.corpus.answers import holds_answer, normalise_answer
+from realm_lab.corpus.answers import passage_holds
 from realm_lab.corpus.readers.json_records import LINE_SUFFIXES, Record, first_record, parse, records
 from realm_lab.corpus.readers.registry import questions_in
 from realm_lab.corpus.records import Question
@@ -124,10 +124,6 @@ def _prediction(record: Record) -> Given | None:
 def _rank(passages: Given | None, question: Question, patterns: Patterns) -> float:
     """1-based place of the first passage that holds an answer, or infinity."""
     for place, text in enumerate(passages if isinstance(passages, tuple) else (), 1):
-        if question.answer_kind == "regex":
-            holds = patterns.found_in(text, question.answers, question.id)
-        else:
-            holds = holds_answer(normalise_answer(text), question.answers)
-        if holds:
+        if passage_holds(text, question.answers, question.answer_kind, patterns, question.id):
             return place
     return float("inf")

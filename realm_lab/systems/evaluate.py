@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from realm_lab.evaluation.corpus_update import question_summary
 from realm_lab.evaluation.examples import question_examples
 from realm_lab.evaluation.open_qa import Scores, f1, matches, mean_scores
 from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
-from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, Ranks, rank_answers, recall_metrics
+from realm_lab.evaluation.recall import DEPTHS, Ranks, rank_answers, recall_metrics
 from realm_lab.evaluation.utility import evenly_spaced
 from realm_lab.systems.context import Context
 from realm_lab.systems.registry import System, Unsupported, system_of
@@ -45,13 +44,10 @@ class AskedQuestions:
     def __len__(self) -> int:
         return len(self.texts)
 
-    @cached_property
-    def _bodies(self) -> NormalisedBodies:
-        return NormalisedBodies(self._context.passages)
-
     def ranks(self, rows_QK: np.ndarray) -> Ranks:
         """Ranks of answers and gold passages in what was retrieved."""
-        return rank_answers(rows_QK, self._bodies, self.answers, self.gold, self.kinds, self.ids, self.patterns)
+        asked = self.answers, self.gold, self.kinds, self.ids, self.patterns
+        return rank_answers(rows_QK, self._context.passages, *asked)
 
     def matches(self, answers: Sequence[Answer], references: Sequence[Sequence[str]]) -> list[bool]:
         """Whether each answer is one of its question's references."""

@@ -41,7 +41,7 @@ def told() -> Told:
     return Told(
         world,
         list(world.passages()),
-        [passage for passage, _ in world.passages(edition=1)],
+        [passage for passage, _ in world.passages(version=1)],
         {split: list(world.sentences(split)) for split in SPLITS},
         {split: list(world.questions(split)) for split in SPLITS},
         list(world.articles(3000)),
@@ -63,7 +63,7 @@ def pieces(tokenizer: Tokenizer, texts: list[str]) -> list[list[str]]:
 
 def test_a_world_is_a_function_of_its_seed() -> None:
     def everything(world: ToyWorld) -> list[object]:
-        parts: list[object] = [*world.passages(), *world.passages(edition=1), *world.articles(50), *world.vocabulary]
+        parts: list[object] = [*world.passages(), *world.passages(version=1), *world.articles(50), *world.vocabulary]
         return [*parts, *(item for s in SPLITS for made in (world.sentences(s), world.questions(s)) for item in made)]
 
     assert everything(ToyWorld(40, 1, 0.5, seed=3)) == everything(ToyWorld(40, 1, 0.5, seed=3))
@@ -184,10 +184,10 @@ def test_the_gold_passage_holds_the_answer(told: Told) -> None:
 
 
 @pytest.mark.parametrize("changed_fraction", [0.0, 0.25, 1.0])
-def test_the_second_edition_changes_values_and_nothing_else(changed_fraction: float) -> None:
+def test_the_corpus_update_changes_values_and_nothing_else(changed_fraction: float) -> None:
     world = ToyWorld(200, 1, changed_fraction, seed=1)
     changed = 0
-    for row, ((old, _), (new, _)) in enumerate(zip(world.passages(), world.passages(edition=1), strict=True)):
+    for row, ((old, _), (new, _)) in enumerate(zip(world.passages(), world.passages(version=1), strict=True)):
         assert old._replace(body="") == new._replace(body="")
         different = [pair for pair in zip(old.body.split(), new.body.split(), strict=True) if pair[0] != pair[1]]
         entity, number = divmod(row, world.passages_per_entity)
@@ -263,8 +263,8 @@ def test_permutation_is_a_bijection(size: int, seed: int) -> None:
 def test_a_restated_fact_is_in_a_second_passage_in_other_words_and_the_rest_is_as_before() -> None:
     plain, restated = ToyWorld(40, 1, 0.5, seed=3), ToyWorld(40, 1, 0.5, seed=3, restate_facts=True)
     facts = 6
-    for edition in (0, 1):
-        before, after = list(plain.passages(edition)), list(restated.passages(edition))
+    for version in (0, 1):
+        before, after = list(plain.passages(version)), list(restated.passages(version))
         for entity in range(40):
             first, own = entity * plain.passages_per_entity, entity * restated.passages_per_entity
             assert after[own : own + facts + 1] == before[first : first + facts + 1]

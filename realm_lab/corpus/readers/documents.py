@@ -15,9 +15,8 @@ from realm_lab.corpus.readers.json_records import (
     register_shape,
 )
 from realm_lab.corpus.readers.registry import register_reader
-from realm_lab.corpus.records import Document, Span
+from realm_lab.corpus.records import Document
 from realm_lab.corpus.text_files import plain_name, read_lines
-from realm_lab.errors import UserError
 
 LONGEST_PARAGRAPH = 100_000  # characters: a text without blank lines is cut at line ends
 
@@ -77,25 +76,8 @@ def _is_wikitext(path: Path, head: str) -> bool:
 
 
 def _record(record: Record, dropped: Counter[str]) -> Iterator[Document]:
-    """A text with what else is known of it."""
-    text = record.field("text", str)
     identity, title = record.identity(), record.text("title").strip()
-    date = record.text("date").strip()
-    yield Document(identity, title, text, title or identity, date, _links(record, text, dropped))
-
-
-def _links(record: Record, text: str, dropped: Counter[str]) -> tuple[Span, ...]:
-    """Gold mentions [start, end, page], as they are; what is no place in the text is counted."""
-    spans = []
-    for link in record.field("links", list) if record.fields.get("links") else ():
-        if not isinstance(link, list) or len(link) != 3 or not isinstance(link[2], str):
-            raise UserError(f"{record.where}: a link is not [start, end, page] but {str(link)[:60]}; repair it")
-        start, end, page = link
-        if type(start) is type(end) is int and 0 <= start < end <= len(text):
-            spans.append(Span(start, end, page))
-        else:
-            dropped["link: not a place in the text"] += 1
-    return tuple(spans)
+    yield Document(identity, title, record.field("text", str), title or identity)
 
 
 def _extracted(record: Record, dropped: Counter[str]) -> Iterator[Document]:
@@ -117,7 +99,7 @@ register_reader(  # what begins as JSON and has no shape that is known: reading 
     read_documents=record_reader(_record, "expected {id?, title?, text}; see docs/data.md"),
     read_questions=record_reader(open_question, "expected {id?, question, answer: [texts]}; see docs/data.md"),
 )
-register_shape("texts", {"text"}, "{id?, title?, text, date?, links?: [[start, end, page]]}", documents=_record)
+register_shape("texts", {"text"}, "{id?, title?, text}", documents=_record)
 register_shape(
     "wikiextractor",
     {"id", "url", "title", "text"},

@@ -108,7 +108,7 @@ REAL = {
     "knowledge_update/events_Znew_2025-2026.jsonl": ("dated_news", d(10_339)),
     "knowledge_update/cloze_only_in_Znew.public.jsonl": ("cloze", q(496)),
     "knowledge_update/cloze_in_both.public.jsonl": ("cloze", q(298)),
-    # 448 records, each of two editions
+    # 448 records, each of two versions
     "knowledge_update/squad_dev_swapped.public.jsonl": (
         "swapped_paragraphs",
         d(2 * 448, **{"answers changed later": 661}),
