@@ -98,7 +98,7 @@ def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[set[Given]
 def _records(path: Path) -> Iterator[Record]:
     name = plain_name(path)
     if name.endswith(".csv"):
-        rows = csv.DictReader((line for _, line in read_lines(path)), restkey="more")
+        rows = csv.DictReader((line for _, line in read_lines(path)), restkey="more", strict=True)
         try:
             for number, fields in enumerate(rows, 1):
                 yield Record(f"{path}, line {rows.line_num}", number, fields, name, REMEDY)

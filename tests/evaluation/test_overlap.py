@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from realm_lab.evaluation.overlap import Overlap, TrainingText, split_by_overlap
+from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
 
-TRAINED = TrainingText(
-    ["Who wrote Hamlet?", "Where is the Eiffel Tower?", "Who came third?"],
-    [["William Shakespeare", "Shakespeare"], ["Paris"], ["The"]],
-)
+TRAINED = [
+    ("Who wrote Hamlet?", ["William Shakespeare", "Shakespeare"]),
+    ("Where is the Eiffel Tower?", ["Paris"]),
+    ("Who came third?", ["The"]),
+]
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ TRAINED = TrainingText(
     ],
 )
 def test_overlap_is_equality_after_normalisation(question: str, answers: list[str], expected: Overlap) -> None:
-    assert TRAINED.overlap(question, answers) == expected
+    assert find_overlaps(TRAINED, [(question, answers)]) == [expected]
 
 
 def test_exact_match_is_split_by_hand() -> None:

@@ -28,7 +28,7 @@ def files_of(name: Path | str) -> list[Path]:
     files = [file for file in files if file.name.startswith("train")] or files
     shards = [match for file in files if (match := _SHARD.match(file.name))]
     if shards and len(shards) < sum({match[1]: int(match[2]) for match in shards}.values()):
-        raise UserError(f"{name}: only {len(shards)} shards of {shards[0][2]} are there; fetch the rest")
+        raise UserError(f"{name}: only {len(shards)} shards of {int(shards[0][2])} are there; fetch the rest")
     return files
 
 

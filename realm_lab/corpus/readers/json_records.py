@@ -195,17 +195,17 @@ def _broken(path: Path, text: str, at: int, reason: str) -> UserError:
     return UserError(f"{path}, line {line}: not valid JSON ({reason}); repair it, or fetch it again if it is cut off")
 
 
-def parse(text: str, path: Path, line: int = 1) -> Any:
-    """JSON of a whole file, or of its line `line`. Of a key that comes twice the last value counts."""
+def parse(text: str, path: Path, line: int | None = None) -> Any:
+    """JSON of a whole file, or of one `line` of it. Of a key that comes twice the last value counts."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        where = f"{path}, line {line + error.lineno - 1}, column {error.colno}"
+        where = f"{path}, line {line or error.lineno}, column {error.colno}"
         raise UserError(
             f"{where}: not valid JSON ({error.msg}); repair it, or fetch it again if it is cut off"
         ) from None
     except (RecursionError, ValueError) as error:
-        raise UserError(f"{path}, line {line}: not usable JSON ({error}); repair it") from None
+        raise UserError(f"{path}, line {line or 1}: not usable JSON ({error}); repair it") from None
 
 
 def passage_id(title: str, text: str) -> str:
