@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -54,31 +55,27 @@ class FilesCorpus:
         seen: set[int] = set()
         for name in self._files.knowledge_updated if version else self._files.knowledge:
             limit = self._files.max_articles if _resolved(name) in limited else None
-            yield from self._wanted(read_documents(name, dropped, seen), articles, limit, dropped)
+            yield from read_documents(name, dropped, seen, partial(self._is_wanted, articles, limit, dropped))
         suffix = OF_UPDATE * version
         self._counts[f"documents{suffix}"] = Counter({reason + suffix: count for reason, count in dropped.items()})
 
-    def _wanted(
-        self, documents: Iterable[Document], articles: set[str], limit: int | None, dropped: Counter[str]
-    ) -> Iterator[Document]:
-        """Documents of articles that `max_articles` allows, and whose page is not of a kind to drop."""
-        for document in documents:
-            kind = page_kind(document.title)
-            if kind in self._files.drop_pages:
-                dropped[f"document: {kind} page"] += 1
-            elif limit is None or document.article in articles:
-                yield document
-            elif len(articles) < limit:
-                articles.add(document.article)
-                yield document
-            else:
-                dropped["document: beyond corpus.files.max_articles"] += 1
+    def _is_wanted(self, articles: set[str], limit: int | None, dropped: Counter[str], document: Document) -> bool:
+        """Whether a document's page is of a kind to keep, and of an article that `max_articles` allows."""
+        kind = page_kind(document.title)
+        if kind in self._files.drop_pages:
+            dropped[f"document: {kind} page"] += 1
+        elif limit is None or document.article in articles or len(articles) < limit:
+            articles.update([document.article] if limit is not None else [])
+            return True
+        else:
+            dropped["document: beyond corpus.files.max_articles"] += 1
+        return False
 
     def pretrain_documents(self) -> Iterator[Document]:
         """The documents of the separate pre-training corpus."""
         dropped = self._counts["pretrain"] = Counter()
-        read = (read_documents(name, dropped) for name in self._files.pretrain)
-        return chain.from_iterable(self._wanted(each, set(), None, dropped) for each in read)
+        wanted = partial(self._is_wanted, set(), None, dropped)
+        return chain.from_iterable(read_documents(name, dropped, None, wanted) for name in self._files.pretrain)
 
     def cuts(self, version: int) -> Iterator[Cut]:
         """A version of the knowledge corpus; where X = Z, the first with its sentences."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 from realm_lab.corpus.answers import normalise_answer
 
@@ -21,16 +21,24 @@ GROUPS = {
     "answer_overlap_only": lambda overlap: overlap.answer and not overlap.question,
     "no_overlap": lambda overlap: not overlap.answer and not overlap.question,
 }
-Asked = Iterable[tuple[str, Sequence[str]]]  # questions with their reference answers
+
+
+class Asked(Protocol):
+    """Questions with their reference answers."""
+
+    texts: list[str]
+    answers: list[list[str]]
 
 
 def find_overlaps(trained: Asked, tested: Asked) -> list[Overlap]:
     """Of each tested question. Only a question of the same normalised words counts as the same, a lower bound of what
     Lewis et al. had people find."""
-    pairs = [(normalise_answer(question), set(map(normalise_answer, answers))) for question, answers in trained]
-    questions = {question for question, _ in pairs}
-    said = set[str]().union(*(answers for _, answers in pairs)) - {""}
-    return [Overlap(normalise_answer(q) in questions, not said.isdisjoint(map(normalise_answer, a))) for q, a in tested]
+    questions = set(map(normalise_answer, trained.texts))
+    said = {normalise_answer(answer) for answers in trained.answers for answer in answers} - {""}
+    return [
+        Overlap(normalise_answer(question) in questions, not said.isdisjoint(map(normalise_answer, answers)))
+        for question, answers in zip(tested.texts, tested.answers, strict=True)
+    ]
 
 
 def split_by_overlap(overlaps: Sequence[Overlap], scores: Sequence[float]) -> dict[str, Any]:

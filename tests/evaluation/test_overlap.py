@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
 
-TRAINED = [
-    ("Who wrote Hamlet?", ["William Shakespeare", "Shakespeare"]),
-    ("Where is the Eiffel Tower?", ["Paris"]),
-    ("Who came third?", ["The"]),
-]
+TRAINED = SimpleNamespace(
+    texts=["Who wrote Hamlet?", "Where is the Eiffel Tower?", "Who came third?"],
+    answers=[["William Shakespeare", "Shakespeare"], ["Paris"], ["The"]],
+)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ TRAINED = [
     ],
 )
 def test_overlap_is_equality_after_normalisation(question: str, answers: list[str], expected: Overlap) -> None:
-    assert find_overlaps(TRAINED, [(question, answers)]) == [expected]
+    assert find_overlaps(TRAINED, SimpleNamespace(texts=[question], answers=[answers])) == [expected]
 
 
 def test_exact_match_is_split_by_hand() -> None:

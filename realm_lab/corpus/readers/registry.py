@@ -49,12 +49,15 @@ def find_reader(path: Path | str) -> Reader:
 
 
 def read_documents(
-    name: Path | str, dropped: Counter[str] | None = None, seen: set[int] | None = None
+    name: Path | str,
+    dropped: Counter[str] | None = None,
+    seen: set[int] | None = None,
+    wanted: Callable[[Document], bool] = lambda document: True,
 ) -> Iterator[Document]:
-    """The documents of a file or folder, in its order: those with text and an id of their own.
+    """The documents of a file or folder, in its order: those with text, that are `wanted`, with an id of their own.
 
-    What is left out is counted in `dropped`. `seen` has the hashes of the ids that were there before, those of other
-    files too where it is given. A file that cannot be read is a UserError.
+    What is left out is counted in `dropped`, the unwanted by `wanted` itself. `seen` has the hashes of the ids that
+    were there before, of other files too where it is given. A file that cannot be read is a UserError.
     """
     dropped, seen = Counter() if dropped is None else dropped, set() if seen is None else seen
     for path in files_of(name):
@@ -64,11 +67,13 @@ def read_documents(
         for document in reader.read_documents(path, dropped):
             if not document.text.strip():
                 dropped["document: empty text"] += 1
-            elif (identity := text_hash(document.id)) in seen:
-                dropped["document: duplicate id"] += 1
-            else:
-                seen.add(identity)
-                yield document
+            elif wanted(document):
+                identity = text_hash(document.id)
+                if identity in seen:
+                    dropped["document: duplicate id"] += 1
+                else:
+                    seen.add(identity)
+                    yield document
 
 
 def questions_in(path: Path, dropped: Counter[str]) -> Iterator[Question]:
