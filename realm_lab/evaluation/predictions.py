@@ -90,8 +90,9 @@ def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[set[Given]
         found = rows.get(("id", identity)) or rows.get(("question", text))
         if not found:
             surplus.append(identity or text)
-        for row in found or () if prediction is not None else ():
-            given[row].add(prediction)
+        if found and prediction is not None:
+            for row in found:
+                given[row].add(prediction)
     return given, surplus
 
 

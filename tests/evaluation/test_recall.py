@@ -29,7 +29,8 @@ def answer_ranks(system: TinySystem, rows_BK: np.ndarray, answers: list[list[str
 
 
 def ranked(system: TinySystem, rows_BK: np.ndarray, answers: list[list[str]], gold: list[np.ndarray]) -> Ranks:
-    ids, kinds = [str(number) for number in range(len(rows_BK))], ["text"] * len(rows_BK)
+    ids = [str(number) for number in range(len(rows_BK))]
+    kinds: list[AnswerKind] = ["text"] * len(rows_BK)
     return rank_answers(rows_BK, system.passages, answers, gold, kinds, ids, Patterns())
 
 

@@ -149,7 +149,9 @@ def test_every_check_of_contradictions_is_tried(tmp_path: Path) -> None:
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
     ]
     patterns = [
-        "".join(re.escape(part.value) if isinstance(part, ast.Constant) else ".+" for part in getattr(m, "values", [m]))
+        "".join(
+            re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in getattr(m, "values", [m])
+        )
         for m in raised
     ]
     assert len(patterns) > 18
