@@ -148,7 +148,7 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
         files = params.corpus.files.model_dump(include=FILES)
         named += [(f"corpus.files.{key}", name) for key, names in files.items() for name in names]
     for key, name in named:
-        if name is not None and (name.startswith("hf://") or (root / name).exists()):
+        if name is not None and (root / name).exists():
             yield Finding("OK", key, name)
         elif name is not None:
             remedy = "put it there, or name another in params.yaml or with --set"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,19 +16,16 @@ if TYPE_CHECKING:
     from realm_lab.corpus.records import Question
     from realm_lab.params.parameters import Params
 
+NAMED = 10  # ids that a message names; --json has them all
 Load = Callable[[argparse.Namespace], "Params"]
 
 
 def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     """Add the options to the verb of the stage."""
     files = evaluate.add_argument_group("files made elsewhere", "score them instead of the runs; no model is read")
-    text = "answers, or passages (DPR); of two: compared"
-    files.add_argument("--predictions", type=Path, nargs="+", metavar="FILE", help=text)
-    text = "how an answer is compared (default: auto, by the file of questions)"
-    files.add_argument("--metric", choices=["auto", "orqa", "squad", "regex"], default="auto", help=text)
-    text = "what a regular expression must match of an answer (default: its start, as the released code)"
-    files.add_argument("--regex-match", choices=["start", "full", "anywhere"], default="start", help=text)
-    files.add_argument("--out", type=Path, metavar="FILE", help="write each question's scores as JSON lines")
+    text = "answers, or retrieved passages (DPR's ctxs)"
+    files.add_argument("--predictions", type=Path, metavar="FILE", help=text)
+    files.add_argument("--out", type=Path, metavar="FILE", help="also write the scores as JSON")
 
     update = evaluate.add_argument_group("another corpus", "ask a finished run with it; nothing is trained")
     text = "files of texts, or one prepared folder: the new corpus"
@@ -52,13 +50,7 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
     if options.predictions and options.corpus:
         raise UserError("--predictions and --corpus are two different things; give one")
     if options.predictions:
-        from realm_lab.reporting import prediction_report
-
-        known = None if options.questions else _prepared_questions(options, load)
-        scored = prediction_report.score_files(
-            options.predictions, options.questions, known, metric=options.metric, rule=options.regex_match
-        )
-        prediction_report.report(options.predictions, scored, options.json, options.out)
+        _score_file(options, load)
         return True
     if options.corpus:
         params = load(options)
@@ -82,18 +74,36 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
     return False
 
 
-def _prepared_questions(options: argparse.Namespace, load: Load) -> list[Question] | None:
-    """The test questions of the first seed's prepared corpus; None where there is none."""
-    if not (options.params or options.root / "params.yaml").exists():
-        return None
+def _score_file(options: argparse.Namespace, load: Load) -> None:
+    """Print what a file of predictions is worth; what was not scored as it is goes to stderr."""
+    from realm_lab.core.files import write_json
+    from realm_lab.evaluation.predictions import read_references, score_predictions
+
+    questions = read_references(options.questions) if options.questions else _prepared_questions(options, load)
+    result = score_predictions(options.predictions, questions)
+    if options.out:
+        write_json(options.out, result)
+    if options.json:
+        print(json.dumps(result, indent=2))
+        return
+    for name, value in result.items():
+        if not isinstance(value, list):
+            print(f"{name:16} {100 * value:6.2f} %" if isinstance(value, float) else f"{name:16} {value}")
+        elif value:
+            shown = ", ".join(str(one)[:200] for one in value[:NAMED]) + (", ... (see --json)" * (len(value) > NAMED))
+            print(f"{len(value)} {name.replace('_', ' ')}: {shown}", file=sys.stderr)
+
+
+def _prepared_questions(options: argparse.Namespace, load: Load) -> list[Question]:
+    """The test questions of the first seed's prepared corpus."""
     params = load(options)
     from realm_lab.corpus.store import PreparedCorpus
-    from realm_lab.evaluation.prediction_files import stored_questions
+    from realm_lab.evaluation.predictions import stored_questions
     from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, plan_run
 
     folder = corpus_folder(options.root, plan_run(params, DEFAULT_SYSTEMS[-1], params.seeds[0]))
     if not (folder / "manifest.json").exists():
-        return None
+        raise UserError("no prepared corpus; name the questions with --questions, or run `realm-lab prepare`")
     return stored_questions(PreparedCorpus(folder).questions("test"))
 
 

@@ -119,7 +119,7 @@ def _add_stages(add: Callable[..., argparse.ArgumentParser]) -> None:
         add_parameters(verb)
         if name == "prepare":
             verb.set_defaults(run=_run_prepare)
-            text = "only read these files, folders or data sets (hf://owner/name) and print what is in them"
+            text = "only read these files or folders and print what is in them"
             verb.add_argument("--count", nargs="+", metavar="FILE", help=text)
             verb.add_argument("--json", action="store_true", help="with --count: print JSON")
         if name == "evaluate":

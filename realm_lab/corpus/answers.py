@@ -1,4 +1,4 @@
-"""Answer strings: the normal forms of the released code and of SQuAD, and whether a passage holds an answer."""
+"""Answer strings: the normal form of the released code, and whether a passage holds an answer."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 import string
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
+
+from realm_lab.corpus.records import AnswerKind
+from realm_lab.corpus.regex_answers import Patterns
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
+@lru_cache(1 << 14)  # passages and answers come again and again
 def normalise_answer(text: str) -> str:
     """NFD, lower case, without ASCII punctuation, without a/an/the, single blanks (released code, eval_utils)."""
-    return normalise_squad(unicodedata.normalize("NFD", text))
-
-
-def normalise_squad(text: str) -> str:
-    """The same without NFD: composed and decomposed letters stay different (official evaluation of SQuAD)."""
-    text = text.lower().translate(_PUNCTUATION)
+    text = unicodedata.normalize("NFD", text).lower().translate(_PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
@@ -28,6 +28,9 @@ def holds_answer(normalised_text: str, answers: Sequence[str]) -> bool:
     return any(f" {answer} " in padded for answer in map(normalise_answer, answers) if answer)
 
 
-def holds_raw_answer(text: str, answers: Sequence[str]) -> bool:
-    """Whether a text holds an answer as it is written, also inside a word (released code, top_k_match)."""
-    return any(answer in text for answer in answers if answer)
+def passage_holds(body: str, answers: Sequence[str], kind: AnswerKind, patterns: Patterns, question: str) -> bool:
+    """Whether a passage holds an answer: as whole words, both normalised, or where answers are regular expressions by
+    a match anywhere in it. `patterns` remembers what is wrong with one, by the question's id."""
+    if kind == "regex":
+        return patterns.found_in(body, answers, question)
+    return holds_answer(normalise_answer(body), answers)

@@ -15,23 +15,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from realm_lab.corpus.cutting import PARTS, Cut, text_hash
-from realm_lab.corpus.records import SPLITS, Question, Split
+from realm_lab.corpus.cutting import PARTS, Cut
+from realm_lab.corpus.records import SPLITS, Question, Split, text_hash
 from realm_lab.corpus.store import INT, Articles, PartWriter, Passages, Questions, Sentences, token_dtype
 from realm_lab.corpus.vocabulary import encode_batch_plain
 
 DUPLICATE_PASSAGE = "passage: same title and text as an earlier one"
 DUPLICATE_SENTENCE = "sentence of a duplicate passage"
-SECOND_EDITION = " (second edition)"
+OF_UPDATE = " (second edition)"  # of reasons to drop; manifests have these words
 
 Progress = Callable[[str, int], None]  # (part, records of it that are written)
-Asked = tuple[Question, Sequence[str], list[int]]  # with its answers in the second edition and its gold rows
+Asked = tuple[Question, Sequence[str], list[int]]  # with its answers after the corpus update and its gold rows
 
 
 class Source(Protocol):
     """Where a corpus comes from."""
 
-    editions: int  # of the knowledge corpus: 1 or 2
+    versions: int  # of the knowledge corpus: 1 or 2
     drops_duplicates: bool  # of passages with the same title and text the first alone is kept
 
     @property
@@ -39,7 +39,7 @@ class Source(Protocol):
     @property
     def dropped(self) -> Counter[str]: ...
     def asked_documents(self) -> Collection[str]: ...
-    def cuts(self, edition: int) -> Iterator[Cut]: ...
+    def cuts(self, version: int) -> Iterator[Cut]: ...
     def pretrain_cuts(self) -> Iterator[Cut]: ...
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]: ...
     def article_batches(self) -> Iterator[pa.RecordBatch] | None: ...
@@ -55,7 +55,7 @@ class Assembly:
         self.dropped: Counter[str] = Counter()
 
     def write(self) -> Passages:
-        """Write every part; the passages of the first edition."""
+        """Write every part; the passages of the first version."""
         source = self._source
         parts = {part: PartWriter(self._folder / part, Sentences.COLUMNS, self._dtype) for part in PARTS}
         rows_of_documents = self._write_passages("passages", 0, parts)
@@ -65,7 +65,7 @@ class Assembly:
             self._progress("sentences", parts["sentences"].rows)
         for part, writer in parts.items():
             self._close(part, writer)
-        if source.editions == 2:
+        if source.versions == 2:
             self._write_passages("passages_updated", 1, {})
         passages = Passages(self._folder / "passages", self._dtype)
         for split in SPLITS:
@@ -84,14 +84,14 @@ class Assembly:
         writer.close()
         self.counts[name] = writer.rows
 
-    def _write_passages(self, name: str, edition: int, parts: dict[str, PartWriter]) -> dict[str, list[int]]:
-        """One edition, and its sentences where there are `parts` for them; the rows of documents asked about."""
+    def _write_passages(self, name: str, version: int, parts: dict[str, PartWriter]) -> dict[str, list[int]]:
+        """One version, and its sentences where there are `parts` for them; the rows of documents asked about."""
         writer = PartWriter(self._folder / name, Passages.COLUMNS, self._dtype)
         rows_of_documents: dict[str, list[int]] = {document: [] for document in self._source.asked_documents()}
         articles: dict[int, int] = {}  # hash -> number
         contents: dict[int, int] = {}  # hash of title and text -> row
         dropped: Counter[str] = Counter()
-        for cut in self._source.cuts(edition):
+        for cut in self._source.cuts(version):
             batch, next_row = cut.passages, writer.rows
             rows = []  # of each passage (a duplicate's is that of the first), and whether it is new
             for title, body, document in zip(
@@ -112,7 +112,7 @@ class Assembly:
             dropped.update(cut.dropped)
             self._progress(name, writer.rows)
         self._close(name, writer)
-        self.dropped.update({reason + SECOND_EDITION * edition: count for reason, count in dropped.items()})
+        self.dropped.update({reason + OF_UPDATE * version: count for reason, count in dropped.items()})
         return rows_of_documents
 
     def _write_sentences(self, cut: Cut, parts: dict[str, PartWriter], rows: Sequence[tuple[int, bool]] = ()) -> None:

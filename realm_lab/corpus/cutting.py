@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain, islice
 from typing import Literal, NamedTuple
 
 import pyarrow as pa
@@ -46,6 +45,16 @@ class Cut(NamedTuple):
     dropped: Counter[str]
 
 
+class _Told(NamedTuple):
+    """A sentence on its way."""
+
+    text: str
+    tokens: list[int]
+    origin: int  # row of its passage, or NO_ROW
+    identity: str  # decides whether it is held out
+    context: str  # its article
+
+
 class Cutter:
     """Cuts, tags and tokenises. What it makes of some articles depends on nothing but them and the settings."""
 
@@ -61,55 +70,35 @@ class Cutter:
         """The passages of the articles, their sentences, or both, in order."""
         dropped: Counter[str] = Counter()
         documents = [document for article in articles for document in article]
+        contexts = ["\n".join(document.text for document in article) for article in articles for _ in article]
         offsets = [split_sentences(document.text) for document in documents]
         texts = [d.text[start:end] for d, found in zip(documents, offsets, strict=True) for start, end in found]
         encoded = self._encoder.encode([document.title for document in documents] + texts)
-        titles, tokens = encoded[: len(documents)], encoded[len(documents) :]
+        titles, pairs = encoded[: len(documents)], zip(texts, encoded[len(documents) :], strict=True)
         passages: list[dict[str, object]] = []
-        origins, identities = [NO_ROW] * len(texts), texts  # the same sentence is always in the same part
-        if kind != "sentences":
-            passages, ranges = self._passages(documents, offsets, titles, tokens, dropped)
-            origins, identities = [NO_ROW] * len(texts), [""] * len(texts)
-            for row, (first, last) in enumerate(ranges):
-                origins[first:last] = [row] * (last - first)
-                identities[first:last] = [f"{passages[row]['id']}:{number}" for number in range(last - first)]
+        told: list[_Told] = []
+        for document, context, found, title in zip(documents, contexts, offsets, titles, strict=True):
+            own = list(islice(pairs, len(found)))
+            if kind == "sentences":  # the text decides, so that the same sentence is always in the same part
+                told += [_Told(text, ids, NO_ROW, text, context) for text, ids in own]
+                continue
+            lengths = [len(ids) for _, ids in own]
+            longest = self._settings.passage_length
+            for passage, first, last in cut_passages(document, found, len(title), lengths, longest, dropped):
+                for number, (text, ids) in enumerate(own[first:last]):
+                    told.append(_Told(text, ids, len(passages), f"{passage.id}:{number}", context))
+                passages.append(passage_row(passage, title, [ids for _, ids in own[first:last]]))
         sentences: dict[str, list[dict[str, object]]] = {part: [] for part in PARTS}
         if kind != "passages":
-            contexts = ["\n".join(document.text for document in article) for article in articles for _ in article]
-            around = [context for context, found in zip(contexts, offsets, strict=True) for _ in found]
-            spans = self._tagger.tag_batch(texts, around)  # the context of a sentence is its article
-            for text, ids, found, origin, identity in zip(texts, tokens, spans, origins, identities, strict=True):
-                if kind == "sentences" or origin != NO_ROW:
-                    placed = self._part(ids, place_spans(self._encoder, text, found, dropped), identity, dropped)
-                    if placed is not None:
-                        part, flat = placed
-                        sentences[part].append({"tokens": ids, "spans": flat, "origins": origin, "gold": NO_ROW})
+            spans = self._tagger.tag_batch([each.text for each in told], [each.context for each in told])
+            for each, tagged in zip(told, spans, strict=True):
+                flat = place_spans(self._encoder, each.text, tagged, dropped)
+                placed = self._part(each.tokens, flat, each.identity, dropped)
+                if placed is not None:
+                    row = {"tokens": each.tokens, "spans": placed[1], "origins": each.origin, "gold": NO_ROW}
+                    sentences[placed[0]].append(row)
         rows = {part: pa.RecordBatch.from_pylist(found, Sentences.COLUMNS) for part, found in sentences.items()}
         return Cut(pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS), rows, dropped)
-
-    def _passages(
-        self,
-        documents: Sequence[Document],
-        offsets: Sequence[Sequence[tuple[int, int]]],
-        titles: Sequence[list[int]],
-        tokens: Sequence[list[int]],
-        dropped: Counter[str],
-    ) -> tuple[list[dict[str, object]], list[tuple[int, int]]]:
-        """Rows of passages, and the range [first, last) of the sentences of each among all of them."""
-        rows: list[dict[str, object]] = []
-        ranges = []
-        place = 0
-        for document, found, title in zip(documents, offsets, titles, strict=True):
-            counts = [*map(len, tokens[place : place + len(found)])]
-            for passage, first, last in cut_passages(
-                document, found, len(title), counts, self._settings.passage_length, dropped
-            ):
-                starts = [sum(counts[first:number]) for number in range(first, last)]
-                body = [*chain.from_iterable(tokens[place + first : place + last])]
-                rows.append(passage_row(passage, title, body, starts))
-                ranges.append((place + first, place + last))
-            place += len(found)
-        return rows, ranges
 
     def _part(
         self, ids: list[int], spans: list[int], identity: str, dropped: Counter[str]
@@ -125,9 +114,15 @@ class Cutter:
         return "cloze_dev" if place < HELD_OUT_SHARE / 2 else "cloze_test", spans[chosen : chosen + 2]
 
 
-def passage_row(passage: Passage, title: list[int], body: list[int], starts: list[int]) -> dict[str, object]:
+def passage_row(passage: Passage, title: list[int], sentences: Sequence[list[int]]) -> dict[str, object]:
     """A passage with its wordpieces and the first wordpiece of each sentence, as it is stored."""
-    return {"titles": title, "bodies": body, "sentence_starts": starts, **passage._asdict()}
+    starts = [*accumulate(map(len, sentences[:-1]), initial=0)]
+    return {
+        "titles": title,
+        "bodies": [*chain.from_iterable(sentences)],
+        "sentence_starts": starts,
+        **passage._asdict(),
+    }
 
 
 def is_fit(
@@ -152,8 +147,3 @@ def place_spans(encoder: WordEncoder, text: str, spans: Iterable[Span], dropped:
     placed = encoder.place_spans(text, [(span.start, span.end) for span in spans])
     dropped[MISALIGNED_SPAN] += placed.count(None)
     return [place for pair in placed if pair is not None for place in pair]
-
-
-def text_hash(*parts: str) -> int:
-    """64 bits of BLAKE2b: two of 13 million texts share them with a chance of one in 200,000."""
-    return int.from_bytes(hashlib.blake2b("\0".join(parts).encode(), digest_size=8).digest(), "little")

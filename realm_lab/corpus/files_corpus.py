@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
+from farmhash import Fingerprint64
 from tokenizers import Tokenizer
 
-from realm_lab.corpus.answers import holds_answer, normalise_answer
-from realm_lab.corpus.assembly import SECOND_EDITION, Asked
-from realm_lab.corpus.cutting import Article, Cut, CutSettings, Kind, text_hash
+from realm_lab.corpus.answers import passage_holds
+from realm_lab.corpus.assembly import OF_UPDATE, Asked
+from realm_lab.corpus.cutting import Article, Cut, CutSettings, Kind
 from realm_lab.corpus.pool import cut_all
 from realm_lab.corpus.readers import read_documents, read_questions
 from realm_lab.corpus.records import SPLITS, Document, Question, Split
 from realm_lab.corpus.regex_answers import Patterns
-from realm_lab.corpus.salient_spans import find_tagger
-from realm_lab.corpus.splits import is_orqa_dev
+from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
 from realm_lab.corpus.store import Passages
 from realm_lab.params.parameters import Corpus
 
@@ -28,17 +29,16 @@ class FilesCorpus:
     """The files named in `corpus.files` as a source. Everything streams and repeats exactly.
 
     `max_articles` counts articles over the files of `knowledge` that no test question comes from. The files that
-    test questions come from are kept whole, so that those stay answerable; so are files that only the later edition
+    test questions come from are kept whole, so that those stay answerable; so are files that only the later version
     (`knowledge_updated`) names.
     """
 
     drops_duplicates = True
 
-    def __init__(self, corpus: Corpus, workers: int = 1):
-        find_tagger(corpus.tagger)
-        self._corpus, self._files, self._workers = corpus, corpus.files, workers
+    def __init__(self, corpus: Corpus, workers: int = 1, make_tagger: MakeTagger = RuleTagger):
+        self._corpus, self._files, self._workers, self._make_tagger = corpus, corpus.files, workers, make_tagger
         self.tokenizer: Tokenizer  # set by whoever wants the documents cut; one may be learned from them first
-        self.editions = 2 if corpus.files.knowledge_updated else 1
+        self.versions = 2 if corpus.files.knowledge_updated else 1
         self._counts: dict[str, Counter[str]] = {}
 
     @property
@@ -46,46 +46,41 @@ class FilesCorpus:
         """What reading left out so far, by reason. Reading something again does not count it twice."""
         return sum(self._counts.values(), Counter())
 
-    def documents(self, edition: int = 0) -> Iterator[Document]:
+    def documents(self, version: int = 0) -> Iterator[Document]:
         """The documents of the knowledge corpus, in the order of the files."""
         dropped: Counter[str] = Counter()
         limited = {_resolved(name) for name in self._files.knowledge}
         limited -= {_resolved(name) for name in self._files.questions_test}
         articles: set[str] = set()
         seen: set[int] = set()
-        for name in self._files.knowledge_updated if edition else self._files.knowledge:
+        for name in self._files.knowledge_updated if version else self._files.knowledge:
             limit = self._files.max_articles if _resolved(name) in limited else None
-            wanted = self._wanted(read_documents(name, dropped, unique=False), articles, limit, dropped)
-            yield from unique(wanted, seen, dropped)
-        suffix = SECOND_EDITION * edition
+            yield from read_documents(name, dropped, seen, partial(self._is_wanted, articles, limit, dropped))
+        suffix = OF_UPDATE * version
         self._counts[f"documents{suffix}"] = Counter({reason + suffix: count for reason, count in dropped.items()})
 
-    def _wanted(
-        self, documents: Iterable[Document], articles: set[str], limit: int | None, dropped: Counter[str]
-    ) -> Iterator[Document]:
-        """Documents of articles that `max_articles` allows, and whose page is not of a kind to drop."""
-        for document in documents:
-            kind = page_kind(document.title)
-            if kind in self._files.drop_pages:
-                dropped[f"document: {kind} page"] += 1
-            elif limit is None or document.article in articles:
-                yield document
-            elif len(articles) < limit:
-                articles.add(document.article)
-                yield document
-            else:
-                dropped["document: beyond corpus.files.max_articles"] += 1
+    def _is_wanted(self, articles: set[str], limit: int | None, dropped: Counter[str], document: Document) -> bool:
+        """Whether a document's page is of a kind to keep, and of an article that `max_articles` allows."""
+        kind = page_kind(document.title)
+        if kind in self._files.drop_pages:
+            dropped[f"document: {kind} page"] += 1
+        elif limit is None or document.article in articles or len(articles) < limit:
+            articles.update([document.article] if limit is not None else [])
+            return True
+        else:
+            dropped["document: beyond corpus.files.max_articles"] += 1
+        return False
 
     def pretrain_documents(self) -> Iterator[Document]:
         """The documents of the separate pre-training corpus."""
         dropped = self._counts["pretrain"] = Counter()
-        read = (read_documents(name, dropped, unique=False) for name in self._files.pretrain)
-        return chain.from_iterable(unique(self._wanted(each, set(), None, dropped), set(), dropped) for each in read)
+        wanted = partial(self._is_wanted, set(), None, dropped)
+        return chain.from_iterable(read_documents(name, dropped, None, wanted) for name in self._files.pretrain)
 
-    def cuts(self, edition: int) -> Iterator[Cut]:
-        """An edition of the knowledge corpus; where X = Z, the first with its sentences."""
-        same = self._corpus.pretrain_corpus == "same" and not edition
-        return self._cut(self.documents(edition), "passages and sentences" if same else "passages")
+    def cuts(self, version: int) -> Iterator[Cut]:
+        """A version of the knowledge corpus; where X = Z, the first with its sentences."""
+        same = self._corpus.pretrain_corpus == "same" and not version
+        return self._cut(self.documents(version), "passages and sentences" if same else "passages")
 
     def pretrain_cuts(self) -> Iterator[Cut]:
         """The sentences of the separate pre-training corpus."""
@@ -94,9 +89,8 @@ class FilesCorpus:
         return self._cut(self.pretrain_documents(), "sentences")
 
     def _cut(self, documents: Iterable[Document], kind: Kind) -> Iterator[Cut]:
-        corpus = self._corpus
-        lengths = corpus.passage_length, corpus.sentence_length
-        settings = CutSettings(self.tokenizer.to_str(), *lengths, find_tagger(corpus.tagger))
+        lengths = self._corpus.passage_length, self._corpus.sentence_length
+        settings = CutSettings(self.tokenizer.to_str(), *lengths, self._make_tagger)
         return cut_all(settings, neighbours(documents), kind, self._workers)
 
     def article_batches(self) -> None:
@@ -112,14 +106,9 @@ class FilesCorpus:
         """The questions of a split. Gold are the passages of the document (`rows`) that hold an answer."""
         patterns = Patterns()
         for question in self.questions(split, {document for document, found in rows.items() if found}):
-            gold = []
-            for row in dict.fromkeys(rows.get(question.document or "", ())):
-                body = passages.text.row(row)["body"]
-                if question.answer_kind == "regex":
-                    holds = patterns.found_in(body, question.answers, question.id)
-                else:
-                    holds = holds_answer(normalise_answer(body), question.answers)
-                gold += [row] if holds else []
+            asked = question.answers, question.answer_kind, patterns, question.id
+            own = dict.fromkeys(rows.get(question.document or "", ()))
+            gold = [row for row in own if passage_holds(passages.text.row(row)["body"], *asked)]
             yield question, question.answers_updated or question.answers, gold
 
     def questions(self, split: Split, known: Set[str]) -> list[Question]:
@@ -152,6 +141,14 @@ class FilesCorpus:
                     yield question._replace(document=None)
 
 
+def is_orqa_dev(question: str) -> bool:
+    """Whether a training question is one of ORQA's development questions (code: create_data_splits).
+
+    TensorFlow's `to_hash_bucket_fast(question, 100000)`, which is FarmHash's Fingerprint64 of the text to the letter,
+    is 0 modulo 10."""
+    return Fingerprint64(question.encode()) % 100_000 % 10 == 0
+
+
 def evenly_spaced(questions: list[Question], maximum: int | None, dropped: Counter[str]) -> list[Question]:
     """At most `maximum` of the questions, evenly spaced over the list, in its order; the rest is counted."""
     if maximum is None or len(questions) <= maximum:
@@ -172,17 +169,6 @@ def neighbours(documents: Iterable[Document]) -> Iterator[Article]:
         size += len(document.text)
     if article:
         yield article
-
-
-def unique(documents: Iterable[Document], seen: set[int], dropped: Counter[str]) -> Iterator[Document]:
-    """Documents whose id has not been seen; ids are remembered as hashes."""
-    for document in documents:
-        found = text_hash(document.id)
-        if found in seen:
-            dropped["document: duplicate id"] += 1
-        else:
-            seen.add(found)
-            yield document
 
 
 def page_kind(title: str) -> str | None:

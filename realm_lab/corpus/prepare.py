@@ -9,7 +9,7 @@ from realm_lab.core.files import atomic_directory, digest, digest_file, write_js
 from realm_lab.corpus.assembly import Assembly, Progress, Source
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.readers import digest_input
-from realm_lab.corpus.salient_spans import tagger_digest
+from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger, tagger_digest
 from realm_lab.corpus.store import Manifest
 from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.vocabulary import load_tokenizer, save_tokenizer, tokenizer_digest, train_wordpiece
@@ -54,17 +54,24 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
 
 
 def prepare(
-    params: Params, folder: Path, seed: int, progress: Progress = lambda name, count: None, *, workers: int = 1
+    params: Params,
+    folder: Path,
+    seed: int,
+    progress: Progress = lambda name, count: None,
+    *,
+    workers: int = 1,
+    make_tagger: MakeTagger = RuleTagger,
 ) -> Manifest:
     """Prepare the corpus into `folder`, which appears only when everything is written.
 
-    File corpora are cut by `workers` processes; the bytes are the same for any number of them.
+    File corpora are cut by `workers` processes, each with a tagger of its own; the bytes are the same for any number.
     """
     inputs = corpus_inputs(params, seed)
     key = digest(inputs)
     with atomic_directory(folder) as scratch:
         is_toy = params.corpus.source == "toy"
-        source: Source = ToySource(params, int(str(inputs["seed"]))) if is_toy else _files_source(params, workers)
+        toy = ToySource(params, int(str(inputs["seed"]))) if is_toy else None
+        source: Source = toy or _files_source(params, workers, make_tagger)
         made = Assembly(source, scratch, progress)
         passages = made.write()
         if not made.counts["passages"] or not made.counts["sentences"]:
@@ -89,8 +96,8 @@ def prepare(
     return manifest
 
 
-def _files_source(params: Params, workers: int) -> FilesCorpus:
-    source = FilesCorpus(params.corpus, workers)
+def _files_source(params: Params, workers: int, make_tagger: MakeTagger) -> FilesCorpus:
+    source = FilesCorpus(params.corpus, workers, make_tagger)
     if params.tokenizer.checkpoint is not None:
         source.tokenizer = load_tokenizer(Path(params.tokenizer.checkpoint))
     else:

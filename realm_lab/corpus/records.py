@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Literal, NamedTuple
 
 AnswerKind = Literal["text", "regex"]
@@ -24,8 +25,6 @@ class Document(NamedTuple):
     title: str  # as people write it: no underscores, no percent signs of URLs; may be empty
     text: str  # not empty
     article: str  # what documents of one article share; SQuAD: the title as in the file
-    date: str = ""  # as the file writes it (dated news: YYYY-MM-DD); empty where there is none
-    links: tuple[Span, ...] = ()  # gold mentions in `text`, the label is the page they link to; as the file has them
 
 
 class Passage(NamedTuple):
@@ -39,12 +38,10 @@ class Passage(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """A sentence of the pre-training corpus X with the spans that may be masked in it."""
+    """A sentence with the spans that may be masked in it."""
 
     text: str
     spans: tuple[Span, ...]  # sorted, not overlapping; offsets in `text`
-    passage: str | None  # id of the passage it came from (the trivial candidate); None: from another corpus
-    article: str | None  # article of that passage; None where there is none
 
 
 class Question(NamedTuple):
@@ -55,4 +52,9 @@ class Question(NamedTuple):
     answers: tuple[str, ...]  # at least one
     document: str | None  # id of the gold document; None where unknown
     answer_kind: AnswerKind = "text"  # "regex": each answer is a regular expression (CuratedTREC)
-    answers_updated: tuple[str, ...] = ()  # in the later edition of the corpus, where the file tells; else empty
+    answers_updated: tuple[str, ...] = ()  # in the later version of the corpus, where the file tells; else empty
+
+
+def text_hash(*parts: str) -> int:
+    """64 bits of BLAKE2b: two of 13 million texts share them with a chance of one in 200,000."""
+    return int.from_bytes(hashlib.blake2b("\0".join(parts).encode(), digest_size=8).digest(), "little")

@@ -17,10 +17,8 @@ import regex
 
 Kind = Literal["invalid", "timeout"]
 KINDS: tuple[Kind, ...] = ("invalid", "timeout")
-Rule = Literal["start", "full", "anywhere"]
-RULES: dict[Rule, str] = {"start": "match", "full": "fullmatch", "anywhere": "search"}
-_FUZZY = re.compile(r"(?<!\\)\{\s*(?:\d+\s*<=?\s*)?[eids]\b")
 TIME_LIMIT_SECONDS = 0.5  # of one match; the patterns of CuratedTREC need microseconds on a passage
+_FUZZY = re.compile(r"(?<!\\)\{\s*(?:\d+\s*<=?\s*)?[eids]\b")
 
 
 def compile_pattern(pattern: str) -> Any:
@@ -37,7 +35,7 @@ def compile_pattern(pattern: str) -> Any:
 
 
 class Problem(NamedTuple):
-    """A pattern that could not be used as it stands."""
+    """A pattern that could not be used as it is."""
 
     question: str  # id
     pattern: str
@@ -54,8 +52,8 @@ class Patterns:
 
     def __init__(self, time_limit_seconds: float = TIME_LIMIT_SECONDS):
         self._time_limit_seconds = time_limit_seconds
-        self._compiled: dict[str, Any] = {}  # None: invalid, or given up
-        self._errors: dict[str, tuple[Kind, str]] = {}
+        self._compiled: dict[str, Any] = {}
+        self._errors: dict[str, tuple[Kind, str]] = {}  # of the patterns that are not used
         self._problems: dict[tuple[str, str], Problem] = {}
 
     @property
@@ -63,44 +61,35 @@ class Patterns:
         """Each (question, pattern) that could not be used, in the order in which they were met."""
         return list(self._problems.values())
 
-    def matches(self, text: str, patterns: Sequence[str], question: str, rule: Rule = "start") -> bool:
-        """Whether one of the patterns matches the text: at its start and with anything behind it (released code:
-        `re.match`), the full text, or anywhere in it. `question` is the id that a problem is named by."""
-        matched = [self._matches(text, pattern, question, rule) for pattern in patterns]  # all, for their problems
-        return any(matched)
-
-    def _matches(self, text: str, pattern: str, question: str, rule: Rule) -> bool:
-        compiled = self._compile(pattern)
-        found = None
-        if compiled is not None:
-            try:
-                found = getattr(compiled, RULES[rule])(text, timeout=self._time_limit_seconds)
-            except TimeoutError:
-                self._give_up(pattern, "timeout", f"no end after {self._time_limit_seconds:g} s on {len(text)} letters")
-            except (MemoryError, RecursionError) as error:
-                self._give_up(pattern, "timeout", f"too much memory ({type(error).__name__})")
-        if pattern in self._errors:
-            self._problems.setdefault((question, pattern), Problem(question, pattern, *self._errors[pattern]))
-        return found is not None
-
-    def _compile(self, pattern: str) -> Any:
-        if pattern not in self._compiled:
-            try:
-                self._compiled[pattern] = compile_pattern(pattern)
-            except ValueError as error:
-                self._give_up(pattern, "invalid", str(error))
-        return self._compiled[pattern]
-
-    def _give_up(self, pattern: str, kind: Kind, error: str) -> None:
-        self._compiled[pattern] = None
-        self._errors[pattern] = (kind, error)
-
-    def found_in(self, text: str, patterns: Sequence[str], question: str) -> bool:
-        """Whether a passage holds an answer: a pattern matches anywhere in it, both in NFD (DPR; DrQA)."""
-        normal, *in_nfd = (unicodedata.normalize("NFD", each) for each in (text, *patterns))
-        return self.matches(normal, in_nfd, question, "anywhere")
-
     def counts(self) -> dict[str, int]:
         """Patterns with a problem, by its kind."""
         kinds = [problem.kind for problem in self.problems]
         return {kind: kinds.count(kind) for kind in KINDS}
+
+    def matches(self, text: str, patterns: Sequence[str], question: str) -> bool:
+        """Whether a pattern matches from the start of an answer, with anything behind it (released code: `re.match`).
+
+        `question` is the id that a problem is named by."""
+        matched = [self._try("match", text, pattern, question) for pattern in patterns]  # all, for their problems
+        return any(matched)
+
+    def found_in(self, text: str, patterns: Sequence[str], question: str) -> bool:
+        """Whether a passage holds an answer: a pattern matches anywhere in it, both in NFD (DPR; DrQA)."""
+        normal, *in_nfd = (unicodedata.normalize("NFD", each) for each in (text, *patterns))
+        found = [self._try("search", normal, pattern, question) for pattern in in_nfd]
+        return any(found)
+
+    def _try(self, method: Literal["match", "search"], text: str, pattern: str, question: str) -> bool:
+        if pattern not in self._compiled and pattern not in self._errors:
+            try:
+                self._compiled[pattern] = compile_pattern(pattern)
+            except ValueError as error:
+                self._errors[pattern] = "invalid", str(error)
+        if pattern not in self._errors:
+            try:
+                return getattr(self._compiled[pattern], method)(text, timeout=self._time_limit_seconds) is not None
+            except (TimeoutError, MemoryError, RecursionError) as error:
+                reason = f"no end after {self._time_limit_seconds:g} s on {len(text)} letters"
+                self._errors[pattern] = "timeout", reason if isinstance(error, TimeoutError) else "too much memory"
+        self._problems.setdefault((question, pattern), Problem(question, pattern, *self._errors[pattern]))
+        return False

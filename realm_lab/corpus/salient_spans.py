@@ -48,30 +48,7 @@ class Tagger(Protocol):
         """
 
 
-MakeTagger = Callable[[], Tagger]  # picklable, so that each process of several can make its own
-
-TAGGERS: dict[str, MakeTagger] = {}
-
-
-def register_tagger(name: str, make: MakeTagger) -> None:
-    """Add a tagger under the name used in `corpus.tagger`; a known name is replaced."""
-    TAGGERS[name] = make
-
-
-def find_tagger(name: str) -> MakeTagger:
-    """What makes the tagger of that name; an unknown one is a UserError that lists the known ones."""
-    if name not in TAGGERS:
-        raise UserError(f"corpus.tagger: '{name}' is not one of {', '.join(sorted(TAGGERS))}")
-    return TAGGERS[name]
-
-
-def tag(text: str, context: str = "", tagger: str = "rule") -> tuple[Span, ...]:
-    """The salient spans of one sentence, sorted and not overlapping.
-
-    `context` is the text around the sentence (its article, the sentence included or not): it tells
-    names from ordinary words at the start of a sentence. Without it single first words are skipped.
-    """
-    return find_tagger(tagger)().tag_batch([text], [context])[0]
+MakeTagger = Callable[[], Tagger]  # can be pickled, so that each process of several makes its own
 
 
 def merge_spans(*groups: Iterable[Span]) -> tuple[Span, ...]:
@@ -118,8 +95,6 @@ class RuleTagger:
     def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
         return list(map(rule_tagger, texts, contexts))
 
-
-register_tagger("rule", RuleTagger)
 
 _BLANK = r"[ \u00a0]"
 # Iris, O'Brien, Franco-Prussian, AT&T, B-52, X.25, iPhone; never a possessive "'s"

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from backports import zstd
 
@@ -25,38 +25,35 @@ MAX_WHOLE_MB = 1024  # a JSON object (SQuAD) or array is read whole
 MAX_LINE_MB = 64  # of one line, one member of a JSON array or one field of a table
 MAX_EXPANSION = 200  # times the compressed size; text of any language stays under 30
 MEGABYTE = 1 << 20
+PARQUET = "PAR1"  # the head of a Parquet file
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
 _OPEN: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": zstd.open}
 
 
-class Source(NamedTuple):
-    """A file to read."""
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(line number from 1, line with its line end), streaming."""
+    limit = MAX_LINE_MB * MEGABYTE
+    with open_bytes(path) as file:
+        number = 0
+        while line := file.readline(limit + 1):
+            number += 1
+            if len(line) > limit:
+                hint = "convert its CR line ends (tr '\\r' '\\n'), or " if b"\r" in line else ""
+                raise UserError(
+                    f"{path}, line {number}: longer than {MAX_LINE_MB} MB; {hint}cut it into several records"
+                )
+            if number == 1 and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
+                raise UserError(f"{path}, line 1: lines end in CR alone; convert them: tr '\\r' '\\n'")
+            yield number, _decode(line, path, number)
 
-    path: Path
 
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """(line number from 1, line with its line end), streaming."""
-        limit = MAX_LINE_MB * MEGABYTE
-        with open_bytes(self.path) as file:
-            number = 0
-            while line := file.readline(limit + 1):
-                number += 1
-                if len(line) > limit:
-                    hint = "convert its CR line ends (tr '\\r' '\\n'), or " if b"\r" in line else ""
-                    raise UserError(
-                        f"{self.path}, line {number}: longer than {MAX_LINE_MB} MB; {hint}cut it into several records"
-                    )
-                if number == 1 and not line.endswith(b"\n") and b"\r" in line.rstrip(b"\r"):
-                    raise UserError(f"{self.path}, line 1: lines end in CR alone; convert them: tr '\\r' '\\n'")
-                yield number, _decode(line, self.path, number)
-
-    def text(self) -> str:
-        """The whole text of a file, where it is no larger than MAX_WHOLE_MB."""
-        with open_bytes(self.path) as file:
-            data = file.read(MAX_WHOLE_MB * MEGABYTE + 1)
-        if len(data) > MAX_WHOLE_MB * MEGABYTE:
-            raise UserError(f"{self.path}: over {MAX_WHOLE_MB} MB as one JSON value; split it, or write JSON lines")
-        return _decode(data, self.path, 1)
+def read_text(path: Path) -> str:
+    """The whole text of a file, where it is no larger than MAX_WHOLE_MB."""
+    with open_bytes(path) as file:
+        data = file.read(MAX_WHOLE_MB * MEGABYTE + 1)
+    if len(data) > MAX_WHOLE_MB * MEGABYTE:
+        raise UserError(f"{path}: over {MAX_WHOLE_MB} MB as one JSON value; split it, or write JSON lines")
+    return _decode(data, path, 1)
 
 
 def plain_name(path: Path) -> str:
@@ -65,17 +62,17 @@ def plain_name(path: Path) -> str:
     return path.stem.lower() if name.endswith(tuple(_MAGIC.values())) else name
 
 
-def read_head(path: Path, may_be_blank: bool = False) -> str:
-    """About the first 65,000 characters; a file without any text is a UserError. Of Parquet: its first bytes."""
+def read_head(path: Path) -> str:
+    """About the first 65,000 characters; a file without any text is a UserError. PARQUET of a Parquet file."""
     with open_bytes(path) as file:
         head = file.read(HEAD_BYTES)
-    if head.startswith(b"PAR1"):
-        return "PAR1"
+    if head.startswith(PARQUET.encode()):
+        return PARQUET
     if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head:
         line = 1 + head.count(b"\n", 0, max(0, head.find(b"\0")))
         raise UserError(f"{path}, line {line}: looks like UTF-16 or binary data; save the file as UTF-8")
     head = head.removeprefix(b"\xef\xbb\xbf")
-    if not head.strip() and not may_be_blank:
+    if not head.strip():
         raise UserError(f"{path}: the file is empty; fetch or write it again")
     return head.decode("utf-8", errors="ignore")
 
@@ -84,16 +81,12 @@ def _decode(data: bytes, path: Path, line: int) -> str:
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _not_utf8(error, path, line) from None
+        line += data.count(b"\n", 0, error.start)
+        raise UserError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}); save it as UTF-8") from None
     if "\0" in text:
         line += text.count("\n", 0, text.index("\0"))
         raise UserError(f"{path}, line {line}: holds a NUL byte; save it as UTF-8 text, or delete the byte")
     return text.removeprefix("\ufeff") if line == 1 else text
-
-
-def _not_utf8(error: UnicodeDecodeError, path: Path, line: int) -> UserError:
-    line += error.object.count(b"\n", 0, error.start)
-    return UserError(f"{path}, line {line}: not UTF-8 (byte 0x{error.object[error.start]:02x}); save it as UTF-8")
 
 
 @contextmanager

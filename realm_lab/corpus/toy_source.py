@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,7 +33,7 @@ class ToySource:
         self._world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, seed, toy.restate_facts)
         self._articles, self._length = toy.articles, params.corpus.sentence_length
         self._is_same = params.corpus.pretrain_corpus == "same"
-        self.editions = 2 if toy.changed_fraction else 1
+        self.versions = 2 if toy.changed_fraction else 1
         self.dropped: Counter[str] = Counter()
         if params.tokenizer.checkpoint is not None:
             self.tokenizer = load_tokenizer(Path(params.tokenizer.checkpoint))
@@ -50,17 +50,16 @@ class ToySource:
         """None: the world knows the rows of its gold passages."""
         return ()
 
-    def cuts(self, edition: int) -> Iterator[Cut]:
-        """An edition of Z; where X = Z, with the sentences of training entities."""
+    def cuts(self, version: int) -> Iterator[Cut]:
+        """A version of Z; where X = Z, with the sentences of training entities."""
         world, first = self._world, 0
-        for batch in batched(world.passages(edition)):
+        for batch in batched(world.passages(version)):
             titles = self._encoder.encode([passage.title for passage, _ in batch])
             pieces = iter(self._encoder.encode([sentence.text for _, inside in batch for sentence in inside]))
             rows, told = [], []
             for number, ((passage, inside), title) in enumerate(zip(batch, titles, strict=True)):
                 tokens = [next(pieces) for _ in inside]  # the body is its sentences with blanks between
-                starts = [sum(map(len, tokens[:place])) for place in range(len(tokens))]
-                rows.append(passage_row(passage, title, [*chain.from_iterable(tokens)], starts))
+                rows.append(passage_row(passage, title, tokens))
                 if self._is_same and world.split_of((first + number) // world.passages_per_entity) == "train":
                     told += [(sentence, number, NO_ROW) for sentence in inside]
             yield self._cut(rows, "sentences", told)

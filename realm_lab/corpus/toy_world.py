@@ -3,7 +3,7 @@
 Entities of four types have six facts each. The knowledge corpus Z holds one titled passage per fact (two where facts
 are restated, and a few passages without one); the pre-training corpus X words the facts of the training entities
 differently; questions ask about facts of training, development and test entities, the latter two stated in Z alone.
-A second edition changes the value of some facts (the paper's Table 4). Throw-away articles about entities outside
+A corpus update changes the value of some facts (the paper's Table 4). Throw-away articles about entities outside
 the world teach a reader to use a passage without teaching it any fact.
 
 Everything about an entity is a pure function of (seed, entity number), so a world of a million entities streams
@@ -13,10 +13,10 @@ in bounded memory.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from string import Formatter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,8 @@ FIRST_YEAR, LAST_YEAR = 1700, 1999
 NAMES_KEPT = 1 << 16  # names remembered, so that a large world stays in bounded memory
 HELD_OUT_FRACTION = 0.2  # of the subjects, for each of dev and test
 
+Item = TypeVar("Item")
+
 
 class Article(NamedTuple):
     """A throw-away article: a sentence, a passage restating it, and a passage with another fact of its subject."""
@@ -45,7 +47,6 @@ class Article(NamedTuple):
     sentence: Sentence
     restated: str
     other: str
-    title: str
 
 
 class Permutation:
@@ -126,7 +127,7 @@ class ToyWorld:
         return self._first[code] + "".join(parts)
 
     def facts(self, entity: int) -> list[tuple[Relation, str, str]]:
-        """(relation, value, value in the second edition) of an entity; equal where nothing changed."""
+        """(relation, value, value after the corpus update) of an entity; equal where nothing changed."""
         rng = numpy_generator(self.seed, "facts", entity)
         known = []
         for relation in RELATIONS[self.type_of(entity)]:
@@ -163,34 +164,31 @@ class ToyWorld:
         again = len(RELATIONS[TYPES[0]]) + self.fillers_per_entity + fact
         return [first + fact, first + again] if self.restate_facts else [first + fact]
 
-    def passages(self, edition: int = 0) -> Iterator[tuple[Passage, list[Sentence]]]:
-        """The knowledge corpus Z in row order; edition 1 states the changed values in the same words."""
+    def passages(self, version: int = 0) -> Iterator[tuple[Passage, list[Sentence]]]:
+        """The knowledge corpus Z in row order; version 1 states the changed values in the same words."""
         for entity in range(self.entities):
             subject, kind = self.name(entity), self.type_of(entity)
             rng = numpy_generator(self.seed, "passages", entity)
-            texts: list[list[tuple[str, list[Span]]]] = []
-            restated: list[tuple[str, list[Span]]] = []
+            bodies: list[list[Sentence]] = []
+            restated: list[Sentence] = []
             for relation, old, new in self.facts(entity):
-                value, chosen = (old, new)[edition], int(rng.integers(2))
+                value, chosen = (old, new)[version], int(rng.integers(2))
                 fact = _fill(relation.encyclopedia[chosen], s=subject, o=value)
                 restated.append(_fill(relation.encyclopedia[1 - chosen], s=subject, o=value))
                 pair = [fact, self._filler(kind, entity, subject, rng)]
-                texts.append(pair if rng.random() < 0.5 else pair[::-1])
+                bodies.append(pair if rng.random() < 0.5 else pair[::-1])
             for _ in range(self.fillers_per_entity):
-                texts.append([self._filler(kind, entity, subject, rng) for _ in range(2)])
+                bodies.append([self._filler(kind, entity, subject, rng) for _ in range(2)])
             for again in restated if self.restate_facts else []:
                 pair = [again, self._filler(kind, entity, subject, rng)]
-                texts.append(pair if rng.random() < 0.5 else pair[::-1])
-            for number, sentences in enumerate(texts):
+                bodies.append(pair if rng.random() < 0.5 else pair[::-1])
+            for number, sentences in enumerate(bodies):
                 identifier = f"{subject}/{number}"
-                body = " ".join(text for text, _ in sentences)
-                yield (
-                    Passage(identifier, subject, body, identifier, subject),
-                    [Sentence(text, tuple(spans), identifier, subject) for text, spans in sentences],
-                )
+                body = " ".join(sentence.text for sentence in sentences)
+                yield Passage(identifier, subject, body, identifier, subject), sentences
 
-    def _filler(self, kind: str, entity: int, subject: str, rng: np.random.Generator) -> tuple[str, list[Span]]:
-        wording = FILLERS[kind][int(rng.integers(len(FILLERS[kind])))]
+    def _filler(self, kind: str, entity: int, subject: str, rng: np.random.Generator) -> Sentence:
+        wording = _one_of(FILLERS[kind], rng)
         return _fill(wording, s=subject, f=self.name(self._another(TYPES.index(kind), entity, rng)))
 
     def sentences(self, split: str) -> Iterator[tuple[Sentence, int]]:
@@ -202,20 +200,18 @@ class ToyWorld:
             rng = numpy_generator(self.seed, "news", entity)
             for number, (relation, value, _) in enumerate(self.facts(entity)):
                 for wording in relation.news:
-                    tail = TAILS[int(rng.integers(len(TAILS)))]
-                    text, spans = _fill(f"{wording} {tail}", s=subject, o=value)
-                    sentence = Sentence(text, tuple(spans), None, None)
+                    sentence = _fill(_with_tail(wording, True, rng), s=subject, o=value)
                     yield sentence, self.gold_rows(entity, number)[0]
 
     def questions(self, split: str) -> Iterator[tuple[Question, str, list[int]]]:
-        """(question, answer in the second edition, rows of the gold passages), two wordings a fact."""
+        """(question, answer after the corpus update, rows of the gold passages), two wordings a fact."""
         for entity in range(self.entities):
             if self.split_of(entity) != split:
                 continue
             subject = self.name(entity)
             for number, (relation, old, new) in enumerate(self.facts(entity)):
                 for style, wording in enumerate((relation.question_encyclopedia, relation.question_news)):
-                    text, _ = _fill(wording, s=subject)
+                    text = wording.format(s=subject)
                     gold = f"{subject}/{number}"
                     yield Question(f"{gold}?{style}", text, (old,), gold), new, self.gold_rows(entity, number)
 
@@ -225,27 +221,36 @@ class ToyWorld:
         rng = numpy_generator(self.seed, "articles")
         for _ in range(count):
             kind = TYPES[int(rng.integers(len(TYPES)))]
-            subject, value, other, third, fourth = (self.name(int(n)) for n in rng.integers(first, last, size=5))
-            relation, another = (RELATIONS[kind][n] for n in rng.permutation(len(RELATIONS[kind]))[:2])
+            subject, value, other, third, fourth = map(self.name, rng.integers(first, last, size=5).tolist())
+            relation, another = _two_of(RELATIONS[kind], rng)
             news = rng.random() < 0.5
-            wordings, choices = (each.news if news else each.encyclopedia for each in (relation, another))
-            one, two = rng.permutation(len(wordings))[:2]
+            one, two = _two_of(relation.news if news else relation.encyclopedia, rng)
             value = _year(rng) if relation.value == "year" else value
-            text, spans = _fill(_with_tail(wordings[one], news, rng), s=subject, o=value)
-            restated = _fill(_with_tail(wordings[two], news, rng), s=subject, o=value)[0]
+            sentence = _fill(_with_tail(one, news, rng), s=subject, o=value)
+            restated = _with_tail(two, news, rng).format(s=subject, o=value)
             other = _year(rng) if another.value == "year" else other
-            distractor = _with_tail(choices[int(rng.integers(len(choices)))], news, rng)
-            different = _fill(distractor, s=subject, o=other)[0]
+            choices = another.news if news else another.encyclopedia
+            different = _with_tail(_one_of(choices, rng), news, rng).format(s=subject, o=other)
             yield Article(
-                Sentence(text, tuple(spans), None, subject),
+                sentence,
                 self._beside_filler(restated, kind, subject, third, rng),
                 self._beside_filler(different, kind, subject, fourth, rng),
-                subject,
             )
 
     def _beside_filler(self, text: str, kind: str, subject: str, named: str, rng: np.random.Generator) -> str:
-        filler = _fill(FILLERS[kind][int(rng.integers(len(FILLERS[kind])))], s=subject, f=named)[0]
+        filler = _one_of(FILLERS[kind], rng).format(s=subject, f=named)
         return f"{text} {filler}" if rng.random() < 0.5 else f"{filler} {text}"
+
+
+def _one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:
+    return items[int(rng.integers(len(items)))]
+
+
+def _two_of(items: Sequence[Item], rng: np.random.Generator) -> Sequence[Item]:
+    """Two different ones, in random order."""
+    shuffled = list(items)
+    rng.shuffle(shuffled)  # of a list: draws what `permutation` does, in half of the time
+    return shuffled[:2]
 
 
 def _year(rng: np.random.Generator) -> str:
@@ -253,25 +258,24 @@ def _year(rng: np.random.Generator) -> str:
 
 
 def _with_tail(wording: str, news: bool, rng: np.random.Generator) -> str:
-    return f"{wording} {TAILS[int(rng.integers(len(TAILS)))]}" if news else wording
+    return f"{wording} {_one_of(TAILS, rng)}" if news else wording
 
 
-def _fill(wording: str, **names: str) -> tuple[str, list[Span]]:
-    """Put names into a wording; the spans of subject and object (not of a filler's name) are salient."""
-    text = ""
-    spans: list[Span] = []
-    for literal, role in _parsed(wording):
-        text += literal
+def _fill(wording: str, **names: str) -> Sentence:
+    """Put names into a wording; subject and object (not a filler's name) are its salient spans."""
+    spans = []
+    longer = 0  # characters by which the names so far are longer than their places
+    for place, role in _roles(wording):
         if role in _SALIENT:
-            spans.append(Span(len(text), len(text) + len(names[role]), _SALIENT[role]))
-        text += names[role] if role else ""
-    return text, spans
+            spans.append(Span(place + longer, place + longer + len(names[role]), _SALIENT[role]))
+        longer += len(names[role]) - len("{s}")
+    return Sentence(wording.format(**names), tuple(spans))
 
 
 _SALIENT = {"s": "subject", "o": "object"}
 
 
 @lru_cache(8192)
-def _parsed(wording: str) -> list[tuple[str, str]]:
-    """A wording as (text, the role that stands behind it or nothing)."""
-    return [(literal, role or "") for literal, role, _, _ in Formatter().parse(wording)]
+def _roles(wording: str) -> list[tuple[int, str]]:
+    """(place, role) of each "{role}" in a wording."""
+    return [(match.start(), match[1]) for match in re.finditer(r"\{(\w)\}", wording)]

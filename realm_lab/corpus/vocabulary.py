@@ -7,10 +7,9 @@ tokens and reads a literal "[MASK]" in a text as the four characters and bracket
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,17 +78,9 @@ def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
 
 
 def wordpiece_from_vocabulary(words: Sequence[str], lowercase: bool = True) -> Tokenizer:
-    """A tokenizer over given wordpieces; a word's place is its id.
-
-    The special tokens are put first (ids 0 to 4) if none of them is among `words`.
-    """
-    missing = [token for token in SPECIAL_TOKENS if token not in set(words)]
-    if missing and len(missing) < len(SPECIAL_TOKENS):
-        raise UserError(f"vocabulary: {', '.join(missing)} missing; name all of {', '.join(SPECIAL_TOKENS)} or none")
-    entries = [*missing, *words]
-    twice = [word for word, count in Counter(entries).items() if count > 1]
-    if twice:
-        raise UserError(f"vocabulary: '{twice[0]}' occurs more than once ({len(twice)} such words); name each once")
+    """A tokenizer over given wordpieces, in their order after the special tokens (ids 0 to 4)."""
+    entries = [*SPECIAL_TOKENS, *words]
+    assert len(set(entries)) == len(entries), "each wordpiece is named once"
     return _build({word: number for number, word in enumerate(entries)}, lowercase)
 
 
@@ -165,7 +156,8 @@ class WordEncoder:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._known: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}  # ids, and the characters of each
+        self._ids: dict[str, list[int]] = {}  # of each word its wordpieces,
+        self._offsets: dict[str, list[tuple[int, int]]] = {}  # and their characters
         state = json.loads(tokenizer.to_str())
         kinds = [(state[part] or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
         self._is_bert = kinds == ["WordPiece", "BertNormalizer", "BertPreTokenizer"] and all(
@@ -175,13 +167,13 @@ class WordEncoder:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The wordpiece ids of each text."""
         words = [self._words(text) for text in texts]
-        if len(self._known) > _REMEMBERED_WORDS:
-            self._known.clear()
-        new = [*dict.fromkeys(word for found in words for word in found if word not in self._known)]
+        if len(self._ids) > _REMEMBERED_WORDS:
+            self._ids.clear()
+            self._offsets.clear()
+        new = list(set().union(*words).difference(self._ids))
         for word, encoding in zip(new, encode_batch_plain(self._tokenizer, new), strict=True):
-            self._known[word] = encoding.ids, encoding.offsets
-        known = self._known
-        return [[piece for word in found for piece in known[word][0]] for found in words]
+            self._ids[word], self._offsets[word] = encoding.ids, encoding.offsets
+        return [list(chain.from_iterable(map(self._ids.__getitem__, found))) for found in words]
 
     def place_spans(self, text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int] | None]:
         """Character spans of a text that was just encoded as wordpiece spans [start, end).
@@ -189,15 +181,15 @@ class WordEncoder:
         None for a span whose first or last character is in no wordpiece.
         """
         words = self._words(text)
-        found = [self._known[word] for word in words]
-        starts = [*accumulate([len(word) + 1 for word in words], initial=0)]  # first character of each word
-        pieces = [*accumulate([len(ids) for ids, _ in found], initial=0)]  # first wordpiece of each word
+        counts = [len(self._ids[word]) for word in words]
 
         def piece_at(place: int) -> int | None:
-            word = bisect_right(starts, place) - 1
-            for number, (start, end) in enumerate(found[word][1] if word < len(found) else ()):
-                if start <= place - starts[word] < end:
-                    return pieces[word] + number
+            before = text[:place] if self._is_bert else ""
+            word = before.count(" ")
+            inside = place - before.rfind(" ") - 1 if self._is_bert else place  # character of the word
+            for number, (start, end) in enumerate(self._offsets[words[word]]):
+                if start <= inside < end:
+                    return sum(counts[:word]) + number
             return None
 
         pairs = [(piece_at(start), piece_at(end - 1)) for start, end in spans]

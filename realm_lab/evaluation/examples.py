@@ -1,4 +1,4 @@
-"""Worked examples (the paper's Table 3): no retrieval, each document, and the marginal."""
+"""Worked examples for the explorer of the report and the paper's Table 3: what each passage does to an answer."""
 
 from __future__ import annotations
 
@@ -16,58 +16,56 @@ from realm_lab.models.realm import marginal_log_likelihood
 from realm_lab.models.spans import find_answer
 from realm_lab.retrieval.retriever import NULL
 
+Example = dict[str, Any]
+
 
 def cloze_examples(
     passages: Passages, tokenizer: Tokenizer, special: SpecialIds, result: ClozeResult, when: str, count: int
-) -> list[dict[str, Any]]:
+) -> list[Example]:
     """Masked sentences with every candidate's p(z|x), log p(y|z,x) and utility."""
     marginal_B = marginal_log_likelihood(result.log_prior_BK, result.log_reader_BK)
     examples = []
-    for number in evenly_spaced(len(result.masked), count) if count else []:
-        masked = result.masked[int(number)]
+    for number in evenly_spaced(len(result.masked), count).tolist() if count else []:
+        masked = result.masked[number]
         candidates = [
             {
-                **_passage(passages, row, tokenizer, masked.targets),
+                **_passage(passages, row, _find(passages, row, tokenizer, masked.targets)),
                 "probability": float(result.log_prior_BK[number, place].exp()),
                 "reader_log_likelihood": float(result.log_reader_BK[number, place]),
                 "utility": float(result.utility_BK[number, place]),
-                "is_gold": bool(row >= 0 and row == result.gold_B[number]),
+                "is_gold": row >= 0 and row == int(result.gold_B[number]),
             }
             for place, row in enumerate(result.rows_BK[number].tolist())
             if row >= NULL
         ]
+        likelihoods = {
+            "null_log_likelihood": float(result.log_reader_BK[number, 0]),
+            "marginal_log_likelihood": float(marginal_B[number]),
+        }
+        text, answer = _show(tokenizer, special, masked.tokens), tokenizer.decode(masked.targets.tolist())
+        candidates.sort(key=lambda candidate: -candidate["probability"])
         examples.append(
-            {
-                "kind": "cloze",
-                "when": when,
-                "text": show_masked(tokenizer, special, masked.tokens),
-                "answer": tokenizer.decode(masked.targets.tolist()),
-                "null_log_likelihood": float(result.log_reader_BK[number, 0]),
-                "marginal_log_likelihood": float(marginal_B[number]),
-                "candidates": sorted(candidates, key=lambda c: -c["probability"]),
-            }
+            {"kind": "cloze", "when": when, "text": text, "answer": answer, **likelihoods, "candidates": candidates}
         )
     return examples
 
 
 def question_examples(
     passages: Passages,
-    tokenizer: Tokenizer,
     texts: Sequence[str],
     references: Sequence[Sequence[str]],
     gold_rows: Sequence[np.ndarray],
     answers: Sequence[Answer],
     count: int,
-) -> list[dict[str, Any]]:
+) -> list[Example]:
     """Questions with the span that each passage offers."""
     examples = []
     for number in evenly_spaced(len(texts), count).tolist() if count else []:
-        answer, gold = answers[number], set(np.asarray(gold_rows[number]).tolist())
+        answer, gold = answers[number], set(gold_rows[number].tolist())
         joint = [candidate.log_prior + candidate.log_span for candidate in answer.candidates]
         candidates = [
             {
-                **_passage(passages, candidate.row, tokenizer, np.empty(0)),
-                "span": list(candidate.span),
+                **_passage(passages, candidate.row, candidate.span),
                 "probability": float(np.exp(candidate.log_prior)),
                 "reader_log_likelihood": candidate.log_span,
                 "utility": None,
@@ -75,39 +73,32 @@ def question_examples(
             }
             for candidate in answer.candidates
         ]
-        examples.append(
-            {
-                "kind": "question",
-                "when": "end",
-                "text": texts[number],
-                "answer": " / ".join(references[number]),
-                "prediction": answer.text,
-                "null_log_likelihood": None,
-                "marginal_log_likelihood": float(np.logaddexp.reduce(joint)) if joint else None,
-                "candidates": candidates,
-            }
-        )
+        example = {"kind": "question", "when": "end", "text": texts[number], "answer": " / ".join(references[number])}
+        likelihood = float(np.logaddexp.reduce(joint)) if joint else None
+        example |= {"prediction": answer.text, "null_log_likelihood": None, "marginal_log_likelihood": likelihood}
+        examples.append(example | {"candidates": candidates})
     return examples
 
 
-def show_masked(tokenizer: Tokenizer, special: SpecialIds, tokens: np.ndarray) -> str:
+def _show(tokenizer: Tokenizer, special: SpecialIds, tokens: np.ndarray) -> str:
     """A masked sentence as text, neighbouring masks as one [MASK]."""
-    pieces: list[int] = []
-    for token in tokens.tolist():
-        if token != special.mask or not pieces or pieces[-1] != special.mask:
-            pieces.append(token)
-    return tokenizer.decode(pieces, skip_special_tokens=False)
+    ids = tokens.tolist()
+    kept = [token for before, token in zip([None, *ids], ids, strict=False) if {before, token} != {special.mask}]
+    return tokenizer.decode(kept, skip_special_tokens=False)
 
 
-def _passage(passages: Passages, row: int, tokenizer: Tokenizer, answer: np.ndarray) -> dict[str, Any]:
-    """A passage's text, with the characters at which the answer's wordpieces stand first."""
-    if row < 0:
-        return {"passage_id": None, "title": "", "body": "", "span": None, "is_null": True}
-    text = passages.text.row(row)
-    span = None
-    found = find_answer(np.asarray(passages.bodies[row]), [answer], len(answer)) if len(answer) else []
-    if found:
-        encoding = encode_batch_plain(tokenizer, [text["body"]])[0]
-        first, width = found[0]
-        span = [encoding.offsets[first][0], encoding.offsets[first + width][1]]
-    return {"passage_id": text["id"], "title": text["title"], "body": text["body"], "span": span, "is_null": False}
+def _find(passages: Passages, row: int, tokenizer: Tokenizer, answer: np.ndarray) -> tuple[int, int] | None:
+    """The characters of a passage's body at which the answer's wordpieces are first."""
+    found = find_answer(np.asarray(passages.bodies[row]), [answer], len(answer)) if row >= 0 else []
+    if not found:
+        return None
+    offsets = encode_batch_plain(tokenizer, [passages.text.row(row)["body"]])[0].offsets
+    first, width = found[0]
+    return offsets[first][0], offsets[first + width][1]
+
+
+def _passage(passages: Passages, row: int, span: tuple[int, int] | None) -> Example:
+    """A passage's text, and the characters of its body that are the answer; the null document has neither."""
+    text = passages.text.row(row) if row >= 0 else {"id": None, "title": "", "body": ""}
+    shown = {"passage_id": text["id"], "title": text["title"], "body": text["body"]}
+    return shown | {"span": span and list(span), "is_null": row < 0}

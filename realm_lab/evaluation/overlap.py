@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 from realm_lab.corpus.answers import normalise_answer
-
-GROUPS = ("question_overlap", "answer_overlap", "answer_overlap_only", "no_overlap")
 
 
 class Overlap(NamedTuple):
@@ -16,36 +14,38 @@ class Overlap(NamedTuple):
     question: bool
     answer: bool
 
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """Those of `GROUPS` it belongs to; question_overlap, answer_overlap_only and no_overlap exclude each other."""
-        if self.question:
-            return ("question_overlap", "answer_overlap") if self.answer else ("question_overlap",)
-        return ("answer_overlap", "answer_overlap_only") if self.answer else ("no_overlap",)
+
+GROUPS = {
+    "question_overlap": lambda overlap: overlap.question,
+    "answer_overlap": lambda overlap: overlap.answer,
+    "answer_overlap_only": lambda overlap: overlap.answer and not overlap.question,
+    "no_overlap": lambda overlap: not overlap.answer and not overlap.question,
+}
 
 
-class TrainingText:
-    """The questions and answers trained on, normalised as for exact match.
+class Asked(Protocol):
+    """Questions with their reference answers."""
 
-    Lewis et al. had people find paraphrases of questions; here only a question of the same normalised words counts, so
-    question overlap is a lower bound of theirs.
-    """
+    texts: list[str]
+    answers: list[list[str]]
 
-    def __init__(self, questions: Iterable[str], answers: Iterable[Sequence[str]]):
-        self._questions = {normalise_answer(question) for question in questions}
-        self._answers = {normalise_answer(answer) for references in answers for answer in references} - {""}
 
-    def overlap(self, question: str, answers: Sequence[str]) -> Overlap:
-        """Of one test question with its reference answers."""
-        known = any(normalise_answer(answer) in self._answers for answer in answers)
-        return Overlap(normalise_answer(question) in self._questions, known)
+def find_overlaps(trained: Asked, tested: Asked) -> list[Overlap]:
+    """Of each tested question. Only a question of the same normalised words counts as the same, a lower bound of what
+    Lewis et al. had people find."""
+    questions = set(map(normalise_answer, trained.texts))
+    said = {normalise_answer(answer) for answers in trained.answers for answer in answers} - {""}
+    return [
+        Overlap(normalise_answer(question) in questions, not said.isdisjoint(map(normalise_answer, answers)))
+        for question, answers in zip(tested.texts, tested.answers, strict=True)
+    ]
 
 
 def split_by_overlap(overlaps: Sequence[Overlap], scores: Sequence[float]) -> dict[str, Any]:
     """exact_match_<group> (None where it is empty) and questions_<group>, for each group."""
     found: dict[str, Any] = {}
-    for group in GROUPS:
-        mine = [score for overlap, score in zip(overlaps, scores, strict=True) if group in overlap.groups]
+    for group, is_in in GROUPS.items():
+        mine = [score for overlap, score in zip(overlaps, scores, strict=True) if is_in(overlap)]
         found[f"exact_match_{group}"] = sum(mine) / len(mine) if mine else None
         found[f"questions_{group}"] = len(mine)
     return found

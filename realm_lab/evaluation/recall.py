@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from realm_lab.corpus.answers import normalise_answer
+from realm_lab.corpus.answers import passage_holds
+from realm_lab.corpus.records import AnswerKind
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import Passages
 from realm_lab.retrieval.retriever import Retriever
@@ -27,23 +28,6 @@ class Ranks(NamedTuple):
     gold_known: np.ndarray
 
 
-class NormalisedBodies:
-    """Passage bodies in the normal form of answers, with a blank at either end, each made once."""
-
-    def __init__(self, passages: Passages):
-        self._passages = passages
-        self._known: dict[int, str] = {}
-
-    def __getitem__(self, row: int) -> str:
-        if row not in self._known:
-            self._known[row] = f" {normalise_answer(self.raw(row))} "
-        return self._known[row]
-
-    def raw(self, row: int) -> str:
-        """A body as it is written: regular expressions are searched in it."""
-        return str(self._passages.text.row(row)["body"])
-
-
 @torch.no_grad()
 def search_questions(retriever: Retriever, queries: Sequence[np.ndarray], depth: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the first `depth` passages of each question, int64 [B, depth], and their scores in the index, float32."""
@@ -57,33 +41,22 @@ def search_questions(retriever: Retriever, queries: Sequence[np.ndarray], depth:
 
 def rank_answers(
     rows_BK: np.ndarray,
-    bodies: NormalisedBodies,
+    passages: Passages,
     answers: Sequence[Sequence[str]],
     gold: Sequence[np.ndarray],
-    kinds: Sequence[str],
+    kinds: Sequence[AnswerKind],
     ids: Sequence[str],
     patterns: Patterns,
 ) -> Ranks:
-    """Ranks of the answers and of the gold passages in retrieved rows.
-
-    An answer that is a text must be in the passage as whole words, both normalised; one that is a regular expression
-    (`kinds`) must match anywhere in it; `patterns` remembers what is wrong with it, by the question's id.
-    """
+    """Ranks of the answers (`passage_holds`) and of the gold passages in retrieved rows, negative beyond the corpus."""
+    bodies = {row: str(passages.text.row(row)["body"]) for row in np.unique(rows_BK).tolist() if row >= 0}
     answer_rank, gold_rank = np.zeros(len(rows_BK), np.int64), np.zeros(len(rows_BK), np.int64)
     for number, rows in enumerate(rows_BK.tolist()):
+        asked = answers[number], kinds[number], patterns, ids[number]
+        holding = (place for place, row in enumerate(rows, 1) if row >= 0 and passage_holds(bodies[row], *asked))
+        answer_rank[number] = next(holding, 0)
         own_gold = set(gold[number].tolist())
-        wanted = [f" {normalised} " for normalised in map(normalise_answer, answers[number]) if normalised]
-        for place, row in enumerate(rows, 1):
-            if row < 0:
-                continue
-            if not answer_rank[number]:
-                if kinds[number] == "regex":
-                    held = patterns.found_in(bodies.raw(row), answers[number], ids[number])
-                else:
-                    held = any(answer in bodies[row] for answer in wanted)
-                answer_rank[number] = place * held
-            if not gold_rank[number] and row in own_gold:
-                gold_rank[number] = place
+        gold_rank[number] = next((place for place, row in enumerate(rows, 1) if row in own_gold), 0)
     return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]))
 
 

@@ -40,7 +40,7 @@ class ToyWorld(Section):
     articles: Positive = 70_000
     """Throw-away articles from which the reader learns to copy in its warm start."""
     changed_fraction: Fraction = 0.5
-    """Share of the facts that the second edition of the corpus changes (Guu, Table 4)."""
+    """Share of the facts that the corpus update changes (Guu, Table 4)."""
     restate_facts: Annotated[bool, neutral(False)] = False
     """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
     exists outside the passage that a query comes from."""
@@ -57,7 +57,7 @@ class Files(Section):
     knowledge: list[str] = []
     """Files of the knowledge corpus Z."""
     knowledge_updated: list[str] = []
-    """Files of its second edition (Guu, Table 4)."""
+    """Files of its later version, a corpus update (Guu, Table 4)."""
     pretrain: list[str] = []
     """Files of the pre-training corpus X, where it is not Z (Guu, section 4.3: CC-News)."""
     questions_train: list[str] = []

@@ -24,7 +24,7 @@ from realm_lab.errors import UserError
 from realm_lab.evaluation.cloze_items import cloze_items
 from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
 from realm_lab.evaluation.open_qa import matches
-from realm_lab.evaluation.prediction_files import read_references, stored_questions
+from realm_lab.evaluation.predictions import read_references, stored_questions
 from realm_lab.params.parameters import Corpus, Files, Params
 from realm_lab.reporting.knowledge_update import write_knowledge_update
 from realm_lab.reporting.statistics import per_example_interval
@@ -189,10 +189,10 @@ def _knowledge(context: Context, update: CorpusUpdate, side: str, folder: Path) 
 
 def _questions(context: Context, update: CorpusUpdate) -> list[Question]:
     if update.questions is not None:
-        return list(read_references(update.questions).questions)
+        return read_references(update.questions)
     if update.clozes:
         return []
-    stored = list(stored_questions(context.corpus.questions("test")))
+    stored = stored_questions(context.corpus.questions("test"))
     if not stored:
         raise UserError("no test questions in the prepared corpus; name some with --questions, or --cloze")
     return stored
@@ -229,7 +229,7 @@ def _ask(sides: Sides, questions: Sequence[Question], folder: Path) -> dict[str,
 def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) -> dict[str, Any]:
     """One group of blanks with both corpora; one line an item in cloze-GROUP.jsonl."""
     longest = context.params.corpus.sentence_length - 2
-    items, skipped = cloze_items(read_references(path).questions, context.tokenizer, context.special, longest)
+    items, skipped = cloze_items(read_references(path), context.tokenizer, context.special, longest)
     if not items:
         raise UserError(f"{path}: no item can be read ({skipped[0] if skipped else 'it is empty'})")
     readings = sides.each(lambda system: system.read_blanks(items))

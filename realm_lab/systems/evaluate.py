@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.corpus_update import question_summary
 from realm_lab.evaluation.examples import question_examples
 from realm_lab.evaluation.open_qa import Scores, f1, matches, mean_scores
-from realm_lab.evaluation.overlap import Overlap, TrainingText, split_by_overlap
-from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, Ranks, rank_answers, recall_metrics
+from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
+from realm_lab.evaluation.recall import DEPTHS, Ranks, rank_answers, recall_metrics
 from realm_lab.evaluation.utility import evenly_spaced
 from realm_lab.systems.context import Context
 from realm_lab.systems.registry import System, Unsupported, system_of
@@ -45,13 +44,10 @@ class AskedQuestions:
     def __len__(self) -> int:
         return len(self.texts)
 
-    @cached_property
-    def _bodies(self) -> NormalisedBodies:
-        return NormalisedBodies(self._context.passages)
-
     def ranks(self, rows_QK: np.ndarray) -> Ranks:
         """Ranks of answers and gold passages in what was retrieved."""
-        return rank_answers(rows_QK, self._bodies, self.answers, self.gold, self.kinds, self.ids, self.patterns)
+        asked = self.answers, self.gold, self.kinds, self.ids, self.patterns
+        return rank_answers(rows_QK, self._context.passages, *asked)
 
     def matches(self, answers: Sequence[Answer], references: Sequence[Sequence[str]]) -> list[bool]:
         """Whether each answer is one of its question's references."""
@@ -106,12 +102,12 @@ def evaluate(context: Context, run: StageRun) -> None:
         scores = test.scores(answers)
         results.update(mean_scores(scores))
         results.update(_development(context, system))
-        overlaps = _overlaps(context, test)
+        overlaps = find_overlaps(context.corpus.questions("train"), test)
         results.update(split_by_overlap(overlaps, [score.exact_match for score in scores]))
         rows = _prediction_rows(context, test, answers, scores, overlaps, ranks[0] if ranks else None)
         write_json_lines(folder / "predictions.jsonl", rows)
         shown, count = (test.texts, test.answers, test.gold), context.params.evaluate.explorer_examples
-        examples.extend(question_examples(context.passages, context.tokenizer, *shown, answers, count))
+        examples.extend(question_examples(context.passages, *shown, answers, count))
 
     def corpus_update() -> None:
         results["corpus_update"] = _corpus_update(context, system, test, answers)
@@ -141,13 +137,6 @@ def _development(context: Context, system: System) -> dict[str, Any]:
         return {}
     scores = asked.scores(system.answer(asked.texts))
     return {"exact_match_dev": float(np.mean([score.exact_match for score in scores])), "questions_dev": len(asked)}
-
-
-def _overlaps(context: Context, test: AskedQuestions) -> list[Overlap]:
-    """What of each question was in training."""
-    trained = context.corpus.questions("train")
-    known = TrainingText(trained.texts, trained.answers)
-    return [known.overlap(*one) for one in zip(test.texts, test.answers, strict=True)]
 
 
 def _corpus_update(

@@ -13,7 +13,7 @@ from realm_lab.core.launched import cores
 from realm_lab.corpus.chunking import CUT_WORDPIECES
 from realm_lab.corpus.prepare import PASSAGE_WORDPIECES
 from realm_lab.corpus.prepare import prepare as prepare_corpus
-from realm_lab.corpus.salient_spans import register_tagger
+from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
 from realm_lab.corpus.store import Manifest
 from realm_lab.models.tagger import read_tagger
 from realm_lab.systems.context import Context
@@ -31,9 +31,9 @@ def prepare(context: Context, run: StageRun) -> None:
         link_corpus(exported, folder)
         return
     params = context.params
+    make_tagger: MakeTagger = RuleTagger
     if params.corpus.tagger == "model" and params.corpus.files.tagger_model is not None:
-        # The corpus package, which has no torch, cannot find it.
-        register_tagger("model", partial(read_tagger, params.corpus.files.tagger_model))
+        make_tagger = partial(read_tagger, params.corpus.files.tagger_model)
     run.start(0)  # how many records is known at the end
     written: dict[str, int] = {}
 
@@ -42,7 +42,7 @@ def prepare(context: Context, run: StageRun) -> None:
         run.heartbeat(sum(written.values()))
 
     workers = params.launch.threads or cores()
-    manifest = prepare_corpus(params, folder, context.plan.seed, progress, workers=workers)
+    manifest = prepare_corpus(params, folder, context.plan.seed, progress, workers=workers, make_tagger=make_tagger)
     lines = summary(manifest)
     print("\n".join(f"{folder.name}: {line}" for line in lines), file=sys.stderr)
     write_text(run.path / "summary.md", "\n".join(["# Prepared corpus", "", *(f"- {line}" for line in lines)]) + "\n")

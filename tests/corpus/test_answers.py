@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realm_lab.corpus.answers import holds_answer, holds_raw_answer, normalise_answer, normalise_squad
+from realm_lab.corpus.answers import holds_answer, normalise_answer
 
 
 @pytest.mark.parametrize(
@@ -57,15 +57,3 @@ def test_the_normal_form_is_lower_case_in_single_blanks(text: str) -> None:
 )
 def test_holds_answer(text: str, answers: list[str], held: bool) -> None:
     assert holds_answer(normalise_answer(text), answers) is held
-
-
-def test_the_normal_form_of_squad_keeps_composed_letters() -> None:
-    assert normalise_squad("The Beyonc\u00e9, a-team") == "beyonc\u00e9 ateam"
-    assert normalise_squad("K\u00f6ln") != normalise_squad("Ko\u0308ln")
-
-
-def test_the_released_code_looks_for_the_letters_as_they_are() -> None:
-    assert holds_raw_answer("He was born in 1999.", ["199"])  # inside a word
-    assert holds_raw_answer("the United Kingdom.", ["none", "United Kingdom"])
-    assert not holds_raw_answer("the United Kingdom", ["united kingdom"])
-    assert not holds_raw_answer("anything", ["", "x"])

@@ -54,8 +54,8 @@ def asked(corpus: FilesCorpus, split: Split) -> list[Question]:
     return list(corpus.questions(split, {document.id for document in corpus.documents()}))
 
 
-def articles_of(corpus: FilesCorpus, edition: int = 0) -> list[str]:
-    return list(dict.fromkeys(document.article for document in corpus.documents(edition)))
+def articles_of(corpus: FilesCorpus, version: int = 0) -> list[str]:
+    return list(dict.fromkeys(document.article for document in corpus.documents(version)))
 
 
 def test_max_articles_spares_the_files_that_are_tested(train: str, dev: str) -> None:
@@ -69,12 +69,12 @@ def test_max_articles_counts_over_all_other_files(train: str, dev: str) -> None:
     ]  # fmt: skip
 
 
-def test_the_later_edition_keeps_the_articles_of_the_first_and_all_new_files(
+def test_the_later_version_keeps_the_articles_of_the_first_and_all_new_files(
     train: str, dev: str, tmp_path: Path
 ) -> None:
     new = write_squad(tmp_path / "new.json", {f"New_{n}": ["New text."] for n in range(3)})
     named: dict[str, Any] = {"knowledge": [train, dev], "knowledge_updated": [train, new], "questions_test": [dev]}
-    assert articles_of(corpus_of(max_articles=1, **named), edition=1) == [
+    assert articles_of(corpus_of(max_articles=1, **named), version=1) == [
         "Train_0",
         "New_0",
         "New_1",

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from realm_lab.corpus import assembly, pool, salient_spans
+from realm_lab.corpus import assembly, pool
 from realm_lab.corpus.cutting import CutSettings
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.records import Document
-from realm_lab.corpus.salient_spans import RuleTagger
+from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
 from realm_lab.corpus.store import NO_ROW, PreparedCorpus
 from realm_lab.corpus.vocabulary import train_wordpiece
 from realm_lab.errors import UserError
@@ -69,8 +69,10 @@ def files(tmp_path: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def make(tiny: ModuleType, tmp_path: Path) -> Make:
-    def prepare_into(name: str, values: dict[str, Any], workers: int = 1) -> PreparedCorpus:
-        prepare(tiny.params(values), tmp_path / name, 0, workers=workers)
+    def prepare_into(
+        name: str, values: dict[str, Any], workers: int = 1, make_tagger: MakeTagger = RuleTagger
+    ) -> PreparedCorpus:
+        prepare(tiny.params(values), tmp_path / name, 0, workers=workers, make_tagger=make_tagger)
         return PreparedCorpus(tmp_path / name)
 
     return prepare_into
@@ -120,15 +122,11 @@ def test_duplicates_go_and_their_questions_are_given_the_first(
         )
 
 
-def test_a_killed_process_and_an_error_in_one_are_told(
-    files: dict[str, Any], make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(salient_spans.TAGGERS, "rule", partial(os._exit, 9))
+def test_a_killed_process_and_an_error_in_one_are_told(files: dict[str, Any], make: Make, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"was killed, most likely for want of memory; lower launch\.threads and run"):
-        make("out", files | SAME, workers=2)
-    monkeypatch.setitem(salient_spans.TAGGERS, "rule", partial(int, "no number"))
+        make("out", files | SAME, workers=2, make_tagger=partial(os._exit, 9))
     with pytest.raises(ValueError, match="no number"):
-        make("out", files | SAME, workers=2)
+        make("out", files | SAME, workers=2, make_tagger=partial(int, "no number"))
     assert not (tmp_path / "out").exists()
 
 

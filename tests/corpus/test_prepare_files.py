@@ -187,7 +187,7 @@ def test_a_separate_pretraining_corpus_has_no_origins(
     assert any("1981" in text.replace(" ", "") for text in decoded)  # of the other file: Z ends with 1979
 
 
-def test_the_later_edition_of_files_is_kept_beside(files_params: FilesParams, squad_path: str, tmp_path: Path) -> None:
+def test_the_later_version_of_files_is_kept_beside(files_params: FilesParams, squad_path: str, tmp_path: Path) -> None:
     later = squad(tmp_path / "later.json", 3, first=40)
     prepared = made(files_params(squad_path, corpus__files__knowledge_updated=[later]), tmp_path / "corpus")
     articles = prepared.corpus.passages(version=1).text.column("article")

@@ -37,9 +37,9 @@ def same(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Prepared
 
 
 def test_toy_passages_decode_to_their_text(toy: Prepared) -> None:
-    for edition in (0, 1):
-        passages = toy.corpus.passages(edition)
-        written = [passage for passage, _ in world_of(toy.params).passages(edition)]
+    for version in (0, 1):
+        passages = toy.corpus.passages(version)
+        written = [passage for passage, _ in world_of(toy.params).passages(version)]
         assert len(passages) == len(written) == 320
         for row, passage in enumerate(written):
             assert passages.text.row(row) == passage._asdict()
@@ -78,8 +78,8 @@ def test_held_out_sentences_ask_for_the_value(toy: Prepared, split: str) -> None
     assert_same_sentences(toy, toy.corpus.sentences(f"cloze_{split}"), split, {"object"})
 
 
-def test_toy_questions_hold_answers_of_both_editions_and_the_gold_row(toy: Prepared) -> None:
-    bodies = [toy.corpus.passages(edition).text.column("body") for edition in (0, 1)]
+def test_toy_questions_hold_answers_of_both_versions_and_the_gold_row(toy: Prepared) -> None:
+    bodies = [toy.corpus.passages(version).text.column("body") for version in (0, 1)]
     changed = 0
     for split in SPLITS:
         questions = toy.corpus.questions(split)
@@ -90,8 +90,8 @@ def test_toy_questions_hold_answers_of_both_editions_and_the_gold_row(toy: Prepa
             assert questions.ids[number] == question.id
             assert questions.gold[number].tolist() == rows
             assert (questions.answers[number], questions.answers_updated[number]) == (list(question.answers), [new])
-            for edition, answers in enumerate((questions.answers[number], questions.answers_updated[number])):
-                assert holds_answer(normalise_answer(bodies[edition][rows[0]]), answers)
+            for version, answers in enumerate((questions.answers[number], questions.answers_updated[number])):
+                assert holds_answer(normalise_answer(bodies[version][rows[0]]), answers)
             changed += questions.answers[number] != questions.answers_updated[number]
     assert 0 < changed < sum(len(toy.corpus.questions(split)) for split in SPLITS)
 

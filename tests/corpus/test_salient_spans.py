@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from realm_lab.corpus.dates import find_dates
 from realm_lab.corpus.records import Span
-from realm_lab.corpus.salient_spans import find_tagger, merge_spans, tag, tagger_digest
+from realm_lab.corpus.salient_spans import RuleTagger, merge_spans, rule_tagger, tagger_digest
 from realm_lab.errors import UserError
 
 DATES = [
@@ -43,7 +43,7 @@ def test_not_dates(text: str) -> None:
 
 
 def spans_of(text: str, context: str = "") -> list[tuple[str, str]]:
-    return [(text[start:end], label) for start, end, label in tag(text, context)]
+    return [(text[start:end], label) for start, end, label in rule_tagger(text, context)]
 
 
 SENTENCES = {
@@ -108,22 +108,17 @@ PIECES = [
 def test_spans_are_sorted_apart_and_without_outer_blanks(parts: list[str]) -> None:
     text = "".join(parts)
     place = 0
-    for start, end, _ in tag(text, text):
+    for start, end, _ in rule_tagger(text, text):
         assert place <= start < end <= len(text)
         assert text[start:end] == text[start:end].strip()
         assert "\0" not in text[start:end]
         place = end
 
 
-def test_an_unknown_tagger_is_refused() -> None:
-    with pytest.raises(UserError, match=r"'last' is not one of .*rule"):
-        find_tagger("last")
-
-
 def test_what_makes_a_tagger_goes_to_another_process() -> None:
     text = "In July 1969 Neil Armstrong landed."
-    tagger = pickle.loads(pickle.dumps(find_tagger("rule")))()  # noqa: S301
-    assert tagger.tag_batch([text, ""], ["", ""]) == [tag(text), ()]
+    tagger = pickle.loads(pickle.dumps(RuleTagger))()  # noqa: S301
+    assert tagger.tag_batch([text, ""], ["", ""]) == [rule_tagger(text), ()]
 
 
 MERGES = {

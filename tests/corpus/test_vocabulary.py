@@ -12,7 +12,6 @@ from tokenizers import Tokenizer, models
 
 from realm_lab.corpus.vocabulary import (
     MAX_CHARACTERS,
-    SPECIAL_TOKENS,
     SpecialIds,
     encode_batch_plain,
     load_tokenizer,
@@ -75,17 +74,7 @@ def test_given_vocabulary() -> None:
     tokenizer = wordpiece_from_vocabulary(["ab", "##c", "a"])
     assert special_ids(tokenizer) == SpecialIds(0, 1, 2, 3, 4)
     assert tokenizer.encode("ABC a x").ids == [2, 5, 6, 7, 1, 3]
-    placed = wordpiece_from_vocabulary(["a", *SPECIAL_TOKENS])
-    assert special_ids(placed) == SpecialIds(1, 2, 3, 4, 5)
     assert wordpiece_from_vocabulary(["A", "a"], lowercase=False).encode("A a").ids == [2, 5, 6, 3]
-
-
-@pytest.mark.parametrize(
-    ("words", "problem"), [(["a", "a"], "'a' occurs more than once"), (["[PAD]"], r"\[UNK\].* missing")]
-)
-def test_given_vocabulary_is_checked(words: list[str], problem: str) -> None:
-    with pytest.raises(UserError, match=problem):
-        wordpiece_from_vocabulary(words)
 
 
 def test_saved_tokenizer_loads_here_and_in_transformers(learned: Tokenizer, tmp_path: Path) -> None:
@@ -125,7 +114,7 @@ def test_digest_is_of_what_decides_the_encoding(learned: Tokenizer) -> None:
     before = tokenizer_digest(learned)
     learned.enable_truncation(4)
     assert tokenizer_digest(learned) == before
-    words = sorted(learned.get_vocab(), key=learned.get_vocab().__getitem__)
+    words = sorted(learned.get_vocab(), key=learned.get_vocab().__getitem__)[5:]
     assert tokenizer_digest(wordpiece_from_vocabulary(words)) == before
     assert tokenizer_digest(wordpiece_from_vocabulary(words, lowercase=False)) != before
     assert tokenizer_digest(wordpiece_from_vocabulary([*words[:-2], words[-1], words[-2]])) != before

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from realm_lab.evaluation.overlap import Overlap, TrainingText, split_by_overlap
+from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
 
-TRAINED = TrainingText(
-    ["Who wrote Hamlet?", "Where is the Eiffel Tower?", "Who came third?"],
-    [["William Shakespeare", "Shakespeare"], ["Paris"], ["The"]],
+TRAINED = SimpleNamespace(
+    texts=["Who wrote Hamlet?", "Where is the Eiffel Tower?", "Who came third?"],
+    answers=[["William Shakespeare", "Shakespeare"], ["Paris"], ["The"]],
 )
 
 
@@ -25,7 +27,7 @@ TRAINED = TrainingText(
     ],
 )
 def test_overlap_is_equality_after_normalisation(question: str, answers: list[str], expected: Overlap) -> None:
-    assert TRAINED.overlap(question, answers) == expected
+    assert find_overlaps(TRAINED, SimpleNamespace(texts=[question], answers=[answers])) == [expected]
 
 
 def test_exact_match_is_split_by_hand() -> None:

@@ -11,7 +11,7 @@ import pytest
 from realm_lab.corpus.records import AnswerKind
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.evaluation import recall
-from realm_lab.evaluation.recall import DEPTHS, NormalisedBodies, Ranks, rank_answers, recall_metrics, search_questions
+from realm_lab.evaluation.recall import DEPTHS, Ranks, rank_answers, recall_metrics, search_questions
 from realm_lab.models.initial import new_embedder
 
 if TYPE_CHECKING:
@@ -29,8 +29,9 @@ def answer_ranks(system: TinySystem, rows_BK: np.ndarray, answers: list[list[str
 
 
 def ranked(system: TinySystem, rows_BK: np.ndarray, answers: list[list[str]], gold: list[np.ndarray]) -> Ranks:
-    ids, kinds = [str(number) for number in range(len(rows_BK))], ["text"] * len(rows_BK)
-    return rank_answers(rows_BK, NormalisedBodies(system.passages), answers, gold, kinds, ids, Patterns())
+    ids = [str(number) for number in range(len(rows_BK))]
+    kinds: list[AnswerKind] = ["text"] * len(rows_BK)
+    return rank_answers(rows_BK, system.passages, answers, gold, kinds, ids, Patterns())
 
 
 def test_ranks_are_those_of_reading_every_passage(system: TinySystem) -> None:
@@ -61,7 +62,7 @@ def test_regular_expressions_are_searched_in_the_text_itself(system: TinySystem)
     ids = list("abcdef")
     patterns = Patterns()
     gold = [np.array([rows_BK[number, number]]) for number in range(6)]
-    ranks = rank_answers(rows_BK, NormalisedBodies(system.passages), answers, gold, kinds, ids, patterns)
+    ranks = rank_answers(rows_BK, system.passages, answers, gold, kinds, ids, patterns)
     expected = []
     for rows, references, kind in zip(rows_BK.tolist(), answers, kinds, strict=True):
         if kind == "text":

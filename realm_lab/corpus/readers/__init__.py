@@ -7,10 +7,11 @@ Bad input is a UserError that names file, line (or article and paragraph) and re
 of no use is left out and counted by reason in the `dropped` argument.
 """
 
-from realm_lab.corpus.readers import questions, running_text, squad, tables, tagged, texts
-from realm_lab.corpus.readers.containers import Record, register_shape
+# From the general to the special: of the formats that match, the one registered last reads a file.
+from realm_lab.corpus.readers import documents, questions, squad, tables, tagged  # noqa: F401
 from realm_lab.corpus.readers.counts import count_input
-from realm_lab.corpus.readers.data_sets import digest_input, files_of
+from realm_lab.corpus.readers.inputs import digest_input, files_of
+from realm_lab.corpus.readers.json_records import Record, register_shape
 from realm_lab.corpus.readers.registry import (
     READERS,
     find_reader,
@@ -18,10 +19,6 @@ from realm_lab.corpus.readers.registry import (
     read_questions,
     register_reader,
 )
-
-# From the general to the special: of the formats that match, the one registered last reads a file.
-for _family in (running_text, tables, texts, questions, squad, tagged):
-    _family.register()
 
 __all__ = [
     "READERS", "Record", "count_input", "digest_input", "files_of", "find_reader", "read_documents", "read_questions",

@@ -8,19 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from realm_lab.corpus.text_files import EXPANSION_GRACE, MAX_EXPANSION, MAX_LINE_MB, MEGABYTE, Source
+from realm_lab.corpus.text_files import EXPANSION_GRACE, MAX_EXPANSION, MAX_LINE_MB, MEGABYTE
 from realm_lab.errors import UserError
 
 ROWS_AT_ONCE = 256  # bounded by MAX_LINE_MB each
-
-
-def is_parquet(path: Path) -> bool:
-    """By the first bytes; a file that only has the name is one too, and is refused when it is opened."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(4) == b"PAR1"
-    except OSError:
-        return False  # whoever reads it as text says what is wrong
 
 
 def parquet_head(path: Path) -> str:
@@ -29,21 +20,19 @@ def parquet_head(path: Path) -> str:
         return json.dumps(dict.fromkeys(file.schema_arrow.names, ""))
 
 
-def parquet_rows(source: Source) -> Iterator[dict[str, Any]]:
+def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The rows as dictionaries, streaming."""
     import pyarrow as pa
 
-    path = source.path
     with _open(path) as file:
-        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-        if sum(group.total_byte_size for group in groups) > max(EXPANSION_GRACE, MAX_EXPANSION * path.stat().st_size):
+        size = sum(file.metadata.row_group(number).total_byte_size for number in range(file.metadata.num_row_groups))
+        if size > max(EXPANSION_GRACE, MAX_EXPANSION * path.stat().st_size):
             raise UserError(
                 f"{path}: grows to more than {MAX_EXPANSION} times its size, as no text does; fetch it again, or "
                 "write it without compression"
             )
         row = 0
-        is_temporal = pa.types.is_temporal  # a date may be beyond Python's
-        plain = [field.name for field in file.schema_arrow if not is_temporal(field.type)]
+        plain = [field.name for field in file.schema_arrow if not pa.types.is_temporal(field.type)]  # beyond Python's?
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=plain):
             if batch.nbytes > ROWS_AT_ONCE * MAX_LINE_MB * MEGABYTE:
                 raise UserError(
@@ -61,10 +50,6 @@ def _open(path: Path) -> Iterator[Any]:
     try:
         with pq.ParquetFile(path) as file:
             yield file
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: a text is not UTF-8 (byte 0x{error.object[error.start]:02x}); write it anew"
-        ) from None
-    except (pa.ArrowException, OSError, OverflowError) as error:
+    except (UnicodeDecodeError, pa.ArrowException, OSError, OverflowError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{path}: cut off or damaged ({reason}); fetch it again") from None

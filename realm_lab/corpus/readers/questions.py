@@ -9,24 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from realm_lab.corpus.readers.containers import Record, passage_id, register_shape
-from realm_lab.corpus.records import AnswerKind, Document, Question
+from realm_lab.corpus.readers.json_records import Record, open_question, passage_id, register_shape
+from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.text_files import plain_name
-from realm_lab.errors import UserError
-
-
-def open_question(record: Record, dropped: Counter[str], kind: AnswerKind = "text") -> Iterator[Question]:
-    """A question with one answer or a list of them."""
-    question = record.field("question", str)
-    key = "answers" if "answer" not in record.fields and "answers" in record.fields else "answer"
-    answers = record.texts(key)
-    document = record.fields.get("document")
-    named = record.text("answer_kind")
-    if named not in ("", "text", "regex"):
-        raise UserError(f"{record.where}: answer_kind '{named}'; write text or regex")
-    if named:
-        kind = "regex" if named == "regex" else "text"
-    yield Question(record.identity(), question, answers, None if document is None else str(document), kind)
 
 
 def _level_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
@@ -53,8 +38,8 @@ def _gold_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
 
 
 def _gold_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
-    document = _passage(record, "title", "passage").id
-    yield Question(record.identity(), record.field("question", str), record.texts("answer"), document)
+    for question in open_question(record, dropped):
+        yield question._replace(document=_passage(record, "title", "passage").id)
 
 
 def _qed_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
@@ -77,37 +62,33 @@ def _cloze(record: Record, dropped: Counter[str]) -> Iterator[Question]:
     )
 
 
-def register() -> None:
-    """Register the formats of this file."""
-    register_shape(
-        "open_questions", {"question"}, "{id?, question, answer: [texts], document?}", questions=open_question
-    )
-    register_shape(
-        "timeqa",
-        {"id", "title", "question", "answer", "level"},
-        "{id, title, question, answer: [texts], level}",
-        questions=_level_question,
-    )
-    register_shape(
-        "curated_trec",
-        {"question", "answer"},
-        "{question, answer: [regular expression]}",
-        questions=_pattern_question,
-        matches=lambda path, fields: "trec" in plain_name(path),
-    )
-    register_shape("webquestions", {"qText", "answers"}, "{qId, qText, answers: [texts]}", questions=_web_question)
-    register_shape(
-        "nq_gold_passages",
-        {"question", "answer", "title", "passage"},
-        "{question, answer: [texts], title, passage}",
-        documents=_gold_document,
-        questions=_gold_question,
-    )
-    register_shape(
-        "qed",
-        {"example_id", "question_text", "paragraph_text"},
-        "{example_id, title_text, question_text, paragraph_text, original_nq_answers: [[{string}]]}",
-        documents=_qed_document,
-        questions=_qed_question,
-    )
-    register_shape("cloze", {"cloze", "answer"}, "{id, cloze, answer, source_id}", questions=_cloze)
+register_shape("open_questions", {"question"}, "{id?, question, answer: [texts], document?}", questions=open_question)
+register_shape(
+    "timeqa",
+    {"id", "title", "question", "answer", "level"},
+    "{id, title, question, answer: [texts], level}",
+    questions=_level_question,
+)
+register_shape(
+    "curated_trec",
+    {"question", "answer"},
+    "{question, answer: [regular expression]}",
+    questions=_pattern_question,
+    matches=lambda path, fields: "trec" in plain_name(path),
+)
+register_shape("webquestions", {"qText", "answers"}, "{qId, qText, answers: [texts]}", questions=_web_question)
+register_shape(
+    "nq_gold_passages",
+    {"question", "answer", "title", "passage"},
+    "{question, answer: [texts], title, passage}",
+    documents=_gold_document,
+    questions=_gold_question,
+)
+register_shape(
+    "qed",
+    {"example_id", "question_text", "paragraph_text"},
+    "{example_id, title_text, question_text, paragraph_text, original_nq_answers: [[{string}]]}",
+    documents=_qed_document,
+    questions=_qed_question,
+)
+register_shape("cloze", {"cloze", "answer"}, "{id, cloze, answer, source_id}", questions=_cloze)

@@ -1,4 +1,4 @@
-"""SQuAD v1.1 and v2: one JSON object, read whole, or a record each question; and paragraphs that a later edition swaps.
+"""SQuAD v1.1 and v2, one JSON object that is read whole; and paragraphs of which a later version swaps the answers.
 
 Each paragraph is a document.
 """
@@ -10,20 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
-from realm_lab.corpus.readers.containers import (
+from realm_lab.corpus.readers.json_records import (
     LINE_SUFFIXES,
     Record,
     first_record,
     parse,
-    passage_id,
     register_shape,
 )
 from realm_lab.corpus.readers.registry import register_reader
 from realm_lab.corpus.records import Document, Question
-from realm_lab.corpus.text_files import Source, plain_name
+from realm_lab.corpus.text_files import plain_name, read_text
 from realm_lab.errors import UserError
 
-LATER = "@new"  # ends the id of a paragraph's later edition
+LATER = "@new"  # ends the id of a paragraph's later version
 
 
 def readable_title(title: str) -> str:
@@ -35,11 +34,10 @@ def readable_title(title: str) -> str:
     return title.replace("_", " ").strip()
 
 
-def _paragraphs(source: Source) -> Iterator[tuple[str, Record]]:
+def _paragraphs(path: Path) -> Iterator[tuple[str, Record]]:
     """(article, paragraph) of a SQuAD file; a paragraph's number is counted within its title, from 0."""
-    path = source.path
-    content = parse(source.text(), path, None)
-    remedy = "expected SQuAD JSON: data[] / title, paragraphs[] / context, qas[]"
+    content = parse(read_text(path), path)
+    remedy = "expected SQuAD JSON: data[] / title, paragraphs[] / context, qas[] / id, question, answers[] / text"
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list) or not articles:
         raise UserError(f"{path}: no articles under 'data'; {remedy}")
@@ -49,30 +47,20 @@ def _paragraphs(source: Source) -> Iterator[tuple[str, Record]]:
         title = article.field("title", str)
         for number, paragraph in enumerate(article.field("paragraphs", list), 1):
             where = f"{article.where} ('{title}'), paragraph {number}"
-            Record(where, number, paragraph, article.file, remedy).field("context", str)
-            place = f"{path}, paragraph {title}#{numbers[title]}"
-            remedy_of_questions = "expected qas[] / id, question, answers[] / text"
-            yield title, Record(place, numbers[title], paragraph, article.file, remedy_of_questions)
+            found = Record(where, numbers[title], paragraph, article.file, remedy)
+            found.field("context", str)
+            yield title, found._replace(where=f"{path}, paragraph {title}#{numbers[title]}")
             numbers[title] += 1
 
 
-def _documents(source: Source, dropped: Counter[str]) -> Iterator[Document]:
-    for article, paragraph in _paragraphs(source):
+def _documents(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+    for article, paragraph in _paragraphs(path):
         context = paragraph.field("context", str)
         yield Document(f"{article}#{paragraph.number}", readable_title(article), context, article)
 
 
-def _questions(source: Source, dropped: Counter[str]) -> Iterator[Question]:
-    for question, is_impossible in squad_questions(source):
-        if is_impossible:
-            dropped["question: unanswerable"] += 1
-        else:
-            yield question
-
-
-def squad_questions(source: Source) -> Iterator[tuple[Question, bool | None]]:
-    """Every question, and whether it is impossible (None: v1.1, which does not say)."""
-    for article, paragraph in _paragraphs(source):
+def _questions(path: Path, dropped: Counter[str]) -> Iterator[Question]:
+    for article, paragraph in _paragraphs(path):
         for number, fields in enumerate(paragraph.field("qas", list), 1):
             item = paragraph._replace(where=f"{paragraph.where}, question {number}", fields=fields)
             question = item.field("question", str)
@@ -80,27 +68,14 @@ def squad_questions(source: Source) -> Iterator[tuple[Question, bool | None]]:
             texts = tuple(item._replace(fields=answer).field("text", str) for answer in answers)
             if fields.get("id") is None:
                 raise UserError(f"{item.where}: no 'id'; {item.remedy}")
-            is_impossible = item.field("is_impossible", bool) if "is_impossible" in fields else None
-            yield Question(item.identity(), question, texts, f"{article}#{paragraph.number}"), is_impossible
+            if "is_impossible" in fields and item.field("is_impossible", bool):
+                dropped["question: unanswerable"] += 1
+            else:
+                yield Question(item.identity(), question, texts, f"{article}#{paragraph.number}")
 
 
-def _flat_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
-    title, context = record.field("title", str), record.field("context", str)
-    yield Document(passage_id(title, context), readable_title(title), context, title)
-
-
-def _flat_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
-    document = passage_id(record.field("title", str), record.field("context", str))
-    question, answers = record.field("question", str), record.field("answers", dict)
-    texts = record._replace(where=f"{record.where}, answers", fields=answers).texts("text")
-    if not texts:
-        dropped["question: unanswerable"] += 1
-        return
-    yield Question(record.identity(), question, texts, document)
-
-
-def _both_editions(record: Record, dropped: Counter[str]) -> Iterator[Document]:
-    """The earlier edition has the id that SQuAD's reader gives the paragraph; the later one ends in LATER."""
+def _both_versions(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+    """The earlier version has the id that SQuAD's reader gives the paragraph; the later one ends in LATER."""
     identity, article = _paragraph_id(record), record.field("title", str)
     title = readable_title(article)
     yield Document(identity, title, record.field("old_context", str), article)
@@ -108,7 +83,7 @@ def _both_editions(record: Record, dropped: Counter[str]) -> Iterator[Document]:
 
 
 def _swapped_questions(record: Record, dropped: Counter[str]) -> Iterator[Question]:
-    """Both kinds; `answers_updated` tells what the later edition answers, the same where nothing was changed."""
+    """Both kinds; `answers_updated` tells what the later version answers, the same where nothing was changed."""
     document = _paragraph_id(record)
     for item in record.within("swapped"):
         old, new = item.field("old_answer", str), item.field("new_answer", str)
@@ -130,21 +105,12 @@ def _is_squad(path: Path, head: str) -> bool:
     return "data" in first_record(head) or '"paragraphs"' in head
 
 
-def register() -> None:
-    """Register the formats of this file."""
-    register_reader("squad", _is_squad, read_documents=_documents, read_questions=_questions)
-    register_shape(
-        "hub_squad",
-        {"title", "context", "question", "answers"},
-        "{id, title, context, question, answers: {text: [texts]}}",
-        documents=_flat_document,
-        questions=_flat_question,
-    )
-    register_shape(
-        "swapped_paragraphs",
-        {"title", "paragraph", "old_context", "new_context"},
-        "{title, paragraph, old_context, new_context, swapped: [{id, question, old_answer, new_answer}], "
-        "unchanged: [{id, question, answer}]}",
-        documents=_both_editions,
-        questions=_swapped_questions,
-    )
+register_reader("squad", _is_squad, read_documents=_documents, read_questions=_questions)
+register_shape(
+    "swapped_paragraphs",
+    {"title", "paragraph", "old_context", "new_context"},
+    "{title, paragraph, old_context, new_context, swapped: [{id, question, old_answer, new_answer}], "
+    "unchanged: [{id, question, answer}]}",
+    documents=_both_versions,
+    questions=_swapped_questions,
+)

@@ -9,17 +9,16 @@ from pathlib import Path
 
 from realm_lab.corpus.readers.registry import register_reader
 from realm_lab.corpus.records import Document, Question
-from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, Source, plain_name
+from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, plain_name, read_lines
 from realm_lab.errors import UserError
 
 DPR_HEADER = ["id", "text", "title"]
 TREC_COLUMNS = 4
 
 
-def _passages(source: Source, dropped: Counter[str]) -> Iterator[Document]:
-    path = source.path
+def _passages(path: Path, dropped: Counter[str]) -> Iterator[Document]:
     csv.field_size_limit(MAX_LINE_MB * MEGABYTE)  # a quote without its end would read all the rest
-    rows = csv.reader((line for _, line in source.lines()), delimiter="\t", strict=True)
+    rows = csv.reader((line for _, line in read_lines(path)), delimiter="\t", strict=True)
     remedy = "expected three columns: id, text, title (psgs_w100.tsv of DPR)"
     start = 1
     try:
@@ -37,15 +36,15 @@ def _passages(source: Source, dropped: Counter[str]) -> Iterator[Document]:
         raise UserError(f"{path}, line {start}: not readable as TSV ({error}); close its quotes; {remedy}") from None
 
 
-def _trec_questions(source: Source, dropped: Counter[str]) -> Iterator[Question]:
+def _trec_questions(path: Path, dropped: Counter[str]) -> Iterator[Question]:
     """id, type, question, pattern. A tab further on belongs to the pattern (the line of question 462 has one)."""
-    for number, line in source.lines():
+    for number, line in read_lines(path):
         if not line.strip():
             continue
         columns = line.rstrip("\r\n").split("\t", TREC_COLUMNS - 1)
         if len(columns) < TREC_COLUMNS:
             raise UserError(
-                f"{source.path}, line {number}: {len(columns)} columns; expected id, type, question, pattern "
+                f"{path}, line {number}: {len(columns)} columns; expected id, type, question, pattern "
                 "(CuratedTREC), or the file is cut off"
             )
         identity, _, question, pattern = columns
@@ -57,11 +56,9 @@ def _is_trec(path: Path, head: str) -> bool:
     return len(first) >= TREC_COLUMNS and first[0].isdecimal() and not head.startswith(("{", "["))
 
 
-def register() -> None:
-    """Register the formats of this file."""
-    register_reader(
-        "dpr_passages",
-        lambda path, head: plain_name(path).endswith(".tsv") or head.startswith("\t".join(DPR_HEADER)),
-        read_documents=_passages,
-    )
-    register_reader("curated_trec_table", _is_trec, read_questions=_trec_questions)
+register_reader(
+    "dpr_passages",
+    lambda path, head: plain_name(path).endswith(".tsv") or head.startswith("\t".join(DPR_HEADER)),
+    read_documents=_passages,
+)
+register_reader("curated_trec_table", _is_trec, read_questions=_trec_questions)

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 from realm_lab.corpus.readers.registry import register_reader
 from realm_lab.corpus.records import Document
-from realm_lab.corpus.text_files import Source, plain_name
+from realm_lab.corpus.text_files import plain_name, read_lines
 from realm_lab.errors import UserError
 
 SUFFIXES = (".conll", ".conll.txt", ".conllu", ".iob", ".iob2", ".bio")
 DOCUMENT_STARTS = ("-DOCSTART-", "# newdoc")
 
 
-def _documents(source: Source, dropped: Counter[str]) -> Iterator[Document]:
-    name = plain_name(source.path)
+def _documents(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+    name = plain_name(path)
     document: list[str] = []
     sentence: list[list[str]] = []
     first = columns = 0
@@ -36,7 +37,7 @@ def _documents(source: Source, dropped: Counter[str]) -> Iterator[Document]:
         document.extend([" ".join(row[is_numbered] for row in rows)] if rows else [])
         sentence = []
 
-    for number, line in source.lines():
+    for number, line in read_lines(path):
         begins, fields = line.startswith(DOCUMENT_STARTS), line.split("\t" if "\t" in line else None)
         if begins or not line.strip():
             end_sentence()
@@ -47,7 +48,7 @@ def _documents(source: Source, dropped: Counter[str]) -> Iterator[Document]:
             columns = columns or len(fields)
             if len(fields) != columns or columns < 2:
                 raise UserError(
-                    f"{source.path}, line {number}: the number of columns is {len(fields)}, of the lines before "
+                    f"{path}, line {number}: the number of columns is {len(fields)}, of the lines before "
                     f"{columns}: '{line.strip()[:60]}'; each line is a token and its tags"
                 )
             first = first if document or sentence else number
@@ -57,6 +58,4 @@ def _documents(source: Source, dropped: Counter[str]) -> Iterator[Document]:
         yield Document(f"{name}:{first}", "", "\n".join(document), f"{name}:{first}")
 
 
-def register() -> None:
-    """Register the formats of this file."""
-    register_reader("conll", lambda path, head: plain_name(path).endswith(SUFFIXES), read_documents=_documents)
+register_reader("conll", lambda path, head: plain_name(path).endswith(SUFFIXES), read_documents=_documents)

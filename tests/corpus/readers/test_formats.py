@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import io
 import json
@@ -24,10 +23,9 @@ from realm_lab.corpus.readers import (
     register_shape,
     registry,
 )
-from realm_lab.corpus.readers.containers import passage_id
 from realm_lab.corpus.readers.squad import readable_title
-from realm_lab.corpus.records import Document, Question, Span
-from realm_lab.corpus.text_files import Source
+from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.text_files import read_text
 from realm_lab.errors import UserError
 
 
@@ -70,9 +68,6 @@ PARAGRAPHS = [
     Document("Oslo#0", "Oslo", "Three.", "Oslo"), Document(f"{RUS}#2", "Kievan Rus'", "Four.", RUS),
 ]  # fmt: skip
 EXTRACTED = {"id": "12", "url": "u", "title": "R &amp; D", "revid": "7", "text": "R &amp; D\n\nIt is &lt;white&gt;."}
-DOCS = b"""<doc id="12" url="u" title="The "S" &amp; Co">\nThe "S" &amp; Co\n\nSalt is &lt;white&gt;.\nMore.\n\n</doc>
-<doc id="13" revid="7" url="u" title="">\n\nNo title\n</doc>\n<doc id="14" url="u" title="Oslo">\nOslo is.\n</doc>"""
-NEWS = {"id": "n1", "date": "2025-01-02", "title": "T", "text": "Oslo won.", "links": [[0, 4, "O"]]}
 WIKITEXT = b" \n = Oslo = \n \n Oslo is a <unk> . \n \n = = Past = = \n \n Old . \n = Bergen = \n Rain . \n x = y\n"
 SWAPPED = {
     "title": "Old_Oslo", "paragraph": 3, "old_context": "Ann won.", "new_context": "Bob won.",
@@ -96,21 +91,6 @@ TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
         [Document("1", "T", 'He said "no".\nTwice.', "T"), Document("2", "", "Plain.", "2")]),
     "wikiextractor": ("wiki_00", lines(EXTRACTED), "wikiextractor",
         [Document("12", "R & D", "It is <white>.", "R & D")]),
-    "wikiextractor_long": ("wiki_00", lines(EXTRACTED | {"title": "", "text": LONG}), "wikiextractor",
-        [Document("12", "", LONG, "12")]),
-    "wikiextractor_doc": ("wiki_03.bz2", bz2.compress(DOCS), "wikiextractor_doc", [
-        Document("12", 'The "S" & Co', "Salt is <white>.\nMore.", 'The "S" & Co'),
-        Document("13", "", "No title", "13"), Document("14", "Oslo", "Oslo is.", "Oslo")]),
-    "hub_wikipedia": ("train-00000-of-00001.parquet",
-        parquet(id=["12"], url=["u"], title=["R&amp;D"], text=["A &amp;."]),
-        "hub_wikipedia", [Document("12", "R&amp;D", "A &amp;.", "R&amp;D")]),
-    "hotpotqa": ("wiki_01.json", b'[{"title": "Oslo", "text": ["Oslo is a city.", " It is large."]}]', "hotpotqa",
-        [Document("wiki_01.json:1", "Oslo", "Oslo is a city. It is large.", "Oslo")]),
-    "hotpotqa_whole_articles": ("wiki_02",
-        lines({"id": "5", "url": "u", "title": "T", "text": [["T"], ["It is.", " So."]]}),
-        "hotpotqa", [Document("5", "T", "T\nIt is. So.", "T")]),
-    "dated_news": ("news.jsonl", lines(NEWS), "dated_news",
-        [Document("n1", "T", "Oslo won.", "T", "2025-01-02", (Span(0, 4, "O"),))]),
     "wikitext": ("w.txt", WIKITEXT, "wikitext", [Document("w.txt:2", "Oslo", "Oslo is a <unk> .\nOld .", "w.txt:2"),
         Document("w.txt:9", "Bergen", "Rain .\nx = y", "w.txt:9")]),
     "plain_text": ("tale.txt.gz", gzip.compress(b"Once upon\na time.\n\n\nThe end."), "plain_text",
@@ -148,7 +128,6 @@ CLOZE = {
     "in_Zold": False,
 }
 TIMEQA = {"id": "x#0", "title": "T", "question": "Who in 1811?", "answer": ["Ann"], "level": "easy"}
-HUB_SQUAD = {"title": "A%27s_b", "context": "One.", "question": " Who? ", "answers": {"text": ["Ann", "Ann"]}}
 # name of the file, its content, the format, its questions, what is dropped
 # fmt: off
 ASKED: dict[str, tuple[Any, ...]] = {
@@ -170,8 +149,6 @@ ASKED: dict[str, tuple[Any, ...]] = {
         [Question("curatedtrec.txt:1", "When?", ("Sept?(ember)? ",), None, "regex")], {}),
     "curated_trec_table": ("large.tsv", b'462\tfactoid\tWhat is in "curies"?\tRAO|wastes?\\\t1 Sv\n',
         "curated_trec_table", [Question("462", 'What is in "curies"?', ("RAO|wastes?\\\t1 Sv",), None, "regex")], {}),
-    "hub_squad_without_ids": ("s.jsonl", lines(HUB_SQUAD), "hub_squad",
-        [Question("s.jsonl:1", "Who?", ("Ann",), passage_id("A%27s_b", "One."))], {}),
     "timeqa": ("t.jsonl", lines(TIMEQA, TIMEQA | {"level": "hard"}), "timeqa",
         [Question(f"x#0?{level}", "Who in 1811?", ("Ann",), None) for level in ("easy", "hard")], {}),
     "swapped_paragraphs": ("swap.jsonl", lines(SWAPPED), "swapped_paragraphs", [
@@ -221,24 +198,6 @@ def test_questions_with_their_gold_passage(
     assert (document.title, document.article) == ("Oslo", "Oslo")
 
 
-def test_squad_of_the_hub_is_a_paragraph_for_several_questions(tmp_path: Path) -> None:
-    answers = [{"text": texts, "answer_start": [0] * len(texts)} for texts in (["Ann"], [], ["a"])]
-    context, questions = ["Ann won.", "Ann won.", "Bob lost."], ["Who won?", "Why?", "What?"]
-    table = parquet(id=["a", "b", "c"], title=["Old_Oslo"] * 3, context=context, question=questions, answers=answers)
-    path = put(tmp_path / "validation-00000-of-00001.parquet", table)
-    assert find_reader(path).name == "hub_squad"
-    dropped: Counter[str] = Counter()
-    first, second = read_documents(path, dropped)
-    assert (first.title, first.article, first.text, second.text) == ("Old Oslo", "Old_Oslo", "Ann won.", "Bob lost.")
-    assert [(q.id, q.question, q.document) for q in read_questions(path, dropped)] == [("a", "Who won?", first.id)]
-    assert dropped == {
-        "document: duplicate id": 1,
-        "question: unanswerable": 1,
-        "answer: normalises to nothing": 1,
-        "question: no answer": 1,
-    }
-
-
 @pytest.mark.parametrize(
     ("title", "readable"), [("Super_Bowl_50", "Super Bowl 50"), ("100%_x", "100% x"), ("%ff", "%ff")]
 )
@@ -275,8 +234,8 @@ def test_a_file_of_the_other_kind_is_refused(tmp_path: Path) -> None:
 def test_a_format_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
 
-    def read(source: Source, dropped: Counter[str]) -> Iterator[Document]:
-        yield Document("poem", "", source.text(), "poem")
+    def read(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+        yield Document("poem", "", read_text(path), "poem")
 
     register_reader("poem", lambda path, head: path.suffix == ".poem", read_documents=read)
     path = put(tmp_path / "a.poem", b'{"text": "not JSON here"}')

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from realm_lab.corpus.chunking import split_sentences
 from realm_lab.corpus.cutting import CutSettings, Cutter
 from realm_lab.corpus.readers import read_documents
-from realm_lab.corpus.salient_spans import find_tagger
+from realm_lab.corpus.salient_spans import RuleTagger
 from realm_lab.corpus.vocabulary import encode_batch_plain, special_ids, train_wordpiece
 
 TEXTS = {
@@ -62,7 +62,7 @@ def test_sentences_leave_out_nothing_but_blanks(text: str) -> None:
 def test_passages_and_spans_are_slices_of_the_text(text: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     [document] = read_documents(path)
-    settings = CutSettings(tokenizer.to_str(), 16, 64, find_tagger("rule"))
+    settings = CutSettings(tokenizer.to_str(), 16, 64, RuleTagger)
     place = 0
     cut = Cutter(settings).cut([[document]], "passages")
     for row in cut.passages.to_pylist():
@@ -73,7 +73,7 @@ def test_passages_and_spans_are_slices_of_the_text(text: str, tokenizer: Tokeniz
 
 
 def test_the_year_and_the_city_are_found_where_they_stand() -> None:
-    tagger = find_tagger("rule")()
+    tagger = RuleTagger()
     for text in TEXTS.values():
         years = [year for year in ("1300", "1257", "1948", "1949", "2020", "2019", "1999", "1453") if year in text]
         [spans] = tagger.tag_batch([text], [text])

@@ -1,4 +1,4 @@
-"""Records, whatever holds them: JSON lines, a JSON array or Parquet; and the registry of their shapes.
+"""Records, whatever holds them (JSON lines, a JSON array or Parquet), and their shapes.
 
 A shape is known by the keys of a record. Lines and Parquet are streamed; the text of an array is held, not its records.
 """
@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from realm_lab.corpus.readers.parquet import is_parquet, parquet_rows
+from realm_lab.corpus.readers.parquet import parquet_rows
 from realm_lab.corpus.readers.registry import register_reader
-from realm_lab.corpus.records import Document, Question
-from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, Source, plain_name, read_head
+from realm_lab.corpus.records import AnswerKind, Document, Question
+from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, PARQUET, plain_name, read_head, read_lines, read_text
 from realm_lab.errors import UserError
 
 LINE_SUFFIXES = (".jsonl", ".jsonlines", ".ndjson")
@@ -27,7 +27,7 @@ _DECODER = json.JSONDecoder()
 
 
 class Record(NamedTuple):
-    """One record of a file: its fields, and where it stands for error messages."""
+    """One record of a file: its fields, and where it is for error messages."""
 
     where: str  # "<path>, line 3"
     number: int  # from 1; of JSON lines the line
@@ -110,30 +110,30 @@ def register_shape(
 
 def record_reader(
     make: Callable[[Record, Counter[str]], Iterable[Item]], remedy: str
-) -> Callable[[Source, Counter[str]], Iterator[Item]]:
+) -> Callable[[Path, Counter[str]], Iterator[Item]]:
     """A reader of files of records, each of which `make` turns into documents or questions."""
 
-    def read(source: Source, dropped: Counter[str]) -> Iterator[Item]:
-        for record in records(source, remedy):
+    def read(path: Path, dropped: Counter[str]) -> Iterator[Item]:
+        for record in records(path, remedy):
             yield from make(record, dropped)
 
     return read
 
 
-def records(source: Source, remedy: str) -> Iterator[Record]:
+def records(path: Path, remedy: str) -> Iterator[Record]:
     """The records of a file, streaming."""
-    name = plain_name(source.path)
-    if is_parquet(source.path):
-        for number, fields in enumerate(parquet_rows(source), 1):
-            yield Record(f"{source.path}, record {number}", number, fields, name, remedy)
-    elif read_head(source.path).lstrip().startswith("[") and not name.endswith(LINE_SUFFIXES):
-        for number, (line, fields) in enumerate(_members(source), 1):
-            yield Record(f"{source.path}, record {number} (line {line})", number, fields, name, remedy)
+    name, head = plain_name(path), read_head(path)
+    if head == PARQUET:
+        for number, fields in enumerate(parquet_rows(path), 1):
+            yield Record(f"{path}, record {number}", number, fields, name, remedy)
+    elif head.lstrip().startswith("[") and not name.endswith(LINE_SUFFIXES):
+        for number, (line, fields) in enumerate(_members(path), 1):
+            yield Record(f"{path}, record {number} (line {line})", number, fields, name, remedy)
     else:
-        for number, line_text in source.lines():
+        for number, line_text in read_lines(path):
             if line_text.strip():
-                fields = parse(line_text, source.path, number)
-                yield Record(f"{source.path}, line {number}", number, fields, name, remedy)
+                fields = parse(line_text, path, number)
+                yield Record(f"{path}, line {number}", number, fields, name, remedy)
 
 
 @functools.lru_cache(maxsize=4)
@@ -163,17 +163,10 @@ def first_record(head: str) -> dict[str, Any]:
         place += 1
 
 
-def _members(source: Source) -> Iterator[tuple[int, Any]]:
+def _members(path: Path) -> Iterator[tuple[int, Any]]:
     """(line, member) of a JSON array, decoded one at a time."""
-    text = source.text()
-    line = 1
-
-    def failure(reason: str, at: int) -> UserError:
-        remedy = "the file looks cut off; fetch it again" if at >= len(text.rstrip()) - 1 else "repair it"
-        number = 1 + text.count("\n", 0, at)
-        return UserError(f"{source.path}, line {number}: not valid JSON ({reason}); {remedy}")
-
-    counted, place = 0, _blanks(text, _blanks(text, 0) + 1)
+    text = read_text(path)
+    line, counted, place = 1, 0, _blanks(text, _blanks(text, 0) + 1)
     is_closed = text[place : place + 1] == "]"
     while not is_closed:
         line += text.count("\n", counted, place)
@@ -182,36 +175,35 @@ def _members(source: Source) -> Iterator[tuple[int, Any]]:
             value, end = _DECODER.raw_decode(text, place)
         except (ValueError, RecursionError) as error:
             at, reason = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (place, str(error))
-            at_end = at + 16 >= len(text) or reason.startswith("Unterminated")
-            raise failure(reason, len(text) if at_end else at) from None
+            raise _broken(path, text, at, reason) from None
         if end - place > MAX_LINE_MB * MEGABYTE:
-            raise UserError(
-                f"{source.path}, line {line}: a record longer than {MAX_LINE_MB} MB; cut it into several records"
-            )
+            raise UserError(f"{path}, line {line}: a record longer than {MAX_LINE_MB} MB; cut it into several records")
         yield line, value
         place = _blanks(text, end)
         is_closed = text[place : place + 1] == "]"
         if text[place : place + 1] == ",":
             place = _blanks(text, place + 1)
         elif not is_closed:
-            raise failure("Expecting ',' or ']'", place)
+            raise _broken(path, text, place, "Expecting ',' or ']'")
     place = _blanks(text, place + 1)
     if place < len(text):
-        raise failure("text after the array", place)
+        raise _broken(path, text, place, "text after the array")
 
 
-def parse(text: str, path: Path, line: int | None) -> Any:
-    """JSON of a line or of a whole file. Of a key that comes twice the last value counts."""
+def _broken(path: Path, text: str, at: int, reason: str) -> UserError:
+    line = 1 + text.count("\n", 0, at)
+    return UserError(f"{path}, line {line}: not valid JSON ({reason}); repair it, or fetch it again if it is cut off")
+
+
+def parse(text: str, path: Path, line: int | None = None) -> Any:
+    """JSON of a whole file, or of one `line` of it. Of a key that comes twice the last value counts."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        at = line or error.lineno
-        at_end = error.pos >= len(text.rstrip()) - 1 or error.msg.startswith("Unterminated")
-        if not text.endswith("\n") if line else at_end:
-            remedy = "the file looks cut off; fetch it again"
-        else:
-            remedy = "repair or delete the line" if line else "repair it"
-        raise UserError(f"{path}, line {at}, column {error.colno}: not valid JSON ({error.msg}); {remedy}") from None
+        where = f"{path}, line {line or error.lineno}, column {error.colno}"
+        raise UserError(
+            f"{where}: not valid JSON ({error.msg}); repair it, or fetch it again if it is cut off"
+        ) from None
     except (RecursionError, ValueError) as error:
         raise UserError(f"{path}, line {line or 1}: not usable JSON ({error}); repair it") from None
 
@@ -219,6 +211,18 @@ def parse(text: str, path: Path, line: int | None) -> Any:
 def passage_id(title: str, text: str) -> str:
     """An id made of the content, so that the passage of two questions is one document."""
     return f"{title}#{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def open_question(record: Record, dropped: Counter[str], kind: AnswerKind = "text") -> Iterator[Question]:
+    """A question with one answer or a list of them."""
+    question = record.field("question", str)
+    answers = record.texts("answers" if "answers" in record.fields and "answer" not in record.fields else "answer")
+    document = record.fields.get("document")
+    named = record.text("answer_kind")
+    if named not in ("", "text", "regex"):
+        raise UserError(f"{record.where}: answer_kind '{named}'; write text or regex")
+    kind = "regex" if named == "regex" else "text" if named else kind
+    yield Question(record.identity(), question, answers, None if document is None else str(document), kind)
 
 
 def _blanks(text: str, place: int) -> int:

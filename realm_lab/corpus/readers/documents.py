@@ -1,0 +1,109 @@
+"""Texts: plain text in paragraphs, WikiText's articles under " = Title = ", and records {id?, title?, text}."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from realm_lab.corpus.readers.json_records import (
+    LINE_SUFFIXES,
+    Record,
+    open_question,
+    record_reader,
+    register_shape,
+)
+from realm_lab.corpus.readers.registry import register_reader
+from realm_lab.corpus.records import Document
+from realm_lab.corpus.text_files import plain_name, read_lines
+
+LONGEST_PARAGRAPH = 100_000  # characters: a text without blank lines is cut at line ends
+
+
+def _paragraphs(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+    """Paragraphs are set apart by blank lines; those of one file are one article, without a title."""
+    name = plain_name(path)
+    lines: list[str] = []
+    first = size = 0
+    for number, line in read_lines(path):
+        is_blank = not line.strip()
+        if lines and (is_blank or size > LONGEST_PARAGRAPH):
+            yield Document(f"{name}:{first}", "", "\n".join(lines), name)
+            lines, size = [], 0
+        if not is_blank:
+            first = first if lines else number
+            lines.append(line.rstrip("\r\n"))
+            size += len(line)
+    if lines:
+        yield Document(f"{name}:{first}", "", "\n".join(lines), name)
+
+
+def _heading(line: str) -> tuple[int, str]:
+    """(level, title) of a line " = = Title = = "; level 0: no heading."""
+    words = line.split()
+    level = 0
+    while 2 * level + 2 < len(words) and words[level] == "=" == words[-1 - level]:
+        level += 1
+    return level, " ".join(words[level : len(words) - level])
+
+
+def _wikitext(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+    """An article each, a paragraph a line; headings of sections are left out."""
+    title, first = "", 0
+    lines: list[str] = []
+
+    def document() -> Document:
+        identity = f"{plain_name(path)}:{first}"
+        return Document(identity, title, "\n".join(lines), identity)  # "<unk>" is the title of several
+
+    for number, line in read_lines(path):
+        level, heading = _heading(line)
+        if level == 1:
+            if first:
+                yield document()
+            title, lines, first = heading, [], number
+        elif not level and line.strip():
+            lines.append(line.strip())
+            first = first or number
+    if first:
+        yield document()
+
+
+def _is_wikitext(path: Path, head: str) -> bool:
+    first = next((line for line in head.split("\n") if line.strip()), "")
+    return _heading(first)[0] == 1
+
+
+def _record(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+    identity, title = record.identity(), record.text("title").strip()
+    yield Document(identity, title, record.field("text", str), title or identity)
+
+
+def _extracted(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+    """WikiExtractor escapes HTML, and older versions repeat the title above the text."""
+    title, text = html.unescape(record.text("title")).strip(), html.unescape(record.field("text", str))
+    identity = record.identity()
+    yield Document(identity, title, text.removeprefix(f"{title}\n\n" if title else ""), title or identity)
+
+
+register_reader(
+    "plain_text",
+    lambda path, head: plain_name(path).endswith(".txt") and not head.lstrip().startswith(("{", "[")),
+    read_documents=_paragraphs,
+)
+register_reader("wikitext", _is_wikitext, read_documents=_wikitext)
+register_reader(  # what begins as JSON and has no shape that is known: reading it says what its first record lacks
+    "json_records",
+    lambda path, head: head.lstrip().startswith(("{", "[")) or plain_name(path).endswith(LINE_SUFFIXES),
+    read_documents=record_reader(_record, "expected {id?, title?, text}; see docs/data.md"),
+    read_questions=record_reader(open_question, "expected {id?, question, answer: [texts]}; see docs/data.md"),
+)
+register_shape("texts", {"text"}, "{id?, title?, text}", documents=_record)
+register_shape(
+    "wikiextractor",
+    {"id", "url", "title", "text"},
+    "{id, url, title, text} of WikiExtractor --json",
+    documents=_extracted,
+    matches=lambda path, fields: path.name.startswith("wiki_") or "revid" in fields,
+)

@@ -1,0 +1,160 @@
+"""Prediction files of every format: how they are read, matched with their questions, and scored."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from realm_lab.cli import main
+from realm_lab.corpus.records import Question
+from realm_lab.errors import UserError
+from realm_lab.evaluation.predictions import read_references, score_predictions
+
+QUESTIONS = [
+    Question("a", "who wrote hamlet", ("William Shakespeare", "Shakespeare"), "Hamlet#0"),
+    Question("b", "where is paris", ("France",), None),
+    Question("c", "when was 1969", (r"19\d9",), None, "regex"),
+    Question("d", "where is london", ("Ontario",), None),
+]
+ANSWERS = {"a": "shakespeare!", "b": "Texas", "c": "1979 or so", "d": "the Ontario"}
+BY_TEXT = [{"question": q.question, "prediction": ANSWERS[q.id]} for q in QUESTIONS]
+
+
+def lines(rows: Sequence[Any]) -> str:
+    return "\n".join(map(json.dumps, rows)) + "\n"
+
+
+def put(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("map.json", json.dumps(ANSWERS, indent=1)),
+        ("ids.jsonl", lines([{"id": key, "prediction": value} for key, value in ANSWERS.items()])),
+        ("texts.jsonl", lines(BY_TEXT)),
+        ("blank_lines.jsonl", "\n\n" + lines(BY_TEXT).replace("\n", "\r\n\r\n")),
+        ("lines_in.json", lines(BY_TEXT)),
+        ("array.json", json.dumps(BY_TEXT)),
+        ("ids.csv", "id,prediction\n" + "".join(f'{key},"{value}"\n' for key, value in ANSWERS.items())),
+    ],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_every_format_says_the_same(tmp_path: Path, name: str, text: str, compressed: bool) -> None:
+    path = tmp_path / (name + ".gz" if compressed else name)
+    path.write_bytes(gzip.compress(text.encode()) if compressed else text.encode())
+    assert score_predictions(path, QUESTIONS) == {
+        "file": str(path), "questions": 4, "exact_match": 0.75, "f1": pytest.approx(2 / 3),
+        "missing": [], "contradictory": [], "surplus": [], "pattern_problems": [],
+    }  # fmt: skip
+
+
+def test_what_does_not_match_is_named_and_wrong(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "prediction": "Shakespeare"},
+        {"id": "a", "prediction": "Bacon"},  # contradicts
+        {"id": "c", "prediction": "1969"},
+        {"id": "c", "prediction": "1969"},  # says it again
+        {"id": "d", "prediction": None},  # says that it has none
+        {"id": "zz", "prediction": "x"},
+        {"question": "who?", "prediction": "x"},
+    ]
+    result = score_predictions(put(tmp_path / "p.jsonl", lines(rows)), QUESTIONS)
+    assert (result["missing"], result["contradictory"], result["surplus"]) == (["b", "d"], ["a"], ["zz", "who?"])
+    assert (result["exact_match"], result["f1"]) == (0.25, 0.0)
+
+
+def test_one_answer_to_a_text_that_is_asked_twice_counts_for_both(tmp_path: Path) -> None:
+    asked = [*QUESTIONS, QUESTIONS[1]._replace(id="e", answers=("Texas",))]
+    path = put(tmp_path / "p.jsonl", lines([{"question": " where is paris ", "prediction": "Texas"}]))
+    result = score_predictions(path, asked)
+    assert (result["exact_match"], result["missing"]) == (0.2, ["a", "c", "d"])
+
+
+def test_retrieved_passages_are_scored_by_the_first_that_holds_an_answer(tmp_path: Path) -> None:
+    passages = [{"title": "Hamlet", "text": "A play by Shakespeares."}, {"text": "By SHAKESPEARE, in 1599."}]
+    rows = [{"question": q.question, "ctxs": passages} for q in (QUESTIONS[0], QUESTIONS[2])]
+    asked = [QUESTIONS[0], QUESTIONS[2]._replace(answers=(r"15\d9", "(")), QUESTIONS[1]]
+    result = score_predictions(put(tmp_path / "r.json", json.dumps(rows)), asked)
+    recalls = {name: value for name, value in result.items() if "recall" in name}
+    assert recalls == {"recall_at_1": 0.0, "recall_at_5": 2 / 3, "recall_at_20": 2 / 3}
+    assert result["missing"] == ["b"]
+    assert [(p["question"], p["pattern"], p["kind"]) for p in result["pattern_problems"]] == [("c", "(", "invalid")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("broken.jsonl", '{"id": "a", "prediction": "x"}\n{"id": ', r"line 2, column 8: not valid JSON"),
+        ("array.json", '[{"id": "a", "prediction": "x"}', r"array.json, line 1: not valid JSON"),
+        ("number.json", '{"a": 3}', "'a': 'prediction' is a int, not a str"),
+        ("nothing.jsonl", '{"id": "a", "answer": "x"}', r"line 1: 'prediction' is missing \(found: id, answer\)"),
+        ("anonymous.jsonl", '{"prediction": "x"}\n{"prediction": "y"}', "line 1: neither 'id' nor 'question'"),
+        ("members.json", '["x"]', r"record 1 \(line 1\): a str where an object should be"),
+        ("contexts.json", '[{"question": "q", "ctxs": [{"title": "t"}]}]', "ctxs 1: 'text' is missing"),
+        ("list_id.jsonl", '{"id": ["a"], "prediction": "x"}', "line 1: 'id' is a list, not a str"),
+        ("half.json", '{"a": "\\ud800"}', "'a': 'prediction' holds half of a surrogate pair"),
+        ("deep.json", '{"a": ' + "[" * 100_000, "deep.json, line 1: not usable JSON"),
+        ("columns.csv", "id,answer\na,x\n", r"line 2: 'prediction' is missing \(found: id, answer\)"),
+        ("quote.csv", 'id,prediction\na,"x', "not readable as CSV"),
+        ("plain.txt", "x\n", "line 1, column 1: not valid JSON"),
+    ],
+)
+def test_bad_files_are_refused_with_place_and_remedy(tmp_path: Path, name: str, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        score_predictions(put(tmp_path / name, text), QUESTIONS)
+    assert "; " in str(caught.value), "a remedy"
+
+
+PARAGRAPH = '{"data": [{"title": "T", "paragraphs": [{"context": "c"%s}]}]}'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"data": []}', "no articles under 'data'"),
+        ('{"data": [{"title": "T"}]}', "article 1: 'paragraphs' is missing"),
+        (PARAGRAPH % "", "paragraph T#0: 'qas' is missing"),
+        (PARAGRAPH % ', "qas": [3]', "question 1: a int where an object should be"),
+        (PARAGRAPH % ', "qas": [{"question": "q"}]', "'answers' is missing"),
+        (PARAGRAPH % ', "qas": [{"question": "q", "answers": [{}]}]', "question 1: 'text' is missing"),
+        (PARAGRAPH % ', "qas": [{"question": "q", "answers": []}]', "question 1: no 'id'"),
+        ('[{"title": "T", "paragraphs": []}]', r"record 1 \(line 1\): 'question' is missing"),
+        ('[{"id": 1, "question": "q", "answer": "a"}, {"id": 1, "question": "r", "answer": "b"}]', "'1' is there 2"),
+        ('{"text": "a"}', "format 'texts' holds no questions"),
+    ],
+)
+def test_bad_files_of_questions_are_refused_as_prepare_does(tmp_path: Path, text: str, message: str) -> None:
+    path = put(tmp_path / "squad.json", text)
+    with pytest.raises(UserError, match=message) as caught:
+        read_references(path)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_questions_that_no_reader_would_train_on_are_still_scored(tmp_path: Path) -> None:
+    path = put(tmp_path / "q.jsonl", lines([{"question": " q1", "answer": ["the"]}, {"question": "q1", "answer": "x"}]))
+    assert [(q.question, q.answers) for q in read_references(path)] == [("q1", ("the",)), ("q1", ("x",))]
+
+
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"id": str(n), "question": f"q{n}", "answer": [f"x{n}"]} for n in range(5)]
+    questions = str(put(tmp_path / "q.jsonl", lines(rows)))
+    predictions = str(put(tmp_path / "p.json", json.dumps({"0": "x0", "1": "X1.", "2": "no", "3": "x3"})))
+    command = ["evaluate", "--root", str(tmp_path), "--predictions", predictions]
+    assert main([*command, "--questions", questions, "--out", str(tmp_path / "scores.json")]) == 0
+    printed = capsys.readouterr()
+    assert "exact_match       60.00 %" in printed.out
+    assert "1 missing: 4" in printed.err
+    written = json.loads((tmp_path / "scores.json").read_text())
+    assert (written["exact_match"], written["missing"]) == (0.6, ["4"])
+    assert main([*command, "--questions", questions, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == written
+    assert main(command) == 2
+    assert "params.yaml" in capsys.readouterr().err
