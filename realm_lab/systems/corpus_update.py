@@ -11,9 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import digest, write_json, write_json_lines
-from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.readers import read_documents
 from realm_lab.corpus.readers.squad import LATER
@@ -25,7 +23,7 @@ from realm_lab.evaluation.cloze_items import cloze_items
 from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
 from realm_lab.evaluation.open_qa import matches
 from realm_lab.evaluation.prediction_files import read_references, stored_questions
-from realm_lab.params.parameters import Corpus, Files, Params
+from realm_lab.params.parameters import Corpus, Files
 from realm_lab.reporting.knowledge_update import write_knowledge_update
 from realm_lab.reporting.statistics import per_example_interval
 from realm_lab.retrieval.index import Embedded
@@ -42,17 +40,16 @@ class CorpusUpdate:
 
     new: Sequence[Path]
     old: Sequence[Path] = ()  # none: the run's own corpus
-    rest: int = 0  # documents of the run's own files to add to both
     questions: Path | None = None  # None: the run's test questions, if no blanks are asked either
     clozes: dict[str, Path] = field(default_factory=dict)
     name: str | None = None
 
 
 class Sides:
-    """A system on the old corpus and on the new one; `told` learns how many passages were embedded for each."""
+    """A system on the old corpus and on the new one; `corpora` learns how many passages were embedded for each."""
 
-    def __init__(self, system: System, knowledge: dict[str, Knowledge], told: dict[str, dict[str, Any]]):
-        self.knowledge, self._told = knowledge, told
+    def __init__(self, system: System, knowledge: dict[str, Knowledge], corpora: dict[str, dict[str, Any]]):
+        self.knowledge, self._corpora = knowledge, corpora
         own = knowledge["old"] is system.context.knowledge
         old = system if own else system.on_corpus(*knowledge["old"])
         self._systems = {"old": old, "new": old.on_corpus(*knowledge["new"])}
@@ -63,7 +60,7 @@ class Sides:
         for side, system in self._systems.items():
             before = Embedded.passages
             found[side] = ask(system)
-            self._told[side]["embedded"] += Embedded.passages - before
+            self._corpora[side]["embedded"] += Embedded.passages - before
         return found
 
 
@@ -83,18 +80,8 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
     corpora = {side: _knowledge(context, update, side, folder) for side in ("old", "new")}
     results: dict[str, Any] = {
         "name": name,
-        "run": {
-            "system": system_of(plan.system).name,
-            "seed": plan.seed,
-            "run_key": plan.run_key,
-            "engine_version": ENGINE_VERSION,
-        },
-        "settings": {
-            "candidates": params.pretrain.candidates,
-            "passages_read": params.finetune.candidates,
-            "sentence_length": params.corpus.sentence_length,
-            "passage_length": params.corpus.passage_length,
-        },
+        "run": {"system": system_of(plan.system).name, "seed": plan.seed, "run_key": plan.run_key},
+        "settings": {"candidates": params.pretrain.candidates, "passages_read": params.finetune.candidates},
         "corpora": {
             side: {"source": source, "passages": len(knowledge.passages), "digest": knowledge.digest, "embedded": 0}
             for side, (knowledge, source) in corpora.items()
@@ -128,19 +115,6 @@ def documents_of(paths: Sequence[Path], later: bool) -> dict[str, Document]:
     return documents
 
 
-def rest_of(params: Params, named: set[str], most: int) -> list[Document]:
-    """Up to `most` documents of the run's own files whose id is not among `named`, evenly spaced.
-
-    Raises:
-        UserError: the run's corpus does not come from files.
-    """
-    if params.corpus.source != "files":
-        raise UserError(f"--rest {most}: the run's corpus does not come from files; leave it at 0")
-    own = [d for d in FilesCorpus(params.corpus).documents() if d.id not in named]
-    most = min(most, len(own))
-    return [own[number * len(own) // most] for number in range(most)]
-
-
 def prepare_update(context: Context, documents: Iterable[Document], folder: Path) -> PreparedCorpus:
     """Cut documents into passages as the run's corpus was, into `folder`; what is there already is taken as it is."""
     text, prepared = folder / "documents.jsonl", folder / "prepared"
@@ -166,25 +140,9 @@ def _knowledge(context: Context, update: CorpusUpdate, side: str, folder: Path) 
     paths = update.new if side == "new" else update.old
     if not paths:
         return context.knowledge, "the run's own corpus"
-    source = ", ".join(path.name for path in paths)
-    if len(paths) == 1 and (paths[0] / "manifest.json").exists():
-        corpus = PreparedCorpus(paths[0])
-        wanted, found = context.corpus.manifest.tokenizer_digest, corpus.manifest.tokenizer_digest
-        if wanted != found:
-            raise UserError(
-                f"{paths[0]}: prepared with another tokenizer ({found[:12]}) than the run's corpus ({wanted[:12]}); "
-                "name its files instead"
-            )
-    else:
-        documents = documents_of(paths, later=side == "new")
-        added = list(documents.values())
-        if update.rest:
-            named = set(documents_of([*update.new, *update.old], later=True))
-            rest = rest_of(context.params, named, update.rest)
-            source += f" and {len(rest):,} documents of the run's own files"
-            added += rest
-        corpus = prepare_update(context, added, folder / side)
-    return Knowledge(corpus.passages(), corpus.manifest.digest), source
+    documents = documents_of(paths, later=side == "new").values()
+    corpus = prepare_update(context, documents, folder / side)
+    return Knowledge(corpus.passages(), corpus.manifest.digest), ", ".join(path.name for path in paths)
 
 
 def _questions(context: Context, update: CorpusUpdate) -> list[Question]:

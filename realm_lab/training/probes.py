@@ -168,13 +168,8 @@ class StalenessProbe:
     def _drift(
         self, retriever: Retriever, query_BD: Tensor, fresh_BK: np.ndarray, fresh: Callable[[np.ndarray], Tensor]
     ) -> Drift:
-        assert retriever.index is not None
-        indexed_ND = retriever.index.embeddings_ND
-        searched_BD = retriever.search_queries(self._queries, query_BD)
-        stale_BK = self._find(retriever, searched_BD, self._places)
-        indexed_BK = _scores(searched_BD, stale_BK, lambda rows: indexed_ND[torch.from_numpy(rows)])
-        current_BK = _scores(query_BD, stale_BK, fresh)
-        return drift(stale_BK, fresh_BK, indexed_BK, current_BK, _scores(query_BD, fresh_BK, fresh))
+        stale_BK = self._find(retriever, retriever.search_queries(self._queries, query_BD), self._places)
+        return drift(stale_BK, fresh_BK, _scores(query_BD, stale_BK, fresh), _scores(query_BD, fresh_BK, fresh))
 
 
 def _scores(query_BD: Tensor, rows_BK: np.ndarray, vectors: Callable[[np.ndarray], Tensor]) -> Tensor:

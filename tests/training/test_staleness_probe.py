@@ -12,6 +12,7 @@ import torch
 
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.training import probes
 from realm_lab.training.probes import StalenessProbe
 
@@ -36,7 +37,7 @@ def stale(system: Any, old: Any, search: str) -> Retriever:
     """A retriever whose index and snapshot are of the old weights."""
     retriever: Retriever = system.retriever(stale_queries=search == "stale")
     snapshot = copy.deepcopy(old) if search == "stale" else None
-    retriever.adopt(retriever.generation(retriever.embed_passages(embedder=old), 0), snapshot)
+    retriever.adopt(IndexGeneration(retriever.embed_passages(embedder=old), 0), snapshot)
     return retriever
 
 
