@@ -17,8 +17,8 @@ from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import Encoder
-from realm_lab.models.folders import from_bert, read_checkpoint, write_embedder, write_reader
-from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
+from realm_lab.models.folders import write_embedder, write_reader
+from realm_lab.models.initial import new_embedder, new_reader, read_initial_encoder
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Finetune, Params
 from realm_lab.params.sections import Search
@@ -69,9 +69,7 @@ def _initial_encoder(context: Context, reader: Reader) -> Encoder | None:
     start = context.params.warm_start.embedder.initial_encoder
     checkpoint = context.params.model.checkpoint
     if start == "checkpoint" and checkpoint is not None:
-        encoder = Encoder(encoder_shape(context.params, reader.encoder.shape.vocabulary_size))
-        from_bert(encoder, read_checkpoint(Path(checkpoint))[1], Path(checkpoint))
-        return encoder
+        return read_initial_encoder(Path(checkpoint), context.params, context.vocabulary_size)
     return None if start == "scratch" else reader.encoder
 
 

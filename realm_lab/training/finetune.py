@@ -61,7 +61,7 @@ class Found(NamedTuple):
 
 
 class FinetuneTask:
-    """Open-QA fine-tuning as a task of the loop. The retriever's index must be built: it is never rebuilt.
+    """Open-QA fine-tuning as a task of the loop. The retriever must have an index, which is never rebuilt.
 
     What does not train has no optimiser, gets no gradient, and drops nothing out.
     """

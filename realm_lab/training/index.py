@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,22 +20,9 @@ from realm_lab.retrieval.refresh import Progress, refresh_policy
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.retrieval.staleness import Drift
+from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.checkpoint import load_module, module_tensors
 from realm_lab.training.probes import StalenessProbe
-
-
-class Builder(Protocol):
-    """Embeds the corpus while training goes on (training/builder.py). Every rank calls the same methods."""
-
-    def submit(self, step: int, embedder: Embedder) -> None:
-        """Begin to embed with the weights of `step`, which must not change until they are in use."""
-
-    def wait(self, step: int) -> Tensor:
-        """The embeddings of a submitted step, float32 [N, D].
-
-        Raises:
-            UserError: the builder has failed.
-        """
 
 
 class Pending(NamedTuple):
@@ -51,8 +38,8 @@ class RefreshedIndex:
     A refresh that the policy asks for at step s is searched from step s + delay_steps on, not sooner and not later:
     the trainer embeds then, or waits for the `builder`, so that runs do not depend on the speed of a machine. Where
     nothing `moves`, because the document tower does not learn, the vectors stay and a refresh costs nothing. `cost_N`
-    are the floating-point operations of embedding each passage. Call `prepare` once, then `before_step` and
-    `after_step` around every step; `metrics` and `measure` may be asked between steps.
+    are the floating-point operations of embedding each passage. The retriever's index is that of step 0. Call
+    `before_step` and `after_step` around every step; `metrics` and `measure` may be asked between steps.
     """
 
     def __init__(
@@ -62,7 +49,7 @@ class RefreshedIndex:
         probe: StalenessProbe,
         cost_N: np.ndarray,
         moves: bool = True,
-        builder: Builder | None = None,
+        builder: ProcessBuilder | None = None,
     ):
         self._policy, self._delay_steps = refresh_policy(settings), settings.delay_steps
         self._retriever, self._probe, self._cost_N = retriever, probe, cost_N
@@ -71,15 +58,8 @@ class RefreshedIndex:
         self._refreshes = 0  # indexes that came into use after the first
         self._refresh_flops = self._training_flops = 0.0
         self._age_sum, self._steps = 0.0, 0
-        self._made_at = np.nan  # when the weights behind the index were those of the trainer
-        self._started = time.monotonic()
+        self._made_at = self._started = time.monotonic()  # when the weights behind the index were those of the trainer
         self._busy_seconds = self._last_seconds = 0.0
-
-    def prepare(self) -> None:
-        """Build the first index, that of step 0, where the retriever has none yet."""
-        if self._retriever.index is None:
-            self._retriever.refresh(0)
-        self._made_at = time.monotonic()
 
     def before_step(self, step: int) -> None:
         """Refresh as the policy says after `step` finished steps."""
@@ -176,8 +156,7 @@ class RefreshedIndex:
     def state(self) -> dict[str, Tensor]:
         """For a checkpoint: the index with the weights behind it, and every refresh that is under way."""
         index, snapshot = self._retriever.index, self._retriever.snapshot
-        if index is None:
-            return {}
+        assert index is not None
         sums = [self._refresh_flops, self._training_flops, self._age_sum, self._steps, self._refreshes]
         state = {
             "index.embeddings": torch.as_tensor(index.embeddings_ND),
@@ -192,12 +171,10 @@ class RefreshedIndex:
                 state |= module_tensors(f"pending.{step}", kept.embedder)
         return state
 
-    def load_state(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Restore what `state` returned; refreshes under way are submitted again. Whether there was an index."""
-        if "index.embeddings" not in tensors:
-            return False
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned; refreshes under way are submitted again."""
         self._refresh_flops, self._training_flops, self._age_sum, steps, refreshes = tensors["refresh.sums"].tolist()
-        self._steps, self._refreshes = int(steps), int(refreshes)
+        self._steps, self._refreshes, self._made_at = int(steps), int(refreshes), np.nan
         index = IndexGeneration(tensors["index.embeddings"], int(tensors["index.step"]))
         self._retriever.adopt(index, self._loaded("snapshot", tensors))
         for step in tensors["refresh.pending"].tolist():
@@ -206,7 +183,6 @@ class RefreshedIndex:
             if self._builder is not None:
                 assert embedder is not None
                 self._builder.submit(step, embedder)
-        return True
 
     def _loaded(self, name: str, tensors: Mapping[str, Tensor]) -> Embedder | None:
         if not any(key.startswith(f"{name}.") for key in tensors):

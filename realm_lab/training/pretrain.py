@@ -30,8 +30,9 @@ from realm_lab.models.realm import marginal_log_likelihood, marginal_log_likelih
 from realm_lab.params.parameters import Params, Pretrain
 from realm_lab.retrieval.candidates import CandidatePolicy, calibrate_null
 from realm_lab.retrieval.retriever import NULL, Retriever
+from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.flops import PretrainingFlops
-from realm_lab.training.index import Builder, RefreshedIndex
+from realm_lab.training.index import RefreshedIndex
 from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.probes import ReaderProbe, StalenessProbe
 from realm_lab.training.watch import CandidateHealth, CollapseWatch, candidate_health
@@ -94,7 +95,7 @@ class Objective(NamedTuple):
 
 
 class PretrainTask:
-    """REALM pre-training as a task of the loop. The reader and the retriever have an optimiser each."""
+    """REALM pre-training as a task of the loop. The retriever must have an index."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class PretrainTask:
         special: SpecialIds,
         evaluation: Evaluation,
         probe: ReaderProbe | None = None,
-        builder: Builder | None = None,
+        builder: ProcessBuilder | None = None,
     ):
         settings = params.pretrain
         self.seed, self._params, self._settings = seed, params, settings
@@ -132,7 +133,9 @@ class PretrainTask:
             settings.train_document_tower,
             builder,
         )
-        self._prepared = False
+        if settings.calibrate_null:
+            rows, queries = self._some_queries(CALIBRATION_SENTENCES, "calibration")
+            calibrate_null(retriever, self._policy, queries, self._policy.exclusion(retriever, sentences.origins[rows]))
 
     def _trained_models(self) -> TrainedModels:
         settings, embedder, steps = self._settings, self.retriever.embedder, self.total_steps
@@ -158,23 +161,11 @@ class PretrainTask:
             self._stream.masked(int(row), numpy_generator(self.seed, purpose, int(row))).tokens for row in rows
         ]
 
-    def _prepare(self) -> None:
-        """The first index and, where asked for, the calibration of the null document; once in a run."""
-        if self._prepared:
-            return
-        self._prepared = True
-        self._index.prepare()
-        if self._settings.calibrate_null:
-            rows, queries = self._some_queries(CALIBRATION_SENTENCES, "calibration")
-            exclude = self._policy.exclusion(self.retriever, self._sentences.origins[rows])
-            calibrate_null(self.retriever, self._policy, queries, exclude)
-
     def train_step(self, step: int) -> dict[str, float]:
         """One optimiser step on log p(y|x) (Eq. 1); `batch_size` sentences over all ranks."""
         started, settings, launch = time.perf_counter(), self._settings, self._params.launch
 
         # The index: of the weights of an earlier step, refreshed as the policy says.
-        self._prepare()
         self._index.before_step(step)
 
         # Mask. Every rank draws the whole batch and computes its share of it.
@@ -258,7 +249,6 @@ class PretrainTask:
 
     def watch(self, step: int) -> dict[str, float]:
         """The probes after `step` finished steps, and whether the run has collapsed."""
-        self._prepare()
         probe = self._probe
         values: dict[str, float] = on_first_rank(lambda: probe.measure(self.reader)) if probe is not None else {}
         values |= self._index.measure_sample()
@@ -271,7 +261,6 @@ class PretrainTask:
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Utility, likelihood and zero-shot recall on held-out text, with a fresh index."""
-        self._prepare()
         fresh = self.retriever.searching_exactly()
         fresh.refresh(step)
         return self._evaluation(fresh, self.reader) | self._index.measure(fresh)
@@ -287,4 +276,4 @@ class PretrainTask:
         self._models.load(tensors)
         self.retriever.null_offset = float(tensors["null_offset"])
         self._watch.load_state(tensors)
-        self._prepared = self._index.load_state(tensors)
+        self._index.load_state(tensors)
