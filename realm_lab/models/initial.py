@@ -11,6 +11,7 @@ RealmForOpenQA embedder.*, reader.*, block_emb (the passages' vectors): google/r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from realm_lab.models.folders import (
     read_config,
     read_embedder,
     read_pooler,
+    read_shape,
     read_tensors,
     span_names,
 )
@@ -41,7 +43,7 @@ from realm_lab.models.reader import Reader, initialise_heads
 from realm_lab.params.parameters import Params
 
 MIN_POSITIONS = 64
-MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size")
+MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size", "activation")
 HEAD_MUST_AGREE = ("projection_size", "pooling", "projection_norm", "score_scale")
 PROJECTION = {
     "projection.weight": "cls.dense.weight",
@@ -58,21 +60,10 @@ SPANS = {
 
 def encoder_shape(params: Params, vocabulary_size: int) -> EncoderShape:
     """The shape the parameters ask for; a checkpoint decides its own sizes and must agree with model.*."""
-    model = params.model
-    shape = EncoderShape(
-        vocabulary_size,
-        model.hidden_size,
-        model.layers,
-        model.heads,
-        model.intermediate_size,
-        _positions(params),
-        model.dropout,
-        model.activation,
-    )
-    if model.checkpoint is None:
-        return shape
-    folder = Path(model.checkpoint)
-    return _agreed(read_shape(folder), params, vocabulary_size, folder)
+    if params.model.checkpoint is not None:
+        folder = Path(params.model.checkpoint)
+        return _agreed(read_shape(folder), params, vocabulary_size, folder)
+    return _asked_shape(params, vocabulary_size)
 
 
 def embedder_shape(params: Params) -> EmbedderShape:
@@ -159,10 +150,7 @@ def frozen_names(module: Reader | Embedder, params: Params) -> set[str]:
     if params.model.train_word_embeddings:
         return set()
     parts = ("word_embeddings", "position_embeddings", "type_embeddings")
-    frozen = {name for name, _ in module.named_parameters() if any(part in name for part in parts)}
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(name not in frozen)
-    return frozen
+    return {name for name, _ in module.named_parameters() if any(part in name for part in parts)}
 
 
 def tower_names(embedder: Embedder, query: bool, document: bool) -> set[str]:
@@ -176,32 +164,32 @@ def tower_names(embedder: Embedder, query: bool, document: bool) -> set[str]:
     return held if query or document else names
 
 
-def _positions(params: Params) -> int:
-    longest = max(params.corpus.passage_length, params.corpus.sentence_length)
-    return max(MIN_POSITIONS, longest + params.corpus.sentence_length)
+def _asked_shape(params: Params, vocabulary_size: int) -> EncoderShape:
+    model, lengths = params.model, params.corpus
+    longest = max(lengths.passage_length, lengths.sentence_length) + lengths.sentence_length
+    sizes = (model.hidden_size, model.layers, model.heads, model.intermediate_size)
+    return EncoderShape(vocabulary_size, *sizes, max(MIN_POSITIONS, longest), model.dropout, model.activation)
 
 
 def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: Path) -> EncoderShape:
     """A folder's shape with the parameters' dropout, once it has been found to agree with them."""
-    model, positions = params.model, _positions(params)
-    if found.positions < positions:
+    asked = _asked_shape(params, vocabulary_size)
+    if found.positions < asked.positions:
         raise UserError(
             f"{folder}: {found.positions} positions, but corpus.passage_length + corpus.sentence_length "
-            f"needs {positions}; lower them"
+            f"needs {asked.positions}; lower them"
         )
-    for name in MUST_AGREE:
-        asked = vocabulary_size if name == "vocabulary_size" else getattr(model, name)
-        if getattr(found, name) != asked:
+    _check_equal(found, asked, MUST_AGREE, folder)
+    return found._replace(dropout=asked.dropout)
+
+
+def _check_equal(found: NamedTuple, asked: NamedTuple, names: Sequence[str], folder: Path) -> None:
+    for name in names:
+        if getattr(found, name) != getattr(asked, name):
             raise UserError(
-                f"{folder}: its {name} is {getattr(found, name)}, the parameters ask for {asked}; set the model "
-                "section (and tokenizer.checkpoint) to the checkpoint's"
+                f"{folder}: its {name} is {getattr(found, name)}, the parameters ask for {getattr(asked, name)}; set "
+                "the model section (and tokenizer.checkpoint) to the folder's"
             )
-    if found.activation != model.activation:
-        raise UserError(
-            f"{folder}: its activation is {found.activation}, model.activation asks for {model.activation}; "
-            f"set model.activation: {found.activation}"
-        )
-    return found._replace(dropout=model.dropout)
 
 
 def _adapted(
@@ -209,12 +197,7 @@ def _adapted(
 ) -> tuple[Embedder, float]:
     """A folder's embedder with the parameters' dropouts, sharing and null vector."""
     shape, head, asked = found.query_encoder.shape, found.head, embedder_shape(params)
-    for name in HEAD_MUST_AGREE:
-        if getattr(head, name) != getattr(asked, name):
-            raise UserError(
-                f"{folder}: its {name} is {getattr(head, name)}, model.{name} asks for {getattr(asked, name)}; "
-                "set it to the folder's"
-            )
+    _check_equal(head, asked, HEAD_MUST_AGREE, folder)
     head = head._replace(projection_dropout=asked.projection_dropout)
     embedder = Embedder(_agreed(shape, params, vocabulary_size, folder), head)
     embedder.load_state_dict(found.state_dict())

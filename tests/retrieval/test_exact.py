@@ -205,13 +205,14 @@ def test_embeddings_on_the_disk_are_searched_in_place_in_pieces(
     stored = EmbeddingStore(tmp_path).build(identity, lambda rows_R: embeddings_ND[torch.from_numpy(rows_R)])
     monkeypatch.setattr(exact, "CHUNK_ROWS", {"cpu": 64})
     read: list[int] = []
-    original = type(stored)._read
+    original = np.fromfile
 
-    def recorded(self: Any, first: int, last: int, *more: Any) -> Any:
-        read.append(last - first)
-        return original(self, first, last, *more)
+    def recorded(*arguments: Any, **named: Any) -> Any:
+        found = original(*arguments, **named)
+        read.append(len(found) // SIZE)
+        return found
 
-    monkeypatch.setattr(type(stored), "_read", recorded)
+    monkeypatch.setattr(np, "fromfile", recorded)
     wanted = enumerated(stored.as_tensor(), query_BD, 8)
     assert_same(ExactSearch(stored).search(query_BD, 8), wanted)
     assert read == [64] * 10 + [60]
@@ -358,8 +359,6 @@ def test_another_article_map_is_not_taken_for_the_first() -> None:
     for groups in ([0, 0, 1, 1], [1, 1, 0, 0]):
         _, row_P = forbidden.pairs(Exclusion(torch.tensor([1]), torch.tensor(groups)), torch.device("cpu"))
         assert row_P.tolist() == [row for row in range(4) if groups[row] == 1]
-    with pytest.raises(UserError, match="3 article numbers were given for an index of 4 passages"):
-        forbidden.pairs(Exclusion(torch.tensor([1]), torch.tensor([0, 0, 1])), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
@@ -400,10 +399,6 @@ def test_what_is_not_finite_or_does_not_fit_is_refused() -> None:
         with pytest.raises(UserError, match=r"index holds numbers that are not finite.*build it again"):
             ExactSearch(embeddings_ND, half=False).search(normal(1, SIZE), 3)
         embeddings_ND[650, 0] = 0
-    with pytest.raises(UserError, match=r"shape \[2, 3\], the index holds vectors of 24"):
-        backend.search(torch.zeros(2, 3), 3)
-    with pytest.raises(UserError, match="-1 passages were asked for"):
-        backend.search(torch.zeros(2, SIZE), -1)
     with pytest.raises(UserError, match="do not fit float32"):
         ExactSearch(embeddings_ND * 1e30).search(normal(2, SIZE) * 1e10, 3)
     with pytest.raises(UserError, match="do not fit float32"):
