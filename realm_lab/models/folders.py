@@ -35,6 +35,7 @@ CONVERT = (
 EMBEDDER_JSON = "embedder.json"
 SPAN_HEAD_FILE = "span_head.safetensors"
 SPAN_HEAD = ("span_projection", "span_norm", "span_score")
+SPAN_NAMES = [f"{part}.{kind}" for part in SPAN_HEAD for kind in ("weight", "bias")]
 WORD_HEAD = {
     "word_bias": "cls.predictions.bias",
     "transform.weight": "cls.predictions.transform.dense.weight",
@@ -192,9 +193,10 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
     """Save a reader as a BertForMaskedLM folder, with the span head beside it where there is one to keep."""
     weights = {f"bert.{name}": value for name, value in to_bert(reader.encoder).items()}
-    write_tensors(folder / "model.safetensors", weights | word_head(reader))
+    weights |= {theirs: reader.get_parameter(ours) for ours, theirs in WORD_HEAD.items()}
+    write_tensors(folder / "model.safetensors", weights)
     if span_head:
-        write_tensors(folder / SPAN_HEAD_FILE, {name: reader.get_parameter(name) for name in span_names(reader)})
+        write_tensors(folder / SPAN_HEAD_FILE, {name: reader.get_parameter(name) for name in SPAN_NAMES})
     write_json(folder / "config.json", bert_config(reader.encoder.shape, "BertForMaskedLM"))
 
 
@@ -206,7 +208,7 @@ def read_reader(folder: Path, span_hidden_size: int, span_head: bool = True) -> 
     if not load_word_head(reader, weights, folder):
         raise UserError(f"{folder}: no masked-word head in model.safetensors; it is not a reader of realm_lab")
     if span_head:
-        load_parts(reader, read_tensors(folder / SPAN_HEAD_FILE), span_names(reader), folder)
+        load_parts(reader, read_tensors(folder / SPAN_HEAD_FILE), SPAN_NAMES, folder)
     return reader
 
 
@@ -233,16 +235,6 @@ def read_embedder(folder: Path) -> tuple[Embedder, float]:
     null_offset = float(tensors.pop("null_offset", torch.tensor(0.0)))
     load_parts(embedder, tensors, _beside_towers(embedder), folder)
     return embedder, null_offset
-
-
-def word_head(reader: Reader) -> dict[str, Tensor]:
-    """The masked-word head under BertForMaskedLM's names."""
-    return {theirs: reader.get_parameter(ours).detach() for ours, theirs in WORD_HEAD.items()}
-
-
-def span_names(reader: Reader) -> list[str]:
-    """Names of the span head's parameters."""
-    return [name for name, _ in reader.named_parameters() if name.startswith(SPAN_HEAD)]
 
 
 def load_word_head(reader: Reader, weights: dict[str, Tensor], folder: Path) -> bool:

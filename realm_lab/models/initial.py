@@ -26,6 +26,7 @@ from realm_lab.models.folders import (
     EMBEDDER_JSON,
     SPAN_HEAD,
     SPAN_HEAD_FILE,
+    SPAN_NAMES,
     from_bert,
     load_parts,
     load_tower,
@@ -37,7 +38,6 @@ from realm_lab.models.folders import (
     read_pooler,
     read_shape,
     read_tensors,
-    span_names,
 )
 from realm_lab.models.reader import Reader, initialise_heads
 from realm_lab.params.parameters import Params
@@ -253,7 +253,7 @@ def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
     from_bert(reader.encoder, weights.bert, folder)
     load_word_head(reader, weights.bert, folder)
     if weights.spans:
-        load_parts(reader, weights.spans, span_names(reader), folder)
+        load_parts(reader, weights.spans, SPAN_NAMES, folder)
 
 
 def read_released_embedder(folder: Path) -> Embedder:
