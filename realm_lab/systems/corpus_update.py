@@ -16,18 +16,17 @@ from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.readers import read_documents
 from realm_lab.corpus.readers.squad import LATER
 from realm_lab.corpus.records import Document, Question
-from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.evaluation.cloze_items import cloze_items
 from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
-from realm_lab.evaluation.open_qa import matches
 from realm_lab.evaluation.prediction_files import read_references, stored_questions
 from realm_lab.params.parameters import Corpus, Files
 from realm_lab.reporting.knowledge_update import write_knowledge_update
 from realm_lab.reporting.statistics import per_example_interval
 from realm_lab.retrieval.index import Embedded
 from realm_lab.systems.context import Context, Knowledge
+from realm_lab.systems.evaluate import AskedQuestions
 from realm_lab.systems.identity import record_run
 from realm_lab.systems.registry import System, system_of
 
@@ -92,7 +91,7 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
     questions = _questions(context, update)
     if questions:
         print(f"{name}: {len(questions)} questions", file=sys.stderr)
-        results["questions"] = _ask(Sides(system, knowledge, results["corpora"]), questions, folder)
+        results["questions"] = _ask(context, Sides(system, knowledge, results["corpora"]), questions, folder)
     if update.clozes:
         sides = Sides(system.before_finetuning(), knowledge, results["corpora"])
         results["clozes"] = {group: _fill(context, sides, group, path, folder) for group, path in update.clozes.items()}
@@ -156,32 +155,21 @@ def _questions(context: Context, update: CorpusUpdate) -> list[Question]:
     return stored
 
 
-def _ask(sides: Sides, questions: Sequence[Question], folder: Path) -> dict[str, Any]:
+def _ask(context: Context, sides: Sides, questions: Sequence[Question], folder: Path) -> dict[str, Any]:
     """Answers with both corpora; one line a question in questions.jsonl."""
-    texts = [question.question for question in questions]
-    answers = sides.each(lambda system: system.answer(texts))
-    patterns, rows = Patterns(), []
-    for number, question in enumerate(questions):
-        updated = question.answers_updated or question.answers
-        row: dict[str, Any] = {
-            "id": question.id,
-            "question": question.question,
-            "answers": list(question.answers),
-            "answers_updated": list(updated),
-            "changed": tuple(updated) != tuple(question.answers),
-        }
+    asked = AskedQuestions(context, questions)
+    answers = sides.each(lambda system: system.answer(asked.texts))
+    rows = asked.updates(answers)
+    for number, row in enumerate(rows):
+        row |= {"id": asked.ids[number], "question": asked.texts[number]}
+        row |= {"answers": asked.answers[number], "answers_updated": asked.answers_updated[number]}
         for side, given in answers.items():
-            answer = given[number]
-            row[side] = {
-                "prediction": answer.text,
-                "matches_old": matches(answer.text, question.answers, question.answer_kind, patterns, question.id),
-                "matches_new": matches(answer.text, updated, question.answer_kind, patterns, question.id),
-                "passage": sides.knowledge[side].passages.text.row(answer.source.row)["id"] if answer.source else None,
-            }
-        rows.append(row)
+            source, text = given[number].source, sides.knowledge[side].passages.text
+            row[side]["prediction"] = given[number].text
+            row[side]["passage"] = text.row(source.row)["id"] if source else None
     write_json_lines(folder / "questions.jsonl", rows)
-    summary = question_summary(rows)
-    return summary | {"patterns": patterns.counts()} if patterns.problems else summary
+    problems = {"patterns": asked.patterns.counts()} if asked.patterns.problems else {}
+    return question_summary(rows) | problems
 
 
 def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) -> dict[str, Any]:

@@ -123,9 +123,9 @@ def _approximate_search(settings: Search, seed: int) -> MakeSearch | None:
 
 def _development_metrics(context: Context) -> Evaluation:
     """Zero-shot recall and retrieval utility on development questions and sentences."""
-    cloze, asked = context.corpus.sentences("cloze_dev"), AskedQuestions(context, "dev")
+    cloze, asked = context.corpus.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
     if not len(asked):
-        asked = AskedQuestions(context, "test")
+        asked = AskedQuestions.of_split(context, "test")
     tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
 
     def measure(retriever: Retriever, reader: Reader) -> dict[str, float]:
