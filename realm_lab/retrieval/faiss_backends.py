@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import faiss
 import numpy as np
@@ -82,7 +83,7 @@ class FaissSearch:
         self._forbidden = Forbidden(total)
         described = FACTORY[kind].format(**self.options)
         try:
-            self.index = faiss.index_factory(size, described, faiss.METRIC_INNER_PRODUCT)
+            self.index: Any = faiss.index_factory(size, described, faiss.METRIC_INNER_PRODUCT)
             with one_thread():
                 self._fill(seed)
         except RuntimeError as error:
@@ -135,7 +136,8 @@ class FaissSearch:
     def _fetch(self, query_BD: Tensor, fetch: int) -> Tensor:
         wider = {}
         if self.kind == "hnsw":
-            wider["params"] = faiss.SearchParametersHNSW(efSearch=max(self.options["efSearch"], fetch))
+            width = max(self.options["efSearch"], fetch)
+            wider["params"] = faiss.SearchParametersHNSW(efSearch=width)  # type: ignore[attr-defined]
         with one_thread():
             _, row_BF = self.index.search(_floats(query_BD), fetch, **wider)
         return torch.from_numpy(row_BF).to(query_BD.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import faiss
 import numpy as np
 import pytest
@@ -199,7 +201,7 @@ def test_options_take_what_suits_the_number_of_passages() -> None:
 
 def test_the_parameters_name_the_options(embeddings_ND: Tensor) -> None:
     options = {"nlist": 7, "nprobe": 2, "M": 4, "nbits": 3, "overfetch": 5}
-    index = FaissSearch("ivf_pq", embeddings_ND, options, seed=3).index
+    index: Any = FaissSearch("ivf_pq", embeddings_ND, options, seed=3).index
     assert (index.nlist, index.nprobe, index.pq.M, index.pq.nbits, index.cp.seed) == (7, 2, 4, 3, 3)
 
 

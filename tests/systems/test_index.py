@@ -122,8 +122,3 @@ def test_an_error_is_one_line(tiny: ModuleType, root: Path, capsys: Capture, arg
     assert said in printed.err
     assert printed.err.startswith("realm-lab: error: ")
     assert printed.err.count("\n") == 1
-
-
-def test_the_root_may_stand_before_the_verb(tiny: ModuleType, root: Path, capsys: Capture) -> None:
-    assert cli.main(["index", "--root", str(root), "list", "--params", str(tiny.PARAMETERS)]) == 0
-    assert str(root) in capsys.readouterr().out

@@ -201,14 +201,3 @@ def test_what_is_not_finite_ends_the_run(stage: StageRun, name: str, value: floa
     what = f"the {name.replace('_', ' ')} is {value} at step 4"
     assert str(caught.value) == f"{stage.path}: {what}; lower the learning rates"
     assert list(logged(stage)["loss"]) == [1, 2, 3]
-
-
-def test_a_checkpoint_of_another_corpus_is_refused(stage: StageRun) -> None:
-    task = Count()
-    task.at = {3: lambda: os.kill(os.getpid(), signal.SIGTERM)}
-    with pytest.raises(SystemExit):
-        train(task, stage, LAUNCH, CPU, {"corpus": "abc"})
-    with pytest.raises(UserError, match="it belongs to corpus abc, this run has corpus xyz; "):
-        train(Count(), stage, LAUNCH, CPU, {"corpus": "xyz"})
-    train(Count(), stage, LAUNCH, CPU, {"corpus": "abc"})
-    assert list(logged(stage)["loss"]) == [1, 2, 3, 4, 5, 6]
