@@ -129,9 +129,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     **{
         text: (
-            lambda folder, text=text: (folder / "config.json").write_text(text),
+            lambda folder, text=text: (folder / "config.json").write_text(text),  # type: ignore[misc]
             r"config\.json.*not (valid JSON|a BERT config)",
-        )  # type: ignore[misc]
+        )
         for text in ("{", '{"model_type": "gpt2"}', "[]", '{"hidden_size": 24}')
     },
     **{
