@@ -67,9 +67,8 @@ def far_from_the_origin() -> tuple[Tensor, Tensor]:
 
 def mixed_norms() -> tuple[Tensor, Tensor]:
     powers = torch.arange(ROWS).remainder(40).sub(20).float()
-    return normal(ROWS, SIZE) * 10 ** powers[:, None], normal(QUERIES, SIZE, seed=1) * torch.logspace(-12, 12, 6)[
-        :, None
-    ]
+    factors = torch.logspace(-12, 12, QUERIES)
+    return normal(ROWS, SIZE) * 10 ** powers[:, None], normal(QUERIES, SIZE, seed=1) * factors[:, None]
 
 
 def below_the_normal_range() -> tuple[Tensor, Tensor]:
