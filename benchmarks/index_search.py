@@ -26,7 +26,7 @@ from benchmarks.machine import description, table
 from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.faiss_backends import FaissSearch, FaissSettings, recall
+from realm_lab.retrieval.faiss_backends import FaissSearch, recall
 from realm_lab.retrieval.search import true_scores
 
 WIKIPEDIA_2018 = 13_353_718  # passages of Guu et al. 2020, section 4.2
@@ -164,9 +164,8 @@ def _approximate(embeddings_ND: Tensor, name: str) -> dict[str, Any]:
     }
     lists = max(1, min(1024, len(embeddings_ND) // 39))
     for kind in ("ivf_flat", "ivf_pq"):
-        settings = FaissSettings({"nlist": lists, "nprobe": min(32, lists)})
         started = time.perf_counter()
-        backend = FaissSearch(kind, embeddings_ND, settings)
+        backend = FaissSearch(kind, embeddings_ND, {"nlist": lists, "nprobe": min(32, lists)})
         built = time.perf_counter() - started
         seconds = _best(partial(backend.search, query_BD, COUNT), 2)
         found[f"{kind}, {name}"] = {

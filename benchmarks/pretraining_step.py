@@ -167,6 +167,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _task(params: Params, text: Text, arguments: argparse.Namespace) -> PretrainTask:
     reader, retriever = models(params, text)
+    retriever.refresh(0)
     if arguments.distinct:
         generator = numpy_generator(SEED, "benchmark-candidates")
         found = retriever.find

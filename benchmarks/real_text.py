@@ -84,5 +84,5 @@ def models(params: Params, text: Text) -> tuple[Reader, Retriever]:
     reader = new_reader(params, size, SEED)
     embedder, inputs = new_embedder(params, size, SEED, reader.encoder), Inputs.of(params, text.special)
     stale = params.pretrain.search_query == "stale"
-    retriever = Retriever(embedder, text.passages, inputs, text.corpus.manifest.digest, stale_queries=stale)
+    retriever = Retriever(embedder, text.passages, inputs, stale_queries=stale)
     return reader, retriever

@@ -156,10 +156,10 @@ def _checked(name: str, scheme: Scheme) -> Scheme:
         except Exception as error:  # the user's code may raise anything
             said = " ".join(str(error).split())
             raise UserError(f"{where} failed with {type(error).__name__} ({said}); correct it") from error
-        fault = _fault(returned, request.length)
-        if fault:
+        if not _are_positions(returned, request.length):
+            given = " ".join(repr(returned).split())[:60]
             raise UserError(
-                f"{where} returned {fault} for a sentence of {request.length} wordpieces; return distinct positions "
+                f"{where} returned {given} for a sentence of {request.length} wordpieces; return distinct positions "
                 f"from 0 to {request.length - 1} as integers, at least one"
             )
         return np.asarray(returned)
@@ -167,22 +167,11 @@ def _checked(name: str, scheme: Scheme) -> Scheme:
     return checked
 
 
-def _fault(positions: object, length: int) -> str | None:
-    """What is wrong with a scheme's answer, None where nothing is."""
-    if positions is None:
-        return "None"
+def _are_positions(returned: object, length: int) -> bool:
     try:
-        values = np.asarray(positions)
+        values = np.asarray(returned)
     except ValueError:  # a ragged list
-        return "no flat list"
-    if values.ndim != 1:
-        return "no flat list"
-    if not values.size:
-        return "no position"
-    if values.dtype.kind not in "iu":
-        return f"values of type {values.dtype}"
-    outside = values[(values < 0) | (values >= length)]
-    if outside.size:
-        return f"position {outside[0]}"
-    distinct, counts = np.unique(values, return_counts=True)
-    return f"position {distinct[counts > 1][0]} twice" if len(distinct) < len(values) else None
+        return False
+    if values.ndim != 1 or values.dtype.kind not in "iu":
+        return False
+    return 0 < len(np.unique(values)) == len(values) and values.min() >= 0 and values.max() < length

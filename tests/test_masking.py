@@ -214,25 +214,17 @@ def test_the_source_of_a_module_is_its_file(own: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
-    [
-        ("nothing", "no position"),
-        ("none", "None"),
-        ("beyond", "position 7"),
-        ("before", "position -1"),
-        ("twice", "position 3 twice"),
-        ("floats", "values of type float64"),
-        ("truths", "values of type bool"),
-        ("table", "no flat list"),
-        ("ragged", "no flat list"),
-    ],
+    "function", ["nothing", "none", "beyond", "before", "twice", "floats", "truths", "table", "ragged"]
 )
-def test_what_a_function_returns_is_checked(own: str, function: str, said: str) -> None:
+def test_what_a_function_returns_is_checked(own: str, function: str) -> None:
     scheme = masking_scheme(f"{own}:{function}")
     with pytest.raises(UserError) as caught:
         scheme(asked(7), np.random.default_rng(0))
     message = str(caught.value)
-    assert message.startswith(f"parameter 'pretrain.masking': '{own}:{function}' returned {said} for a sentence of 7")
+    assert message.startswith(f"parameter 'pretrain.masking': '{own}:{function}' returned ")
+    assert message.endswith(
+        "for a sentence of 7 wordpieces; return distinct positions from 0 to 6 as integers, at least one"
+    )
     assert "\n" not in message
 
 

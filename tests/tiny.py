@@ -19,7 +19,6 @@ CLOCKS = {
     "step_seconds",
     "refresh_seconds",
     "refresh_share_of_time",
-    "trainer_stall_seconds",
     "index_staleness_seconds",
     "builder_restarts",
 }

@@ -80,8 +80,7 @@ class TinySystem(NamedTuple):
 
     def retriever(self, embedder: Embedder | None = None, **search: Any) -> Retriever:
         """A retriever whose index is not yet built."""
-        inputs, digest = Inputs.of(self.params, self.special), self.corpus.manifest.digest
-        return Retriever(embedder or self.embedder, self.passages, inputs, digest, **search)
+        return Retriever(embedder or self.embedder, self.passages, Inputs.of(self.params, self.special), **search)
 
     def built_retriever(self) -> Retriever:
         """A retriever with a fresh index."""

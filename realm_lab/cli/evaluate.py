@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import positive
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,12 +27,10 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     files.add_argument("--out", type=Path, metavar="FILE", help="also write the scores as JSON")
 
     update = evaluate.add_argument_group("another corpus", "ask a finished run with it; nothing is trained")
-    text = "files of texts, or one prepared folder: the new corpus"
+    text = "files of texts: the new corpus"
     update.add_argument("--corpus", type=Path, nargs="+", metavar="PATH", help=text)
     text = "the old corpus (default: the run's own corpus)"
     update.add_argument("--corpus-old", type=Path, nargs="+", default=(), metavar="PATH", help=text)
-    text = "documents of the run's own files that neither corpus names, in both of them (default: 0)"
-    update.add_argument("--rest", type=positive, default=0, metavar="N", help=text)
     text = "sentences with a [MASK], their answers and the document each is from; may be repeated"
     update.add_argument("--cloze", type=_named, action="append", default=[], metavar="NAME=FILE", help=text)
     update.add_argument("--name", help="of this experiment: runs/RUN/corpus_updates/NAME (default: of the first file)")
@@ -60,7 +57,6 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
         update = CorpusUpdate(
             new=options.corpus,
             old=options.corpus_old,
-            rest=options.rest,
             questions=options.questions,
             clozes=dict(options.cloze),
             name=options.name,

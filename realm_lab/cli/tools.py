@@ -38,27 +38,20 @@ def _run_mirror(options: argparse.Namespace) -> int:
 
 def add_index(add: Add) -> None:
     """Add `index` with its own verbs to the command line."""
-    index = add("index", _run_index, "embed the knowledge corpus into the store; search, list, verify and prune it")
+    index = add("index", _run_index, "embed the knowledge corpus into the store; list and prune it")
     verbs = index.add_subparsers(dest="index_verb", metavar="VERB", required=True)
 
-    def add_verb(name: str, summary: str, stage: bool = False) -> argparse.ArgumentParser:
+    def add_verb(name: str, summary: str) -> argparse.ArgumentParser:
         verb = verbs.add_parser(name, help=summary, description=summary[0].upper() + summary[1:], allow_abbrev=False)
         add_everywhere(verb)
         add_run(verb)
-        if stage:
-            text = "whose embedder (default: the last stage before fine-tuning)"
-            verb.add_argument("--stage", metavar="NAME", help=text)
         return verb
 
-    add_verb("build", "embed the knowledge corpus with a finished stage's embedder, unless that is done; resumes", True)
+    build = add_verb("build", "embed the knowledge corpus with a finished stage's embedder; resumes")
+    build.add_argument("--stage", metavar="NAME", help="whose embedder (default: the last stage before fine-tuning)")
     add_verb("list", "show what is embedded: corpus, embedder, size")
-    verify = add_verb("verify", "read every byte of the embeddings and compare it with their manifest")
-    verify.add_argument("keys", nargs="*", metavar="KEY", help="as in index list (default: all)")
     prune = add_verb("prune", "delete embeddings; they are built again when they are needed")
     prune.add_argument("--keep", nargs="*", default=[], metavar="KEY", help="as in index list (default: none)")
-    search = add_verb("search", "show the passages nearest to a question or a masked sentence", True)
-    search.add_argument("text", help='for example "Who wrote Hamlet?"')
-    search.add_argument("--count", type=positive, default=5, metavar="N", help="passages to show (default: 5)")
 
 
 def _run_index(options: argparse.Namespace) -> None:
@@ -67,18 +60,12 @@ def _run_index(options: argparse.Namespace) -> None:
 
     if options.index_verb == "list":
         index.show(options.root)
-    elif options.index_verb == "verify":
-        index.verify(options.root, options.keys)
     elif options.index_verb == "prune":
         index.prune(options.root, options.keep)
     else:
         from realm_lab.systems.context import open_run
 
-        context = open_run(params, options.root, options.seed, options.system)
-        if options.index_verb == "build":
-            index.build(context, options.stage)
-        else:
-            index.search(context, options.stage, options.text, options.count)
+        index.build(open_run(params, options.root, options.seed, options.system), options.stage)
 
 
 def add_tools(add: Add) -> None:

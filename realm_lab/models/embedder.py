@@ -110,7 +110,9 @@ class Embedder(nn.Module):
         `pooler` holds weight and bias of a checkpoint's pooler; without it a new one is drawn.
         """
         self.query_encoder.load_state_dict(encoder.state_dict())
-        nn.init.normal_(self.query_projection.weight, 0.0, projection_std(encoder.shape), generator=generator)
+        # Scores spread alike at every width; PROJECTION_STD is for 384 hidden units.
+        spread = PROJECTION_STD * (384 / encoder.shape.hidden_size) ** 0.5
+        nn.init.normal_(self.query_projection.weight, 0.0, spread, generator=generator)
         if self._head.projection_bias:
             nn.init.zeros_(self.query_projection.bias)
         if self.query_pooler is not None and pooler is not None:
@@ -148,8 +150,3 @@ class Embedder(nn.Module):
             self.null_vector = nn.Parameter(torch.zeros_like(self.query_projection.weight[:, 0]))
         elif not learned:
             self.null_vector = None
-
-
-def projection_std(shape: EncoderShape) -> float:
-    """PROJECTION_STD at 384 hidden units, scaled so that scores spread alike at every width."""
-    return PROJECTION_STD * (384 / shape.hidden_size) ** 0.5

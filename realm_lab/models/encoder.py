@@ -10,6 +10,8 @@ BertModel's numbers; `benchmarks/` measures what the savings are worth.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -115,6 +117,19 @@ class Encoder(nn.Module):
         for block in first:
             hidden = block(hidden, bias_B11L)
         return last(hidden, bias_B11L, at_BM)
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and afterwards every part as it was."""
+    before = [(part, part.training) for module in modules for part in module.modules()]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
 
 
 def initialise(encoder: Encoder, generator: torch.Generator) -> None:

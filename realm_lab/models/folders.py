@@ -9,7 +9,6 @@ embedder/  config.json, model.safetensors (BertModel: the query tower, with its 
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +35,7 @@ CONVERT = (
 EMBEDDER_JSON = "embedder.json"
 SPAN_HEAD_FILE = "span_head.safetensors"
 SPAN_HEAD = ("span_projection", "span_norm", "span_score")
+SPAN_NAMES = [f"{part}.{kind}" for part in SPAN_HEAD for kind in ("weight", "bias")]
 WORD_HEAD = {
     "word_bias": "cls.predictions.bias",
     "transform.weight": "cls.predictions.transform.dense.weight",
@@ -126,18 +126,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = Path(folder) / "config.json"
     if not path.exists():
         raise UserError(f"{folder}: no config.json; model.checkpoint must be a local Hugging Face folder")
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a BERT configuration ({error})") from None
+    config = read_json(path)
     if not isinstance(config, dict):
         raise UserError(f"{path}: not a BERT configuration (no JSON object)")
     return config
 
 
-def config_shape(config: dict[str, Any], folder: Path, activation: str = "gelu") -> EncoderShape:
-    """The shape a config.json states; `activation` where it names none."""
-    path = Path(folder) / "config.json"
+def read_shape(folder: Path) -> EncoderShape:
+    """The shape that config.json of a Hugging Face folder says."""
+    config, path = read_config(folder), Path(folder) / "config.json"
+    default_activation = "gelu_new" if config.get("model_type") == "realm" else "gelu"  # transformers' own defaults
     for name, values in SUPPORTED.items():
         if config.get(name, values[0]) not in values:
             raise UserError(f"{path}: {name} is {config[name]}; only {' and '.join(map(str, values))} are supported")
@@ -150,7 +148,7 @@ def config_shape(config: dict[str, Any], folder: Path, activation: str = "gelu")
             config["intermediate_size"],
             config["max_position_embeddings"],
             config.get("hidden_dropout_prob", 0.0),
-            config.get("hidden_act", activation),
+            config.get("hidden_act", default_activation),
             float(config.get("layer_norm_eps", 1e-12)),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -159,9 +157,8 @@ def config_shape(config: dict[str, Any], folder: Path, activation: str = "gelu")
 
 def read_checkpoint(folder: Path) -> tuple[EncoderShape, dict[str, Tensor]]:
     """Shape and weights of a Hugging Face BERT folder."""
-    folder = Path(folder)
-    shape = config_shape(read_config(folder), folder)
-    return shape, {modern_name(name): value for name, value in read_weights(folder).items()}
+    weights = read_tensors(folder / "model.safetensors")
+    return read_shape(folder), {modern_name(name): value for name, value in weights.items()}
 
 
 def read_pooler(weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
@@ -172,28 +169,13 @@ def read_pooler(weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
     return {ours: bare[theirs].float() for ours, theirs in POOLER.items()}
 
 
-def read_weights(folder: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
-    """Tensors of model.safetensors, or of the parts that model.safetensors.index.json lists; `keep` picks by name."""
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if single.exists() or not index.exists():
-        return read_tensors(single, keep)
-    try:
-        parts = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{index}: not an index of safetensors ({error}); copy the file again") from None
-    return {name: value for part in parts for name, value in read_tensors(folder / part, keep).items()}
-
-
 def read_tensors(path: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
     """Tensors of a safetensors file; a missing or truncated one is a UserError. `keep` picks by name."""
     if not path.exists():
-        pickled = path.parent / "pytorch_model.bin"
-        if not pickled.exists():
-            raise UserError(f"{path}: no such file; convert the weights to safetensors (pickles are never loaded)")
-        command = shlex.join(["python", "-c", CONVERT, str(pickled), str(path)])
-        raise UserError(
-            f"{path}: no such file; convert the weights to safetensors (pickles are never loaded) with: {command}"
-        )
+        pickled, command = path.parent / "pytorch_model.bin", ""
+        if pickled.exists():
+            command = " with: " + shlex.join(["python", "-c", CONVERT, str(pickled), str(path)])
+        raise UserError(f"{path}: no such file; convert the weights to safetensors (pickles are never loaded){command}")
     try:
         with safe_open(str(path), "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys() if keep is None or keep(name)}  # noqa: SIM118
@@ -211,9 +193,10 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
     """Save a reader as a BertForMaskedLM folder, with the span head beside it where there is one to keep."""
     weights = {f"bert.{name}": value for name, value in to_bert(reader.encoder).items()}
-    write_tensors(folder / "model.safetensors", weights | word_head(reader))
+    weights |= {theirs: reader.get_parameter(ours) for ours, theirs in WORD_HEAD.items()}
+    write_tensors(folder / "model.safetensors", weights)
     if span_head:
-        write_tensors(folder / SPAN_HEAD_FILE, {name: reader.get_parameter(name) for name in span_names(reader)})
+        write_tensors(folder / SPAN_HEAD_FILE, {name: reader.get_parameter(name) for name in SPAN_NAMES})
     write_json(folder / "config.json", bert_config(reader.encoder.shape, "BertForMaskedLM"))
 
 
@@ -225,7 +208,7 @@ def read_reader(folder: Path, span_hidden_size: int, span_head: bool = True) -> 
     if not load_word_head(reader, weights, folder):
         raise UserError(f"{folder}: no masked-word head in model.safetensors; it is not a reader of realm_lab")
     if span_head:
-        load_parts(reader, read_tensors(folder / SPAN_HEAD_FILE), span_names(reader), folder)
+        load_parts(reader, read_tensors(folder / SPAN_HEAD_FILE), SPAN_NAMES, folder)
     return reader
 
 
@@ -242,33 +225,16 @@ def write_embedder(embedder: Embedder, folder: Path, null_offset: float = 0.0) -
 def read_embedder(folder: Path) -> tuple[Embedder, float]:
     """Load what write_embedder saved: the embedder and its null document's score offset."""
     shape, weights = read_checkpoint(folder)
-    if not (folder / EMBEDDER_JSON).exists():
-        raise UserError(f"{folder}: no {EMBEDDER_JSON}; it is not an embedder of realm_lab")
-    try:
-        head = EmbedderShape(**read_json(folder / EMBEDDER_JSON))
-    except TypeError as error:
-        raise UserError(f"{folder / EMBEDDER_JSON}: not an embedder's shape ({error}); write the model again") from None
+    head = EmbedderShape(**read_json(folder / EMBEDDER_JSON))
     embedder = Embedder(shape, head)
-    from_bert(embedder.query_encoder, weights, folder)
-    load_pooler(embedder.query_pooler, weights, folder)
+    load_tower(embedder.query_encoder, embedder.query_pooler, weights, folder)
     if not head.share_towers:
         _, weights = read_checkpoint(folder / "document")
-        from_bert(embedder.document_encoder, weights, folder / "document")
-        load_pooler(embedder.document_pooler, weights, folder / "document")
+        load_tower(embedder.document_encoder, embedder.document_pooler, weights, folder / "document")
     tensors = read_tensors(folder / "projections.safetensors")
     null_offset = float(tensors.pop("null_offset", torch.tensor(0.0)))
     load_parts(embedder, tensors, _beside_towers(embedder), folder)
     return embedder, null_offset
-
-
-def word_head(reader: Reader) -> dict[str, Tensor]:
-    """The masked-word head under BertForMaskedLM's names."""
-    return {theirs: reader.get_parameter(ours).detach() for ours, theirs in WORD_HEAD.items()}
-
-
-def span_names(reader: Reader) -> list[str]:
-    """Names of the span head's parameters."""
-    return [name for name, _ in reader.named_parameters() if name.startswith(SPAN_HEAD)]
 
 
 def load_word_head(reader: Reader, weights: dict[str, Tensor], folder: Path) -> bool:
@@ -279,8 +245,9 @@ def load_word_head(reader: Reader, weights: dict[str, Tensor], folder: Path) -> 
     return True
 
 
-def load_pooler(pooler: nn.Linear | None, weights: dict[str, Tensor], folder: Path) -> None:
-    """Copy BERT's pooler where the tower has one."""
+def load_tower(encoder: Encoder, pooler: nn.Linear | None, weights: dict[str, Tensor], folder: Path) -> None:
+    """Copy BertModel weights into a tower, with the pooler where it has one."""
+    from_bert(encoder, weights, folder)
     if pooler is None:
         return
     found = read_pooler(weights)

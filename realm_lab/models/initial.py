@@ -11,6 +11,7 @@ RealmForOpenQA embedder.*, reader.*, block_emb (the passages' vectors): google/r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,28 +24,27 @@ from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
 from realm_lab.models.folders import (
     EMBEDDER_JSON,
+    SPAN_HEAD,
     SPAN_HEAD_FILE,
-    config_shape,
+    SPAN_NAMES,
     from_bert,
     load_parts,
-    load_pooler,
+    load_tower,
     load_word_head,
     modern_name,
     read_checkpoint,
     read_config,
     read_embedder,
     read_pooler,
+    read_shape,
     read_tensors,
-    read_weights,
-    span_names,
 )
-from realm_lab.models.reader import SPAN_NORM_EPSILON, Reader, initialise_heads
+from realm_lab.models.reader import Reader, initialise_heads
 from realm_lab.params.parameters import Params
 
 MIN_POSITIONS = 64
-MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size")
+MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size", "activation")
 HEAD_MUST_AGREE = ("projection_size", "pooling", "projection_norm", "score_scale")
-ACTIVATION = "gelu_new"  # of released weights, where config.json names none
 PROJECTION = {
     "projection.weight": "cls.dense.weight",
     "projection.bias": "cls.dense.bias",
@@ -53,32 +53,17 @@ PROJECTION = {
 }
 SPANS = {
     f"{ours}.{part}": f"qa_outputs.{theirs}.{part}"
-    for ours, theirs in {
-        "span_projection": "dense_intermediate",
-        "span_norm": "layer_normalization",
-        "span_score": "dense_output",
-    }.items()
+    for ours, theirs in zip(SPAN_HEAD, ("dense_intermediate", "layer_normalization", "dense_output"), strict=True)
     for part in ("weight", "bias")
 }
 
 
 def encoder_shape(params: Params, vocabulary_size: int) -> EncoderShape:
     """The shape the parameters ask for; a checkpoint decides its own sizes and must agree with model.*."""
-    model = params.model
-    shape = EncoderShape(
-        vocabulary_size,
-        model.hidden_size,
-        model.layers,
-        model.heads,
-        model.intermediate_size,
-        _positions(params),
-        model.dropout,
-        model.activation,
-    )
-    if model.checkpoint is None:
-        return shape
-    folder = Path(model.checkpoint)
-    return _agreed(config_shape(read_config(folder), folder), params, vocabulary_size, folder)
+    if params.model.checkpoint is not None:
+        folder = Path(params.model.checkpoint)
+        return _agreed(read_shape(folder), params, vocabulary_size, folder)
+    return _asked_shape(params, vocabulary_size)
 
 
 def embedder_shape(params: Params) -> EmbedderShape:
@@ -98,10 +83,9 @@ def embedder_shape(params: Params) -> EmbedderShape:
 
 def new_reader(params: Params, vocabulary_size: int, seed: int) -> Reader:
     """A reader at its very start: from model.checkpoint, or from scratch."""
-    shape = encoder_shape(params, vocabulary_size)
-    folder = Path(params.model.checkpoint or "")
-    weights = None if params.model.checkpoint is None else ReaderWeights(*read_checkpoint(folder), spans={})
-    return _reader(shape, params, seed, weights, folder)
+    if params.model.checkpoint is not None:
+        return read_initial_reader(Path(params.model.checkpoint), params, vocabulary_size, seed)[0]
+    return _drawn_reader(encoder_shape(params, vocabulary_size), params, seed)
 
 
 def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: Encoder | None) -> Embedder:
@@ -109,34 +93,37 @@ def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: Encod
 
     The pooler, where there is one, comes from model.checkpoint where that has one.
     """
-    shape = encoder_shape(params, vocabulary_size) if encoder is None else encoder.shape
-    embedder = Embedder(shape, embedder_shape(params))
     generator = torch.Generator().manual_seed(derive_seed(seed, "initial-embedder"))
     pooler = None
     if encoder is None:
-        encoder = Encoder(shape)
+        encoder = Encoder(encoder_shape(params, vocabulary_size))
         initialise(encoder, generator)
     elif params.model.pooling == "tanh" and params.model.checkpoint is not None:
         pooler = read_pooler(read_checkpoint(Path(params.model.checkpoint))[1])
+    embedder = Embedder(encoder.shape, embedder_shape(params))
     embedder.start_from(encoder, generator, pooler)
     return embedder
 
 
-def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed: int) -> Reader:
-    """A reader with the weights of a folder; heads that the folder lacks are drawn from the seed.
+def read_initial_encoder(folder: Path, params: Params, vocabulary_size: int) -> Encoder:
+    """The Transformer of a BERT folder. UserError: its sizes differ from the parameters', or tensors are missing."""
+    shape, weights = read_checkpoint(folder)
+    encoder = Encoder(_agreed(shape, params, vocabulary_size, folder))
+    from_bert(encoder, weights, folder)
+    return encoder
+
+
+def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed: int) -> tuple[Reader, bool]:
+    """A reader with the weights of a folder, and whether its span head is among them; heads that the folder lacks are
+    drawn from the seed.
 
     Raises:
         UserError: its sizes differ from the parameters', or tensors are missing.
     """
-    folder = Path(folder)
-    weights = read_reader_weights(folder) if is_released(folder) else _bert_weights(folder)
-    return _reader(_agreed(weights.shape, params, vocabulary_size, folder), params, seed, weights, folder)
-
-
-def has_span_head(folder: Path) -> bool:
-    """Whether read_initial_reader finds a trained span head in a folder."""
-    folder = Path(folder)
-    return bool(read_reader_weights(folder).spans) if is_released(folder) else (folder / SPAN_HEAD_FILE).exists()
+    weights = read_reader_weights(folder)
+    reader = _drawn_reader(_agreed(weights.shape, params, vocabulary_size, folder), params, seed)
+    load_reader(reader, weights, folder)
+    return reader, bool(weights.spans)
 
 
 def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, seed: int) -> tuple[Embedder, float]:
@@ -148,20 +135,14 @@ def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, se
     Raises:
         UserError: its sizes or its head differ from the parameters', or tensors are missing.
     """
-    folder = Path(folder)
     if is_released(folder):
         return _adapted(read_released_embedder(folder), 0.0, params, vocabulary_size, folder)
     if (folder / EMBEDDER_JSON).exists():
         embedder, null_offset = read_embedder(folder)
         return _adapted(embedder, null_offset, params, vocabulary_size, folder)
-    shape = _agreed(config_shape(read_config(folder), folder), params, vocabulary_size, folder)
-    _, weights = read_checkpoint(folder)
-    encoder = Encoder(shape)
-    from_bert(encoder, weights, folder)
-    embedder = Embedder(shape, embedder_shape(params))
-    generator = torch.Generator().manual_seed(derive_seed(seed, "initial-embedder"))
-    embedder.start_from(encoder, generator, read_pooler(weights))
-    return embedder, 0.0
+    of_folder = params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": str(folder)})})
+    encoder = read_initial_encoder(folder, params, vocabulary_size)
+    return new_embedder(of_folder, vocabulary_size, seed, encoder), 0.0
 
 
 def frozen_names(module: Reader | Embedder, params: Params) -> set[str]:
@@ -169,10 +150,7 @@ def frozen_names(module: Reader | Embedder, params: Params) -> set[str]:
     if params.model.train_word_embeddings:
         return set()
     parts = ("word_embeddings", "position_embeddings", "type_embeddings")
-    frozen = {name for name, _ in module.named_parameters() if any(part in name for part in parts)}
-    for name, parameter in module.named_parameters():
-        parameter.requires_grad_(name not in frozen)
-    return frozen
+    return {name for name, _ in module.named_parameters() if any(part in name for part in parts)}
 
 
 def tower_names(embedder: Embedder, query: bool, document: bool) -> set[str]:
@@ -186,32 +164,32 @@ def tower_names(embedder: Embedder, query: bool, document: bool) -> set[str]:
     return held if query or document else names
 
 
-def _positions(params: Params) -> int:
-    longest = max(params.corpus.passage_length, params.corpus.sentence_length)
-    return max(MIN_POSITIONS, longest + params.corpus.sentence_length)
+def _asked_shape(params: Params, vocabulary_size: int) -> EncoderShape:
+    model, lengths = params.model, params.corpus
+    longest = max(lengths.passage_length, lengths.sentence_length) + lengths.sentence_length
+    sizes = (model.hidden_size, model.layers, model.heads, model.intermediate_size)
+    return EncoderShape(vocabulary_size, *sizes, max(MIN_POSITIONS, longest), model.dropout, model.activation)
 
 
 def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: Path) -> EncoderShape:
     """A folder's shape with the parameters' dropout, once it has been found to agree with them."""
-    model, positions = params.model, _positions(params)
-    if found.positions < positions:
+    asked = _asked_shape(params, vocabulary_size)
+    if found.positions < asked.positions:
         raise UserError(
             f"{folder}: {found.positions} positions, but corpus.passage_length + corpus.sentence_length "
-            f"needs {positions}; lower them"
+            f"needs {asked.positions}; lower them"
         )
-    for name in MUST_AGREE:
-        asked = vocabulary_size if name == "vocabulary_size" else getattr(model, name)
-        if getattr(found, name) != asked:
+    _check_equal(found, asked, MUST_AGREE, folder)
+    return found._replace(dropout=asked.dropout)
+
+
+def _check_equal(found: NamedTuple, asked: NamedTuple, names: Sequence[str], folder: Path) -> None:
+    for name in names:
+        if getattr(found, name) != getattr(asked, name):
             raise UserError(
-                f"{folder}: its {name} is {getattr(found, name)}, the parameters ask for {asked}; set the model "
-                "section (and tokenizer.checkpoint) to the checkpoint's"
+                f"{folder}: its {name} is {getattr(found, name)}, the parameters ask for {getattr(asked, name)}; set "
+                "the model section (and tokenizer.checkpoint) to the folder's"
             )
-    if found.activation != model.activation:
-        raise UserError(
-            f"{folder}: its activation is {found.activation}, model.activation asks for {model.activation}; "
-            f"set model.activation: {found.activation}"
-        )
-    return found._replace(dropout=model.dropout)
 
 
 def _adapted(
@@ -219,12 +197,7 @@ def _adapted(
 ) -> tuple[Embedder, float]:
     """A folder's embedder with the parameters' dropouts, sharing and null vector."""
     shape, head, asked = found.query_encoder.shape, found.head, embedder_shape(params)
-    for name in HEAD_MUST_AGREE:
-        if getattr(head, name) != getattr(asked, name):
-            raise UserError(
-                f"{folder}: its {name} is {getattr(head, name)}, model.{name} asks for {getattr(asked, name)}; "
-                "set it to the folder's"
-            )
+    _check_equal(head, asked, HEAD_MUST_AGREE, folder)
     head = head._replace(projection_dropout=asked.projection_dropout)
     embedder = Embedder(_agreed(shape, params, vocabulary_size, folder), head)
     embedder.load_state_dict(found.state_dict())
@@ -237,25 +210,17 @@ def _adapted(
     return embedder, null_offset if same_null else 0.0  # an offset of another null document says nothing of this one
 
 
-def _bert_weights(folder: Path) -> ReaderWeights:
-    shape, weights = read_checkpoint(folder)
-    path = folder / SPAN_HEAD_FILE
-    return ReaderWeights(shape, weights, read_tensors(path) if path.exists() else {})
-
-
-def _reader(shape: EncoderShape, params: Params, seed: int, weights: ReaderWeights | None, folder: Path) -> Reader:
-    """A reader drawn from the seed, over which goes what a folder's weights hold of it."""
+def _drawn_reader(shape: EncoderShape, params: Params, seed: int) -> Reader:
+    """A reader whose weights are drawn from the seed."""
     reader = Reader(shape, params.finetune.span_hidden_size)
     generator = torch.Generator().manual_seed(derive_seed(seed, "initial-reader"))
     initialise(reader.encoder, generator)
     initialise_heads(reader, generator, words_too=True)
-    if weights is not None:
-        load_reader(reader, weights, folder)
     return reader
 
 
 class ReaderWeights(NamedTuple):
-    """A released reader: its BERT under BertForMaskedLM's names, and its span head, empty where it has none."""
+    """A reader: its BERT under BertForMaskedLM's names, and its span head, empty where it has none."""
 
     shape: EncoderShape
     bert: dict[str, Tensor]
@@ -268,21 +233,19 @@ def is_released(folder: Path) -> bool:
 
 
 def read_reader_weights(folder: Path) -> ReaderWeights:
-    """The reader of a RealmKnowledgeAugEncoder, RealmReader or RealmForOpenQA folder."""
-    config = read_config(folder)
-    epsilon = config.get("reader_layer_norm_eps", SPAN_NORM_EPSILON)
-    if epsilon != SPAN_NORM_EPSILON:
-        raise UserError(
-            f"{folder / 'config.json'}: reader_layer_norm_eps is {epsilon}; only {SPAN_NORM_EPSILON} is supported"
-        )
-    weights = read_weights(folder, lambda name: name != "block_emb")
+    """The reader of a plain BERT, of a run, or of a RealmKnowledgeAugEncoder, RealmReader or RealmForOpenQA."""
+    if not is_released(folder):
+        shape, bert = read_checkpoint(folder)
+        path = folder / SPAN_HEAD_FILE
+        return ReaderWeights(shape, bert, read_tensors(path) if path.exists() else {})
+    weights = read_tensors(folder / "model.safetensors", lambda name: name != "block_emb")
     if any(name.startswith("reader.") for name in weights):
         weights = _below(weights, "reader.")
     bert = _below(weights, "realm.") | {name: value for name, value in weights.items() if name.startswith("cls.")}
     if "cls.predictions.bias" not in bert and "cls.predictions.decoder.bias" in bert:  # one tensor with two names
         bert["cls.predictions.bias"] = bert["cls.predictions.decoder.bias"]
     spans = {ours: weights[theirs] for ours, theirs in SPANS.items() if theirs in weights}
-    return ReaderWeights(config_shape(config, folder, ACTIVATION), bert, spans)
+    return ReaderWeights(read_shape(folder), bert, spans)
 
 
 def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
@@ -290,7 +253,7 @@ def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
     from_bert(reader.encoder, weights.bert, folder)
     load_word_head(reader, weights.bert, folder)
     if weights.spans:
-        load_parts(reader, weights.spans, span_names(reader), folder)
+        load_parts(reader, weights.spans, SPAN_NAMES, folder)
 
 
 def read_released_embedder(folder: Path) -> Embedder:
@@ -298,8 +261,9 @@ def read_released_embedder(folder: Path) -> Embedder:
 
     A RealmScorer whose two embedders are equal, or of which one is left out, has one tower.
     """
-    config = read_config(folder)
-    weights = read_weights(folder, lambda name: name != "block_emb" and not name.startswith("reader."))
+    weights = read_tensors(
+        folder / "model.safetensors", lambda name: name != "block_emb" and not name.startswith("reader.")
+    )
     documents, queries = _below(weights, "embedder."), _below(weights, "query_embedder.")
     towers = [tower for tower in (queries, documents) if tower] or [weights]
     used = [name for name in towers[0] if not name.startswith("cls.predictions.")]
@@ -314,11 +278,10 @@ def read_released_embedder(folder: Path) -> Embedder:
         projection_norm=True,
         projection_bias=True,
     )
-    embedder = Embedder(config_shape(config, folder, ACTIVATION), head)
+    embedder = Embedder(read_shape(folder), head)
     for tower, prefix in zip(towers, ("query",) if shared else ("query", "document"), strict=False):
-        bert = _below(tower, "realm.")
-        from_bert(getattr(embedder, f"{prefix}_encoder"), bert, folder)
-        load_pooler(getattr(embedder, f"{prefix}_pooler"), bert, folder)
+        encoder, pooler = getattr(embedder, f"{prefix}_encoder"), getattr(embedder, f"{prefix}_pooler")
+        load_tower(encoder, pooler, _below(tower, "realm."), folder)
         found = {f"{prefix}_{ours}": tower[theirs] for ours, theirs in PROJECTION.items() if theirs in tower}
         load_parts(embedder, found, [f"{prefix}_{ours}" for ours in PROJECTION], folder)
     return embedder

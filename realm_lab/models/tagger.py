@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import read_json
 from realm_lab.corpus.dates import find_dates
 from realm_lab.corpus.records import Span
 from realm_lab.corpus.salient_spans import merge_spans
@@ -22,7 +21,6 @@ TEXTS_TOGETHER = 32
 LONGEST = 512  # wordpieces, where a model knows no bound
 DATE = "date"
 _DATE_LABELS = ("DATE", "TIME")  # of taggers with more labels than CoNLL-2003
-_AS_BIO = {"E": "I", "L": "I", "S": "B", "U": "B"}  # prefixes of BIOES and BILOU
 
 
 class ModelTagger:
@@ -53,13 +51,11 @@ def read_tagger(folder: Path | str) -> ModelTagger:
     """The tagger of a Hugging Face token-classification folder. Ready for `functools.partial` and other processes.
 
     Raises:
-        UserError: no such folder, no safetensors (a pickle is never loaded), no label O, or an unfit tokenizer.
+        UserError: no such folder, no safetensors (a pickle is never loaded), or no fast tokenizer.
     """
     import torch
     from transformers import AutoModelForTokenClassification, AutoTokenizer, TokenClassificationPipeline
 
-    folder = Path(folder)
-    labels = _labels(folder)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         model = AutoModelForTokenClassification.from_pretrained(folder, use_safetensors=True, **options).eval()
@@ -71,24 +67,9 @@ def read_tagger(folder: Path | str) -> ModelTagger:
     positions = int(getattr(model.config, "max_position_embeddings", LONGEST))
     longest = min(LONGEST, positions - 2 if positions > LONGEST else positions)  # RoBERTa: 514 for 512
     tokenizer.model_max_length = longest
-    model.config.id2label = dict(enumerate(labels))
     if multiprocessing.parent_process() is not None:
         torch.set_num_threads(1)  # one of several processes that prepare a corpus
     stride = min(OVERLAP, longest // 4)
     return ModelTagger(
         TokenClassificationPipeline(model=model, tokenizer=tokenizer, aggregation_strategy="first", stride=stride)
     )
-
-
-def _labels(folder: Path) -> list[str]:
-    """The labels of config.json in the order of their ids, with the prefixes B and I alone."""
-    path = folder / "config.json"
-    named = read_json(path).get("id2label")
-    if not isinstance(named, dict) or sorted(named) != sorted(str(number) for number in range(len(named))):
-        raise UserError(f"{path}: no id2label; name a token-classification folder")
-    labels = [str(named[str(number)]) for number in range(len(named))]
-    if "O" not in labels:
-        raise UserError(f"{path}: id2label has no label 'O' ({', '.join(labels)[:80]}); name a tagger of entities")
-    return [
-        f"{_AS_BIO[label[0]]}{label[1:]}" if label[1:2] == "-" and label[0] in _AS_BIO else label for label in labels
-    ]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
+from realm_lab.models.encoder import evaluating
 from realm_lab.models.realm import candidate_log_probs
 from realm_lab.params.parameters import Pretrain
 from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
@@ -125,10 +126,8 @@ def _without(rows_L: np.ndarray, own: Sequence[int], count: int) -> np.ndarray:
 def _best(retriever: Retriever, query_BD: Tensor, rows_BL: np.ndarray, count: int) -> np.ndarray:
     """The `count` best passages by the current weights without dropout, best first; of equal scores the lower row
     comes first, and ABSENT last."""
-    training = retriever.embedder.training
-    retriever.embedder.eval()
-    score_BL = retriever.score(query_BD, rows_BL).double().cpu().numpy()
-    retriever.embedder.train(training)
+    with evaluating(retriever.embedder):
+        score_BL = retriever.score(query_BD, rows_BL).double().cpu().numpy()
     score_BL[rows_BL == ABSENT] = -np.inf
     order_BL = np.lexsort((rows_BL, -score_BL), axis=1)[:, :count]
     return np.take_along_axis(rows_BL, order_BL, axis=1)
@@ -139,11 +138,9 @@ def calibrate_null(
     retriever: Retriever, policy: CandidatePolicy, queries: Sequence[np.ndarray], exclude: Exclusion | None
 ) -> float:
     """Shift the null document's score to the mean score of the passages beside it; returns the shift."""
-    training = retriever.embedder.training
-    retriever.embedder.eval()
     retriever.null_offset = 0.0
-    found = replace(policy, over_retrieve=0).retrieve(retriever, queries, exclude)
+    with evaluating(retriever.embedder):
+        found = replace(policy, over_retrieve=0).retrieve(retriever, queries, exclude)
     real_BK = torch.from_numpy(found.rows_BK >= 0).to(found.score_BK.device)
     retriever.null_offset = float((found.score_BK[real_BK].mean() - found.score_BK[:, 0].mean()).item())
-    retriever.embedder.train(training)
     return retriever.null_offset

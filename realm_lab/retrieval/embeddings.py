@@ -2,12 +2,11 @@
 
 <store>/<key[:12]>/identity.json     what is embedded and by which weights; written first
                    embeddings.bin    the matrix [N, D], little-endian, row after row
-                   shard-00000.lock  held by the process that embeds this shard; holds its SHA-256 once it is finished
+                   shard-00000.lock  held by the process that embeds this shard; not empty once it is finished
                    manifest.json     written last, when all shards are finished: with it the matrix is published
 
 Any number of processes (ranks, a job array) may ask for one matrix at the same time. Each embeds shards that no other
-works on, and all return when the matrix is published. After a kill, finished shards are kept: a shard counts only when
-its rows are on the disk and its digest is in its lock file.
+works on, and all return when the matrix is published. After a kill, finished shards are kept.
 """
 
 # Shapes: N passages, R rows, D embedding size
@@ -18,13 +17,12 @@ import fcntl
 import hashlib
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import torch
@@ -38,11 +36,11 @@ from realm_lab.retrieval import index
 
 FORMAT = 1
 KEY_LENGTH = 12
-DIGEST_LENGTH = 64
 SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple: the vectors are then those of embed_passages to the bit
-DTYPES = {"float32": torch.float32, "float16": torch.float16}
+DTYPES = {"float32": torch.float32, "float16": torch.float16}  # what search reads in place; stages store float32
 IN_MEMORY_BYTES = 1 << 30  # up to which a search on the CPU takes the whole matrix (and copies of it) into memory
 REMEDY = "delete the folder, it is built again when it is needed"
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -84,11 +82,6 @@ class Embeddings:
         self._path = folder / "embeddings.bin"
 
     @cached_property
-    def manifest(self) -> dict[str, Any]:
-        """What was noted when it was published: `shards` (SHA-256 of each), `shard_rows`, `created` (unix seconds)."""
-        return dict(read_json(self.folder / "manifest.json"))
-
-    @cached_property
     def matrix(self) -> Tensor:
         """The memory map, [N, D] of the stored type; writing to it changes no file."""
         rows, size = self.shape
@@ -112,21 +105,9 @@ class Embeddings:
             return self.matrix[rows.cpu()].to(rows.device, torch.float32)
         first, end, step = rows.indices(len(self))
         assert step == 1, "slices are read in one piece"
-        return self._read(first, end).float()
-
-    def _read(self, first: int, end: int) -> Tensor:
-        """Rows as they are stored."""
-        size, stored = self.shape[1], self.identity.dtype
-        values = np.fromfile(self._path, stored, max(0, end - first) * size, offset=first * self.identity.row_bytes)
-        return torch.from_numpy(values).view(-1, size)
-
-    def problems(self) -> list[str]:
-        """What is wrong with its bytes, all of them read; empty if nothing."""
-        shards, rows = self.manifest["shards"], self.manifest["shard_rows"]
-        ends = [min((number + 1) * rows, len(self)) for number in range(len(shards))]
-        found = [_digest(self._read(number * rows, end)) for number, end in enumerate(ends)]
-        wrong = [number for number, (is_, was) in enumerate(zip(found, shards, strict=True)) if is_ != was]
-        return [f"{self._path}: shard {number} is not as it was written; {REMEDY}" for number in wrong]
+        size, offset = self.shape[1], first * self.identity.row_bytes
+        values = np.fromfile(self._path, self.identity.dtype, max(0, end - first) * size, offset=offset)
+        return torch.from_numpy(values).view(-1, size).float()
 
 
 class EmbeddingStore:
@@ -137,8 +118,7 @@ class EmbeddingStore:
 
     def published(self) -> list[Embeddings]:
         """All that are published, by key. Damaged ones are a UserError."""
-        manifests = sorted(self.folder.glob("*/manifest.json"))
-        return [self._open(path.parent, read_identity(path.parent)) for path in manifests]
+        return [_open(path.parent) for path in sorted(self.folder.glob("*/manifest.json"))]
 
     def find(self, identity: Identity) -> Embeddings | None:
         """The matrix, where it is published.
@@ -147,7 +127,10 @@ class EmbeddingStore:
             UserError: its folder holds something else, or it is damaged.
         """
         folder = self._folder(identity)
-        return self._open(folder, identity) if (folder / "manifest.json").exists() else None
+        if not (folder / "manifest.json").exists():
+            return None
+        _check(folder, identity)
+        return _open(folder)
 
     def embeddings(
         self,
@@ -157,13 +140,13 @@ class EmbeddingStore:
         corpus_digest: str,
         *,
         reuse_from: tuple[Embeddings, Passages] | None = None,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Progress | None = None,
     ) -> Embeddings:
         """Embed_doc of every passage: from the store, or embedded now and published.
 
         `corpus_digest` must be different for every list of passages. `reuse_from` is another corpus with its
         embeddings by the same tower: passages that are in it too are copied, only new ones are embedded (their vectors
-        depend on the batch they are embedded in, by about 1e-7). `progress` gets rows done and all rows.
+        depend on the batch they are embedded in, by about 1e-7).
         """
         tower, size = tower_digest(embedder), embedder.document_projection.out_features
         described = (inputs.passage_length, inputs.precision, "float32", len(passages), size)
@@ -189,35 +172,34 @@ class EmbeddingStore:
         self,
         identity: Identity,
         embed: Callable[[np.ndarray], Tensor],
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: Progress | None = None,
         shard_rows: int = SHARD_ROWS,
     ) -> Embeddings:
         """Publish a matrix whose rows [R] `embed` computes as float32 [R, D], shard by shard.
 
+        `progress` gets rows done and all rows after each shard; by default they are printed.
+
         Raises:
-            UserError: a row is not finite or all zeros, the disk is full, or the folder holds another matrix.
+            UserError: a row is not finite, the disk is full, or the folder holds another matrix.
         """
         folder = self._folder(identity)
         if not (folder / "identity.json").exists():
             write_json(folder / "identity.json", asdict(identity))
-        self._check(folder, identity)
+        _check(folder, identity)
         firsts = range(0, identity.rows, shard_rows)
         locks = [folder / f"shard-{number:05d}.lock" for number in range(len(firsts))]
         for wait in (False, True):  # first what nobody works on; then wait for what others work on
             for first, path in zip(firsts, locks, strict=True):
                 with claimed(path, wait) as lock:
-                    if lock is None or len(lock.read()) == DIGEST_LENGTH:
+                    if lock is None or lock.read():
                         continue
                     rows_R = np.arange(first, min(first + shard_rows, identity.rows))
-                    rows_RD = _checked(embed(rows_R), identity, first)
+                    rows_RD = _as_stored(embed(rows_R), identity, first)
                     _write(folder / "embeddings.bin", rows_RD, first)
-                    lock.truncate(0)
-                    lock.write(_digest(rows_RD))
-                progress(min(first + shard_rows, identity.rows), identity.rows)
-        shards = [path.read_text() for path in locks]
-        manifest = {"key": identity.key, "shard_rows": shard_rows, "shards": shards, "created": time.time()}
-        write_json(folder / "manifest.json", manifest)
-        return self._open(folder, identity)
+                    lock.write("finished")
+                (progress or _print_progress)(int(rows_R[-1]) + 1, identity.rows)
+        write_json(folder / "manifest.json", {"key": identity.key})
+        return _open(folder)
 
     def prune(self, keep: set[str]) -> list[str]:
         """Delete all but the keys of `keep` and those that a process is building; returns the keys deleted.
@@ -241,19 +223,24 @@ class EmbeddingStore:
     def _folder(self, identity: Identity) -> Path:
         return self.folder / identity.key[:KEY_LENGTH]
 
-    def _check(self, folder: Path, identity: Identity) -> None:
-        found = asdict(read_identity(folder))
-        for name, asked in asdict(identity).items():
-            if found[name] != asked:
-                raise UserError(f"{folder}: embeddings of {name} {found[name]}, not {asked}; {REMEDY}")
 
-    def _open(self, folder: Path, identity: Identity) -> Embeddings:
-        self._check(folder, identity)
-        path, size = folder / "embeddings.bin", identity.rows * identity.row_bytes
-        found = path.stat().st_size if path.exists() else 0
-        if found != size:
-            raise UserError(f"{path}: {found} bytes, {size} were written; {REMEDY}")
-        return Embeddings(folder, identity)
+def _check(folder: Path, identity: Identity) -> None:
+    if read_identity(folder) != identity:
+        raise UserError(f"{folder}: embeddings of something else than asked for; {REMEDY}")
+
+
+def _open(folder: Path) -> Embeddings:
+    identity, path = read_identity(folder), folder / "embeddings.bin"
+    size, found = identity.rows * identity.row_bytes, path.stat().st_size if path.exists() else 0
+    if found != size:
+        raise UserError(f"{path}: {found} bytes, {size} were written; {REMEDY}")
+    return Embeddings(folder, identity)
+
+
+def _print_progress(done: int, total: int) -> None:
+    """A line for each shard of a matrix that has several."""
+    if total > SHARD_ROWS:
+        print(f"embedded {done:,} of {total:,} passages", file=sys.stderr)
 
 
 def tower_digest(embedder: Embedder) -> str:
@@ -300,18 +287,13 @@ def read_identity(folder: Path) -> Identity:
     return identity
 
 
-def _checked(rows_RD: Tensor, identity: Identity, first: int) -> Tensor:
-    """The rows as they are stored; refuses what no sound embedder makes."""
+def _as_stored(rows_RD: Tensor, identity: Identity, first: int) -> Tensor:
+    """The rows in their stored type; refused where they are not finite."""
     stored_RD = rows_RD.detach().to("cpu", DTYPES[identity.dtype]).contiguous()
-    bad_R, zero_R = ~torch.isfinite(stored_RD).all(1), (stored_RD == 0).all(1)
+    bad_R = ~torch.isfinite(stored_RD).all(1)
     if bad_R.any():
-        row = int(bad_R.nonzero()[0])
-        fits = bool(torch.isfinite(rows_RD[row]).all())
-        remedy = "store them as float32" if fits else "training has diverged; lower its learning rates"
-        raise UserError(f"the embedding of passage {first + row} is not finite as {identity.dtype}; {remedy}")
-    if zero_R.any():
-        row = first + int(zero_R.nonzero()[0])
-        raise UserError(f"the embedding of passage {row} is all zeros: the embedder is damaged; train it again")
+        row = first + int(bad_R.nonzero()[0])
+        raise UserError(f"the embedding of passage {row} is not finite: training diverged; lower the learning rates")
     return stored_RD
 
 
@@ -338,22 +320,14 @@ def _is_being_built(folder: Path) -> bool:
     return any(is_held(path) for path in folder.glob("shard-*.lock"))
 
 
-def _digest(rows_RD: Tensor) -> str:
-    return hashlib.sha256(_bytes(rows_RD)).hexdigest()
-
-
-def _bytes(rows_RD: Tensor) -> memoryview:
-    assert sys.byteorder == "little", "the store is little-endian"
-    return rows_RD.view(torch.uint8).numpy().data
-
-
 def _write(path: Path, rows_RD: Tensor, first: int) -> None:
     """Write rows in their place; they are on the disk when this returns."""
+    assert sys.byteorder == "little", "the store is little-endian"
     try:
         path.touch()
         with open(path, "r+b") as file:
             file.seek(first * rows_RD[0].nbytes)
-            file.write(_bytes(rows_RD))
+            file.write(rows_RD.view(torch.uint8).numpy().data)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:

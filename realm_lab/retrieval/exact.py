@@ -82,7 +82,7 @@ def multiply(rows_nD: Tensor, query_DB: Tensor, score_nB: Tensor | None) -> Tens
 class ExactSearch:
     """Exact top passages of a matrix of embeddings, on its device; see the top of this file."""
 
-    name = "exact"
+    recall_at_8: float | None = None
 
     def __init__(self, embeddings_ND: Matrix, *, half: bool | None = None):
         """`half`: read a bfloat16 copy first (by default of a large matrix in memory, where that is faster)."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
+import faiss
 import numpy as np
 import torch
 from torch import Tensor
@@ -42,15 +43,8 @@ ROWS_A_LIST = 39  # FAISS asks for as many training rows a centroid, and uses at
 SAMPLE_QUERIES, SAMPLE_NOISE, RECALL_COUNT = 256, 0.5, 8
 
 
-class FaissSettings(NamedTuple):
-    """How an index is built and searched."""
-
-    options: Mapping[str, int] = {}  # FAISS's names, see params.sections.Search; what is missing suits the passages
-    seed: int = 0  # of the training sample and of FAISS's k-means
-
-
 def with_defaults(kind: str, options: Mapping[str, int], total: int, size: int) -> dict[str, int]:
-    """All options of a kind of index over `total` vectors of `size` numbers."""
+    """All options of a kind of index over `total` vectors of `size` numbers, by FAISS's names."""
     nlist = options.get("nlist") or max(1, min(round(4 * math.sqrt(total)), total // ROWS_A_LIST))
     parts = max(part for part in range(1, max(1, size // 4) + 1) if size % part == 0)
     defaults = {
@@ -68,45 +62,50 @@ def with_defaults(kind: str, options: Mapping[str, int], total: int, size: int) 
 class FaissSearch:
     """A FAISS index of one kind over a matrix of embeddings (which it needs for true scores)."""
 
-    recall_at_8: float | None = None  # beside exact search; `measured_faiss` measures it
+    recall_at_8: float | None = None
 
-    def __init__(self, kind: str, embeddings_ND: Matrix, settings: FaissSettings | None = None):
-        """Train and fill the index.
+    def __init__(
+        self,
+        kind: str,
+        embeddings_ND: Matrix,
+        options: Mapping[str, int],
+        seed: int = 0,
+        exact: SearchBackend | None = None,
+    ):
+        """Train and fill the index; beside `exact`, a search of the same embeddings, its recall@8 is measured.
 
-        Raises:
-            UserError: an unknown kind, or options that FAISS refuses for these embeddings.
+        `options`: see params.sections.Search; what is missing suits the passages. The `seed` is of the training
+        sample and of FAISS's k-means. UserError: FAISS refuses the options for these embeddings.
         """
-        if kind not in FACTORY:
-            raise UserError(f"search backend {kind!r} is not one of exact, {', '.join(FACTORY)}")
-        self.name, self.embeddings_ND, self._settings = kind, embeddings_ND, settings or FaissSettings()
+        self.kind, self.embeddings_ND = kind, embeddings_ND
         total, size = embeddings_ND.shape
-        self.options = with_defaults(kind, self._settings.options, total, size)
+        self.options = with_defaults(kind, options, total, size)
         self._forbidden = Forbidden(total)
-        faiss = _faiss()
         described = FACTORY[kind].format(**self.options)
         try:
-            self.index = faiss.index_factory(size, described, faiss.METRIC_INNER_PRODUCT)
-            with one_thread(faiss):
-                self._fill()
+            self.index: Any = faiss.index_factory(size, described, faiss.METRIC_INNER_PRODUCT)
+            with one_thread():
+                self._fill(seed)
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise UserError(
                 f"pretrain.search.options: FAISS refuses {described} for {total} vectors of {size} numbers ({reason}); "
                 "change or remove them"
             ) from None
+        if exact is not None:
+            self.recall_at_8 = recall(self, exact, sample_queries(embeddings_ND, seed))
 
-    def _fill(self) -> None:
-        index, options, seed = self.index, self.options, self._settings.seed
-        total = len(self.embeddings_ND)
+    def _fill(self, seed: int) -> None:
+        index, options, total = self.index, self.options, len(self.embeddings_ND)
         largest = 1024
-        if self.name.startswith("ivf"):
+        if self.kind.startswith("ivf"):
             index.nprobe, index.cp.seed = options["nprobe"], seed
             index.cp.min_points_per_centroid = 1  # few passages: FAISS would print a warning
             largest = max(largest, options["nlist"])
-        if self.name == "ivf_pq":
+        if self.kind == "ivf_pq":
             index.pq.cp.seed, index.pq.cp.min_points_per_centroid = seed, 1
             largest = max(largest, 2 ** options["nbits"])
-        if self.name == "hnsw":
+        if self.kind == "hnsw":
             index.hnsw.efConstruction = options["efConstruction"]
         if not index.is_trained and total:
             chosen_T = np.sort(np.random.default_rng(seed).permutation(total)[: 64 * largest])
@@ -135,23 +134,13 @@ class FaissSearch:
         return best.result()
 
     def _fetch(self, query_BD: Tensor, fetch: int) -> Tensor:
-        faiss = _faiss()
         wider = {}
-        if self.name == "hnsw":
-            wider["params"] = faiss.SearchParametersHNSW(efSearch=max(self.options["efSearch"], fetch))
-        with one_thread(faiss):
+        if self.kind == "hnsw":
+            width = max(self.options["efSearch"], fetch)
+            wider["params"] = faiss.SearchParametersHNSW(efSearch=width)  # type: ignore[attr-defined]
+        with one_thread():
             _, row_BF = self.index.search(_floats(query_BD), fetch, **wider)
         return torch.from_numpy(row_BF).to(query_BD.device)
-
-
-def measured_faiss(
-    kind: str, embeddings_ND: Matrix, settings: FaissSettings | None, exact: SearchBackend
-) -> FaissSearch:
-    """One of FAISS's indexes with its recall@8 beside `exact`, a search of the same embeddings."""
-    backend = FaissSearch(kind, embeddings_ND, settings)
-    query_QD = sample_queries(embeddings_ND, (settings or FaissSettings()).seed)
-    backend.recall_at_8 = recall(backend, exact, query_QD)
-    return backend
 
 
 def sample_queries(embeddings_ND: Matrix, seed: int, count: int = SAMPLE_QUERIES) -> Tensor:
@@ -174,14 +163,8 @@ def recall(backend: SearchBackend, exact: SearchBackend, query_BD: Tensor, count
     return int(hit_BK.sum()) / wanted if wanted else 1.0
 
 
-def _faiss() -> Any:
-    import faiss  # when it is wanted: it is slow to import
-
-    return faiss
-
-
 @contextmanager
-def one_thread(faiss: Any) -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """One thread for FAISS, which it may share with torch, inside the block: no two builds and searches differ."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)

@@ -14,6 +14,7 @@ from realm_lab.core.process import Ranks, autocast, ranks, shared_casts, sum_ove
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.embedder import Embedder
+from realm_lab.models.encoder import evaluating
 from realm_lab.models.inputs import join, length_groups
 from realm_lab.params.parameters import Params
 
@@ -54,18 +55,15 @@ def embed_passages(
     however many there are. Else this process embeds all, whatever the others do.
     """
     device = next(embedder.parameters()).device
-    training = embedder.training
-    embedder.eval()
     vectors_UD = torch.empty(len(rows_U), embedder.document_projection.out_features, device=device)
     for start in range(0, len(rows_U), EMBED_CHUNK_ROWS):
         chunk = slice(start, start + EMBED_CHUNK_ROWS)
-        with shared_casts(device):
+        with evaluating(embedder), shared_casts(device):
             part_UD = embed_rows(embedder, passages, rows_U[chunk], inputs, ranks() if shared else ALL)
         if shared:
             sum_over_ranks_([part_UD])  # zeros but for each rank's own: nothing is rounded
         vectors_UD[chunk] = part_UD
         Embedded.passages += len(part_UD)
-    embedder.train(training)
     return vectors_UD
 
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,20 +17,21 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join
 from realm_lab.models.realm import retrieval_score
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.faiss_backends import FaissSearch, FaissSettings, measured_faiss
 from realm_lab.retrieval.index import Inputs, embed_passages, embed_rows
-from realm_lab.retrieval.search import Exclusion, IndexGeneration, Matrix, SearchBackend, check_index
+from realm_lab.retrieval.search import Exclusion, IndexGeneration, Matrix, SearchBackend
 
 NULL = -1  # row of the null document
 ABSENT = -2  # row of a place that too small a corpus left empty
 NO_SCORE = -1.0e4  # f(x, z) of what is not a candidate: exp underflows to 0, and nothing turns into NaN
+MakeSearch = Callable[[Matrix, ExactSearch], SearchBackend]
 
 
 class Retriever:
     """Finds passages in an index that may be stale, and scores them with the current weights (section 3.3).
 
     With `stale_queries` (pretrain.search_query: stale) the index keeps the weights that made it, and queries are
-    searched with their query tower. `backend` and its `settings` say how the index is searched (backends.py).
+    searched with their query tower. `approximate` makes another search of an index than the exact one
+    (faiss_backends.py).
     """
 
     def __init__(
@@ -38,14 +39,12 @@ class Retriever:
         embedder: Embedder,
         passages: Passages,
         inputs: Inputs,
-        corpus_digest: str,
         *,
         stale_queries: bool = False,
-        backend: str = "exact",
-        settings: FaissSettings | None = None,
+        approximate: MakeSearch | None = None,
     ):
-        self.embedder, self.passages, self.inputs, self.corpus_digest = embedder, passages, inputs, corpus_digest
-        self.stale_queries, self._backend, self._settings = stale_queries, backend, settings
+        self.embedder, self.passages, self.inputs = embedder, passages, inputs
+        self.stale_queries, self._approximate = stale_queries, approximate
         self.device = next(embedder.parameters()).device
         self.articles_N = torch.from_numpy(np.ascontiguousarray(passages.articles)).to(self.device, torch.int64)
         self.index: IndexGeneration | None = None
@@ -57,7 +56,7 @@ class Retriever:
     def searching_exactly(self) -> Retriever:
         """A copy that searches exactly and with current queries; its index is to be built."""
         other = copy.copy(self)
-        other.stale_queries, other._backend = False, "exact"
+        other.stale_queries, other._approximate = False, None
         other.index, other.snapshot, other._search, other._exact = None, None, None, None
         return other
 
@@ -65,29 +64,25 @@ class Retriever:
 
     def refresh(self, step: int) -> None:
         """Build the index from the current weights."""
-        index = self.generation(self.embed_passages(), step)
+        index = IndexGeneration(self.embed_passages(), step)
         self.adopt(index, copy.deepcopy(self.embedder) if self.stale_queries else None)
 
-    def generation(self, embeddings_ND: Matrix, step: int) -> IndexGeneration:
-        """Embeddings of this corpus as an index."""
-        return IndexGeneration(embeddings_ND, self.corpus_digest, step)
-
     def adopt(self, index: IndexGeneration, snapshot: Embedder | None = None) -> None:
-        """Use an index that was built elsewhere; one of another corpus is refused."""
-        check_index(index, self.corpus_digest, len(self.passages))
+        """Use an index of this corpus that was built elsewhere."""
+        assert len(index.embeddings_ND) == len(self.passages)
         if self.index is None or index.embeddings_ND is not self.index.embeddings_ND:
-            if self._backend == "exact":
+            if self._approximate is None:
                 self._search = self._exact = ExactSearch(index.embeddings_ND)
             else:
                 self._exact = ExactSearch(index.embeddings_ND, half=False)  # it only measures: no second copy
-                self._search = measured_faiss(self._backend, index.embeddings_ND, self._settings, exact=self._exact)
+                self._search = self._approximate(index.embeddings_ND, self._exact)
         self.index = index
         self.snapshot = snapshot.requires_grad_(False).eval() if snapshot is not None else None
 
     @property
     def search_recall_at_8(self) -> float | None:
-        """What an approximate backend finds of the exact top 8, measured when it was built; None: it is exact."""
-        return self._search.recall_at_8 if isinstance(self._search, FaissSearch) else None
+        """What an approximate search finds of the exact top 8, measured when it was built; None: it is exact."""
+        return self._search.recall_at_8 if self._search is not None else None
 
     # Embedding
 

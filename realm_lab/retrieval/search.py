@@ -30,17 +30,7 @@ class IndexGeneration(NamedTuple):
     """The MIPS index: every passage's embedding. `step` is the number of training steps behind the weights."""
 
     embeddings_ND: Matrix
-    corpus_digest: str
     step: int
-
-
-def check_index(index: IndexGeneration, corpus_digest: str, passages: int) -> None:
-    """Refuse an index of another corpus."""
-    if index.corpus_digest != corpus_digest or len(index.embeddings_ND) != passages:
-        raise UserError(
-            f"the index holds {len(index.embeddings_ND)} passages of corpus {index.corpus_digest[:12]}, the corpus is "
-            f"{corpus_digest[:12]} with {passages}; build the index again"
-        )
 
 
 class SearchResult(NamedTuple):
@@ -69,19 +59,18 @@ class Approximate(NamedTuple):
 class SearchBackend(Protocol):
     """Finds the passages of largest inner product, [B, count]; a forbidden one is never returned."""
 
-    name: str
+    recall_at_8: float | None  # beside exact search, measured when it was built; None: it is exact
 
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult: ...
 
 
 def checked_queries(query_BD: Tensor, size: int, count: int) -> Tensor:
     """The queries, detached; refused where they are not finite."""
+    assert query_BD.ndim == 2
+    assert query_BD.shape[1] == size
+    assert count >= 0
     if not torch.isfinite(query_BD).all():
         raise UserError("the query embeddings are not finite: training has diverged; lower the learning rates")
-    if query_BD.ndim != 2 or query_BD.shape[1] != size:
-        raise UserError(f"the queries have shape {list(query_BD.shape)}, the index holds vectors of {size} numbers")
-    if count < 0:
-        raise UserError(f"{count} passages were asked for; ask for 0 or more")
     return query_BD.detach()
 
 
@@ -185,7 +174,6 @@ class Forbidden:
 
     def _remember(self, group_N: Tensor, device: torch.device) -> None:
         if self._group_N is not group_N:
-            if len(group_N) != self._total:
-                raise UserError(f"{len(group_N)} article numbers were given for an index of {self._total} passages")
+            assert len(group_N) == self._total, "an article number for each passage"
             self._sorted_N, self._order_N = group_N.to(device).sort(stable=True)
             self._group_N = group_N

@@ -19,13 +19,11 @@ class Drift(NamedTuple):
 
     `overlap`: share of the fresh top k that the stale search finds. `shift`: total variation, 0 to 1, between p(z|x)
     over what the stale search finds and over the fresh top k, both scored with the current weights: what the trainer
-    sums over, and what it would. `divergence`: KL of p(z|x) by the index's own scores from that by the current
-    weights, over what the stale search finds, nats.
+    sums over, and what it would.
     """
 
     overlap: float
     shift: float
-    divergence: float
 
 
 def overlap_at_k(stale_BK: np.ndarray, fresh_BK: np.ndarray) -> float:
@@ -43,20 +41,7 @@ def total_variation(rows_a_BK: np.ndarray, p_a_BK: Tensor, rows_b_BK: np.ndarray
     return float((1.0 - shared_B).clamp(min=0).mean())  # rounding
 
 
-def divergence(log_p_BK: Tensor, log_q_BK: Tensor) -> float:
-    """KL(p || q) in nats over the same candidates, mean over the queries."""
-    p_BK, q_BK = log_p_BK.double(), log_q_BK.double()
-    return float((p_BK.exp() * (p_BK - q_BK)).sum(1).mean())
-
-
-def drift(
-    stale_BK: np.ndarray, fresh_BK: np.ndarray, indexed_BK: Tensor, current_BK: Tensor, fresh_current_BK: Tensor
-) -> Drift:
-    """Drift from the rows of both searches and three scores: of `stale_BK` by the index, of it and of `fresh_BK` by the
-    current weights; what is no passage scores about -1e4."""
-    current = current_BK.log_softmax(1)
-    return Drift(
-        overlap_at_k(stale_BK, fresh_BK),
-        total_variation(stale_BK, current.exp(), fresh_BK, fresh_current_BK.softmax(1)),
-        divergence(current, indexed_BK.log_softmax(1)),
-    )
+def drift(stale_BK: np.ndarray, fresh_BK: np.ndarray, stale_score_BK: Tensor, fresh_score_BK: Tensor) -> Drift:
+    """Drift from the rows of both searches and their scores by the current weights; what is no passage scores -1e4."""
+    shift = total_variation(stale_BK, stale_score_BK.softmax(1), fresh_BK, fresh_score_BK.softmax(1))
+    return Drift(overlap_at_k(stale_BK, fresh_BK), shift)

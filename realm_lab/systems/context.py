@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,6 +22,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.identity import Plan, corpus_folder, open_stage, plan_run
 from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun
 
@@ -143,16 +144,14 @@ class Context:
         embedder: Embedder,
         knowledge: Knowledge | None = None,
         reuse_from: tuple[Embeddings, Passages] | None = None,
-        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Embeddings:
         """Embed_doc of every passage of the knowledge corpus, or of another one: from the store, or embedded now.
 
         `reuse_from`: another corpus with its embeddings by the same tower; only passages that it lacks are embedded.
         """
         passages, corpus_digest = knowledge or self.knowledge
-        return embedding_store(self.root).embeddings(
-            embedder, passages, self.inputs, corpus_digest, reuse_from=reuse_from, progress=progress
-        )
+        store = embedding_store(self.root)
+        return store.embeddings(embedder, passages, self.inputs, corpus_digest, reuse_from=reuse_from)
 
     def retriever(
         self,
@@ -162,11 +161,10 @@ class Context:
         reuse_from: tuple[Embeddings, Passages] | None = None,
     ) -> Retriever:
         """A retriever that searches the embeddings of the store exactly; a large matrix on the CPU in its file."""
-        passages, corpus_digest = knowledge or self.knowledge
-        retriever = Retriever(embedder, passages, self.inputs, corpus_digest)
+        retriever = Retriever(embedder, (knowledge or self.knowledge).passages, self.inputs)
         retriever.null_offset = null_offset
         vectors_ND = self.embeddings(embedder, knowledge, reuse_from).for_search(self.device)
-        retriever.adopt(retriever.generation(vectors_ND, 0))
+        retriever.adopt(IndexGeneration(vectors_ND, 0))
         return retriever
 
 

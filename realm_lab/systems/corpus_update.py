@@ -11,25 +11,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import digest, write_json, write_json_lines
-from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.readers import read_documents
 from realm_lab.corpus.readers.squad import LATER
 from realm_lab.corpus.records import Document, Question
-from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.evaluation.cloze_items import cloze_items
 from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
-from realm_lab.evaluation.open_qa import matches
 from realm_lab.evaluation.predictions import read_references, stored_questions
-from realm_lab.params.parameters import Corpus, Files, Params
+from realm_lab.params.parameters import Corpus, Files
 from realm_lab.reporting.knowledge_update import write_knowledge_update
 from realm_lab.reporting.statistics import per_example_interval
 from realm_lab.retrieval.index import Embedded
 from realm_lab.systems.context import Context, Knowledge
+from realm_lab.systems.evaluate import AskedQuestions
 from realm_lab.systems.identity import record_run
 from realm_lab.systems.registry import System, system_of
 
@@ -42,17 +39,16 @@ class CorpusUpdate:
 
     new: Sequence[Path]
     old: Sequence[Path] = ()  # none: the run's own corpus
-    rest: int = 0  # documents of the run's own files to add to both
     questions: Path | None = None  # None: the run's test questions, if no blanks are asked either
     clozes: dict[str, Path] = field(default_factory=dict)
     name: str | None = None
 
 
 class Sides:
-    """A system on the old corpus and on the new one; `told` learns how many passages were embedded for each."""
+    """A system on the old corpus and on the new one; `corpora` learns how many passages were embedded for each."""
 
-    def __init__(self, system: System, knowledge: dict[str, Knowledge], told: dict[str, dict[str, Any]]):
-        self.knowledge, self._told = knowledge, told
+    def __init__(self, system: System, knowledge: dict[str, Knowledge], corpora: dict[str, dict[str, Any]]):
+        self.knowledge, self._corpora = knowledge, corpora
         own = knowledge["old"] is system.context.knowledge
         old = system if own else system.on_corpus(*knowledge["old"])
         self._systems = {"old": old, "new": old.on_corpus(*knowledge["new"])}
@@ -63,7 +59,7 @@ class Sides:
         for side, system in self._systems.items():
             before = Embedded.passages
             found[side] = ask(system)
-            self._told[side]["embedded"] += Embedded.passages - before
+            self._corpora[side]["embedded"] += Embedded.passages - before
         return found
 
 
@@ -83,18 +79,8 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
     corpora = {side: _knowledge(context, update, side, folder) for side in ("old", "new")}
     results: dict[str, Any] = {
         "name": name,
-        "run": {
-            "system": system_of(plan.system).name,
-            "seed": plan.seed,
-            "run_key": plan.run_key,
-            "engine_version": ENGINE_VERSION,
-        },
-        "settings": {
-            "candidates": params.pretrain.candidates,
-            "passages_read": params.finetune.candidates,
-            "sentence_length": params.corpus.sentence_length,
-            "passage_length": params.corpus.passage_length,
-        },
+        "run": {"system": system_of(plan.system).name, "seed": plan.seed, "run_key": plan.run_key},
+        "settings": {"candidates": params.pretrain.candidates, "passages_read": params.finetune.candidates},
         "corpora": {
             side: {"source": source, "passages": len(knowledge.passages), "digest": knowledge.digest, "embedded": 0}
             for side, (knowledge, source) in corpora.items()
@@ -105,7 +91,7 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
     questions = _questions(context, update)
     if questions:
         print(f"{name}: {len(questions)} questions", file=sys.stderr)
-        results["questions"] = _ask(Sides(system, knowledge, results["corpora"]), questions, folder)
+        results["questions"] = _ask(context, Sides(system, knowledge, results["corpora"]), questions, folder)
     if update.clozes:
         sides = Sides(system.before_finetuning(), knowledge, results["corpora"])
         results["clozes"] = {group: _fill(context, sides, group, path, folder) for group, path in update.clozes.items()}
@@ -126,19 +112,6 @@ def documents_of(paths: Sequence[Path], later: bool) -> dict[str, Document]:
     if not documents:
         raise UserError(f"{', '.join(map(str, paths))}: no documents")
     return documents
-
-
-def rest_of(params: Params, named: set[str], most: int) -> list[Document]:
-    """Up to `most` documents of the run's own files whose id is not among `named`, evenly spaced.
-
-    Raises:
-        UserError: the run's corpus does not come from files.
-    """
-    if params.corpus.source != "files":
-        raise UserError(f"--rest {most}: the run's corpus does not come from files; leave it at 0")
-    own = [d for d in FilesCorpus(params.corpus).documents() if d.id not in named]
-    most = min(most, len(own))
-    return [own[number * len(own) // most] for number in range(most)]
 
 
 def prepare_update(context: Context, documents: Iterable[Document], folder: Path) -> PreparedCorpus:
@@ -166,25 +139,9 @@ def _knowledge(context: Context, update: CorpusUpdate, side: str, folder: Path) 
     paths = update.new if side == "new" else update.old
     if not paths:
         return context.knowledge, "the run's own corpus"
-    source = ", ".join(path.name for path in paths)
-    if len(paths) == 1 and (paths[0] / "manifest.json").exists():
-        corpus = PreparedCorpus(paths[0])
-        wanted, found = context.corpus.manifest.tokenizer_digest, corpus.manifest.tokenizer_digest
-        if wanted != found:
-            raise UserError(
-                f"{paths[0]}: prepared with another tokenizer ({found[:12]}) than the run's corpus ({wanted[:12]}); "
-                "name its files instead"
-            )
-    else:
-        documents = documents_of(paths, later=side == "new")
-        added = list(documents.values())
-        if update.rest:
-            named = set(documents_of([*update.new, *update.old], later=True))
-            rest = rest_of(context.params, named, update.rest)
-            source += f" and {len(rest):,} documents of the run's own files"
-            added += rest
-        corpus = prepare_update(context, added, folder / side)
-    return Knowledge(corpus.passages(), corpus.manifest.digest), source
+    documents = documents_of(paths, later=side == "new").values()
+    corpus = prepare_update(context, documents, folder / side)
+    return Knowledge(corpus.passages(), corpus.manifest.digest), ", ".join(path.name for path in paths)
 
 
 def _questions(context: Context, update: CorpusUpdate) -> list[Question]:
@@ -198,32 +155,21 @@ def _questions(context: Context, update: CorpusUpdate) -> list[Question]:
     return stored
 
 
-def _ask(sides: Sides, questions: Sequence[Question], folder: Path) -> dict[str, Any]:
+def _ask(context: Context, sides: Sides, questions: Sequence[Question], folder: Path) -> dict[str, Any]:
     """Answers with both corpora; one line a question in questions.jsonl."""
-    texts = [question.question for question in questions]
-    answers = sides.each(lambda system: system.answer(texts))
-    patterns, rows = Patterns(), []
-    for number, question in enumerate(questions):
-        updated = question.answers_updated or question.answers
-        row: dict[str, Any] = {
-            "id": question.id,
-            "question": question.question,
-            "answers": list(question.answers),
-            "answers_updated": list(updated),
-            "changed": tuple(updated) != tuple(question.answers),
-        }
+    asked = AskedQuestions(context, questions)
+    answers = sides.each(lambda system: system.answer(asked.texts))
+    rows = asked.updates(answers)
+    for number, row in enumerate(rows):
+        row |= {"id": asked.ids[number], "question": asked.texts[number]}
+        row |= {"answers": asked.answers[number], "answers_updated": asked.answers_updated[number]}
         for side, given in answers.items():
-            answer = given[number]
-            row[side] = {
-                "prediction": answer.text,
-                "matches_old": matches(answer.text, question.answers, question.answer_kind, patterns, question.id),
-                "matches_new": matches(answer.text, updated, question.answer_kind, patterns, question.id),
-                "passage": sides.knowledge[side].passages.text.row(answer.source.row)["id"] if answer.source else None,
-            }
-        rows.append(row)
+            source, text = given[number].source, sides.knowledge[side].passages.text
+            row[side]["prediction"] = given[number].text
+            row[side]["passage"] = text.row(source.row)["id"] if source else None
     write_json_lines(folder / "questions.jsonl", rows)
-    summary = question_summary(rows)
-    return summary | {"patterns": patterns.counts()} if patterns.problems else summary
+    problems = {"patterns": asked.patterns.counts()} if asked.patterns.problems else {}
+    return question_summary(rows) | problems
 
 
 def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import write_json, write_json_lines
+from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.errors import UserError
 from realm_lab.evaluation.answers import Answer
@@ -16,6 +17,7 @@ from realm_lab.evaluation.corpus_update import question_summary
 from realm_lab.evaluation.examples import question_examples
 from realm_lab.evaluation.open_qa import Scores, f1, matches, mean_scores
 from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
+from realm_lab.evaluation.predictions import stored_questions
 from realm_lab.evaluation.recall import DEPTHS, Ranks, rank_answers, recall_metrics
 from realm_lab.evaluation.utility import evenly_spaced
 from realm_lab.systems.context import Context
@@ -27,19 +29,25 @@ DEEPEST = max(DEPTHS)
 
 
 class AskedQuestions:
-    """The questions of a split that are measured on, evenly spaced, and their scores."""
+    """Questions that are measured on, and their scores."""
 
-    def __init__(self, context: Context, split: str):
-        stored = context.corpus.questions(split)
-        numbers = evenly_spaced(len(stored), context.params.evaluate.questions or len(stored)).tolist()
-        self.ids = [stored.ids[number] for number in numbers]
-        self.texts = [stored.texts[number] for number in numbers]
-        self.answers = [stored.answers[number] for number in numbers]
-        self.answers_updated = [stored.answers_updated[number] for number in numbers]
-        self.kinds = [stored.answer_kinds[number] for number in numbers]
-        self.gold = [stored.gold[number] for number in numbers]
+    def __init__(self, context: Context, questions: Sequence[Question], gold: Sequence[np.ndarray] = ()):
+        self.ids = [question.id for question in questions]
+        self.texts = [question.question for question in questions]
+        self.answers = [list(question.answers) for question in questions]
+        self.answers_updated = [list(question.answers_updated or question.answers) for question in questions]
+        self.kinds = [question.answer_kind for question in questions]
+        self.gold = gold
         self.patterns = Patterns()
         self._context = context
+
+    @classmethod
+    def of_split(cls, context: Context, split: str) -> AskedQuestions:
+        """The questions of a split that the parameters ask for, evenly spaced."""
+        stored = context.corpus.questions(split)
+        numbers = evenly_spaced(len(stored), context.params.evaluate.questions or len(stored)).tolist()
+        questions = stored_questions(stored)
+        return cls(context, [questions[number] for number in numbers], [stored.gold[number] for number in numbers])
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -53,6 +61,16 @@ class AskedQuestions:
         """Whether each answer is one of its question's references."""
         asked = zip(answers, references, self.kinds, self.ids, strict=True)
         return [matches(answer.text, own, kind, self.patterns, identity) for answer, own, kind, identity in asked]
+
+    def updates(self, answers: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
+        """What question_summary needs of each question: with each corpus, which of its references the answer is."""
+        changed = [was != now for was, now in zip(self.answers, self.answers_updated, strict=True)]
+        rows: list[dict[str, Any]] = [{"changed": each} for each in changed]
+        for side, given in answers.items():
+            old, new = self.matches(given, self.answers), self.matches(given, self.answers_updated)
+            for row, matches_old, matches_new in zip(rows, old, new, strict=True):
+                row[side] = {"matches_old": matches_old, "matches_new": matches_new}
+        return rows
 
     def scores(self, answers: Sequence[Answer]) -> list[Scores]:
         """Of one answer to each question."""
@@ -73,7 +91,7 @@ def evaluate(context: Context, run: StageRun) -> None:
     `not_measured` in the results says why."""
     run.start(len(PARTS))
     system = system_of(context.plan.system)(context)
-    test = AskedQuestions(context, "test")
+    test = AskedQuestions.of_split(context, "test")
     if not len(test):
         raise UserError("no test questions in the prepared corpus; name them in corpus.files.questions_test")
     folder = run.path / "eval"
@@ -132,7 +150,7 @@ def evaluate(context: Context, run: StageRun) -> None:
 
 def _development(context: Context, system: System) -> dict[str, Any]:
     """Exact match on development questions, by which a learning rate may be chosen."""
-    asked = AskedQuestions(context, "dev")
+    asked = AskedQuestions.of_split(context, "dev")
     if not len(asked):
         return {}
     scores = asked.scores(system.answer(asked.texts))
@@ -146,13 +164,7 @@ def _corpus_update(
     if not context.corpus.has_second_version():
         return None
     updated = system.on_corpus(context.corpus.passages(version=1), f"{context.corpus.manifest.digest} updated")
-    old, new = test.answers, test.answers_updated
-    rows: list[dict[str, Any]] = [{"changed": was != now} for was, now in zip(old, new, strict=True)]
-    for side, given in (("old", answers), ("new", updated.answer(test.texts))):
-        matched = zip(test.matches(given, old), test.matches(given, new), strict=True)
-        for row, (matches_old, matches_new) in zip(rows, matched, strict=True):
-            row[side] = {"matches_old": matches_old, "matches_new": matches_new}
-    summary = question_summary(rows)
+    summary = question_summary(test.updates({"old": answers, "new": updated.answer(test.texts)}))
     shares = summary["new_corpus"] or dict.fromkeys(("follows", "stays", "wrong"))
     kept = ("changed_questions", "unchanged_exact_match_before", "unchanged_exact_match_after")
     return shares | {name: summary[name] for name in kept}

@@ -10,7 +10,7 @@ import torch
 
 from realm_lab.core.seeding import derive_seed
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.initial import has_span_head, new_embedder, new_reader, read_initial_embedder, read_initial_reader
+from realm_lab.models.initial import new_embedder, new_reader, read_initial_embedder, read_initial_reader
 from realm_lab.models.reader import Reader, initialise_heads
 from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
@@ -55,8 +55,8 @@ def _reader(context: Context, name: str) -> Reader:
     elif name == "scratch":
         reader = new_reader(_without_checkpoint(params), context.vocabulary_size, seed)
     else:
-        reader = read_initial_reader(Path(name), params, context.vocabulary_size, seed)
-        if has_span_head(Path(name)):  # of a reader that was fine-tuned
+        reader, was_finetuned = read_initial_reader(Path(name), params, context.vocabulary_size, seed)
+        if was_finetuned:  # it has a span head
             return reader
     generator = torch.Generator().manual_seed(derive_seed(seed, "span-head"))
     initialise_heads(reader, generator, words_too=False)  # drawn on the CPU: equal on every device

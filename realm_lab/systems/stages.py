@@ -17,12 +17,13 @@ from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import Encoder
-from realm_lab.models.folders import from_bert, read_checkpoint, write_embedder, write_reader
-from realm_lab.models.initial import encoder_shape, new_embedder, new_reader
+from realm_lab.models.folders import write_embedder, write_reader
+from realm_lab.models.initial import new_embedder, new_reader, read_initial_encoder
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Finetune, Params
-from realm_lab.retrieval.faiss_backends import FaissSettings
-from realm_lab.retrieval.retriever import Retriever
+from realm_lab.params.sections import Search
+from realm_lab.retrieval.retriever import MakeSearch, Retriever
+from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.context import Context
 from realm_lab.systems.evaluate import AskedQuestions
 from realm_lab.systems.identity import corpus_folder
@@ -68,9 +69,7 @@ def _initial_encoder(context: Context, reader: Reader) -> Encoder | None:
     start = context.params.warm_start.embedder.initial_encoder
     checkpoint = context.params.model.checkpoint
     if start == "checkpoint" and checkpoint is not None:
-        encoder = Encoder(encoder_shape(context.params, reader.encoder.shape.vocabulary_size))
-        from_bert(encoder, read_checkpoint(Path(checkpoint))[1], Path(checkpoint))
-        return encoder
+        return read_initial_encoder(Path(checkpoint), context.params, context.vocabulary_size)
     return None if start == "scratch" else reader.encoder
 
 
@@ -83,16 +82,14 @@ def pretrain(context: Context, run: StageRun) -> None:
         embedder,
         context.passages,
         context.inputs,
-        context.knowledge.digest,
         stale_queries=params.pretrain.search_query == "stale",
-        backend=params.pretrain.search.backend,
-        settings=FaissSettings(params.pretrain.search.faiss_options(), seed),
+        approximate=_approximate_search(params.pretrain.search, seed),
     )
     retriever.null_offset = null_offset
     # The first index, of the weights that training begins with, which other runs and the evaluation have as well.
     vectors_ND = context.embeddings(embedder).as_tensor(context.device)
     snapshot = copy.deepcopy(embedder) if retriever.stale_queries else None
-    retriever.adopt(retriever.generation(vectors_ND, 0), snapshot)
+    retriever.adopt(IndexGeneration(vectors_ND, 0), snapshot)
     probe = ReaderProbe(params, context.corpus.sentences("cloze_dev"), context.passages, context.special, seed)
     refreshes = params.pretrain.refresh.policy != "never" and params.pretrain.train_document_tower
     with ExitStack() as stack:
@@ -115,11 +112,20 @@ def pretrain(context: Context, run: StageRun) -> None:
     _finish(run, reader, embedder, retriever.null_offset)
 
 
+def _approximate_search(settings: Search, seed: int) -> MakeSearch | None:
+    """What searches the index where the parameters ask for FAISS, which is slow to import."""
+    if settings.backend == "exact":
+        return None
+    from realm_lab.retrieval.faiss_backends import FaissSearch
+
+    return lambda vectors_ND, exact: FaissSearch(settings.backend, vectors_ND, settings.faiss_options(), seed, exact)
+
+
 def _development_metrics(context: Context) -> Evaluation:
     """Zero-shot recall and retrieval utility on development questions and sentences."""
-    cloze, asked = context.corpus.sentences("cloze_dev"), AskedQuestions(context, "dev")
+    cloze, asked = context.corpus.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
     if not len(asked):
-        asked = AskedQuestions(context, "test")
+        asked = AskedQuestions.of_split(context, "test")
     tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
 
     def measure(retriever: Retriever, reader: Reader) -> dict[str, float]:

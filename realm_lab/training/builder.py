@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from realm_lab.core.files import atomic_directory
 from realm_lab.core.process import limit_threads, on_first_rank, pick_device, ranks
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.corpus.vocabulary import load_tokenizer, special_ids
@@ -32,8 +31,6 @@ from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 
 COMMAND = (sys.executable, "-m", "realm_lab.training.builder")
-LOG = "builder.log"
-END_SECONDS = 10.0  # that it may take to end
 
 
 class ProcessBuilder:
@@ -42,41 +39,33 @@ class ProcessBuilder:
     def __init__(self, folder: Path, params: Params, corpus: Path, device: torch.device):
         self._folder, self._device = folder, device
         self._process: subprocess.Popen[str] | None = None
-        self._built: set[int] = set()
         if ranks().rank:
             return
         shutil.rmtree(folder, ignore_errors=True)  # of a trainer that was killed; it submits again
-        folder.mkdir(parents=True)
         job: dict[str, Any] = {"params": params.model_dump(mode="json"), "corpus": str(corpus), "folder": str(folder)}
         job["threads"] = torch.get_num_threads()  # as the trainer's, so that the numbers are the same
-        with open(folder / LOG, "w") as log:
-            self._process = subprocess.Popen(
-                COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, bufsize=1
-            )
-        self._say(json.dumps(job))
+        command = (*COMMAND, json.dumps(job))
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> ProcessBuilder:
         return self
 
     def __exit__(self, *error: object) -> None:
         """End the process."""
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait(END_SECONDS)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                pass  # what it should have read is lost with it
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
 
     def submit(self, step: int, embedder: Embedder) -> None:
         """Write the weights, and ask for their embeddings."""
-        if self._process is not None:
-            with atomic_directory(_place(self._folder, step)) as scratch:
-                write_embedder(embedder, scratch / "embedder")
-            self._say(str(step))
+        if self._process is None:
+            return
+        write_embedder(embedder, _place(self._folder, step) / "embedder")
+        assert self._process.stdin is not None
+        try:
+            print(step, file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            raise self._failure() from None
 
     def wait(self, step: int) -> Tensor:
         """The embeddings of a submitted step, float32 [N, D]; older ones are deleted.
@@ -93,30 +82,19 @@ class ProcessBuilder:
         return found.to(self._device)
 
     def _wait(self, step: int) -> None:
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
-        while step not in self._built:
-            answer = process.stdout.readline()
-            if not answer:
+        """Steps are answered in the order in which they were submitted."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        answer = None
+        while answer != step:
+            line = self._process.stdout.readline()
+            if not line:
                 raise self._failure()
-            self._built.add(int(answer))
-
-    def _say(self, line: str) -> None:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        try:
-            process.stdin.write(line + "\n")
-        except BrokenPipeError:
-            raise self._failure() from None
+            answer = int(line)
 
     def _failure(self) -> UserError:
         assert self._process is not None
-        code = self._process.wait(END_SECONDS)
-        words = (self._folder / LOG).read_text(errors="replace").strip().splitlines()
-        said = words[-1] if words else "it said nothing"
-        return UserError(f"{self._folder / LOG}: the builder of the index ended with code {code}: {said}; run again")
+        return UserError(f"the builder of the index ended with code {self._process.wait()}, see above; run again")
 
 
 def _place(folder: Path, step: int) -> Path:
@@ -136,10 +114,10 @@ def serve(job: dict[str, Any]) -> None:
         embedder.to(pick_device(params.launch.device))
         if params.launch.compile:
             embedder.document_encoder.compile(dynamic=True)
-        embeddings_ND = Retriever(embedder, passages, inputs, corpus.manifest.digest).embed_passages()
+        embeddings_ND = Retriever(embedder, passages, inputs).embed_passages()
         write_tensors(place / "embeddings.safetensors", {"embeddings": embeddings_ND})
         print(int(line), flush=True)
 
 
 if __name__ == "__main__":
-    serve(json.loads(sys.stdin.readline()))
+    serve(json.loads(sys.argv[1]))

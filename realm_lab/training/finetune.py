@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from realm_lab.core.process import autocast, share, sum_over_ranks_, summed
+from realm_lab.core.process import autocast, share, summed
 from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import Questions
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
@@ -35,9 +35,7 @@ from realm_lab.models.spans import (
 )
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
-from realm_lab.training.checkpoint import load_module, module_tensors
-from realm_lab.training.loop import NonFiniteLoss
-from realm_lab.training.optimiser import ScheduledAdamW
+from realm_lab.training.optimiser import TrainedModels
 
 Spans = list[tuple[int, int]]
 
@@ -63,7 +61,7 @@ class Found(NamedTuple):
 
 
 class FinetuneTask:
-    """Open-QA fine-tuning as a task of the loop. The retriever's index must be built: it is never rebuilt.
+    """Open-QA fine-tuning as a task of the loop. The retriever must have an index, which is never rebuilt.
 
     What does not train has no optimiser, gets no gradient, and drops nothing out.
     """
@@ -94,25 +92,19 @@ class FinetuneTask:
             [np.array(e.ids, np.int64) for e in encode_batch_plain(tokenizer, answers)] for answers in questions.answers
         ]
         self._order = epoch_order(len(questions), seed, "finetune-questions")
-        self._optimisers = self._make_optimisers()
+        self._models = self._trained_models()
 
-    def _make_optimisers(self) -> list[ScheduledAdamW]:
-        """One for the reader and one for the query tower, where they train."""
-        settings, embedder = self._settings, self.retriever.embedder
+    def _trained_models(self) -> TrainedModels:
+        """The reader and the query tower, where they train."""
+        settings, embedder, steps = self._settings, self.retriever.embedder, self.total_steps
         assert not (settings.train_query_tower and embedder.share_towers), "the document tower would be trained too"
-        made = []
-        for name, module, chosen, trains in (
-            ("reader", self.reader, settings.reader, settings.train_reader),
-            ("retriever", embedder, settings.retriever, settings.train_query_tower),
-        ):
-            frozen = frozen_names(module, self._params)
-            if module is embedder:
-                frozen |= tower_names(embedder, True, False) | {"null_vector"}  # no null document in fine-tuning
-            for key, parameter in module.named_parameters():
-                parameter.requires_grad_(trains and key not in frozen)
-            if trains:
-                made.append(ScheduledAdamW(name, module, chosen, self.total_steps, frozen))
-        return made
+        models = TrainedModels(self.reader, embedder)
+        frozen = frozen_names(self.reader, self._params)
+        models.train("reader", self.reader, settings.reader, steps, frozen, settings.train_reader)
+        frozen = frozen_names(embedder, self._params) | tower_names(embedder, True, False)
+        frozen |= {"null_vector"}  # no null document in fine-tuning
+        models.train("retriever", embedder, settings.retriever, steps, frozen, settings.train_query_tower)
+        return models
 
     def train_step(self, step: int) -> dict[str, float]:
         """One step on -log p(y|x), with Lee's early loss -log p_early(a passage with an answer|x) where asked for.
@@ -126,8 +118,7 @@ class FinetuneTask:
         mine = chosen[share(len(chosen))]
         self.reader.train(settings.train_reader)
         self.retriever.embedder.train(settings.train_query_tower)
-        for optimiser in self._optimisers:
-            optimiser.zero_grad()
+        self._models.zero_grad()
         found, query_BD = self._find(mine)
         answerable_B, early_B = found.answerable_B, found.early_BC.any(1)
         useful = np.flatnonzero(answerable_B | early_B)
@@ -140,16 +131,11 @@ class FinetuneTask:
         reader_sum, early_sum = self._backward(found, query_BD, useful, int(count))
         reader_sum, early_sum = summed(reader_sum, early_sum)
         values |= {"loss": -(reader_sum + early_sum) / count, "loss_reader": -reader_sum / count}
-        if not np.isfinite(values["loss"]):
-            raise NonFiniteLoss(values["loss"], {"questions": [self._questions.texts[int(n)] for n in chosen]})
         if settings.early_loss_candidates:
             values["loss_early"] = -early_sum / count
         if answerable:
             values["marginal_log_likelihood"] = reader_sum / answerable
-        for optimiser in self._optimisers:
-            sum_over_ranks_(optimiser.gradients())
-            values |= optimiser.step(step)
-        return values
+        return values | self._models.step(step)
 
     def _find(self, numbers: np.ndarray) -> tuple[Found, Tensor]:
         """What is retrieved for some training questions, and their vectors [B, D]."""
@@ -254,14 +240,8 @@ class FinetuneTask:
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights and moments; the frozen index is rebuilt from the stage before."""
-        state = module_tensors("reader", self.reader) | module_tensors("embedder", self.retriever.embedder)
-        for optimiser in self._optimisers:
-            state |= optimiser.state()
-        return state
+        return self._models.tensors()
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
         """Restore what `tensors` returned."""
-        load_module("reader", self.reader, tensors, "checkpoint")
-        load_module("embedder", self.retriever.embedder, tensors, "checkpoint")
-        for optimiser in self._optimisers:
-            optimiser.load_state(tensors)
+        self._models.load(tensors)

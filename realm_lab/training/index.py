@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,31 +18,17 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.params.sections import Refresh
 from realm_lab.retrieval.refresh import Progress, refresh_policy
 from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.retrieval.staleness import Drift
+from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.checkpoint import load_module, module_tensors
 from realm_lab.training.probes import StalenessProbe
 
 
-class Builder(Protocol):
-    """Embeds the corpus while training goes on (training/builder.py). Every rank calls the same methods."""
-
-    def submit(self, step: int, embedder: Embedder) -> None:
-        """Begin to embed with the weights of `step`, which must not change until they are in use."""
-
-    def wait(self, step: int) -> Tensor:
-        """The embeddings of a submitted step, float32 [N, D].
-
-        Raises:
-            UserError: the builder has failed.
-        """
-
-
 class Pending(NamedTuple):
-    """A refresh under way. `moved` is false where its vectors are those of the index in use: no weight behind them
-    has changed. `embedder` holds the weights of that step, None where they are not needed later."""
+    """A refresh under way. `embedder` holds the weights of that step, None where they are not needed later."""
 
     embedder: Embedder | None
-    moved: bool
     asked_at: float  # time.monotonic(); NaN: in a process before this one
 
 
@@ -50,9 +36,10 @@ class RefreshedIndex:
     """The retriever's index while its embedder trains.
 
     A refresh that the policy asks for at step s is searched from step s + delay_steps on, not sooner and not later:
-    the trainer embeds then, or waits for the `builder`, so that runs do not depend on the speed of a machine.
-    `cost_N` are the floating-point operations of embedding each passage. Call `prepare` once, then `before_step` and
-    `after_step` around every step; `metrics` and `measure` may be asked between steps.
+    the trainer embeds then, or waits for the `builder`, so that runs do not depend on the speed of a machine. Where
+    nothing `moves`, because the document tower does not learn, the vectors stay and a refresh costs nothing. `cost_N`
+    are the floating-point operations of embedding each passage. The retriever's index is that of step 0. Call
+    `before_step` and `after_step` around every step; `metrics` and `measure` may be asked between steps.
     """
 
     def __init__(
@@ -61,33 +48,26 @@ class RefreshedIndex:
         retriever: Retriever,
         probe: StalenessProbe,
         cost_N: np.ndarray,
-        builder: Builder | None = None,
+        moves: bool = True,
+        builder: ProcessBuilder | None = None,
     ):
         self._policy, self._delay_steps = refresh_policy(settings), settings.delay_steps
-        self._retriever, self._probe, self._cost_N, self._builder = retriever, probe, cost_N, builder
+        self._retriever, self._probe, self._cost_N = retriever, probe, cost_N
+        self._moves, self._builder = moves, builder
         self._pending: dict[int, Pending] = {}  # by the step of its weights, ascending
         self._refreshes = 0  # indexes that came into use after the first
         self._refresh_flops = self._training_flops = 0.0
         self._age_sum, self._steps = 0.0, 0
-        self._made_at = np.nan  # when the weights behind the index were those of the trainer
-        self._started = time.monotonic()
-        self._busy_seconds = self._stall_seconds = self._last_seconds = 0.0
+        self._made_at = self._started = time.monotonic()  # when the weights behind the index were those of the trainer
+        self._busy_seconds = self._last_seconds = 0.0
 
-    def prepare(self) -> None:
-        """Build the first index, that of step 0, where the retriever has none yet."""
-        if self._retriever.index is None:
-            self._retriever.refresh(0)
-        self._made_at = time.monotonic()
-
-    def before_step(self, step: int, moved: bool) -> None:
-        """Refresh as the policy says after `step` finished steps; `moved`: whether the document tower has learned."""
+    def before_step(self, step: int) -> None:
+        """Refresh as the policy says after `step` finished steps."""
         started = time.monotonic()
         if step > 0:
-            now = Progress(
-                step, len(self._pending), self._training_flops, self._refresh_flops, lambda: self._overlap(moved)
-            )
+            now = Progress(step, len(self._pending), self._training_flops, self._refresh_flops, self._overlap)
             if self._policy.wants_refresh(now):
-                self._ask(step, moved)
+                self._ask(step)
         due = [asked for asked in self._pending if asked + self._delay_steps <= step]
         if due:
             self._use(due[-1])
@@ -97,9 +77,9 @@ class RefreshedIndex:
         """The floating-point operations of the step, without refreshing."""
         self._training_flops += flops
 
-    def _overlap(self, moved: bool) -> float:
+    def _overlap(self) -> float:
         """How much of the fresh top k the index finds, estimated on few fresh vectors, whose cost counts."""
-        if not moved:
+        if not self._moves:
             return 1.0
 
         def check() -> list[float]:
@@ -110,13 +90,13 @@ class RefreshedIndex:
         self._refresh_flops += flops
         return float(overlap)
 
-    def _ask(self, step: int, moved: bool) -> None:
+    def _ask(self, step: int) -> None:
         """Note a refresh, with a copy of the current weights where they are needed after this step."""
         current = self._retriever.embedder
-        kept = self._retriever.stale_queries or (moved and self._delay_steps > 0)
+        kept = self._retriever.stale_queries or (self._moves and self._delay_steps > 0)
         embedder = copy.deepcopy(current).requires_grad_(False).eval() if kept else None
-        self._pending[step] = Pending(embedder, moved, time.monotonic())
-        if moved:
+        self._pending[step] = Pending(embedder, time.monotonic())
+        if self._moves:
             self._refresh_flops += float(self._cost_N.sum())
             if self._builder is not None:
                 self._builder.submit(step, embedder or current)
@@ -126,43 +106,38 @@ class RefreshedIndex:
         started = time.monotonic()
         asked, index = self._pending[step], self._retriever.index
         assert index is not None
-        if not asked.moved:
+        if not self._moves:
             index = index._replace(step=step)
         elif self._builder is not None:
-            index = self._retriever.generation(self._builder.wait(step), step)
+            index = IndexGeneration(self._builder.wait(step), step)
         else:  # no copy was kept where the current weights are still those of `step`
-            index = self._retriever.generation(self._retriever.embed_passages(embedder=asked.embedder), step)
+            index = IndexGeneration(self._retriever.embed_passages(embedder=asked.embedder), step)
         self._retriever.adopt(index, asked.embedder if self._retriever.stale_queries else None)
         self._made_at, self._refreshes = asked.asked_at, self._refreshes + 1
         self._pending = {other: kept for other, kept in self._pending.items() if other > step}
-        if asked.moved:
+        if self._moves:
             self._last_seconds = time.monotonic() - started
-            self._stall_seconds += self._last_seconds
 
     def metrics(self, step: int) -> dict[str, float]:
         """Age of the index that step `step` searched, and what refreshing has cost so far; once for every step.
 
         `index_staleness_steps_mean` is the mean over all steps so far: what is logged now and then may always fall on
         the same place between two refreshes. Seconds and the share of time are of this process;
-        `index_staleness_seconds` is left out while the index is from before a resumed run began.
-        `trainer_stall_seconds`: in which the trainer embedded, built the search, or waited for the builder;
-        `refresh_seconds`: of the last such stop.
+        `index_staleness_seconds` is left out while the index is from before a resumed run began. `refresh_seconds`: for
+        which the trainer last embedded, built the search, or waited for the builder.
         """
         assert self._retriever.index is not None
         age, now = float(step - self._retriever.index.step), time.monotonic()
-        total = self._refresh_flops + self._training_flops
         self._age_sum += age
         self._steps += 1
         values = {
             "index_staleness_steps": age,
             "index_staleness_steps_mean": self._age_sum / self._steps,
             "refreshes": float(self._refreshes),
-            "refresh_share_of_flops": self._refresh_flops / total if total else 0.0,
             "training_operations": self._training_flops,
             "refresh_operations": self._refresh_flops,
             "refresh_share_of_time": self._busy_seconds / max(now - self._started, 1e-9),
             "refresh_seconds": self._last_seconds,
-            "trainer_stall_seconds": self._stall_seconds,
         }
         if np.isfinite(self._made_at):
             values["index_staleness_seconds"] = now - self._made_at
@@ -181,14 +156,13 @@ class RefreshedIndex:
     def state(self) -> dict[str, Tensor]:
         """For a checkpoint: the index with the weights behind it, and every refresh that is under way."""
         index, snapshot = self._retriever.index, self._retriever.snapshot
-        if index is None:
-            return {}
+        assert index is not None
         sums = [self._refresh_flops, self._training_flops, self._age_sum, self._steps, self._refreshes]
         state = {
             "index.embeddings": torch.as_tensor(index.embeddings_ND),
             "index.step": torch.tensor(index.step),
             "refresh.sums": torch.tensor(sums, dtype=torch.float64),
-            "refresh.pending": torch.tensor([[step, kept.moved] for step, kept in self._pending.items()]).view(-1, 2),
+            "refresh.pending": torch.tensor(list(self._pending), dtype=torch.int64),
         }
         if snapshot is not None:
             state |= module_tensors("snapshot", snapshot)
@@ -197,21 +171,18 @@ class RefreshedIndex:
                 state |= module_tensors(f"pending.{step}", kept.embedder)
         return state
 
-    def load_state(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Restore what `state` returned; refreshes under way are submitted again. Whether there was an index."""
-        if "index.embeddings" not in tensors:
-            return False
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned; refreshes under way are submitted again."""
         self._refresh_flops, self._training_flops, self._age_sum, steps, refreshes = tensors["refresh.sums"].tolist()
-        self._steps, self._refreshes = int(steps), int(refreshes)
-        index = self._retriever.generation(tensors["index.embeddings"], int(tensors["index.step"]))
+        self._steps, self._refreshes, self._made_at = int(steps), int(refreshes), np.nan
+        index = IndexGeneration(tensors["index.embeddings"], int(tensors["index.step"]))
         self._retriever.adopt(index, self._loaded("snapshot", tensors))
-        for step, moved in tensors["refresh.pending"].long().tolist():
+        for step in tensors["refresh.pending"].tolist():
             embedder = self._loaded(f"pending.{step}", tensors)
-            self._pending[step] = Pending(embedder, bool(moved), np.nan)
-            if moved and self._builder is not None:
+            self._pending[step] = Pending(embedder, np.nan)
+            if self._builder is not None:
                 assert embedder is not None
                 self._builder.submit(step, embedder)
-        return True
 
     def _loaded(self, name: str, tensors: Mapping[str, Tensor]) -> Embedder | None:
         if not any(key.startswith(f"{name}.") for key in tensors):
@@ -222,8 +193,4 @@ class RefreshedIndex:
 
 
 def _named(drift: Drift, suffix: str) -> dict[str, float]:
-    return {
-        f"index_overlap{suffix}": drift.overlap,
-        f"prior_shift{suffix}": drift.shift,
-        f"prior_divergence{suffix}": drift.divergence,
-    }
+    return {f"index_overlap{suffix}": drift.overlap, f"prior_shift{suffix}": drift.shift}

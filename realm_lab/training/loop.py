@@ -12,13 +12,11 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.core.files import write_json
 from realm_lab.core.process import any_rank, on_first_rank, ranks, stop_signals_noted
 from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
@@ -34,33 +32,20 @@ class Task(Protocol):
 
     - `evaluate(step) -> dict` and `watch(step) -> dict`: metrics of the state after `step` finished steps, asked at the
       start, at the end and every `evaluation_interval_steps` or `watch_interval_steps`; rank 0's are logged;
-    - `flags() -> Iterable[str]`: warnings for the run's status, asked after every step;
-    - `describe_batch(step) -> dict`: texts or ids of a batch, asked when its loss or a gradient is not finite.
+    - `flags() -> Iterable[str]`: warnings for the run's status, asked after every step.
     """
 
     seed: int
     total_steps: int
 
     def train_step(self, step: int) -> dict[str, float]:
-        """Run optimiser step `step` and return what is worth logging; `loss` is among it where there was one.
-
-        Raises:
-            NonFiniteLoss: there is no going on; the batch is in it.
-        """
+        """Run optimiser step `step` and return what is worth logging; `loss` is among it where there was one."""
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole training state."""
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
         """Restore what `tensors` returned after `step` steps."""
-
-
-class NonFiniteLoss(Exception):
-    """The loss of a batch is NaN or infinite; the batch as plain data."""
-
-    def __init__(self, loss: float, batch: Mapping[str, Any]):
-        super().__init__(f"the loss is {loss}")
-        self.batch = batch
 
 
 def train(task: Task, run: StageRun, launch: Launch, device: torch.device, identity: Identity | None = None) -> None:
@@ -91,8 +76,9 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device, ident
     with stop_signals_noted() as request:
         while step < task.total_steps:
             torch.manual_seed(derive_seed(task.seed, "dropout", step, *_rank_name()))
-            values = _checked_step(task, step, run.path)
+            values = task.train_step(step)
             step += 1
+            _check_finite(values, run.path, step)
             finished = step == task.total_steps
             if finished or step % launch.log_interval_steps == 0:
                 _log(run, step, values, first)
@@ -149,32 +135,9 @@ def _log(run: StageRun, step: int, values: dict[str, float], first: bool) -> Non
         run.metrics.log(step, values)
 
 
-def _checked_step(task: Task, step: int, path: Path) -> dict[str, float]:
-    """One step; what is not finite ends the run, with the batch in a file."""
-    try:
-        values = task.train_step(step)
-    except NonFiniteLoss as error:
-        _refuse(path, step, str(error), error.batch)
+def _check_finite(values: Mapping[str, float], path: Path, step: int) -> None:
+    """A loss or a gradient that is not finite ends the run. The batch is a function of the seed and the step."""
     for name, value in values.items():
         if (name == "loss" or name.startswith("gradient_norm")) and not math.isfinite(value):
-            describe = getattr(task, "describe_batch", None)
-            _refuse(path, step, f"the {name.replace('_', ' ')} is {value}", describe(step) if describe else {})
-    return values
-
-
-def _refuse(path: Path, step: int, what: str, batch: Mapping[str, Any]) -> NoReturn:
-    file = path / f"bad_batch-step-{step + 1}.json"
-    if ranks().rank == 0:
-        write_json(file, {"step": step + 1, "problem": what, "batch": _plain(batch)})
-    raise UserError(f"{path}: {what} at step {step + 1}, its batch is in {file}; lower the learning rates")
-
-
-def _plain(value: Any) -> Any:
-    """JSON of texts, arrays and tensors; numbers that JSON does not have become text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, Tensor | np.ndarray | np.generic):
-        return _plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            what = f"the {name.replace('_', ' ')} is {value} at step {step}"
+            raise UserError(f"{path}: {what}; lower the learning rates")

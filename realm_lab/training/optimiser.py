@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from realm_lab.core.process import ranks, sum_over_ranks_
 from realm_lab.params.sections import Optimiser
+from realm_lab.training.checkpoint import load_module, module_tensors
 
 BETA1, EPSILON, WEIGHT_DECAY, CLIP_NORM = 0.9, 1e-6, 0.01, 1.0  # BERT's
 
@@ -107,3 +108,47 @@ class ScheduledAdamW:
             parts = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
             if parts:
                 self._adamw.state[parameter] = {part: value.clone() for part, value in parts.items()}
+
+
+class TrainedModels:
+    """A reader and an embedder, with an optimiser for each that trains."""
+
+    def __init__(self, reader: nn.Module, embedder: nn.Module):
+        self._reader, self._embedder = reader, embedder
+        self.optimisers: list[ScheduledAdamW] = []
+
+    def train(
+        self, name: str, module: nn.Module, settings: Optimiser, total_steps: int, frozen: set[str], trains: bool = True
+    ) -> None:
+        """Train one of the two from now on, if it `trains`; what does not train gets no gradient."""
+        for key, parameter in module.named_parameters():
+            parameter.requires_grad_(trains and key not in frozen)
+        if trains:
+            self.optimisers.append(ScheduledAdamW(name, module, settings, total_steps, frozen))
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for optimiser in self.optimisers:
+            optimiser.zero_grad()
+
+    def step(self, step: int) -> dict[str, float]:
+        """Sum the gradients over the ranks, and update; what the optimisers return."""
+        values: dict[str, float] = {}
+        for optimiser in self.optimisers:
+            sum_over_ranks_(optimiser.gradients())
+            values |= optimiser.step(step)
+        return values
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and moments, for a checkpoint."""
+        state = module_tensors("reader", self._reader) | module_tensors("embedder", self._embedder)
+        for optimiser in self.optimisers:
+            state |= optimiser.state()
+        return state
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Restore what `tensors` returned."""
+        load_module("reader", self._reader, tensors, "checkpoint")
+        load_module("embedder", self._embedder, tensors, "checkpoint")
+        for optimiser in self.optimisers:
+            optimiser.load_state(tensors)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -26,15 +26,6 @@ class Pair(NamedTuple):
     second: np.ndarray
 
 
-class PairSource(Protocol):
-    """Where pairs come from."""
-
-    def __len__(self) -> int: ...
-
-    def pair(self, item: int, related: bool, generator: np.random.Generator) -> Pair:
-        """Pair `item`, its second segment related to the first or not."""
-
-
 class ArticlePairs:
     """Throw-away articles of the toy world. Unrelated: another fact of the same subject, or another article."""
 
@@ -45,7 +36,7 @@ class ArticlePairs:
         return len(self._articles)
 
     def pair(self, item: int, related: bool, generator: np.random.Generator) -> Pair:
-        """See PairSource."""
+        """Pair `item`, its second segment related to the first or not."""
         second = self._articles.restated[item]
         if not related and generator.random() < 0.5:
             second = self._articles.other[item]
@@ -65,7 +56,7 @@ class PassagePairs:
         return len(self._rows)
 
     def pair(self, item: int, related: bool, generator: np.random.Generator) -> Pair:
-        """See PairSource."""
+        """Pair `item`, its second segment related to the first or not."""
         sentence = int(self._rows[item])
         origin = int(self._sentences.origins[sentence])
         row = int(generator.integers(len(self._passages)))
@@ -92,9 +83,9 @@ class PairSampler:
 
     def __init__(
         self,
-        source: PairSource,
+        source: ArticlePairs | PassagePairs,
         special: SpecialIds,
-        continues: np.ndarray,
+        continues: np.ndarray,  # bool: which wordpieces go on with a word
         *,
         seed: int,
         max_length: int,

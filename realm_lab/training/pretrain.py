@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.core.process import gather_rows, on_first_rank, ranks, share, sum_over_ranks_
+from realm_lab.core.process import gather_rows, on_first_rank, share, sum_over_ranks_
 from realm_lab.core.seeding import epoch_order, numpy_generator
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
@@ -30,11 +30,10 @@ from realm_lab.models.realm import marginal_log_likelihood, marginal_log_likelih
 from realm_lab.params.parameters import Params, Pretrain
 from realm_lab.retrieval.candidates import CandidatePolicy, calibrate_null
 from realm_lab.retrieval.retriever import NULL, Retriever
-from realm_lab.training.checkpoint import load_module, module_tensors
+from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.flops import PretrainingFlops
-from realm_lab.training.index import Builder, RefreshedIndex
-from realm_lab.training.loop import NonFiniteLoss
-from realm_lab.training.optimiser import ScheduledAdamW
+from realm_lab.training.index import RefreshedIndex
+from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.probes import ReaderProbe, StalenessProbe
 from realm_lab.training.watch import CandidateHealth, CollapseWatch, candidate_health
 
@@ -96,7 +95,7 @@ class Objective(NamedTuple):
 
 
 class PretrainTask:
-    """REALM pre-training as a task of the loop. The reader and the retriever have an optimiser each."""
+    """REALM pre-training as a task of the loop. The retriever must have an index."""
 
     def __init__(
         self,
@@ -108,7 +107,7 @@ class PretrainTask:
         special: SpecialIds,
         evaluation: Evaluation,
         probe: ReaderProbe | None = None,
-        builder: Builder | None = None,
+        builder: ProcessBuilder | None = None,
     ):
         settings = params.pretrain
         self.seed, self._params, self._settings = seed, params, settings
@@ -121,32 +120,32 @@ class PretrainTask:
         self._policy.check(len(retriever.passages))
         self._stream = QueryStream(settings, sentences, special.mask, seed)
         self._candidate_reader = CandidateReader(params, reader, retriever.passages, special)
-        self._optimisers = self._make_optimisers()
+        self._models = self._trained_models()
         self._watch, self._health = CollapseWatch(settings.watch.patience_steps), dict[str, float]()
         self._flops = PretrainingFlops(
             params, retriever.passages, reader.encoder.shape, retriever.embedder.document_encoder.shape
         )
         self._index = RefreshedIndex(
-            settings.refresh, retriever, self._staleness_probe(), self._flops.passage_N, builder
+            settings.refresh,
+            retriever,
+            self._staleness_probe(),
+            self._flops.passage_N,
+            settings.train_document_tower,
+            builder,
         )
-        self._prepared = False
+        if settings.calibrate_null:
+            rows, queries = self._some_queries(CALIBRATION_SENTENCES, "calibration")
+            calibrate_null(retriever, self._policy, queries, self._policy.exclusion(retriever, sentences.origins[rows]))
 
-    def _make_optimisers(self) -> list[ScheduledAdamW]:
-        """One for the reader and one for the retriever, where they train; the rest gets no gradient."""
-        settings, embedder = self._settings, self.retriever.embedder
+    def _trained_models(self) -> TrainedModels:
+        settings, embedder, steps = self._settings, self.retriever.embedder, self.total_steps
         towers = (settings.train_query_tower, settings.train_document_tower)
-        held_reader = set() if settings.train_reader else {name for name, _ in self.reader.named_parameters()}
-        made = []
-        for name, module, chosen, held, trains in (
-            ("reader", self.reader, settings.reader, held_reader, settings.train_reader),
-            ("retriever", embedder, settings.retriever, tower_names(embedder, *towers), any(towers)),
-        ):
-            frozen = frozen_names(module, self._params) | held
-            for key, parameter in module.named_parameters():
-                parameter.requires_grad_(key not in frozen)
-            if trains:
-                made.append(ScheduledAdamW(name, module, chosen, self.total_steps, frozen))
-        return made
+        models = TrainedModels(self.reader, embedder)
+        frozen = frozen_names(self.reader, self._params)
+        models.train("reader", self.reader, settings.reader, steps, frozen, settings.train_reader)
+        frozen = frozen_names(embedder, self._params) | tower_names(embedder, *towers)
+        models.train("retriever", embedder, settings.retriever, steps, frozen, any(towers))
+        return models
 
     def _staleness_probe(self) -> StalenessProbe:
         """Queries like those of training, always the same."""
@@ -162,24 +161,12 @@ class PretrainTask:
             self._stream.masked(int(row), numpy_generator(self.seed, purpose, int(row))).tokens for row in rows
         ]
 
-    def _prepare(self) -> None:
-        """The first index and, where asked for, the calibration of the null document; once in a run."""
-        if self._prepared:
-            return
-        self._prepared = True
-        self._index.prepare()
-        if self._settings.calibrate_null:
-            rows, queries = self._some_queries(CALIBRATION_SENTENCES, "calibration")
-            exclude = self._policy.exclusion(self.retriever, self._sentences.origins[rows])
-            calibrate_null(self.retriever, self._policy, queries, exclude)
-
     def train_step(self, step: int) -> dict[str, float]:
         """One optimiser step on log p(y|x) (Eq. 1); `batch_size` sentences over all ranks."""
         started, settings, launch = time.perf_counter(), self._settings, self._params.launch
 
         # The index: of the weights of an earlier step, refreshed as the policy says.
-        self._prepare()
-        self._index.before_step(step, moved=settings.train_document_tower)
+        self._index.before_step(step)
 
         # Mask. Every rank draws the whole batch and computes its share of it.
         rows, masked = self._batch(step)
@@ -190,8 +177,7 @@ class PretrainTask:
         # loss is the mean over the sentences, or over the masked words where each is marginalised by itself.
         self.reader.train()
         self.retriever.embedder.train()
-        for optimiser in self._optimisers:
-            optimiser.zero_grad()
+        self._models.zero_grad()
         logged = (step + 1) % launch.log_interval_steps == 0 or step + 1 == self.total_steps
         normaliser = sum(len(sentence.positions) for sentence in masked)
         if settings.marginal == "example":
@@ -211,13 +197,7 @@ class PretrainTask:
         # Step: gradients are summed over the ranks, then clipped.
         sum_over_ranks_([total])
         values = {"loss": total.item()}
-        if not np.isfinite(values["loss"]):
-            raise NonFiniteLoss(values["loss"], self.describe_batch(step))
-        if ranks().size > 1:
-            for optimiser in self._optimisers:
-                sum_over_ranks_(optimiser.gradients())
-        for optimiser in self._optimisers:
-            values |= optimiser.step(step)
+        values |= self._models.step(step)
 
         # Log what the step says about the retriever, the age of its index, and its cost.
         self._health = health.over_ranks().means()
@@ -269,7 +249,6 @@ class PretrainTask:
 
     def watch(self, step: int) -> dict[str, float]:
         """The probes after `step` finished steps, and whether the run has collapsed."""
-        self._prepare()
         probe = self._probe
         values: dict[str, float] = on_first_rank(lambda: probe.measure(self.reader)) if probe is not None else {}
         values |= self._index.measure_sample()
@@ -280,37 +259,21 @@ class PretrainTask:
         """Warnings for the run's status."""
         return self._watch.flags()
 
-    def describe_batch(self, step: int) -> dict[str, object]:
-        """The batch of a step, for the record of what went wrong: rows of sentences, wordpiece ids."""
-        rows, masked = self._batch(step)
-        return {
-            "sentence_rows": rows,
-            "queries": [sentence.tokens for sentence in masked],
-            "masked_positions": [sentence.positions for sentence in masked],
-            "targets": [sentence.targets for sentence in masked],
-        }
-
     def evaluate(self, step: int) -> dict[str, float]:
         """Utility, likelihood and zero-shot recall on held-out text, with a fresh index."""
-        self._prepare()
         fresh = self.retriever.searching_exactly()
         fresh.refresh(step)
         return self._evaluation(fresh, self.reader) | self._index.measure(fresh)
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, moments, the index with the weights that made it, and refreshes under way."""
-        state = module_tensors("reader", self.reader) | module_tensors("embedder", self.retriever.embedder)
-        for optimiser in self._optimisers:
-            state |= optimiser.state()
+        state = self._models.tensors()
         state["null_offset"] = torch.tensor(self.retriever.null_offset, dtype=torch.float64)
         return state | self._watch.state() | self._index.state()
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
         """Restore everything, the index included."""
-        load_module("reader", self.reader, tensors, "checkpoint")
-        load_module("embedder", self.retriever.embedder, tensors, "checkpoint")
-        for optimiser in self._optimisers:
-            optimiser.load_state(tensors)
+        self._models.load(tensors)
         self.retriever.null_offset = float(tensors["null_offset"])
         self._watch.load_state(tensors)
-        self._prepared = self._index.load_state(tensors)
+        self._index.load_state(tensors)

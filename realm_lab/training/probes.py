@@ -6,12 +6,11 @@ in use is from a fresh one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.store import Passages, Sentences
@@ -19,6 +18,7 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.evaluation.utility import evenly_spaced, mask_first_span
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import CandidateReader
+from realm_lab.models.encoder import evaluating
 from realm_lab.models.reader import Reader
 from realm_lab.models.spans import holds_answer
 from realm_lab.params.parameters import Params
@@ -168,13 +168,8 @@ class StalenessProbe:
     def _drift(
         self, retriever: Retriever, query_BD: Tensor, fresh_BK: np.ndarray, fresh: Callable[[np.ndarray], Tensor]
     ) -> Drift:
-        assert retriever.index is not None
-        indexed_ND = retriever.index.embeddings_ND
-        searched_BD = retriever.search_queries(self._queries, query_BD)
-        stale_BK = self._find(retriever, searched_BD, self._places)
-        indexed_BK = _scores(searched_BD, stale_BK, lambda rows: indexed_ND[torch.from_numpy(rows)])
-        current_BK = _scores(query_BD, stale_BK, fresh)
-        return drift(stale_BK, fresh_BK, indexed_BK, current_BK, _scores(query_BD, fresh_BK, fresh))
+        stale_BK = self._find(retriever, retriever.search_queries(self._queries, query_BD), self._places)
+        return drift(stale_BK, fresh_BK, _scores(query_BD, stale_BK, fresh), _scores(query_BD, fresh_BK, fresh))
 
 
 def _scores(query_BD: Tensor, rows_BK: np.ndarray, vectors: Callable[[np.ndarray], Tensor]) -> Tensor:
@@ -186,16 +181,3 @@ def _scores(query_BD: Tensor, rows_BK: np.ndarray, vectors: Callable[[np.ndarray
     score_BK = torch.full(rows_BK.shape, NO_SCORE, device=query_BD.device)
     score_BK[torch.from_numpy(there_BK).to(query_BD.device)] = score_M
     return score_BK
-
-
-@contextmanager
-def evaluating(*modules: nn.Module) -> Iterator[None]:
-    """Evaluation mode, and afterwards every part as it was."""
-    before = [(part, part.training) for module in modules for part in module.modules()]
-    for module in modules:
-        module.eval()
-    try:
-        yield
-    finally:
-        for part, training in before:
-            part.training = training

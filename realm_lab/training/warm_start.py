@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from realm_lab.core.process import autocast, gather_rows, ranks, share, sum_over_ranks_, summed
+from realm_lab.core.process import autocast, gather_rows, ranks, share, summed
 from realm_lab.core.seeding import epoch_order, numpy_generator
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
@@ -21,9 +21,8 @@ from realm_lab.models.initial import frozen_names
 from realm_lab.models.inputs import join, length_groups
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
-from realm_lab.training.checkpoint import load_module, module_tensors
-from realm_lab.training.optimiser import ScheduledAdamW
-from realm_lab.training.pairs import MaskedPairs, PairSampler
+from realm_lab.training.optimiser import TrainedModels
+from realm_lab.training.pairs import PairSampler
 
 REMOVAL_RATE = 0.9  # how often the sentence is removed from its passage (Lee et al. 2019)
 
@@ -34,7 +33,6 @@ class InverseClozeBatch(NamedTuple):
     queries: list[np.ndarray]
     titles: list[np.ndarray]
     bodies: list[np.ndarray]
-    rows: np.ndarray  # passages of the whole batch
     first: int  # place of this share in the whole batch
 
 
@@ -70,36 +68,26 @@ class WarmStartTask:
                     "ranks that share a batch; raise it, or lower launch.ranks"
                 )
         self._order = epoch_order(len(self._multi), seed, "inverse-cloze")
-        self._reader_optimiser = ScheduledAdamW(
-            "reader", reader, self._settings.reader.optimiser, self.reader_steps, frozen_names(reader, params)
-        )
-        self._embedder_optimiser: ScheduledAdamW | None = None
+        self._models, self._embedder_trains = TrainedModels(reader, embedder), False  # of the present phase
+        frozen = frozen_names(reader, params)
+        self._models.train("reader", reader, self._settings.reader.optimiser, self.reader_steps, frozen)
 
     def train_step(self, step: int) -> dict[str, float]:
         """A step of BERT training, or, once the reader is done, of the Inverse Cloze Task."""
         if step < self.reader_steps:
             return self._reader_step(step)
-        if self._embedder_optimiser is None:
-            self._start_embedder()
+        self._start_embedder()
         return self._embedder_step(step - self.reader_steps)
-
-    def _reader_batch(self, step: int) -> MaskedPairs:
-        """This rank's share of the pairs of a step."""
-        settings = self._settings.reader
-        helping = step < settings.related_only_fraction * self.reader_steps
-        return self._sampler.batch(
-            step,
-            settings.batch_size,
-            1.0 if helping else settings.related_fraction,
-            numpy_generator(self.seed, "warm-start-masks", step),
-            share(settings.batch_size),
-        )
 
     def _reader_step(self, step: int) -> dict[str, float]:
         """Masked-language-model loss over masked positions (Devlin et al. 2018)."""
-        drawn = self._reader_batch(step)
+        settings = self._settings.reader
+        helping = step < settings.related_only_fraction * self.reader_steps
+        related_fraction = 1.0 if helping else settings.related_fraction
+        generator, mine = numpy_generator(self.seed, "warm-start-masks", step), share(settings.batch_size)
+        drawn = self._sampler.batch(step, settings.batch_size, related_fraction, generator, mine)
         self.reader.train()
-        self._reader_optimiser.zero_grad()
+        self._models.zero_grad()
         count = drawn.masked_count
         total, right = 0.0, 0.0
         for group in length_groups(drawn.batch.mask_BL.sum(1).numpy(), self._params.launch.token_budget):
@@ -115,23 +103,21 @@ class WarmStartTask:
             loss.backward()
             total += loss.item()
             right += (log_probs_BMV.argmax(-1) == targets_BM[is_masked_BM]).sum().item()
-        sum_over_ranks_(self._reader_optimiser.gradients())
         total, right = summed(total, right)
-        values = self._reader_optimiser.step(step)
+        values = self._models.step(step)
         return {"loss": total, "loss_mlm": total, "accuracy_mlm": right / count, **values}
 
     def _start_embedder(self) -> None:
-        """Begin the second phase: the towers take over the reader's Transformer where the parameters say so."""
-        if self._settings.embedder.initial_encoder == "reader":
+        """Begin the second phase, once: the towers take over the reader's Transformer where the parameters say so."""
+        if self._embedder_trains:
+            return
+        self._models, self._embedder_trains = TrainedModels(self.reader, self.embedder), True
+        settings = self._settings.embedder
+        if settings.initial_encoder == "reader":
             for encoder in (self.embedder.query_encoder, self.embedder.document_encoder):
                 encoder.load_state_dict(self.reader.encoder.state_dict())
-        self._embedder_optimiser = ScheduledAdamW(
-            "embedder",
-            self.embedder,
-            self._settings.embedder.optimiser,
-            self._settings.embedder.steps,
-            frozen_names(self.embedder, self._params),
-        )
+        frozen = frozen_names(self.embedder, self._params)
+        self._models.train("embedder", self.embedder, settings.optimiser, settings.steps, frozen)
 
     def _embedder_batch(self, step: int) -> InverseClozeBatch:
         """This rank's share of the sentences of a step. All ranks draw the whole batch, and make their part of it."""
@@ -151,17 +137,16 @@ class WarmStartTask:
             queries.append(body[first:end])
             bodies.append(np.concatenate([body[:first], body[end:]]) if removed else body)
             titles.append(self._passages.titles[row])
-        return InverseClozeBatch(queries, titles, bodies, rows, mine.start)
+        return InverseClozeBatch(queries, titles, bodies, mine.start)
 
     def _embedder_step(self, step: int) -> dict[str, float]:
         """In-batch softmax from a sentence to its passage, the sentence removed at REMOVAL_RATE (Lee et al. 2019).
 
         The passages of all ranks are each other's negatives.
         """
-        assert self._embedder_optimiser is not None
         drawn = self._embedder_batch(step)
         self.embedder.train()
-        self._embedder_optimiser.zero_grad()
+        self._models.zero_grad()
         corpus = self._params.corpus
         with autocast(self._device, self._params.model.precision):
             query_BD = self.embedder.embed_queries(
@@ -175,39 +160,22 @@ class WarmStartTask:
         target_B = torch.arange(drawn.first, drawn.first + len(score_BG), device=self._device)
         loss = functional.cross_entropy(score_BG, target_B, reduction="sum") / size
         loss.backward()
-        sum_over_ranks_(self._embedder_optimiser.gradients())
         right = (score_BG.argmax(1) == target_B).float().sum().item()
         total, right = summed(loss.item(), right)
-        values = self._embedder_optimiser.step(step)
+        values = self._models.step(step)
         return {"loss": total, "loss_ict": total, "accuracy_ict": right / size, **values}
-
-    def describe_batch(self, step: int) -> dict[str, Any]:
-        """What a step saw, for the record of a loss that is not finite; of several ranks, this one's share."""
-        if step < self.reader_steps:
-            pairs = self._reader_batch(step)
-            at, is_real = pairs.at_BM, pairs.is_masked_BM
-            return {"tokens": pairs.batch.tokens_BL, "positions": at, "targets": pairs.targets_BM, "is_real": is_real}
-        drawn = self._embedder_batch(step - self.reader_steps)
-        return {"passage_rows": drawn.rows, "queries": drawn.queries, "bodies": drawn.bodies}
 
     def finish(self) -> None:
         """After the last step: the temperature of the retriever (W_input scaled by query_scale)."""
-        if self._embedder_optimiser is None:
-            self._start_embedder()
+        self._start_embedder()
         self.embedder.query_projection.weight.data.mul_(self._settings.embedder.query_scale)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments of both phases."""
-        state = module_tensors("reader", self.reader) | module_tensors("embedder", self.embedder)
-        state |= self._reader_optimiser.state()
-        return state | (self._embedder_optimiser.state() if self._embedder_optimiser else {})
+        """Weights of both, and the moments of the present phase."""
+        return self._models.tensors()
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore both phases."""
+        """Restore what `tensors` returned."""
         if step > self.reader_steps:
             self._start_embedder()
-        load_module("reader", self.reader, tensors, "checkpoint")
-        load_module("embedder", self.embedder, tensors, "checkpoint")
-        self._reader_optimiser.load_state(tensors)
-        if self._embedder_optimiser is not None:
-            self._embedder_optimiser.load_state(tensors)
+        self._models.load(tensors)

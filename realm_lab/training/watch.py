@@ -21,7 +21,6 @@ QUANTITIES = (
     "marginal_log_likelihood",  # log p(y|x), nats
     "candidate_entropy",  # of p(z|x), nats
     "candidate_entropy_fraction",  # as a share of log k, k the candidates there are
-    "top1_probability",  # p(z|x) of the likeliest candidate
     "score_spread",  # standard deviation of f(x,z) over passages
     "gold_among_candidates",  # where the gold passage is known
     "null_probability",  # where the null document is a candidate
@@ -83,7 +82,6 @@ def candidate_health(
         (marginal_log_likelihood(log_prior_BK, log_reader_BK), everyone_B),
         (entropy_B, everyone_B),
         (entropy_B / present_B.clamp(min=2).log(), present_B > 1),
-        (prior_BK.amax(1), everyone_B),
         (variance_B.sqrt(), everyone_B),
         ((rows == gold[:, None]).any(1), gold >= 0),
         ((prior_BK * (rows == NULL)).sum(1), has_null_B),

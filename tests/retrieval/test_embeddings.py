@@ -146,7 +146,7 @@ def test_rows_are_read_in_place(store: EmbeddingStore, dtype: str) -> None:
     assert (found.shape, len(found), found.as_tensor().dtype) == ((ROWS, SIZE), ROWS, torch.float32)
     found[0:4].zero_()
     found.matrix[0] = 0  # a private memory map
-    assert found.problems() == []
+    assert torch.equal(found[0:4], wanted_ND[0:4])
     assert len((found.folder / "embeddings.bin").read_bytes()) == ROWS * SIZE * found.matrix.dtype.itemsize
 
 
@@ -172,7 +172,6 @@ EmbeddingStore(Path(sys.argv[1])).build(identity(), embed, shard_rows=4)
     found = store.build(identity(), embed, shard_rows=4)
     assert asked == [8, 9]
     assert torch.equal(found.matrix, VECTORS_ND)
-    assert found.problems() == []
 
 
 def test_processes_share_the_shards_out_and_wait_for_each_other(store: EmbeddingStore) -> None:
@@ -196,22 +195,19 @@ def test_processes_share_the_shards_out_and_wait_for_each_other(store: Embedding
     found = store.build(identity(), embed, shard_rows=4)
     assert asked == [4, 8]
     assert torch.equal(found.matrix, VECTORS_ND)
-    assert found.problems() == []
 
 
 def test_damage_is_refused_in_one_line(store: EmbeddingStore) -> None:
     found = store.build(identity(), given, shard_rows=4)
     path = found.folder / "embeddings.bin"
     content = path.read_bytes()
-    path.write_bytes(content[:50] + b"x" + content[51:])
-    assert found.problems() == [f"{path}: shard 1 is not as it was written; {embeddings_module.REMEDY}"]
     path.write_bytes(content[:-1])
     with pytest.raises(UserError, match=r"embeddings.bin: 119 bytes, 120 were written; delete the folder"):
         store.find(identity())
     path.write_bytes(content)
     record = json.loads((found.folder / "identity.json").read_text())
     (found.folder / "identity.json").write_text(json.dumps(record | {"tower_digest": "z"}))
-    with pytest.raises(UserError, match=r"embeddings of tower_digest z, not tttt.*; delete the folder"):
+    with pytest.raises(UserError, match=r"embeddings of something else than asked for; delete the folder"):
         store.find(identity())
     wrong: Any
     for wrong in (record | {"format": 0}, {"what": 1}, []):
@@ -220,25 +216,15 @@ def test_damage_is_refused_in_one_line(store: EmbeddingStore) -> None:
             store.published()
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype", "message"),
-    [
-        (float("nan"), "float32", "passage 5 is not finite as float32; training has diverged; lower its"),
-        (1e6, "float16", "passage 5 is not finite as float16; store them as float32"),
-        (0.0, "float32", "passage 5 is all zeros: the embedder is damaged"),
-    ],
-)
-def test_rows_that_no_sound_embedder_makes_are_refused(
-    store: EmbeddingStore, value: float, dtype: str, message: str
-) -> None:
+def test_rows_that_are_not_finite_are_refused(store: EmbeddingStore) -> None:
     def embed(rows_R: np.ndarray) -> Tensor:
         rows_RD = given(rows_R).clone()
-        rows_RD[rows_R == 5] = value
+        rows_RD[rows_R == 5] = torch.nan
         return rows_RD
 
-    with pytest.raises(UserError, match=message):
-        store.build(identity(dtype=dtype), embed, shard_rows=4)
-    assert store.find(identity(dtype=dtype)) is None
+    with pytest.raises(UserError, match="passage 5 is not finite: training diverged; lower the learning rates"):
+        store.build(identity(), embed, shard_rows=4)
+    assert store.find(identity()) is None
 
 
 def test_a_full_disk_is_one_line(store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +251,7 @@ def test_prune_deletes_nothing_but_what_a_store_wrote(store: EmbeddingStore) -> 
     shutil.copytree(kept.folder, moved)
     half = identity(corpus_digest="half")
     with pytest.raises(UserError):
-        store.build(half, lambda rows_R: given(rows_R) * 0)
+        store.build(half, lambda rows_R: given(rows_R) * torch.nan)
     with embeddings_module.claimed(store.folder / half.key[:12] / "shard-00000.lock", wait=False):
         assert sorted(store.prune({kept.key})) == sorted([doomed.key, shared.key])
     assert store.prune({kept.key}) == [half.key]  # no process builds it any longer
@@ -274,4 +260,4 @@ def test_prune_deletes_nothing_but_what_a_store_wrote(store: EmbeddingStore) -> 
     )
     assert [path.name for path in shared.folder.iterdir()] == ["notes.txt"]
     assert (foreign / "embeddings.bin").exists()
-    assert kept.problems() == []
+    assert torch.equal(kept.matrix, VECTORS_ND)

@@ -17,7 +17,7 @@ from realm_lab.errors import UserError
 from realm_lab.retrieval import exact, reduced, search
 from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
 from realm_lab.retrieval.exact import ExactSearch, PlainReading, Reading
-from realm_lab.retrieval.search import Exclusion, Forbidden, true_scores
+from realm_lab.retrieval.search import Exclusion, true_scores
 
 # Shapes: N passages, B queries, K results, n rows of a chunk, M pairs, D embedding size
 
@@ -55,10 +55,6 @@ def duplicates() -> tuple[Tensor, Tensor]:
     return normal(7, SIZE).repeat(ROWS // 7, 1), normal(QUERIES, SIZE, seed=1)
 
 
-def all_alike() -> tuple[Tensor, Tensor]:
-    return normal(1, SIZE).repeat(ROWS, 1), normal(QUERIES, SIZE, seed=1)
-
-
 def near_ties() -> tuple[Tensor, Tensor]:
     """Rows that bfloat16 cannot tell apart (nor, often, a float32 sum)."""
     return normal(1, SIZE) * (1 + 1e-6 * normal(ROWS, SIZE, seed=2)), normal(QUERIES, SIZE, seed=1)
@@ -71,17 +67,8 @@ def far_from_the_origin() -> tuple[Tensor, Tensor]:
 
 def mixed_norms() -> tuple[Tensor, Tensor]:
     powers = torch.arange(ROWS).remainder(40).sub(20).float()
-    return normal(ROWS, SIZE) * 10 ** powers[:, None], normal(QUERIES, SIZE, seed=1) * torch.logspace(-12, 12, 6)[
-        :, None
-    ]
-
-
-def huge() -> tuple[Tensor, Tensor]:
-    return normal(ROWS, SIZE) * 1e18, normal(QUERIES, SIZE, seed=1) * 1e16
-
-
-def tiny() -> tuple[Tensor, Tensor]:
-    return normal(ROWS, SIZE) * 1e-20, normal(QUERIES, SIZE, seed=1) * 1e-15
+    factors = torch.logspace(-12, 12, QUERIES)
+    return normal(ROWS, SIZE) * 10 ** powers[:, None], normal(QUERIES, SIZE, seed=1) * factors[:, None]
 
 
 def below_the_normal_range() -> tuple[Tensor, Tensor]:
@@ -99,15 +86,9 @@ def cancelling() -> tuple[Tensor, Tensor]:
     return torch.cat([half_ND, half_ND + small], 1), torch.cat([half_BD, -half_BD], 1)
 
 
-def one_outlier() -> tuple[Tensor, Tensor]:
-    embeddings_ND, query_BD = ordinary()
-    embeddings_ND[123] *= 1e12
-    return embeddings_ND, query_BD
-
-
 CASES = [
-    ordinary, tied, duplicates, all_alike, near_ties, far_from_the_origin, mixed_norms, huge, tiny,
-    below_the_normal_range, zeros, cancelling, one_outlier,
+    ordinary, tied, duplicates, near_ties, far_from_the_origin, mixed_norms,
+    below_the_normal_range, zeros, cancelling,
 ]  # fmt: skip
 
 
@@ -205,19 +186,17 @@ def test_embeddings_on_the_disk_are_searched_in_place_in_pieces(
     stored = EmbeddingStore(tmp_path).build(identity, lambda rows_R: embeddings_ND[torch.from_numpy(rows_R)])
     monkeypatch.setattr(exact, "CHUNK_ROWS", {"cpu": 64})
     read: list[int] = []
-    original = type(stored)._read
+    original = np.fromfile
 
-    def recorded(self: Any, first: int, last: int, *more: Any) -> Any:
-        read.append(last - first)
-        return original(self, first, last, *more)
+    def recorded(*arguments: Any, **named: Any) -> Any:
+        found = original(*arguments, **named)
+        read.append(len(found) // SIZE)
+        return found
 
-    monkeypatch.setattr(type(stored), "_read", recorded)
+    monkeypatch.setattr(np, "fromfile", recorded)
     wanted = enumerated(stored.as_tensor(), query_BD, 8)
     assert_same(ExactSearch(stored).search(query_BD, 8), wanted)
     assert read == [64] * 10 + [60]
-    assert stored.for_search() is not stored
-    monkeypatch.setattr("realm_lab.retrieval.embeddings.IN_MEMORY_BYTES", 0)
-    assert stored.for_search() is stored
 
 
 def test_a_chunk_of_near_ties_is_read_again_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,30 +252,29 @@ def rounded_bytes(seed: int) -> tuple[Tensor, Tensor]:
     return torch.cat([row_ND, -row_ND]), sign_ND[:1]
 
 
-@pytest.mark.parametrize("case", [rounded_rows, rounded_query, rounded_score])
+@pytest.mark.parametrize(
+    ("case", "kind", "near"),
+    [
+        (rounded_rows, torch.bfloat16, 0.05),
+        (rounded_query, torch.bfloat16, 0.05),
+        (rounded_score, torch.bfloat16, 0.05),
+        (rounded_bytes, torch.int8, 0.2),
+    ],
+)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_bound_holds_where_rounding_is_worst(case: Callable[[int], tuple[Tensor, Tensor]], seed: int) -> None:
+def test_the_bound_holds_where_rounding_is_worst(
+    case: Callable[[int], tuple[Tensor, Tensor]], kind: torch.dtype, near: float, seed: int
+) -> None:
     embeddings_ND, query_BD = case(seed)
-    copy = reduced.ReducedCopy(embeddings_ND, torch.bfloat16)
-    half, plain = reduced.ReducedReading(copy, query_BD), PlainReading(query_BD)
-    wrong_NB, bound_NB = error_and_bound(half, embeddings_ND, query_BD)
+    if kind == torch.int8 and not reduced.multiplies_bytes(embeddings_ND.device):
+        pytest.skip("this processor has no product of bytes")
+    reading = reduced.ReducedReading(reduced.ReducedCopy(embeddings_ND, kind), query_BD)
+    wrong_NB, bound_NB = error_and_bound(reading, embeddings_ND, query_BD)
     assert (wrong_NB <= bound_NB).all()
-    assert float(wrong_NB.max()) > 0.05 * float(bound_NB.max())  # it was near
-    wrong_NB, tighter_NB = error_and_bound(plain, embeddings_ND, query_BD)
+    assert float(wrong_NB.max()) > near * float(bound_NB.max())
+    wrong_NB, tighter_NB = error_and_bound(PlainReading(query_BD), embeddings_ND, query_BD)
     assert (wrong_NB <= tighter_NB).all()
     assert float(tighter_NB.max()) < 0.05 * float(bound_NB.max())  # float32 is tighter by far
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_bound_of_bytes_holds_where_rounding_is_worst(seed: int) -> None:
-    embeddings_ND, query_BD = rounded_bytes(seed)
-    if not reduced.multiplies_bytes(embeddings_ND.device):
-        pytest.skip("this processor has no product of bytes")
-    copy = reduced.ReducedCopy(embeddings_ND, torch.int8)
-    wrong_NB, bound_NB = error_and_bound(reduced.ReducedReading(copy, query_BD), embeddings_ND, query_BD)
-    assert (wrong_NB <= bound_NB).all()
-    assert float(wrong_NB.max()) > 0.2 * float(bound_NB.max())  # it was near
-    assert (copy.unit_N.double() * reduced.BYTE >= embeddings_ND.abs().amax(1) - 1e-9).all()
 
 
 @pytest.mark.parametrize("queries", [4, 6], ids=["bytes", "bfloat16"])
@@ -353,15 +331,6 @@ def test_what_is_forbidden_is_never_returned(half: bool, by_group: bool, count: 
         assert (found.rows_BK[0] == -1).sum() == 3 + (~allowed_BN[0]).sum()
 
 
-def test_another_article_map_is_not_taken_for_the_first() -> None:
-    forbidden = Forbidden(4)
-    for groups in ([0, 0, 1, 1], [1, 1, 0, 0]):
-        _, row_P = forbidden.pairs(Exclusion(torch.tensor([1]), torch.tensor(groups)), torch.device("cpu"))
-        assert row_P.tolist() == [row for row in range(4) if groups[row] == 1]
-    with pytest.raises(UserError, match="3 article numbers were given for an index of 4 passages"):
-        forbidden.pairs(Exclusion(torch.tensor([1]), torch.tensor([0, 0, 1])), torch.device("cpu"))
-
-
 @pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
 def test_more_results_than_passages_and_nothing_at_all(half: bool) -> None:
     embeddings_ND, query_BD = normal(5, SIZE), normal(2, SIZE, seed=1)
@@ -400,10 +369,6 @@ def test_what_is_not_finite_or_does_not_fit_is_refused() -> None:
         with pytest.raises(UserError, match=r"index holds numbers that are not finite.*build it again"):
             ExactSearch(embeddings_ND, half=False).search(normal(1, SIZE), 3)
         embeddings_ND[650, 0] = 0
-    with pytest.raises(UserError, match=r"shape \[2, 3\], the index holds vectors of 24"):
-        backend.search(torch.zeros(2, 3), 3)
-    with pytest.raises(UserError, match="-1 passages were asked for"):
-        backend.search(torch.zeros(2, SIZE), -1)
     with pytest.raises(UserError, match="do not fit float32"):
         ExactSearch(embeddings_ND * 1e30).search(normal(2, SIZE) * 1e10, 3)
     with pytest.raises(UserError, match="do not fit float32"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import faiss
 import numpy as np
 import pytest
@@ -11,14 +13,7 @@ from torch import Tensor
 from realm_lab.errors import UserError
 from realm_lab.retrieval import faiss_backends
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.faiss_backends import (
-    FACTORY,
-    FaissSearch,
-    FaissSettings,
-    measured_faiss,
-    sample_queries,
-    with_defaults,
-)
+from realm_lab.retrieval.faiss_backends import FACTORY, FaissSearch, sample_queries, with_defaults
 from realm_lab.retrieval.search import Exclusion
 
 # Shapes: N passages, B queries, K results, D embedding size
@@ -32,8 +27,8 @@ OPTIONS = {
 }
 
 
-def small(kind: str, seed: int = 0) -> FaissSettings:
-    return FaissSettings(OPTIONS.get(kind, {}), seed)
+def build(kind: str, embeddings_ND: Tensor, seed: int = 0, exact: ExactSearch | None = None) -> FaissSearch:
+    return FaissSearch(kind, embeddings_ND, OPTIONS.get(kind, {}), seed, exact)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -53,7 +48,7 @@ def query_BD() -> Tensor:
 @pytest.fixture(scope="module")
 def built(embeddings_ND: Tensor) -> dict[str, FaissSearch]:
     """One backend of each kind; tests leave them as they are."""
-    return {kind: FaissSearch(kind, embeddings_ND, small(kind)) for kind in KINDS}
+    return {kind: build(kind, embeddings_ND) for kind in KINDS}
 
 
 def scores(embeddings_ND: Tensor, query_BD: Tensor) -> np.ndarray:
@@ -91,7 +86,7 @@ def test_a_search_finds_most_of_the_best_and_scores_them_truly(
 def test_equal_scores_stand_in_the_order_of_their_rows() -> None:
     embeddings_ND = normal(5, SIZE).repeat(10, 1)
     for kind in KINDS:
-        backend = FaissSearch(kind, embeddings_ND, FaissSettings({"overfetch": 10, "nbits": 2}))
+        backend = FaissSearch(kind, embeddings_ND, {"overfetch": 10, "nbits": 2})
         found = backend.search(normal(3, SIZE, seed=1), 10)
         best = found.rows_BK[:, :1] % 5
         assert torch.equal(found.rows_BK, best + 5 * torch.arange(10)), kind
@@ -125,7 +120,7 @@ def test_what_is_forbidden_is_never_returned_and_its_place_is_filled(
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_than_wanted_leave_empty_places(kind: str) -> None:
     embeddings_ND = normal(12, SIZE)
-    backend = FaissSearch(kind, embeddings_ND)
+    backend = FaissSearch(kind, embeddings_ND, {})
     group_N = torch.arange(12) // 9
     found = backend.search(normal(2, SIZE, seed=1), 5, Exclusion(torch.tensor([0, -1]), group_N))
     assert sorted(found.rows_BK[0].tolist()) == [-1, -1, 9, 10, 11]
@@ -133,13 +128,13 @@ def test_fewer_than_wanted_leave_empty_places(kind: str) -> None:
     assert torch.isneginf(found.scores_BK[0, 3:]).all()
     assert backend.search(normal(2, SIZE), 20).rows_BK.shape == (2, 20)
     assert backend.search(normal(0, SIZE), 3).rows_BK.shape == (0, 3)
-    empty = FaissSearch(kind, embeddings_ND[:0])
+    empty = FaissSearch(kind, embeddings_ND[:0], {})
     assert empty.search(normal(2, SIZE), 3).rows_BK.tolist() == [[-1] * 3] * 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_measured_recall_is_what_an_independent_count_finds(kind: str, embeddings_ND: Tensor) -> None:
-    backend = measured_faiss(kind, embeddings_ND, small(kind), ExactSearch(embeddings_ND))
+    backend = build(kind, embeddings_ND, exact=ExactSearch(embeddings_ND))
     sampled_BD = sample_queries(embeddings_ND, 0)
     wanted_BK = np.argsort(-scores(embeddings_ND, sampled_BD), axis=1, kind="stable")[:, :8]
     measured = backend.recall_at_8
@@ -163,9 +158,9 @@ def test_the_same_embeddings_and_seed_give_the_same_bytes(
     kind: str, embeddings_ND: Tensor, built: dict[str, FaissSearch]
 ) -> None:
     first = faiss.serialize_index(built[kind].index).tobytes()
-    assert faiss.serialize_index(FaissSearch(kind, embeddings_ND, small(kind)).index).tobytes() == first
+    assert faiss.serialize_index(build(kind, embeddings_ND).index).tobytes() == first
     if kind.startswith("ivf"):
-        assert faiss.serialize_index(FaissSearch(kind, embeddings_ND, small(kind, seed=1)).index).tobytes() != first
+        assert faiss.serialize_index(build(kind, embeddings_ND, seed=1).index).tobytes() != first
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,7 +181,7 @@ def test_building_and_searching_take_one_thread(
     try:
         torch.set_num_threads(3)  # the two may share one OpenMP
         before = faiss.omp_get_max_threads()
-        backend = FaissSearch(kind, given, small(kind))
+        backend = build(kind, given)
         backend.search(query_BD, 3)
         assert set(seen) == {1}
         assert faiss.omp_get_max_threads() == before
@@ -205,15 +200,14 @@ def test_options_take_what_suits_the_number_of_passages() -> None:
 
 
 def test_the_parameters_name_the_options(embeddings_ND: Tensor) -> None:
-    settings = FaissSettings({"nlist": 7, "nprobe": 2, "M": 4, "nbits": 3, "overfetch": 5}, 3)
-    index = FaissSearch("ivf_pq", embeddings_ND, settings).index
+    options = {"nlist": 7, "nprobe": 2, "M": 4, "nbits": 3, "overfetch": 5}
+    index: Any = FaissSearch("ivf_pq", embeddings_ND, options, seed=3).index
     assert (index.nlist, index.nprobe, index.pq.M, index.pq.nbits, index.cp.seed) == (7, 2, 4, 3, 3)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("annoy", {}, "'annoy' is not one of exact, faiss_flat, ivf_flat"),
         ("ivf_flat", {"nlist": 101}, "options: FAISS refuses IVF101,Flat for 100 vectors of 16 numbers"),
         ("ivf_pq", {"M": 3}, "options: FAISS refuses IVF2,PQ3x4 for 100 vectors of 16 numbers"),
         ("ivf_pq", {"nbits": 7}, "options: FAISS refuses IVF2,PQ4x7 for 100 vectors of 16 numbers"),
@@ -221,4 +215,4 @@ def test_the_parameters_name_the_options(embeddings_ND: Tensor) -> None:
 )
 def test_options_that_cannot_be_are_refused(kind: str, options: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        FaissSearch(kind, normal(100, SIZE), FaissSettings(options))
+        FaissSearch(kind, normal(100, SIZE), options)

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from realm_lab.core.process import Ranks
-from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
 from realm_lab.retrieval import index as index_module
 from realm_lab.retrieval.index import Inputs, embed_passages, embed_rows
-from realm_lab.retrieval.search import IndexGeneration, check_index
+from realm_lab.retrieval.search import IndexGeneration
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
@@ -30,7 +29,7 @@ def inputs(system: TinySystem, token_budget: int = 2048) -> Inputs:
 def build(system: TinySystem, token_budget: int = 2048) -> IndexGeneration:
     rows = np.arange(len(system.passages))
     embeddings_ND = embed_passages(system.embedder, system.passages, rows, inputs(system, token_budget))
-    return IndexGeneration(embeddings_ND, "digest", 17)
+    return IndexGeneration(embeddings_ND, 17)
 
 
 def test_the_index_holds_embed_doc_of_every_passage(system: TinySystem, reference: Reference) -> None:
@@ -79,14 +78,6 @@ def test_rows_are_embedded_in_their_order_and_the_null_document_is_empty(
     special = system.special
     assert [special.cls, special.sep, special.sep] in [tokens_BL[0].tolist() for tokens_BL in seen]
     assert len(seen) == 4  # a budget of one token reads one passage at a time
-
-
-def test_an_index_of_another_corpus_is_refused() -> None:
-    index = IndexGeneration(torch.zeros(7, 2), "a" * 64, 0)
-    check_index(index, "a" * 64, 7)
-    for corpus_digest, passages in (("b" * 64, 7), ("a" * 64, 8)):
-        with pytest.raises(UserError, match=r"7 passages of corpus aaaaaaaaaaaa, .*; build the index again"):
-            check_index(index, corpus_digest, passages)
 
 
 @pytest.mark.parametrize("size", [2, 3, 500])

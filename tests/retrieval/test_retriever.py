@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
 from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
@@ -151,15 +150,3 @@ def test_indexed_scores_train_the_query_tower_alone(retriever: Retriever, querie
     gradients = torch.autograd.grad(score_BK.sum(), list(named.values()), allow_unused=True)
     reached = {name for name, gradient in zip(named, gradients, strict=True) if gradient is not None}
     assert {name.split(".")[0] for name in reached} == {"query_encoder", "query_projection"}
-
-
-def test_an_index_of_another_corpus_is_refused(system: TinySystem, retriever: Retriever) -> None:
-    assert retriever.index is not None
-    other = system.retriever()
-    with pytest.raises(UserError, match="build the index again"):
-        other.adopt(retriever.index._replace(corpus_digest="another"))
-    with pytest.raises(UserError, match="build the index again"):
-        other.adopt(retriever.index._replace(embeddings_ND=retriever.index.embeddings_ND[:-1]))
-    assert other.index is None
-    other.adopt(retriever.index)
-    assert other.index is retriever.index

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -14,11 +13,10 @@ import torch
 
 from realm_lab.cli import main
 from realm_lab.corpus.records import Document
-from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.index import Embedded
 from realm_lab.systems.context import Context, Knowledge
-from realm_lab.systems.corpus_update import documents_of, prepare_update, rest_of
+from realm_lab.systems.corpus_update import documents_of, prepare_update
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.initial import initial_state
 
@@ -166,22 +164,6 @@ def test_a_file_of_both_versions_gives_each_side_its_own(tmp_path: Path) -> None
     assert {key: d.text for key, d in documents_of([path], later=True).items()} == {"T_x#3": "new text"}
 
 
-def test_a_prepared_folder_can_be_the_new_corpus_unless_its_wordpieces_differ(
-    line: Line, context: Context, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(context.corpus.folder, copy)
-    found = json.loads((line.evaluate("--corpus", str(copy), "--name", "same") / "result.json").read_text())
-    assert found["corpora"]["new"]["embedded"] == 0
-    asked = found["questions"]
-    assert asked["old_corpus"] == asked["new_corpus"]
-    assert asked["unchanged_exact_match_before"] == asked["unchanged_exact_match_after"]
-    manifest = json.loads((copy / "manifest.json").read_text())
-    (copy / "manifest.json").write_text(json.dumps(manifest | {"tokenizer_digest": "0" * 64}))
-    assert main(["evaluate", "--root", str(line.root), "--corpus", str(copy)]) == 2
-    assert "another tokenizer" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -193,8 +175,3 @@ def test_a_prepared_folder_can_be_the_new_corpus_unless_its_wordpieces_differ(
 def test_faults_are_one_line(line: Line, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "--root", str(line.root), *options]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_a_rest_of_a_toy_world_is_refused(line: Line) -> None:
-    with pytest.raises(UserError, match="--rest"):
-        rest_of(line.params, set(), 3)

@@ -10,6 +10,7 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.core.files import read_json, read_json_lines
+from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.vocabulary import encode_batch_plain, wordpiece_from_vocabulary
 from realm_lab.evaluation.answers import Answer, Candidate
@@ -107,10 +108,9 @@ def test_a_text_has_three_scores_an_expression_one_and_an_answer_from_nowhere_tw
     (piece,) = encode_batch_plain(tokenizer, ["paris"])[0].ids
     found = Answer("Paris", 0, [Candidate(3, -1.0, -1.0, (0, 5), "Paris", (piece,))])
 
-    def scores(kind: str, references: list[str], answer: Answer = found) -> tuple[Scores, Patterns]:
-        asked: Any = object.__new__(AskedQuestions)
-        asked.answers, asked.kinds, asked.ids, asked.patterns = [references], [kind], ["q1"], Patterns()
-        asked._context = SimpleNamespace(wordpieces=lambda t: [tuple(e.ids) for e in encode_batch_plain(tokenizer, t)])
+    def scores(kind: Any, references: list[str], answer: Answer = found) -> tuple[Scores, Patterns]:
+        context: Any = SimpleNamespace(wordpieces=lambda t: [tuple(e.ids) for e in encode_batch_plain(tokenizer, t)])
+        asked = AskedQuestions(context, [Question("q1", "Where?", tuple(references), None, kind)])
         return asked.scores([answer])[0], asked.patterns
 
     assert scores("text", ["paris"])[0] == Scores(1.0, 1.0, 1.0)

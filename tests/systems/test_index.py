@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from types import ModuleType
 
@@ -79,40 +78,25 @@ def test_a_corpus_is_embedded_once_listed_and_searched(
     corpus = context.corpus.manifest.digest
     assert row.split()[:5] == [found.key[:12], corpus[:12], tower_digest(embedder)[:12], "float32", str(count)]
 
-    assert run(tiny, root, "search", "Who is [MASK] ?", "--count", "3") == 0
     assert Embedded.passages == before + count  # for all of the above
-    lines = capsys.readouterr().out.splitlines()
-    ranked = [line.split()[:2] for line in lines if re.match(r"\s*\d+\s+-?\d+\.\d{4}\s", line)]
+
+    questions = context.question_tokens(["Who is it ?"])
     retriever = context.retriever(embedder)
-    pieces = [context.tokenizer.encode(part, add_special_tokens=False).ids for part in ("Who is ", " ?")]
-    query_BD = retriever.embed_queries([np.array([*pieces[0], context.special.mask, *pieces[1]])])
+    query_BD = retriever.embed_queries(questions)
     rows_BK = retriever.find(query_BD, 3)
-    scores_BK = retriever.score(query_BD, rows_BK)
-    assert [rank for rank, _ in ranked] == ["1", "2", "3"]
-    np.testing.assert_allclose([float(score) for _, score in ranked], scores_BK[0].tolist(), atol=1e-3)
     monkeypatch.setattr("realm_lab.retrieval.embeddings.IN_MEMORY_BYTES", 0)  # as a corpus that does not fit
     in_place = context.retriever(embedder)
     assert in_place.index is not None
     assert isinstance(in_place.index.embeddings_ND, Embeddings)
     np.testing.assert_array_equal(in_place.find(query_BD, 3), rows_BK)
     assert in_place.indexed_score(query_BD, rows_BK).tolist() == retriever.indexed_score(query_BD, rows_BK).tolist()
-    for row_number in rows_BK[0]:
-        assert context.passages.text.row(int(row_number))["title"].split()[0] in "".join(lines)
 
 
-def test_stages_verify_and_prune(tiny: ModuleType, root: Path, store: EmbeddingStore, capsys: Capture) -> None:
+def test_stages_and_prune(tiny: ModuleType, root: Path, store: EmbeddingStore, capsys: Capture) -> None:
     assert run(tiny, root, "build") == 0
     [first] = store.published()
-    assert run(tiny, root, "search", "Who?", "--stage", "warm_start") == 0  # embedded when it is needed
+    assert run(tiny, root, "build", "--stage", "warm_start") == 0
     [second] = [entry for entry in store.published() if entry.key != first.key]
-    assert run(tiny, root, "verify") == 0
-    assert "2 embeddings are as they were written" in capsys.readouterr().out
-    path = second.folder / "embeddings.bin"
-    raw = path.read_bytes()
-    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
-    assert run(tiny, root, "verify", first.key[:12]) == 0
-    assert run(tiny, root, "verify") == 2
-    assert f"{path}: shard 0 is not as it was written" in capsys.readouterr().err
     assert run(tiny, root, "prune", "--keep", first.key[:12]) == 0
     assert f"deleted {second.key[:12]}" in capsys.readouterr().out
     assert [entry.key for entry in store.published()] == [first.key]
@@ -123,8 +107,6 @@ def test_stages_verify_and_prune(tiny: ModuleType, root: Path, store: EmbeddingS
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["search", " "], "the text to search for is empty"),
-        (["verify", "0123"], "no embeddings '0123'; see `realm-lab index list`"),
         (["prune", "--keep", "0123"], "no embeddings '0123'; see `realm-lab index list`"),
         (["build", "--stage", "finetune"], "the finetune stage has not finished for these parameters"),
         (["build", "--seed", "7"], "the pretrain stage has not finished for these parameters"),
@@ -140,8 +122,3 @@ def test_an_error_is_one_line(tiny: ModuleType, root: Path, capsys: Capture, arg
     assert said in printed.err
     assert printed.err.startswith("realm-lab: error: ")
     assert printed.err.count("\n") == 1
-
-
-def test_the_root_may_stand_before_the_verb(tiny: ModuleType, root: Path, capsys: Capture) -> None:
-    assert cli.main(["index", "--root", str(root), "list", "--params", str(tiny.PARAMETERS)]) == 0
-    assert str(root) in capsys.readouterr().out

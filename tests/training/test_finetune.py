@@ -14,7 +14,6 @@ from realm_lab.core.seeding import epoch_order
 from realm_lab.errors import UserError
 from realm_lab.models.inputs import join
 from realm_lab.training.finetune import FinetuneTask
-from realm_lab.training.loop import NonFiniteLoss
 from realm_lab.training.optimiser import ScheduledAdamW
 
 if TYPE_CHECKING:
@@ -240,16 +239,12 @@ def test_what_does_not_train_keeps_every_bit(system: TinySystem, settings: dict[
     assert moments == {"reader" if part == "reader" else "retriever" for part in parts}
 
 
-def test_a_loss_that_is_not_finite_names_its_questions(system: TinySystem) -> None:
+def test_a_loss_that_is_not_finite_moves_nothing(system: TinySystem) -> None:
     task = make_task(system)
     with torch.no_grad():
         task.reader.span_score.weight.fill_(math.nan)
     before = weights(task)
-    with pytest.raises(NonFiniteLoss) as caught:
-        task.train_step(0)
-    texts = system.corpus.questions("train").texts
-    numbers = epoch_order(len(texts), SEED, "finetune-questions").take(0, BATCH)
-    assert caught.value.batch == {"questions": [texts[int(number)] for number in numbers]}
+    assert math.isnan(task.train_step(0)["loss"])
     assert moved({k: v for k, v in before.items() if "span_score.weight" not in k}, weights(task)) == set()
 
 

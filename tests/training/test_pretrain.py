@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,8 +12,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from realm_lab.core.files import read_json
-from realm_lab.errors import UserError
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.training.pretrain import PretrainTask
 
@@ -96,27 +93,3 @@ def _counting(original: Any, calls: list[int]) -> Any:
         return original(self, rows_U, embedder)
 
     return embed
-
-
-def test_a_loss_that_is_no_number_ends_the_run_with_its_batch_in_a_file(
-    tiny: ModuleType, line: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chosen = tiny.params(SHORT | {"pretrain.mask_rate": 0.2})
-    run = tiny.stage_run("pretrain", chosen, line)
-    original = PretrainTask._objective
-    calls = itertools.count(1)
-
-    def broken(self: PretrainTask, rows: np.ndarray, *others: Any, **named: Any) -> Any:
-        found = original(self, rows, *others, **named)
-        return found._replace(total=found.total * torch.nan) if next(calls) == 2 else found
-
-    monkeypatch.setattr(PretrainTask, "_objective", broken)
-    with pytest.raises(UserError, match=r"bad_batch-step-2\.json") as caught:
-        tiny.run("pretrain", chosen, line)
-    assert "the loss is nan at step 2" in str(caught.value)
-    batch = read_json(run.path / "bad_batch-step-2.json")["batch"]
-    assert len(batch["sentence_rows"]) == len(batch["queries"]) == 4
-    assert all(
-        len(positions) == len(targets)
-        for positions, targets in zip(batch["masked_positions"], batch["targets"], strict=True)
-    )

@@ -101,7 +101,7 @@ def test_drift_refreshes_when_the_overlap_falls_below_the_bound(tiny: ModuleType
         expected.append(step - made)
     assert found["index_staleness_steps"] == expected
     assert min(overlaps.values()) < 1
-    assert found["refresh_share_of_flops"][-1] > 0  # the checks alone
+    assert found["refresh_operations"][-1] > 0  # the checks alone
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_a_builder_process_changes_no_bit(
     assert not (run.path / "index").exists()  # it served its purpose, as the checkpoints did
 
 
-BROKEN = "import sys; sys.stdin.readline(); print('no room left', file=sys.stderr); sys.exit(3)"
+BROKEN = "import sys; sys.stdin.readline(); sys.exit(3)"
 
 
 def test_a_builder_that_fails_ends_the_run_which_resumes(
@@ -220,8 +220,7 @@ def test_a_builder_that_fails_ends_the_run_which_resumes(
         patches.setattr(builder, "COMMAND", (sys.executable, "-c", BROKEN))
         with pytest.raises(UserError) as caught:
             tiny.run("pretrain", chosen, root)
-    log = tiny.stage_run("pretrain", chosen, root).path / "index" / "builder.log"
-    assert str(caught.value) == f"{log}: the builder of the index ended with code 3: no room left; run again"
+    assert str(caught.value) == "the builder of the index ended with code 3, see above; run again"
     assert tiny.stage_run("pretrain", chosen, root).status().state == "FAILED"
     assert tiny.outcome(tiny.run("pretrain", chosen, root)) == expected
 

@@ -37,7 +37,7 @@ def mean(values: list[float]) -> float:
 
 def test_health_is_these_loops() -> None:
     health, numbers = made(ROWS_BK)
-    likelihood, entropy, share, top, spread, gold, null, utility = ([] for _ in range(8))  # type: ignore[var-annotated]
+    likelihood, entropy, share, spread, gold, null, utility = ([] for _ in range(7))  # type: ignore[var-annotated]
     for b, rows in enumerate(ROWS_BK.tolist()):
         there = [k for k, row in enumerate(rows) if row != ABSENT]
         real = [k for k, row in enumerate(rows) if row >= 0]
@@ -46,7 +46,6 @@ def test_health_is_these_loops() -> None:
         entropy.append(-sum(p * math.log(p) for p in prior.values()))
         if len(there) > 1:
             share.append(entropy[-1] / math.log(len(there)))
-        top.append(max(prior.values()))
         scores = [numbers["score"][b][k] for k in real]
         spread.append(math.sqrt(mean([(s - mean(scores)) ** 2 for s in scores])) if scores else 0.0)
         if GOLD_B[b] >= 0:
@@ -59,7 +58,6 @@ def test_health_is_these_loops() -> None:
             "marginal_log_likelihood": mean(likelihood),
             "candidate_entropy": mean(entropy),
             "candidate_entropy_fraction": mean(share),
-            "top1_probability": mean(top),
             "score_spread": mean(spread),
             "gold_among_candidates": 0.5,
             "null_probability": mean(null),
