@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -92,6 +92,10 @@ class Holder:
 HOLDER = TypeAdapter(Holder)
 
 
+class Taken(UserError):
+    """Another living process holds the lease."""
+
+
 class Lease:
     """A lease that this process holds, until the block ends. Made by `take`."""
 
@@ -128,12 +132,10 @@ class Lease:
         return path.exists() and _read(path).token == self._holder.token
 
 
-def take(
-    folder: Path, name: str, *, limit_seconds: float, is_rival: Callable[[Holder], bool] = lambda holder: False
-) -> Lease:
+def take(folder: Path, name: str, *, limit_seconds: float) -> Lease:
     """Take the lease `name` of a folder of leases; one that is dead or silent for `limit_seconds` is taken over.
 
-    UserError: this one is held, or another one of the folder that `is_rival`; it names host, process and age.
+    Taken: it is held; the message names host, process and age.
     """
     holder = Holder(this_process(), secrets.token_hex(8), time.time(), time.time(), name)
     with exclusive(folder / ".lock"):
@@ -142,16 +144,23 @@ def take(
         for other in holders(folder):
             if not other.is_held(limit_seconds):
                 _path(folder, other.name).unlink()
-            elif other.name == name or is_rival(other):
-                silence = f"silent for {limit_seconds:.0f} s, it would be taken over"
-                raise UserError(f"{folder.parent}: {other}; wait for it or stop it ({silence})")
+            elif other.name == name:
+                raise Taken(f"{folder.parent}: {other}; wait for it or stop it")
         _save(folder, holder)
     return Lease(folder, holder)
 
 
 def holders(folder: Path) -> list[Holder]:
-    """Everything in a folder of leases, dead ones too, by name."""
-    return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]
+    """Everything in a folder of leases, dead ones too, by name. Needs no lock: one that is given back meanwhile is
+    left out."""
+    found = []
+    for path in sorted(folder.glob("[!.]*.json")):
+        try:
+            found.append(_read(path))
+        except UserError:
+            if path.exists():
+                raise
+    return found
 
 
 def _path(folder: Path, name: str) -> Path:

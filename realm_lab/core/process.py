@@ -152,36 +152,32 @@ def gather_rows(tensor: Tensor) -> Tensor:
 
     Differentiable: the gradient of a rank's rows is the sum of what all ranks' losses say of them.
     """
-    if ranks().size == 1:
+    rank, size = ranks()
+    if size == 1:
         return tensor
-    gathered: Tensor = _GatherRows.apply(tensor)
+    counts = torch.zeros(size, dtype=torch.int64, device=tensor.device)
+    counts[rank] = len(tensor)
+    sum_over_ranks_([counts])
+    rows = counts.tolist()
+    start = sum(rows[:rank])
+    own_rows = tensor.new_zeros(sum(rows), *tensor.shape[1:])  # zero where the rows of others go
+    own_rows[start : start + len(tensor)] = tensor
+    gathered: Tensor = _SumOverRanks.apply(own_rows)
     return gathered
 
 
-class _GatherRows(torch.autograd.Function):
-    """All ranks' rows; backward sums their gradients and keeps our part."""
+class _SumOverRanks(torch.autograd.Function):
+    """The sum of a tensor over the ranks; backward sums the gradients of all ranks' losses."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        rank, size = ranks()
-        counts = torch.zeros(size, dtype=torch.int64, device=tensor.device)
-        counts[rank] = len(tensor)
-        with _exchange():
-            dist.all_reduce(counts)
-        rows = [int(count) for count in counts]
-        ctx.start, ctx.count = sum(rows[:rank]), rows[rank]
-        padded = tensor.new_zeros(max(rows), *tensor.shape[1:])
-        padded[: len(tensor)] = tensor
-        parts = [torch.empty_like(padded) for _ in rows]
-        with _exchange():
-            dist.all_gather(parts, padded)
-        return torch.cat([part[:count] for part, count in zip(parts, rows, strict=True)])
+        summed = tensor.clone()
+        sum_over_ranks_([summed])
+        return summed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        gradient = gradients[0].clone()
-        sum_over_ranks_([gradient])
-        return gradient[ctx.start : ctx.start + ctx.count]
+        return _SumOverRanks.forward(ctx, gradients[0])
 
 
 def any_rank(flag: bool) -> bool:

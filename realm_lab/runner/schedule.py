@@ -19,12 +19,13 @@ from typing import Any, NamedTuple, Protocol
 
 from realm_lab.core.files import write_text
 from realm_lab.core.launched import cores, visible_gpus
+from realm_lab.core.lease import Taken
 from realm_lab.errors import UserError
 from realm_lab.runner.settings import LAUNCHERS, LocalOptions, read_options
 from realm_lab.runner.slurm_queue import NOT_RUN
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome, Workers
-from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, Taken, writer_of
+from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, writer_of
 from realm_lab.tracking.state import JobState, State
 from realm_lab.tracking.study_record import study_folder
 

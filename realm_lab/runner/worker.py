@@ -14,6 +14,7 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
+from realm_lab.core.lease import Taken
 from realm_lab.core.process import (
     announce_failure,
     connect,
@@ -32,7 +33,7 @@ from realm_lab.systems.identity import plan_run
 from realm_lab.systems.prepare import prepare
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.run_lease import TAKEN_CODE, Taken, writing
+from realm_lab.tracking.run_lease import TAKEN_CODE, writing
 
 
 def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from realm_lab.core.lease import Holder, Lease, holders, take
+from realm_lab.core.lease import Holder, Lease, Taken, holders, take
 from realm_lab.errors import UserError
 
 LIMIT_SECONDS = 120.0
@@ -24,10 +24,6 @@ POLL_SECONDS = 1.0
 NAME = "writer"
 LOST_CODE = 3  # the exit code of a process whose lease was taken over
 TAKEN_CODE = 4  # of a worker that found its stage taken
-
-
-class Taken(UserError):
-    """Another living process works on the stage."""
 
 
 def writer_of(run: Path) -> Holder | None:
@@ -66,12 +62,7 @@ def _take(run: Path) -> Lease:
             print(f"{run}: {who} worked on this stage; waiting to hear from it ({silence})", file=sys.stderr)
         heard = holder.heard
         time.sleep(POLL_SECONDS)
-    try:
-        return take(run / "lease", NAME, limit_seconds=LIMIT_SECONDS)
-    except UserError as error:
-        if writer_of(run) is not None:  # taken between our look and our grip
-            raise Taken(str(error)) from None
-        raise
+    return take(run / "lease", NAME, limit_seconds=LIMIT_SECONDS)
 
 
 def _beat(lease: Lease, ended: threading.Event) -> None:

@@ -16,7 +16,7 @@ from realm_lab.runner import schedule
 from realm_lab.runner.schedule import InlineLauncher, LocalLauncher, Share, make_launcher, share_out
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome
-from realm_lab.tracking.run_lease import Taken
+from realm_lab.core.lease import Taken
 from realm_lab.tracking.state import JobState
 
 STAGES = ("pretrain", "finetune")
