@@ -1,15 +1,18 @@
-"""How this process was started: alone, or as one of several that share a run. No torch here."""
+"""How this process was started, alone or as one of several that share a run, and how it is stopped. No torch here."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from realm_lab.errors import UserError
 
 SLURM_FIRST_PORT, SLURM_PORTS = 20_000, 20_000
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # the last as a warning of SLURM
 
 
 class Place(NamedTuple):
@@ -23,18 +26,14 @@ class Place(NamedTuple):
 
 
 def launched() -> Place:
-    """What torchrun (or our own pool) says, else what `srun` says, else one process.
+    """What our own launcher says, else what `srun` says, else one process.
 
     SLURM_NTASKS is not asked: it is also set in a batch script, which is one process whatever it says.
     UserError: a variable of the launcher is missing or no number.
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         size = _number("WORLD_SIZE")
-        if size == 1:
-            return Place()
-        rank = _number("RANK")
-        local = _number("LOCAL_RANK") if "LOCAL_RANK" in os.environ else rank
-        return Place(rank, size, local, os.environ.get("MASTER_ADDR", "127.0.0.1"), _number("MASTER_PORT"))
+        return Place(rank := _number("RANK"), size, rank, port=_number("MASTER_PORT")) if size > 1 else Place()
     if "SLURM_PROCID" in os.environ and "SLURM_STEP_NUM_TASKS" in os.environ:
         size = _number("SLURM_STEP_NUM_TASKS")
         if size == 1:
@@ -48,6 +47,13 @@ def launched() -> Place:
     return Place()
 
 
+def exit_on_signals() -> None:
+    """Outside of the training loop, which notes signals itself, one to stop ends the process at once: there is nothing
+    to save."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+
+
 def first_host(nodes: str) -> str:
     """The first name of a SLURM node list: `gpu[07-09,12]` is gpu07."""
     found = re.match(r"([^\[,]*)(?:\[(\d+)[^\]]*\])?([^,\[]*)", nodes)
@@ -59,7 +65,7 @@ def _number(name: str) -> int:
     value = os.environ.get(name)
     if value is None or not value.isdecimal():
         said = "missing" if value is None else f"'{value}'"
-        raise UserError(f"environment variable {name} is {said}, not a number; start with torchrun, srun, or alone")
+        raise UserError(f"environment variable {name} is {said}, not a number; start with realm-lab or srun")
     return int(value)
 
 

@@ -26,12 +26,11 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from realm_lab.core.launched import launched
+from realm_lab.core.launched import STOP_SIGNALS, launched
 from realm_lab.errors import UserError
 
 TIMEOUT = timedelta(minutes=30)  # of one exchange; a process that ends is noticed at once
 POLL_SECONDS = 0.05
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # the last as a warning of SLURM
 
 
 class Ranks(NamedTuple):
@@ -268,17 +267,3 @@ def stop_signals_noted() -> Iterator[StopRequest]:
 def _line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or "no message"
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
-
-
-def exit_on_signals() -> None:
-    """Outside of the training loop, a signal to stop ends the process at once, its status written."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
-
-
-def stop_with_parent(parent: int) -> None:
-    """Wait until standard input is closed and `parent` is gone, then end this process as a signal would."""
-    sys.stdin.read()
-    while os.getppid() == parent:  # a caller that closed the pipe and still waits
-        time.sleep(1.0)
-    os.kill(os.getpid(), signal.SIGTERM)

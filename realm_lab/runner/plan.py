@@ -15,9 +15,8 @@ from realm_lab.masking import check_masking
 from realm_lab.params.load import Source, explain, flatten, lay_over, parameter_names, read_source, show
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
-from realm_lab.runner.cells import Cell, cells_of
-from realm_lab.runner.settings import nearest
-from realm_lab.runner.study import Study, load_study
+from realm_lab.runner.cells import Cell, Place, cells_of
+from realm_lab.runner.study import LauncherSettings, Study, load_study, nearest
 from realm_lab.runner.tuning import Grid, check_tune, grid_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of
@@ -65,7 +64,7 @@ class StudyPlan:
     metrics: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()  # of its own, package.module:function
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    launcher: Mapping[str, Any] = field(default_factory=dict)
+    launcher: LauncherSettings = field(default_factory=LauncherSettings)
     source: Path | None = None
     grid: Grid | None = None
     last_stage: str = ""
@@ -221,16 +220,11 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
 
 def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) -> None:
     """What the command line sets for every cell must be a parameter that no cell changes."""
-    names = parameter_names() if common else []
     for key in common:
         if key in ("preset", "seeds"):
-            remedy = "give --seeds N" if key == "seeds" else "change 'preset' in the study's file"
-            raise UserError(f"--set {key}: not for a study; {remedy}")
-        if key not in names:
+            raise UserError(f"--set {key}: not for a study; change '{key}' in its file, or give --seeds N")
+        if key not in (names := parameter_names()):
             raise UserError(f"--set {key}: unknown parameter '{key}'; the nearest valid one is '{nearest(key, names)}'")
-        if study.tune is not None and key == study.tune.parameter:
-            message = f"'tune' varies '{key}', which --set {key} would undo; leave it away"
-            raise study.problem(message, "tune", "parameter")
         for cell in cells:
             if key in cell.places:
                 message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it away"
@@ -241,25 +235,23 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     """The parameters of a cell; what is wrong with them is said at the line that set it."""
     try:
         params = Params(**lay_over(source.values, cell.overrides))
-    except ValidationError as error:
-        problem, unexplained = error.errors()[0], explain(error, source.path, source.document)
-    else:
-        try:
-            _check_extensions(params)
-        except UserError as error:
-            name = str(error).partition("'")[2].partition("'")[0]  # parameter 'NAME': ...
-            place = cell.places.get(name, ("set", name))
-            raise study.problem(f"cell '{cell.name}': {error}", *place) from None
+        _check_extensions(params)
         return params
-    location, message = ".".join(map(str, problem["loc"])), unexplained.partition(": ")[2]
-    words = [word.strip(":,;'()").split(".")[-1] for word in problem["msg"].split()]
-    own = [name for name in cell.places if name == location or name.startswith(f"{location}." if location else "")]
-    own += [name for name in cell.places if location.startswith(f"{name}.")]
-    own.sort(key=lambda name: [*words, name.rsplit(".", 1)[-1]].index(name.rsplit(".", 1)[-1]))  # as the message does
-    shared = [name for name in cell.overrides if name == location or location.startswith(f"{name}.")]
-    if not own and not shared and problem["type"] != "value_error":  # of params.yaml itself
+    except ValidationError as error:
+        name = ".".join(map(str, error.errors()[0]["loc"]))
+        unexplained = explain(error, source.path, source.document)
+        message = unexplained.partition(": ")[2]
+    except UserError as error:
+        name = str(error).partition("'")[2].partition("'")[0]  # parameter 'NAME': ...
+        unexplained = message = str(error)
+    # what set it: the parameter itself, a section above it or a parameter in it; of several, the first that is named
+    inside = f"{name}." if name else ""
+    near = [key for key in cell.overrides if inside.startswith(f"{key}.") or f"{key}.".startswith(inside)]
+    own = [key for key in near if key in cell.places]
+    own.sort(key=lambda key: f"{message} {key}".find(key.rsplit(".", 1)[-1]))
+    if not near and name in parameter_names():  # of params.yaml itself
         raise UserError(unexplained)
-    place = cell.places[own[0]] if own else ("set", shared[0]) if shared else ("cells", cell.name)
+    place: Place = cell.places[own[0]] if own else ("set", near[0]) if near else ("cells", cell.name)
     raise study.problem(f"cell '{cell.name}': {message}", *place)
 
 

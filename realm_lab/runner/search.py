@@ -2,7 +2,7 @@
 
 A trial is a cell of the study that has the search's name, with a run for every seed. Trials are in Optuna's journal,
 which only this process writes; what a killed one left open is proposed again, and its runs go on from their
-checkpoints. trials.json says the same in plain data, for reports. The only file that imports optuna.
+checkpoints. trials.json says the same in plain data, for reports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import NopPruner, PercentilePruner
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import JournalStorage
@@ -26,16 +25,16 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from realm_lab.core.files import digest, write_json
-from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
 from realm_lab.reporting.values import value_of
 from realm_lab.runner.cells import Cell, changes_title
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
-from realm_lab.runner.search_file import Dimension, SearchPlan, plan_search
+from realm_lab.runner.search_file import SearchPlan, plan_search
 from realm_lab.runner.stopping import Stop, stoppable, sweeping
-from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, cancel_study, launcher_of, mirroring, say
+from realm_lab.runner.study import LocalOptions
+from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, cancel_study, mirroring, say
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.metric_log import read_metrics
 from realm_lab.tracking.run_dir import StageRun, stage_folder
@@ -72,10 +71,11 @@ def search(request: Request) -> int:
     if request.cancel:
         return cancel_study(Path(request.path).stem, root)
     plan = plan_search(request.path, root, params_path=request.params_path)
-    name, settings = launcher_of(plan.search.launcher, request.launcher)
-    if name == "local":  # no more processes than trials at a time need
-        settings = {"processes": plan.search.parallel * len(plan.search.seeds), **settings}
-    launcher = make_launcher(name, settings, root, plan.name)
+    settings = plan.search.launcher
+    if settings.local.processes is None:  # no more processes than trials at a time need
+        local = LocalOptions(processes=plan.search.parallel * len(plan.search.seeds))
+        settings = settings.model_copy(update={"local": local})
+    launcher = make_launcher(request.launcher or settings.default, settings, root, plan.name)
     launcher.check([])
     stop, owner = Stop(), None
     try:
@@ -113,14 +113,14 @@ def open_study(plan: SearchPlan, root: Path) -> optuna.Study:
     try:
         storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
         study = optuna.create_study(
-            storage=storage, study_name=plan.name, direction=plan.search.direction, load_if_exists=True, pruner=pruner
+            storage=storage, study_name=plan.name, direction="maximize", load_if_exists=True, pruner=pruner
         )
     except (ValueError, KeyError, TypeError) as error:
         remedy = "delete it to begin the search again: finished runs are only read"
         raise UserError(f"{path}: not a journal of Optuna ({error}); {remedy}") from None
     keys = [run.plan.key(plan.last_stage) for run in plan.runs("", {})]
-    space = [(item.name, item.kind, str(item)) for item in plan.space]
-    design = digest({"space": space, "metric": [plan.search.metric, plan.search.direction], "runs": keys})
+    space = {name: str(distribution) for name, distribution in plan.space.items()}
+    design = digest({"space": space, "metric": plan.search.metric, "runs": keys})
     begun = study.user_attrs.get("design")
     if begun is None:
         study.set_user_attr("design", design)
@@ -183,41 +183,31 @@ class SearchOwner:
 
     def as_data(self) -> dict[str, Any]:
         """The search and its trials in plain data, for trials.json."""
-        search, trials = self.plan.search, []
-        for trial in self.counted():
-            same = trial.state == TrialState.COMPLETE or (
-                search.pruning is not None and search.pruning.metric == search.metric
-            )
-            trials.append(
-                {
-                    "number": trial.number,
-                    "cell": CELL.format(trial.number),
-                    "state": STATES[trial.state],
-                    "value": trial.values[0] if trial.values and same else None,  # of a pruned one, where it ended
-                    "values": {
-                        item.name: trial.params[item.name] for item in self.plan.space if item.name in trial.params
-                    },
-                    "runs": trial.user_attrs.get("runs", []),
-                    "step": max(trial.intermediate_values, default=None) if trial.state == TrialState.PRUNED else None,
-                    "why": trial.user_attrs.get("why"),
-                }
-            )
-        complete = sum(trial["state"] == "complete" for trial in trials)
+        search, counted = self.plan.search, self.counted()
+        trials = [
+            {
+                "number": trial.number,
+                "cell": CELL.format(trial.number),
+                "state": STATES[trial.state],
+                "value": trial.value if trial.state == TrialState.COMPLETE else None,
+                "values": dict(trial.params),
+                "runs": trial.user_attrs.get("runs", []),
+                "why": trial.user_attrs.get("why"),
+            }
+            for trial in counted
+        ]
+        complete = sum(trial.state == TrialState.COMPLETE for trial in counted)
         enough = complete >= ENOUGH_TRIALS and len(self.plan.space) > 1
         return {
             "name": self.plan.name,
             "question": search.question,
             "metric": search.metric,
-            "direction": search.direction,
             "seeds": list(search.seeds),
-            "sampler": search.sampler,
-            "sampler_seed": search.sampler_seed,
             "source": search.path.name,
-            "last_stage": self.plan.last_stage,
-            "space": [{"name": item.name, "values": str(item)} for item in self.plan.space],
+            "space": {name: dimension.model_dump(exclude_defaults=True) for name, dimension in search.space.items()},
             "baseline": self.plan.baseline,
             "trials": trials,
-            "importances": dict(optuna.importance.get_param_importances(self.study)) if enough else None,
+            "importances": dict(optuna.importance.get_param_importances(self.study)) if enough else {},
         }
 
     def _may_ask(self) -> bool:
@@ -229,10 +219,10 @@ class SearchOwner:
     def _begin(self) -> None:
         """Ask for a trial and give the launcher what is left to do for it."""
         number = len(self.study.get_trials(deepcopy=False))
-        seed = derive_seed(self.plan.search.sampler_seed, "search", number) % 2**32
-        self.study.sampler = TPESampler(seed=seed) if self.plan.search.sampler == "tpe" else RandomSampler(seed)
-        trial = self.study.ask({item.name: _distribution(item) for item in self.plan.space})
-        item = OpenTrial(trial, {part.name: trial.params[part.name] for part in self.plan.space})
+        # seeded by the number, so that a search that was stopped proposes what it would have proposed
+        self.study.sampler = TPESampler(seed=number) if self.plan.search.sampler == "tpe" else RandomSampler(number)
+        trial = self.study.ask(self.plan.space)
+        item = OpenTrial(trial, trial.params)
         self._open[trial.number] = item
         try:
             item.runs = self.plan.runs(CELL.format(trial.number), item.values)
@@ -282,40 +272,37 @@ class SearchOwner:
 
     def _is_hopeless(self, item: OpenTrial) -> bool:
         """Report the mean over the seeds of every new step that all of them have reached; the baseline goes on."""
-        pruning = self.plan.search.pruning
-        if pruning is None:
+        if self.plan.search.pruning is None:
             return False
-        curves = [self._curve(run, pruning.metric) for run in item.runs]
-        sign = 1.0 if self.plan.search.direction == "maximize" else -1.0  # Optuna has one direction
+        curves = [self._curve(run) for run in item.runs]
         for step in sorted(set.intersection(*(set(curve) for curve in curves))):
             if step > item.reported:
                 item.reported = step
-                item.trial.report(sign * statistics.fmean(curve[step] for curve in curves), step)
+                item.trial.report(statistics.fmean(curve[step] for curve in curves), step)
                 is_over = item.values == self.plan.baseline or step >= item.runs[0].params.pretrain.steps
                 if not is_over and item.trial.should_prune():
                     return True
         return False
 
-    def _curve(self, run: PlannedRun, metric: str) -> dict[int, float]:
+    def _curve(self, run: PlannedRun) -> dict[int, float]:
         """step -> value of a run's pre-training so far."""
         path = stage_folder(self.root / "runs", "pretrain", run.plan.key("pretrain")) / "metrics.jsonl"
-        rows = read_metrics(path) if path.exists() else []
-        return {row["step"]: row[metric] for row in rows if row.get(metric) is not None}
+        rows, name = read_metrics(path) if path.exists() else [], self.plan.curve
+        return {row["step"]: row[name] for row in rows if row.get(name) is not None}
 
     def _complete(self, item: OpenTrial) -> None:
-        metric = self.plan.search.metric
-        values = [self._value(run, metric) for run in item.runs]
+        values = [self._value(run) for run in item.runs]
         found = [value for value in values if value is not None]
         if len(found) == len(values):
             self._tell(item, TrialState.COMPLETE, statistics.fmean(found))
         else:
-            self._tell(item, TrialState.FAIL, why=f"{metric} is missing or not finite")
+            self._tell(item, TrialState.FAIL, why=f"{self.plan.search.metric} is missing or not finite")
 
-    def _value(self, run: PlannedRun, metric: str) -> float | None:
-        names = [*run.plan.stages]
+    def _value(self, run: PlannedRun) -> float | None:
+        names, runs = list(run.plan.stages), self.root / "runs"
         names = names[: names.index(self.plan.last_stage) + 1]
-        runs = self.root / "runs"
-        return value_of({name: StageRun(stage_folder(runs, name, run.plan.key(name)), name) for name in names}, metric)
+        stages = {name: StageRun(stage_folder(runs, name, run.plan.key(name)), name) for name in names}
+        return value_of(stages, self.plan.search.metric)
 
     def _tell(self, item: OpenTrial, state: TrialState, value: float | None = None, why: str = "") -> None:
         """Tell how a trial ended, and stop what only it needed."""
@@ -364,14 +351,6 @@ class SearchOwner:
 
     def _write(self) -> None:
         write_json(study_folder(self.root / "runs", self.plan.name) / "trials.json", self.as_data())
-
-
-def _distribution(item: Dimension) -> BaseDistribution:
-    if item.kind == "choices":
-        return CategoricalDistribution(item.choices)
-    if item.kind == "int":
-        return IntDistribution(int(item.low), int(item.high), log=item.log, step=int(item.step or 1))
-    return FloatDistribution(item.low, item.high, log=item.log, step=item.step)
 
 
 def _report(owner: SearchOwner, *, as_json: bool) -> None:

@@ -11,6 +11,8 @@ from realm_lab.runner.cells import CELL_NAME, Cell, Place, changes_title
 from realm_lab.runner.study import Study, Tune, chosen_by, overrides_of
 from realm_lab.systems.registry import system_of
 
+STAGE = "pretrain"  # by whose end a value is chosen
+
 
 class TunedCell(NamedTuple):
     """A cell at another value of the tuned parameter than its own; `of` is the cell's name as it is."""
@@ -37,7 +39,7 @@ def check_tune(study: Study, cells: Sequence[Cell]) -> None:
     if tune is None:
         return
     overrides_of(study, {tune.parameter: None}, "tune", "parameter")
-    if not tune.parameter.startswith("pretrain."):
+    if not tune.parameter.startswith(f"{STAGE}."):
         message = f"tune: '{tune.parameter}' is no parameter of pre-training, by whose end a value is chosen"
         raise study.problem(f"{message}; name one, such as pretrain.retriever.learning_rate", "tune", "parameter")
     for cell in cells:
@@ -54,30 +56,25 @@ def check_tune(study: Study, cells: Sequence[Cell]) -> None:
     study.choose(tune.by, chosen_by(), problem, "tune", "by")
 
 
-def grid_of(study: Study, tune: Tune, found: Any, cells: Sequence[Cell], seeds: Sequence[int]) -> Grid:
-    """Every cell with the tuned stage at every value but its own; `found` is what the baseline's parameters say."""
-    own = next(
-        (value for value in tune.values if value == found and isinstance(value, bool) == isinstance(found, bool)), None
-    )
-    if own is None:
-        listed = ", ".join(show(value) for value in [found, *tune.values])
-        message = f"tune.values: {show(found)}, which the cells have otherwise, is not among them"
+def grid_of(study: Study, tune: Tune, own: Any, cells: Sequence[Cell], seeds: Sequence[int]) -> Grid:
+    """Every cell with the tuned stage at every value but its own, which is what the baseline's parameters say."""
+    if own not in tune.values:
+        listed = ", ".join(show(value) for value in [own, *tune.values])
+        message = f"tune.values: {show(own)}, which the cells have otherwise, is not among them"
         raise study.problem(f"{message}; all values must be compared with it: [{listed}]", "tune", "values")
-    stage, short = tune.parameter.split(".")[0], tune.parameter.rsplit(".", 1)[-1]
+    short = tune.parameter.rsplit(".", 1)[-1]
     tuned = []
-    names = {cell.name for cell in cells}
     for cell in cells:
-        if stage not in [one.name for one in system_of(cell.system).stages]:
+        if STAGE not in [stage.name for stage in system_of(cell.system).stages]:
             continue  # the same at every value
         for number, value in enumerate(tune.values):
             if value == own:
                 continue
             place: Place = ("tune", "values", number)
             name = f"{cell.name},{short}={show(value)}"
-            if not re.fullmatch(CELL_NAME, name) or name in names:
+            if not re.fullmatch(CELL_NAME, name):
                 message = f"tune.values: {show(value)} cannot name a cell ('{name}'); use plain numbers or words"
                 raise study.problem(message, *place)
-            names.add(name)
             at = cell._replace(
                 name=name,
                 title=f"{cell.title}, {changes_title({tune.parameter: value})}",
