@@ -73,7 +73,6 @@ class Holder:
 
     owner: Owner
     token: str
-    since: float
     heard: float
     name: str = ""
 
@@ -82,11 +81,8 @@ class Holder:
         return not self.owner.is_dead and time.time() - self.heard <= limit_seconds
 
     def __str__(self) -> str:
-        now = time.time()
-        return (
-            f"process {self.owner.pid} on {self.owner.host} holds the lease for {now - self.since:.0f} s, "
-            f"last heard of {now - self.heard:.0f} s ago"
-        )
+        silence = time.time() - self.heard
+        return f"process {self.owner.pid} on {self.owner.host} is at work, last heard of {silence:.0f} s ago"
 
 
 HOLDER = TypeAdapter(Holder)
@@ -109,9 +105,8 @@ class Lease:
         """
         with exclusive(self._folder / ".lock"):
             if not self._is_ours():
-                path = _path(self._folder, self._holder.name)
-                after = f"{time.time() - self._holder.heard:.0f} s of silence"
-                raise UserError(f"{path}: the lease was taken over by another process after {after}; this one stops")
+                silence = time.time() - self._holder.heard
+                raise UserError(f"{self._folder.parent}: another process took over after {silence:.0f} s of silence")
             self._holder = replace(self._holder, heard=time.time())
             _save(self._folder, self._holder)
 
@@ -137,7 +132,7 @@ def take(folder: Path, name: str, *, limit_seconds: float) -> Lease:
 
     Taken: it is held; the message names host, process and age.
     """
-    holder = Holder(this_process(), secrets.token_hex(8), time.time(), time.time(), name)
+    holder = Holder(this_process(), secrets.token_hex(8), time.time(), name)
     with exclusive(folder / ".lock"):
         for path in folder.glob(".*.tmp"):  # of writers that were killed: every living one holds the lock
             path.unlink()

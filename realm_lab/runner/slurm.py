@@ -115,7 +115,10 @@ class SlurmLauncher:
             # PYTHONSAFEPATH: `python -m` does not look into the folder of submission, where code may have moved on.
             "export PYTHONSAFEPATH=1 TOKENIZERS_PARALLELISM=false",
             f"export OMP_NUM_THREADS={options.cpus_per_task}",
-            "unset RANK WORLD_SIZE MASTER_ADDR MASTER_PORT",
+            "unset RANK WORLD_SIZE",
+            # where the ranks of a job meet
+            'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
         ]
         return {
             **{name: getattr(options, name) for name in same},

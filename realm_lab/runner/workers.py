@@ -60,7 +60,7 @@ class Workers:
         those that the job may see (None: as we do). What the processes write goes to `log` (-1, -2, ... for further
         ranks)."""
         job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
-        place = {"WORLD_SIZE": str(ranks), "MASTER_PORT": str(_free_port(ranks))}
+        place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", **place}
         if gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
