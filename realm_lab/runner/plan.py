@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,22 +113,26 @@ def plan_study(
     cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
     resolved = [_resolve(study, cell, source) for cell in cells]
     flat = [flatten(params) for params in resolved]
+    base = flat[0]
+    cells = [
+        cell._replace(changes={key: value for key, value in values.items() if value != base[key]})
+        for cell, values in zip(cells, flat, strict=True)
+    ]
     chosen = _seeds(study, seeds)
-    runs: list[PlannedRun] = []
-    owners: dict[str, int] = {}  # run key -> the cell's place
-    for place, (cell, params) in enumerate(zip(cells, resolved, strict=True)):
-        changes = {key: value for key, value in flat[place].items() if value != flat[0][key]}
-        cells[place] = cell._replace(changes=changes)
-        for seed in chosen:
-            run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), changes)
-            other = owners.setdefault(run.run_key, place)
-            if other != place:
-                raise _overlap(study, cells[other], cell, flat[other], flat[place])
-            runs.append(run)
+    planned = [(cell, params, chosen) for cell, params in zip(cells, resolved, strict=True)]
     grid = None
     if study.tune is not None:
-        grid = grid_of(study, study.tune, flat[0][study.tune.parameter], cells, chosen)
-        runs += _grid_runs(study, grid, source, {run.run_key: run.cell for run in runs})
+        grid = grid_of(study, study.tune, base[study.tune.parameter], cells, chosen)
+        planned += [(tuned.cell, _resolve(study, tuned.cell, source), grid.seeds) for tuned in grid.cells]
+    runs: list[PlannedRun] = []
+    owners: dict[str, Cell] = {}  # run key -> its cell
+    for cell, params, cell_seeds in planned:
+        for seed in cell_seeds:
+            run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
+            other = owners.setdefault(run.run_key, cell)
+            if other != cell:
+                raise _overlap(study, other, cell, base)
+            runs.append(run)
     axes = study.axes if len(study.axes) > 1 else {}
     return StudyPlan(
         study.name,
@@ -142,21 +147,6 @@ def plan_study(
         source=Path(path),
         grid=grid,
     )
-
-
-def _grid_runs(study: Study, grid: Grid, source: Source, cell_of: dict[str, str]) -> list[PlannedRun]:
-    """The runs of the grid; `cell_of` maps the keys of the other runs to their cells."""
-    runs = []
-    for cell, _, value in grid.cells:
-        params = _resolve(study, cell, source)
-        for seed in grid.seeds:
-            run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
-            other = cell_of.setdefault(run.run_key, cell.name)
-            if other != cell.name:
-                said = f"cells '{other}' and '{cell.name}' are the same run; leave {show(value)} out"
-                raise study.problem(f"tune.values: {said}", *cell.places[grid.tune.parameter])
-            runs.append(run)
-    return runs
 
 
 # What the report of the default run shows besides the figures of every study.
@@ -209,7 +199,7 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         runs=tuple(run for run in members if run.cell not in of_grid),
         metrics=plan.metrics,
         axes=plan.axes,
-        source="" if plan.source is None else _relative(plan.source, Path(root)),
+        source="" if plan.source is None else os.path.relpath(plan.source, root),
         last_stage=plan.last_stage,
         tuning=tuning,
         figures=plan.figures,
@@ -269,18 +259,12 @@ def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:
     return tuple(study.seeds[:wanted]) if wanted <= len(study.seeds) else tuple(range(wanted))
 
 
-def _overlap(study: Study, one: Cell, two: Cell, first: dict[str, Any], second: dict[str, Any]) -> UserError:
+def _overlap(study: Study, one: Cell, two: Cell, base: dict[str, Any]) -> UserError:
     """Two cells that are one run: what they change matters to no stage of it."""
     place = next(iter(two.places.values()), ("cells", two.name))
+    first, second = base | one.changes, base | two.changes
     said = ", ".join(
         f"{key} is {show(first[key])} and {show(second[key])}" for key in first if first[key] != second[key]
     )
     why = f"they differ in parameters that matter to no stage of the run ({said})" if said else "they set the same"
     return study.problem(f"cells '{one.name}' and '{two.name}' are the same run: {why}; delete one of them", *place)
-
-
-def _relative(path: Path, root: Path) -> str:
-    try:
-        return path.resolve().relative_to(root.resolve()).as_posix()
-    except ValueError:
-        return path.as_posix()

@@ -232,11 +232,6 @@ class SearchOwner:
         trial.set_user_attr("runs", [run.name for run in item.runs])
         self._record()
         states = StageStates(self.root / "runs")
-        found = [state_of_run(run.plan, states, self.plan.last_stage) for run in item.runs]
-        failed = [state for state in found if state.state == "FAILED"]
-        if failed and not self._retry:
-            self._tell(item, TrialState.FAIL, why=failed[0].error or "unknown error")
-            return
         item.tasks = tasks_of(
             item.runs, states, retry_failed=self._retry, until=self.plan.last_stage, each_stage_alone=True
         )
@@ -251,24 +246,23 @@ class SearchOwner:
         """Tell a trial that has ended, or that is not worth going on with; True if so."""
         last, states = self.plan.last_stage, StageStates(self.root / "runs")
         is_hopeless = self._is_hopeless(item)
-        if all(states.stage(last, run.plan.key(last)).state == "COMPLETE" for run in item.runs):
-            self._complete(item)
-            return True
-        if is_hopeless:
-            self._tell(item, TrialState.PRUNED, why=f"behind the others at step {item.reported}")
-            return True
+        found = [state_of_run(run.plan, states, last) for run in item.runs]
         jobs = [self._jobs[task.name] for task in item.tasks if task.name in self._jobs]
-        failed = next((job for job in jobs if job.state == "FAILED"), None)
-        if failed is not None:
+        failed = next((state for state in found if state.state == "FAILED"), None)
+        if all(state.state == "COMPLETE" for state in found):
+            self._complete(item)
+        elif is_hopeless:
+            self._tell(item, TrialState.PRUNED, why=f"behind the others at step {item.reported}")
+        elif any(job.state in UNFINISHED for job in jobs):
+            return False
+        elif failed is not None:
             self._tell(item, TrialState.FAIL, why=failed.error or "unknown error")
-            return True
-        stopped = next((job for job in jobs if job.state in ("PREEMPTED", "CANCELLED", "LOST")), None)
-        if stopped is not None and not any(job.state in UNFINISHED for job in jobs):
-            self._left += 1  # stays open in the journal
-            say(f"{CELL.format(item.trial.number)} left open: {stopped.error or stopped.state.lower()}")
+        else:
+            self._left += 1  # somebody stopped it: it stays open in the journal
+            why = next((job.error for job in jobs if job.error), "it was stopped")
+            say(f"{CELL.format(item.trial.number)} left open: {why}")
             del self._open[item.trial.number]
-            return True
-        return False
+        return True
 
     def _is_hopeless(self, item: OpenTrial) -> bool:
         """Report the mean over the seeds of every new step that all of them have reached; the baseline goes on."""

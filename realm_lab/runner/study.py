@@ -232,10 +232,6 @@ def load_study(path: Path | str) -> Study:
 
 def read_study_file(path: Path, model: type[File]) -> File:
     """A study or a search, with what both have in common checked."""
-    if not path.is_file():
-        near = nearest(path.stem, sorted(other.stem for other in path.parent.glob("*.yaml")))
-        remedy = f"did you mean {path.with_name(f'{near}.yaml')}?" if near else "name a file, experiments/NAME.yaml"
-        raise UserError(f"{path}: no such study; {remedy}")
     document = read_yaml(path)
     try:
         study = model(**json.loads(json.dumps(document, default=str)))  # as Python's own containers and scalars

@@ -221,7 +221,7 @@ def cancel_study(study: str, root: Path) -> int:
 
 
 def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 def say(line: str) -> None:

@@ -128,8 +128,8 @@ def test_failed_trials_count_and_can_be_tried_again(tmp_path: Path, capsys: pyte
 
     owner = search(tmp_path, SPACE, FakeLauncher(tmp_path, fails=fails))
     failed = [trial for trial in trials_of(owner) if trial["state"] == "failed"]
-    assert (len(failed), {trial["why"] for trial in failed}) == (5, {"RuntimeError: no luck"})
-    assert "failed: RuntimeError: no luck" in capsys.readouterr().err
+    assert (len(failed), {trial["why"] for trial in failed}) == (5, {"pretrain: RuntimeError: no luck"})
+    assert "failed: pretrain: RuntimeError: no luck" in capsys.readouterr().err
     launcher = FakeLauncher(tmp_path)
     assert trials_of(search(tmp_path, SPACE, launcher)) == trials_of(owner)
     assert launcher.submitted == []

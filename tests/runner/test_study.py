@@ -187,8 +187,6 @@ def test_a_wrong_grid_is_refused_with_its_line(write: Write, tune: str, message:
 
 
 def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> None:
-    write(GOOD, "masking")
-    assert "did you mean masking.yaml?" in refusal(tmp_path / "maskin.yaml")
     params = tmp_path / "params.yaml"
     params.write_text("preset: smoke\npretrain:\n  steps: soon\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"params\.yaml, line 3: parameter 'pretrain\.steps'"):
