@@ -35,6 +35,9 @@ class Owner:
     pid: int
     born: float
 
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
     @property
     def is_dead(self) -> bool:
         """True if it is certainly gone; of another machine's processes nothing is known."""
@@ -81,8 +84,7 @@ class Holder:
         return not self.owner.is_dead and time.time() - self.heard <= limit_seconds
 
     def __str__(self) -> str:
-        silence = time.time() - self.heard
-        return f"process {self.owner.pid} on {self.owner.host} is at work, last heard of {silence:.0f} s ago"
+        return f"{self.owner} is at work, last heard of {time.time() - self.heard:.0f} s ago"
 
 
 HOLDER = TypeAdapter(Holder)

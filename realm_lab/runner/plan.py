@@ -18,7 +18,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.cells import Cell, Place, cells_of
 from realm_lab.runner.study import LauncherSettings, Study, load_study, nearest
-from realm_lab.runner.tuning import Grid, check_tune, grid_of
+from realm_lab.runner.tuning import Grid, grid_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.study_record import (
@@ -108,7 +108,6 @@ def plan_study(
     source = read_source(params_path or Path(root) / "params.yaml", preset)
     common = dict(overrides or {})
     cells = cells_of(study)
-    check_tune(study, cells)
     _check_common(study, cells, common)
     cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
     resolved = [_resolve(study, cell, source) for cell in cells]
@@ -122,7 +121,7 @@ def plan_study(
     planned = [(cell, params, chosen) for cell, params in zip(cells, resolved, strict=True)]
     grid = None
     if study.tune is not None:
-        grid = grid_of(study, study.tune, base[study.tune.parameter], cells, chosen)
+        grid = grid_of(study, study.tune, cells, base, chosen)
         planned += [(tuned.cell, _resolve(study, tuned.cell, source), grid.seeds) for tuned in grid.cells]
     runs: list[PlannedRun] = []
     owners: dict[str, Cell] = {}  # run key -> its cell

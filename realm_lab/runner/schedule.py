@@ -125,7 +125,7 @@ class Schedule:
         for run in task.runs(self._root):
             holder = writer_of(run.path)
             if holder is not None and (holder.owner.pid, holder.owner.host) != (os.getpid(), socket.gethostname()):
-                return f"process {holder.owner.pid} on {holder.owner.host}"
+                return str(holder.owner)
         return None
 
     def give_up(self, names: Collection[str]) -> None:

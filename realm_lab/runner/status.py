@@ -23,15 +23,7 @@ from realm_lab.tracking.study_record import read_study_record, study_folder, stu
 
 PLAIN_WIDTH = 200  # columns where there is no terminal
 HEADLINE = "exact_match"
-STYLES = {
-    "running": "cyan",
-    "queued": "blue",
-    "preempted": "yellow",
-    "lost": "yellow",
-    "cancelled": "yellow",
-    "failed": "bold red",
-    "complete": "green",
-}
+STYLES = {"running": "cyan", "preempted": "yellow", "lost": "yellow", "failed": "bold red", "complete": "green"}
 
 
 def show_status(name: str, root: Path, *, as_json: bool) -> None:
@@ -61,7 +53,7 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
     record = read_study_record(path)
     metric = record.metrics[0] if record.metrics else HEADLINE
     states = StageStates(runs, jobs_of_stages(root))
-    sweeping = [f"process {one.owner.pid} on {one.owner.host}" for one in sweepers(root, name)]
+    sweeping = [str(one.owner) for one in sweepers(root, name)]
     found = []
     for run in record.everything().runs:
         described = record.record(runs, run)

@@ -87,7 +87,7 @@ def _leave_alone(tasks: Sequence[Task], root: Path) -> tuple[list[Task], list[st
         if live:
             left.append(f"{task.title}: {live.state.lower()} as job {live.job}")
         elif holder or blocking & set(task.after):
-            who = f"taken by process {holder.owner.pid} on {holder.owner.host}" if holder else "waits for one of these"
+            who = f"taken by {holder.owner}" if holder else "waits for one of these"
             left.append(f"{task.title}: {who}")
             blocking.add(task.name)
         else:
@@ -231,12 +231,10 @@ def say(line: str) -> None:
 def find_study(name: str, root: Path) -> Path:
     """The file of a study: a path, or a name in ROOT/experiments. UserError: there is none; it names those there
     are."""
-    given = Path(name)
-    if given.suffix in (".yaml", ".yml") and given.is_file():
-        return given
-    folder = Path(root) / "experiments"
-    path = folder / f"{given.stem if given.suffix in ('.yaml', '.yml') else given.name}.yaml"
-    if path.is_file():
-        return path
+    given, folder = Path(name), Path(root) / "experiments"
+    path = folder / f"{given.name.removesuffix('.yaml')}.yaml"
+    for found in (given, path):
+        if found.suffix == ".yaml" and found.is_file():
+            return found
     there = ", ".join(sorted(other.stem for other in folder.glob("*.yaml"))) or "none"
     raise UserError(f"study '{name}': no such file, and no {path}; studies there: {there}")

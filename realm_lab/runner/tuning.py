@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from realm_lab.params.load import show
@@ -31,13 +31,10 @@ class Grid(NamedTuple):
     cells: tuple[TunedCell, ...]
 
 
-def check_tune(study: Study, cells: Sequence[Cell]) -> None:
-    """Check the study's grid as far as that needs no value of the parameter in the cells. UserError: a parameter that
-    is unknown, none of pre-training, or changed by a cell; a value or seed twice, or a seed that is none of the
-    study's; an unknown metric."""
-    tune = study.tune
-    if tune is None:
-        return
+def grid_of(study: Study, tune: Tune, cells: Sequence[Cell], base: Mapping[str, Any], seeds: Sequence[int]) -> Grid:
+    """Every cell with the tuned stage at every value but its own, which is that of the `base` parameters. UserError: a
+    parameter that is unknown, none of pre-training, or changed by a cell; a value or seed twice, or a seed that is none
+    of the study's; an unknown metric."""
     overrides_of(study, {tune.parameter: None}, "tune", "parameter")
     if not tune.parameter.startswith(f"{STAGE}."):
         message = f"tune: '{tune.parameter}' is no parameter of pre-training, by whose end a value is chosen"
@@ -54,10 +51,7 @@ def check_tune(study: Study, cells: Sequence[Cell]) -> None:
             raise study.problem(message, "tune", "seeds", place)
     problem = f"tune.by: '{tune.by}' is no curve of pre-training of which more is better"
     study.choose(tune.by, chosen_by(), problem, "tune", "by")
-
-
-def grid_of(study: Study, tune: Tune, own: Any, cells: Sequence[Cell], seeds: Sequence[int]) -> Grid:
-    """Every cell with the tuned stage at every value but its own, which is what the baseline's parameters say."""
+    own = base[tune.parameter]
     if own not in tune.values:
         listed = ", ".join(show(value) for value in [own, *tune.values])
         message = f"tune.values: {show(own)}, which the cells have otherwise, is not among them"

@@ -55,11 +55,10 @@ def _take(run: Path) -> Lease:
     heard: float | None = None
     while (holder := writer_of(run)) is not None:
         if holder.owner.host == socket.gethostname() or heard not in (None, holder.heard):
-            raise Taken(f"{run}: process {holder.owner.pid} on {holder.owner.host} works on this stage; wait for it")
+            raise Taken(f"{run}: {holder.owner} works on this stage; wait for it")
         if heard is None:
             silence = f"silent for {time.time() - holder.heard:.0f} s of {LIMIT_SECONDS:.0f}"
-            who = f"process {holder.owner.pid} on {holder.owner.host}"
-            print(f"{run}: {who} worked on this stage; waiting to hear from it ({silence})", file=sys.stderr)
+            print(f"{run}: {holder.owner} worked on this stage; waiting to hear from it ({silence})", file=sys.stderr)
         heard = holder.heard
         time.sleep(POLL_SECONDS)
     return take(run / "lease", NAME, limit_seconds=LIMIT_SECONDS)
