@@ -45,10 +45,10 @@ def grid_of(study: Study, tune: Tune, cells: Sequence[Cell], base: Mapping[str, 
             raise study.problem(f"{message}; leave one of the two away", *cell.places[tune.parameter])
     study.refuse_twice(tune.values, "tune", "values")
     study.refuse_twice(tune.seeds, "tune", "seeds")
-    for place, seed in enumerate(tune.seeds):
+    for number, seed in enumerate(tune.seeds):
         if seed not in study.seeds:
             message = f"tune.seeds: {seed} is no seed of the study; choose among {', '.join(map(str, study.seeds))}"
-            raise study.problem(message, "tune", "seeds", place)
+            raise study.problem(message, "tune", "seeds", number)
     problem = f"tune.by: '{tune.by}' is no curve of pre-training of which more is better"
     study.choose(tune.by, chosen_by(), problem, "tune", "by")
     own = base[tune.parameter]

@@ -103,13 +103,13 @@ def test_of_another_machine_only_silence_tells(tmp_path: Path) -> None:
 def test_one_that_is_given_back_while_others_look_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is listed, and gone when it is read."""
     lease = take(tmp_path, "a", limit_seconds=LIMIT)
-    read = lease_module.read_record
+    read = lease_module._read
 
-    def read_too_late(path: Path, *how: Any) -> Any:
+    def read_too_late(path: Path) -> Any:
         path.unlink()
-        return read(path, *how)
+        return read(path)
 
-    monkeypatch.setattr(lease_module, "read_record", read_too_late)
+    monkeypatch.setattr(lease_module, "_read", read_too_late)
     assert holders(tmp_path) == []
     lease.release()
 

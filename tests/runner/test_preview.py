@@ -54,7 +54,7 @@ def test_the_table_says_what_differs_and_what_is_there(
         "pretrain.steps = 24",
         "system = warm_start",
         "1 pending, 1 complete",
-        "8 runs of 5 cells; 7 tasks to do",
+        "8 runs of 5 cells; 8 tasks to do",
         "grid: pretrain.retriever.learning_rate = 0.002",
         "seeds 1; the best by cloze_exact_match",
     ):
