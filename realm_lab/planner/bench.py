@@ -60,7 +60,7 @@ CALIBRATION: TypeAdapter[Calibration] = TypeAdapter(Calibration)
 
 
 def default_path(root: Path) -> Path:
-    """Where `bench` writes and `plan` reads unless told otherwise."""
+    """Where `bench` writes and `plan` reads."""
     return root / "runs" / "bench.json"
 
 
@@ -72,8 +72,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 def read_calibration(path: Path) -> Calibration:
     """Read a file; a missing or a foreign one is a UserError with the remedy."""
     if not path.exists():
-        other = "or plan for a device of the table: --device H100"
-        raise UserError(f"{path}: this machine has not been measured; {REMEDY}, {other}")
+        raise UserError(f"{path}: this machine has not been measured; {REMEDY}, or plan for a device: --device H100")
     return read_record(path, CALIBRATION, REMEDY)
 
 
