@@ -123,15 +123,7 @@ def plan_study(
     if study.tune is not None:
         grid = grid_of(study, study.tune, cells, base, chosen)
         planned += [(tuned.cell, _resolve(study, tuned.cell, source), grid.seeds) for tuned in grid.cells]
-    runs: list[PlannedRun] = []
-    owners: dict[str, Cell] = {}  # run key -> its cell
-    for cell, params, cell_seeds in planned:
-        for seed in cell_seeds:
-            run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
-            other = owners.setdefault(run.run_key, cell)
-            if other != cell:
-                raise _overlap(study, other, cell, base)
-            runs.append(run)
+    runs = _runs(study, planned, base)
     axes = study.axes if len(study.axes) > 1 else {}
     return StudyPlan(
         study.name,
@@ -146,6 +138,20 @@ def plan_study(
         source=Path(path),
         grid=grid,
     )
+
+
+def _runs(study: Study, planned: list[tuple[Cell, Params, tuple[int, ...]]], base: dict[str, Any]) -> list[PlannedRun]:
+    """The runs of cells with their parameters and seeds; `base` are the baseline's parameters."""
+    runs = []
+    owners: dict[str, Cell] = {}  # run key -> its cell
+    for cell, params, seeds in planned:
+        for seed in seeds:
+            run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
+            other = owners.setdefault(run.run_key, cell)
+            if other != cell:
+                raise _overlap(study, other, cell, base)
+            runs.append(run)
+    return runs
 
 
 # What the report of the default run shows besides the figures of every study.

@@ -2,7 +2,7 @@
 
 A trial is a cell of the study that has the search's name, with a run for every seed. Trials are in Optuna's journal,
 which only this process writes; what a killed one left open is proposed again, and its runs go on from their
-checkpoints. trials.json says the same in plain data, for reports.
+checkpoints. trials.json says the same in plain data, for reports. The only file that imports optuna.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import NopPruner, PercentilePruner
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.storages import JournalStorage
@@ -119,7 +120,7 @@ def open_study(plan: SearchPlan, root: Path) -> optuna.Study:
         remedy = "delete it to begin the search again: finished runs are only read"
         raise UserError(f"{path}: not a journal of Optuna ({error}); {remedy}") from None
     keys = [run.plan.key(plan.last_stage) for run in plan.runs("", {})]
-    space = {name: str(distribution) for name, distribution in plan.space.items()}
+    space = {name: str(distribution) for name, distribution in _space(plan).items()}
     design = digest({"space": space, "metric": plan.search.metric, "runs": keys})
     begun = study.user_attrs.get("design")
     if begun is None:
@@ -197,7 +198,7 @@ class SearchOwner:
             for trial in counted
         ]
         complete = sum(trial.state == TrialState.COMPLETE for trial in counted)
-        enough = complete >= ENOUGH_TRIALS and len(self.plan.space) > 1
+        enough = complete >= ENOUGH_TRIALS and len(search.space) > 1
         return {
             "name": self.plan.name,
             "question": search.question,
@@ -221,7 +222,7 @@ class SearchOwner:
         number = len(self.study.get_trials(deepcopy=False))
         # seeded by the number, so that a search that was stopped proposes what it would have proposed
         self.study.sampler = TPESampler(seed=number) if self.plan.search.sampler == "tpe" else RandomSampler(number)
-        trial = self.study.ask(self.plan.space)
+        trial = self.study.ask(_space(self.plan))
         item = OpenTrial(trial, trial.params)
         self._open[trial.number] = item
         try:
@@ -345,6 +346,19 @@ class SearchOwner:
 
     def _write(self) -> None:
         write_json(study_folder(self.root / "runs", self.plan.name) / "trials.json", self.as_data())
+
+
+def _space(plan: SearchPlan) -> dict[str, BaseDistribution]:
+    """The space as Optuna has it."""
+    found: dict[str, BaseDistribution] = {}
+    for name, item in plan.search.space.items():
+        if item.low is None or item.high is None:
+            found[name] = CategoricalDistribution(item.ends)
+        elif isinstance(plan.baseline[name], int):
+            found[name] = IntDistribution(int(item.low), int(item.high), item.log, int(item.step or 1))
+        else:
+            found[name] = FloatDistribution(item.low, item.high, item.log, item.step)
+    return found
 
 
 def _report(owner: SearchOwner, *, as_json: bool) -> None:

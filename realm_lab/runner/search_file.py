@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from realm_lab.errors import UserError
@@ -39,7 +38,7 @@ class Dimension(Part):
     """The largest value."""
     log: bool = False
     """Small values are as likely as large ones: drawn on a log scale."""
-    step: int | float | None = None
+    step: Annotated[int | float, Field(gt=0)] | None = None
     """Only values at multiples of this above `low`."""
     choices: Annotated[list[bool | int | float | str | None], Field(min_length=2)] | None = None
     """Any of these, instead of a range."""
@@ -48,6 +47,10 @@ class Dimension(Part):
     def _consistent(self) -> Dimension:
         if [end is None for end in (self.low, self.high)] != [self.choices is not None] * 2:
             raise ValueError("write {low: ..., high: ...} or {choices: [...]}")
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(f"low {self.low} is not below high {self.high}")
+        if self.log and (self.step is not None or (self.low is not None and self.low <= 0)):
+            raise ValueError("a log scale begins above 0 and has no step")
         return self
 
     @property
@@ -56,20 +59,6 @@ class Dimension(Part):
 
     def __contains__(self, value: Any) -> bool:
         return value in self.ends if self.low is None or self.high is None else self.low <= value <= self.high
-
-    def distribution(self, own: Any) -> BaseDistribution:
-        """As Optuna has it; `own` is the parameter's value as it is. UserError: a range that makes no sense."""
-        if self.low is None or self.high is None:
-            return CategoricalDistribution(self.ends)
-        if isinstance(own, bool) or not isinstance(own, int | float):
-            raise UserError("is no number; list its values as 'choices'")
-        try:
-            if isinstance(own, int):
-                step = 1 if self.step is None else int(self.step)
-                return IntDistribution(int(self.low), int(self.high), self.log, step)
-            return FloatDistribution(self.low, self.high, self.log, self.step)
-        except ValueError as error:
-            raise UserError(str(error)) from None
 
 
 class Search(StudyFile):
@@ -101,7 +90,6 @@ class SearchPlan:
     source: dict[str, Any]
     base: Params
     baseline: dict[str, Any]  # parameter of the space -> its value as it is
-    space: dict[str, BaseDistribution]
 
     @property
     def name(self) -> str:
@@ -145,20 +133,23 @@ def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> S
         raise search.problem(message, "pruning", "after_steps")
     overrides_of(search, dict.fromkeys(search.space), "space")  # they are parameters of a cell
     baseline = {name: flatten(base)[name] for name in search.space}
-    space = {}
     for name, dimension in search.space.items():
         with search.at("space", name, prefix=f"space: '{name}': "):
             if name in common:
                 raise UserError("is both in 'set' and in 'space'; keep one")
-            space[name] = dimension.distribution(baseline[name])
-            if baseline[name] not in dimension:
-                raise UserError(f"the baseline's own value, {show(baseline[name])}, is not in it; widen it")
+            own = baseline[name]
+            if dimension.choices is None and (isinstance(own, bool) or not isinstance(own, int | float)):
+                raise UserError("is no number; list its values as 'choices'")
+            if isinstance(own, int) and isinstance(dimension.step, float):
+                raise UserError("takes whole numbers; so must its step be")
+            if own not in dimension:
+                raise UserError(f"the baseline's own value, {show(own)}, is not in it; widen it")
             for end in dimension.ends:
                 _params(lay_over(values, {name: end}))
-    plan = SearchPlan(search, values, base, baseline, space)
-    own = plan.runs("", {})[0].plan.key(plan.last_stage)
+    plan = SearchPlan(search, values, base, baseline)
+    as_it_is = plan.runs("", {})[0].plan.key(plan.last_stage)
     for name, dimension in search.space.items():
-        if {plan.runs("", {name: end})[0].plan.key(plan.last_stage) for end in dimension.ends} == {own}:
+        if {plan.runs("", {name: end})[0].plan.key(plan.last_stage) for end in dimension.ends} == {as_it_is}:
             message = f"space: '{name}' changes nothing up to '{plan.last_stage}', where a trial ends"
             raise search.problem(f"{message}; leave it out, or search for another metric", "space", name)
     return plan
