@@ -24,7 +24,7 @@ def add_studies(add: Add, add_look: Add) -> None:
     sweep.add_argument("--seeds", type=positive, metavar="N", help="the first N of the study's seeds, or 0 to N-1")
     text = "change one parameter in every cell; may be repeated"
     sweep.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=text)
-    sweep.add_argument("--dry-run", action="store_true", help="show the plan: what differs, what exists, how long")
+    sweep.add_argument("--dry-run", action="store_true", help="show the plan: what differs, what exists")
     sweep.add_argument("--force", action="store_true", help="replace a report that counts more complete runs than here")
     search = add("search", _run_search, "hyper-parameter search with Optuna (prunes bad trials; rerun to resume)")
     search.add_argument("search", help="experiments/search-NAME.yaml, or search-NAME")
@@ -39,7 +39,6 @@ def add_studies(add: Add, add_look: Add) -> None:
 
     status = add("status", _run_status, "show the state of a study's runs, or of all studies")
     status.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME (default: list all)")
-    status.add_argument("--watch", action="store_true", help="refresh until nothing runs any more")
     status.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
     summary = "compare runs, or cells of studies: parameters, numbers, curves, differences"
@@ -75,18 +74,11 @@ def _request(options: argparse.Namespace, study: str) -> Request:
 
 def _run_status(options: argparse.Namespace) -> None:
     from realm_lab.runner.status import show_status, show_studies
-    from realm_lab.tracking.study_record import study_folder
 
     if options.study is None:
         show_studies(options.root, as_json=options.json)
-        return
-    name = Path(options.study).stem if options.study.endswith((".yaml", ".yml")) else options.study
-    path = None
-    if not (study_folder(options.root / "runs", name) / "study.json").exists():
-        from realm_lab.runner.sweep import find_study
-
-        path = find_study(options.study, options.root)
-    show_status(name, path, options.root, as_json=options.json, watch=options.watch)
+    else:
+        show_status(Path(options.study).name.removesuffix(".yaml"), options.root, as_json=options.json)
 
 
 def _run_compare(options: argparse.Namespace) -> None:

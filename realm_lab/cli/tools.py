@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 from realm_lab.cli.flags import add_everywhere, add_parameters, add_run, params_of, positive, share
 from realm_lab.errors import UserError
@@ -74,10 +73,8 @@ def add_tools(add: Add) -> None:
     add_parameters(plan)
     text = "size of the corpus (default: the prepared corpus's)"
     plan.add_argument("--passages", type=positive, metavar="N", help=text)
-    source = plan.add_mutually_exclusive_group()
-    source.add_argument("--device", metavar="NAME", help="a GPU of the table, for example H100 (default: this machine)")
-    text = "what `realm-lab bench` wrote, here or elsewhere (default: ROOT/runs/bench.json)"
-    source.add_argument("--calibration", type=Path, metavar="FILE", help=text)
+    text = "a GPU of the table, for example H100 (default: what `realm-lab bench` measured, ROOT/runs/bench.json)"
+    plan.add_argument("--device", metavar="NAME", help=text)
     text = "number of devices used for training and search (default: 1)"
     plan.add_argument("--trainers", type=positive, default=1, metavar="N", help=text)
     text = "number of devices that embed the corpus for a refresh (default: 1)"
@@ -85,12 +82,9 @@ def add_tools(add: Add) -> None:
     plan.add_argument("--price", type=float, metavar="AMOUNT", help="price per device-hour")
     text = "fraction of the peak FLOPs that a GPU of the table reaches (default: 0.35)"
     plan.add_argument("--efficiency", type=share, default=0.35, metavar="SHARE", help=text)
-    text = "data type of the stored index (default: float32)"
-    plan.add_argument("--dtype", choices=["float32", "float16"], default="float32", help=text)
     plan.add_argument("--json", action="store_true", help="print JSON instead of tables")
     bench = add("bench", _run_bench, "measure this machine with the configured model, for `realm-lab plan`")
     add_parameters(bench)
-    bench.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: ROOT/runs/bench.json)")
     doctor = add("doctor", _run_doctor, "check this machine and the configured inputs, and suggest fixes")
     add_parameters(doctor)
 
@@ -111,7 +105,7 @@ def _run_bench(options: argparse.Namespace) -> None:
     params = params_of(options)
     from realm_lab.planner import bench
 
-    path = options.output or bench.default_path(options.root)
+    path = bench.default_path(options.root)
     found = bench.measure(params, options.root)
     bench.write_calibration(path, found)
     bench.show_calibration(found, path)

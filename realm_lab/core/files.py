@@ -141,24 +141,18 @@ def digest(value: Any) -> str:
 
 
 def digest_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, as hex, remembered while the file stays as it is; a missing one is a UserError."""
+    """SHA-256 of a file's bytes, as hex, remembered while its size and times stay; a missing one is a UserError."""
     try:
         found = os.stat(path)
-        if time.time() - max(found.st_mtime, found.st_ctime) < SETTLED_SECONDS:
-            return _digest_bytes(Path(path))
-        return _digest_unchanged(
-            os.path.abspath(path), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-        )
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path in params.yaml") from None
-
-
-def _digest_bytes(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    is_settled = time.time() - max(found.st_mtime, found.st_ctime) >= SETTLED_SECONDS
+    read = _digest_of if is_settled else _digest_of.__wrapped__
+    return read(os.path.abspath(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 @functools.lru_cache(maxsize=10_000)
-def _digest_unchanged(path: str, *identity: int) -> str:
-    """The digest of a file of this device, inode, size and times."""
-    return _digest_bytes(Path(path))
+def _digest_of(path: str, *identity: int) -> str:
+    """The digest of a file of this inode, size and times."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

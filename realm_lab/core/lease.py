@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,6 +34,9 @@ class Owner:
     host: str
     pid: int
     born: float
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
 
     @property
     def is_dead(self) -> bool:
@@ -73,7 +76,6 @@ class Holder:
 
     owner: Owner
     token: str
-    since: float
     heard: float
     name: str = ""
 
@@ -82,14 +84,14 @@ class Holder:
         return not self.owner.is_dead and time.time() - self.heard <= limit_seconds
 
     def __str__(self) -> str:
-        now = time.time()
-        return (
-            f"process {self.owner.pid} on {self.owner.host} holds the lease for {now - self.since:.0f} s, "
-            f"last heard of {now - self.heard:.0f} s ago"
-        )
+        return f"{self.owner} is at work, last heard of {time.time() - self.heard:.0f} s ago"
 
 
 HOLDER = TypeAdapter(Holder)
+
+
+class Taken(UserError):
+    """Another living process holds the lease."""
 
 
 class Lease:
@@ -105,9 +107,8 @@ class Lease:
         """
         with exclusive(self._folder / ".lock"):
             if not self._is_ours():
-                path = _path(self._folder, self._holder.name)
-                after = f"{time.time() - self._holder.heard:.0f} s of silence"
-                raise UserError(f"{path}: the lease was taken over by another process after {after}; this one stops")
+                silence = time.time() - self._holder.heard
+                raise UserError(f"{self._folder.parent}: another process took over after {silence:.0f} s of silence")
             self._holder = replace(self._holder, heard=time.time())
             _save(self._folder, self._holder)
 
@@ -128,30 +129,35 @@ class Lease:
         return path.exists() and _read(path).token == self._holder.token
 
 
-def take(
-    folder: Path, name: str, *, limit_seconds: float, is_rival: Callable[[Holder], bool] = lambda holder: False
-) -> Lease:
+def take(folder: Path, name: str, *, limit_seconds: float) -> Lease:
     """Take the lease `name` of a folder of leases; one that is dead or silent for `limit_seconds` is taken over.
 
-    UserError: this one is held, or another one of the folder that `is_rival`; it names host, process and age.
+    Taken: it is held; the message names host, process and age.
     """
-    holder = Holder(this_process(), secrets.token_hex(8), time.time(), time.time(), name)
+    holder = Holder(this_process(), secrets.token_hex(8), time.time(), name)
     with exclusive(folder / ".lock"):
         for path in folder.glob(".*.tmp"):  # of writers that were killed: every living one holds the lock
             path.unlink()
         for other in holders(folder):
             if not other.is_held(limit_seconds):
                 _path(folder, other.name).unlink()
-            elif other.name == name or is_rival(other):
-                silence = f"silent for {limit_seconds:.0f} s, it would be taken over"
-                raise UserError(f"{folder.parent}: {other}; wait for it or stop it ({silence})")
+            elif other.name == name:
+                raise Taken(f"{folder.parent}: {other}; wait for it or stop it")
         _save(folder, holder)
     return Lease(folder, holder)
 
 
 def holders(folder: Path) -> list[Holder]:
-    """Everything in a folder of leases, dead ones too, by name."""
-    return [_read(path) for path in sorted(folder.glob("[!.]*.json"))]
+    """Everything in a folder of leases, dead ones too, by name. Needs no lock: one that is given back meanwhile is
+    left out."""
+    found = []
+    for path in sorted(folder.glob("[!.]*.json")):
+        try:
+            found.append(_read(path))
+        except UserError:
+            if path.exists():
+                raise
+    return found
 
 
 def _path(folder: Path, name: str) -> Path:

@@ -26,12 +26,11 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from realm_lab.core.launched import launched
+from realm_lab.core.launched import STOP_SIGNALS, launched
 from realm_lab.errors import UserError
 
 TIMEOUT = timedelta(minutes=30)  # of one exchange; a process that ends is noticed at once
 POLL_SECONDS = 0.05
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)  # the last as a warning of SLURM
 
 
 class Ranks(NamedTuple):
@@ -152,36 +151,32 @@ def gather_rows(tensor: Tensor) -> Tensor:
 
     Differentiable: the gradient of a rank's rows is the sum of what all ranks' losses say of them.
     """
-    if ranks().size == 1:
+    rank, size = ranks()
+    if size == 1:
         return tensor
-    gathered: Tensor = _GatherRows.apply(tensor)
+    counts = torch.zeros(size, dtype=torch.int64, device=tensor.device)
+    counts[rank] = len(tensor)
+    sum_over_ranks_([counts])
+    rows = counts.tolist()
+    start = sum(rows[:rank])
+    own_rows = tensor.new_zeros(sum(rows), *tensor.shape[1:])  # zero where the rows of others go
+    own_rows[start : start + len(tensor)] = tensor
+    gathered: Tensor = _SumOverRanks.apply(own_rows)
     return gathered
 
 
-class _GatherRows(torch.autograd.Function):
-    """All ranks' rows; backward sums their gradients and keeps our part."""
+class _SumOverRanks(torch.autograd.Function):
+    """The sum of a tensor over the ranks; backward sums the gradients of all ranks' losses."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:
-        rank, size = ranks()
-        counts = torch.zeros(size, dtype=torch.int64, device=tensor.device)
-        counts[rank] = len(tensor)
-        with _exchange():
-            dist.all_reduce(counts)
-        rows = [int(count) for count in counts]
-        ctx.start, ctx.count = sum(rows[:rank]), rows[rank]
-        padded = tensor.new_zeros(max(rows), *tensor.shape[1:])
-        padded[: len(tensor)] = tensor
-        parts = [torch.empty_like(padded) for _ in rows]
-        with _exchange():
-            dist.all_gather(parts, padded)
-        return torch.cat([part[:count] for part, count in zip(parts, rows, strict=True)])
+        summed = tensor.clone()
+        sum_over_ranks_([summed])
+        return summed
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        gradient = gradients[0].clone()
-        sum_over_ranks_([gradient])
-        return gradient[ctx.start : ctx.start + ctx.count]
+        return _SumOverRanks.forward(ctx, gradients[0])
 
 
 def any_rank(flag: bool) -> bool:
@@ -272,17 +267,3 @@ def stop_signals_noted() -> Iterator[StopRequest]:
 def _line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or "no message"
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"
-
-
-def exit_on_signals() -> None:
-    """Outside of the training loop, a signal to stop ends the process at once, its status written."""
-    for number in STOP_SIGNALS:
-        signal.signal(number, lambda number, frame: sys.exit(128 + number))
-
-
-def stop_with_parent(parent: int) -> None:
-    """Wait until standard input is closed and `parent` is gone, then end this process as a signal would."""
-    sys.stdin.read()
-    while os.getppid() == parent:  # a caller that closed the pipe and still waits
-        time.sleep(1.0)
-    os.kill(os.getpid(), signal.SIGTERM)

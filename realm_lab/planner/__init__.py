@@ -1,1 +1,1 @@
-"""How long refreshing takes, how stale the index is therefore, what fits into memory and what it costs."""
+"""How long refreshing takes, how stale the index is therefore, and what it costs."""

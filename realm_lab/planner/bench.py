@@ -7,11 +7,8 @@ from __future__ import annotations
 import datetime
 import platform
 import statistics
-import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,14 +25,12 @@ from realm_lab.models.inputs import Batch
 from realm_lab.params.parameters import Params
 from realm_lab.planner.machine import device_name, memory_bytes, seconds_of
 from realm_lab.planner.workload import Workload, read_text, without_checkpoint, workload
-from realm_lab.retrieval.embeddings import EmbeddingStore, Identity
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.training.flops import encoder_operations
 
 REMEDY = "run `realm-lab bench`"
-REPEATS = 3  # the median counts
-RUN_SECONDS = 1.5  # about which a measurement is to last
-SEARCH_ROWS, STORE_ROWS = 1 << 18, 1 << 16
+REPEATS = 7  # the median counts
+SEARCH_ROWS = 1 << 18
 
 
 class Speeds(NamedTuple):
@@ -44,10 +39,7 @@ class Speeds(NamedTuple):
     embed_operations: float  # a second
     train_operations: float  # a second
     update_seconds: float  # of a step, for the optimisers
-    search_row_seconds: float  # of reading a row of the index, whatever the queries
-    search_row_query_seconds: float  # of scoring it for one more query
-    prepare_row_seconds: float  # of making a row ready for the search when an index is taken into use
-    store_bytes: float  # a second: written, digested and published
+    search_row_query_seconds: float  # of scoring a row of the index for one query of a batch
 
 
 @dataclass(frozen=True)
@@ -55,7 +47,6 @@ class Calibration:
     """Speeds of one device with one model. `model` is all that the speeds depend on besides the device."""
 
     device: str
-    device_type: str
     host: str
     torch: str
     date: str
@@ -69,7 +60,7 @@ CALIBRATION: TypeAdapter[Calibration] = TypeAdapter(Calibration)
 
 
 def default_path(root: Path) -> Path:
-    """Where `bench` writes and `plan` reads unless told otherwise."""
+    """Where `bench` writes and `plan` reads."""
     return root / "runs" / "bench.json"
 
 
@@ -81,8 +72,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
 def read_calibration(path: Path) -> Calibration:
     """Read a file; a missing or a foreign one is a UserError with the remedy."""
     if not path.exists():
-        other = "or plan for a device of the table: --device H100"
-        raise UserError(f"{path}: this machine has not been measured; {REMEDY}, {other}")
+        raise UserError(f"{path}: this machine has not been measured; {REMEDY}, or plan for a device: --device H100")
     return read_record(path, CALIBRATION, REMEDY)
 
 
@@ -100,29 +90,24 @@ def model_identity(params: Params, vocabulary_size: int) -> dict[str, Any]:
 
 
 def measure(params: Params, root: Path) -> Calibration:
-    """Measure embedding, training, search and storing on the device of the parameters, in a scratch folder."""
+    """Measure embedding, training and search on the device of the parameters."""
     limit_threads(params.launch.threads)
     device = pick_device(params.launch.device)
     text = read_text(params, root)
     work = workload(params, text)
-    print("measuring embedding and training", file=sys.stderr)
-    embed_operations = _embedding(params, work, device)
-    train_operations, update_seconds = _training(params, work, device)
-    print("measuring search and storing", file=sys.stderr)
-    row, row_query, prepare = _search(params, work.dimension, device)
-    (root / "runs").mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=root / "runs") as scratch:
-        store = _store(work.dimension, Path(scratch))
     return Calibration(
         device=device_name(device),
-        device_type=device.type,
         host=platform.node(),
         torch=torch.__version__,
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         model=model_identity(params, text.vocabulary_size),
         lengths=text.source,
         memory_bytes=memory_bytes(device),
-        speeds=Speeds(embed_operations, train_operations, update_seconds, row, row_query, prepare, store),
+        speeds=Speeds(
+            _embedding(params, work, device),
+            *_training(params, work, device),
+            _search(params, work.dimension, device),
+        ),
     )
 
 
@@ -144,12 +129,9 @@ def _sequences(length: float, budget: int, device: torch.device) -> Batch:
 
 
 def _median_seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Median of at least REPEATS calls, and of as many as the time allows, after one that warms up."""
+    """Median of REPEATS calls, after one that warms up."""
     work()
-    taken: list[float] = []
-    while len(taken) < REPEATS or (sum(taken) < RUN_SECONDS and len(taken) < 20):
-        taken.append(seconds_of(work, device))
-    return statistics.median(taken)
+    return statistics.median(seconds_of(work, device) for _ in range(REPEATS))
 
 
 def _embedding(params: Params, work: Workload, device: torch.device) -> float:
@@ -185,32 +167,10 @@ def _training(params: Params, work: Workload, device: torch.device) -> tuple[flo
     return operations / seconds, update * work.trained_parameters / work.reader_parameters
 
 
-def _search(params: Params, dimension: int, device: torch.device) -> tuple[float, float, float]:
-    """Exact search among random vectors: seconds of a row, of a row and query more, and of preparing a row."""
+def _search(params: Params, dimension: int, device: torch.device) -> float:
+    """Seconds of an exact search among random vectors, for each row and query of a batch."""
     generator = torch.Generator().manual_seed(0)
-    rows = SEARCH_ROWS
-    embeddings_ND = torch.randn(rows, dimension, generator=generator).to(device)
-    prepare = statistics.median(seconds_of(lambda: ExactSearch(embeddings_ND), device) for _ in range(REPEATS))
-    backend, batch = ExactSearch(embeddings_ND), params.pretrain.batch_size
-    sizes = sorted({max(1, batch // 3), batch})
-    seconds = []
-    for size in sizes:
-        query_BD = torch.randn(size, dimension, generator=generator).to(device)
-        seconds.append(_median_seconds(partial(backend.search, query_BD, params.pretrain.candidates), device))
-    more = sizes[-1] - sizes[0]
-    row_query = max(0.0, seconds[-1] - seconds[0]) / more if more else 0.0
-    row = max(0.0, seconds[-1] - row_query * sizes[-1])  # noise aside: what the queries share
-    return row / rows, row_query / rows, prepare / rows
-
-
-def _store(dimension: int, folder: Path) -> float:
-    """Bytes a second of writing embeddings: shards, digests, publication."""
-    rows_ND = torch.randn(STORE_ROWS, dimension, generator=torch.Generator().manual_seed(0))
-    store = EmbeddingStore(folder)
-
-    def build(number: int) -> None:
-        identity = Identity(str(number), "bench", 0, "float32", "float32", *rows_ND.shape)
-        store.build(identity, lambda rows_R: rows_ND[torch.from_numpy(rows_R)])
-
-    seconds = statistics.median(seconds_of(partial(build, number)) for number in range(REPEATS))
-    return rows_ND.nbytes / seconds
+    backend = ExactSearch(torch.randn(SEARCH_ROWS, dimension, generator=generator).to(device))
+    query_BD = torch.randn(params.pretrain.batch_size, dimension, generator=generator).to(device)
+    seconds = _median_seconds(lambda: backend.search(query_BD, params.pretrain.candidates), device)
+    return seconds / (SEARCH_ROWS * len(query_BD))

@@ -45,7 +45,7 @@ def find_device(name: str) -> Device:
         [nearest] = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
         raise UserError(
             f"--device {name}: not in the table; the nearest is '{known[nearest]}', all are {', '.join(rows)}; "
-            "for another machine run `realm-lab bench` there and give its file with --calibration"
+            "for another machine run `realm-lab bench` there and copy runs/bench.json"
         )
     row = rows[known[name.lower()]]
     peaks = {kind: row[kind] and 1e12 * row[kind] for kind in ("float32", "bfloat16")}

@@ -1,4 +1,4 @@
-"""`realm-lab plan`: from parameters, a corpus size and devices to refresh time, staleness, memory and cost."""
+"""`realm-lab plan`: from parameters, a corpus size and devices to refresh time, staleness and cost."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from realm_lab.core.process import limit_threads, pick_device
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.planner.bench import REMEDY, Speeds, default_path, model_identity, read_calibration
-from realm_lab.planner.machine import Device, device_name, find_device
-from realm_lab.planner.memory import memory
+from realm_lab.planner.machine import Device, find_device
 from realm_lab.planner.workload import Text, Workload, read_text, workload
-from realm_lab.retrieval.embeddings import DTYPES, SHARD_ROWS
 
-STORE_RATE = 5e8  # bytes a second, where no disk was measured
-PREPARE_READINGS = 10.0  # of the float32 index, to make it ready for the search
 HOUR, GIB = 3600.0, 2**30
 
 
@@ -32,8 +27,6 @@ class Request(NamedTuple):
     builders: int = 1
     price: float | None = None  # of a device hour
     efficiency: float = 0.35  # of a table's peak, by encoders of BERT-base's size; narrow ones reach less
-    dtype: str = "float32"  # of the index on disk
-    calibration: Path | None = None
 
 
 class Source(NamedTuple):
@@ -43,7 +36,6 @@ class Source(NamedTuple):
     device: str
     speeds: Speeds
     memory_bytes: float
-    on_processor: bool
     text: str  # for people
 
 
@@ -54,7 +46,6 @@ class Seconds(NamedTuple):
     step_search: float  # of it, searching
     build: float  # of a new index, by the builders
     inline: float  # of a refresh by the trainers themselves
-    swap: float  # in which a trainer makes a new index ready for the search
 
 
 class Freshness(NamedTuple):
@@ -83,23 +74,19 @@ def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
     if request.device is not None:
         source = _from_table(find_device(request.device), params, request, work)
     else:
-        source = _measured(params, root, request, text)
+        source = _measured(params, root, text)
     passages = request.passages or text.passages
     if passages is None:
         raise UserError("how many passages? give --passages N, or run `realm-lab prepare` for these parameters")
     settings = params.pretrain
     times = seconds(params, work, source.speeds, passages, request)
     ways = [freshness(settings.steps, settings.refresh.interval_steps, times, request, beside) for beside in (1, 0)]
-    on_each = settings.batch_size / request.trainers
-    used = memory(params, work, passages, on_each, on_processor=source.on_processor, dtype=request.dtype)
-    on_trainer = sum(used.trainer.values()) + sum(used.searcher.values())
-    totals = {"trainer_with_searcher": on_trainer, "builder_total": sum(used.builder.values())}
     sizes = work._asdict()
-    plan = {
+    plan: dict[str, Any] = {
         "device": source.device,
         "source": source.kind,
         "source_text": source.text,
-        **{name: getattr(request, name) for name in ("trainers", "builders", "price", "dtype")},
+        **{name: getattr(request, name) for name in ("trainers", "builders", "price")},
         "passages": passages,
         "steps": settings.steps,
         "model": sizes.pop("shape")._asdict() | sizes,
@@ -107,26 +94,29 @@ def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
         "seconds": times._asdict(),
         "asynchronous": ways[0]._asdict(),
         "synchronous": ways[1]._asdict(),
-        "memory_bytes": used._asdict() | totals | {"device": source.memory_bytes},
+        "memory_bytes": memory(params, work, passages) | {"device": source.memory_bytes},
     }
-    return plan | {"assumptions": _assumptions(source, text), "notes": _notes(params, plan)}
+    return plan | {"assumptions": _assumptions(source, text), "notes": _notes(plan["memory_bytes"])}
 
 
-def _measured(params: Params, root: Path, request: Request, text: Text) -> Source:
-    """What `bench` wrote: of this machine, unless the file was named."""
-    path = request.calibration or default_path(root)
+def memory(params: Params, work: Workload, passages: int) -> dict[str, float]:
+    """Bytes that a trainer device holds without activations: weights with gradients and the two moments of AdamW, and
+    the index, float32 with the search's bfloat16 copy."""
+    counted = work.reader_parameters + work.embedder_parameters
+    weights = (6 if params.model.precision == "bfloat16" else 4) * counted
+    return {"model": weights + 3 * 4 * work.trained_parameters, "index": 6.0 * passages * work.dimension}
+
+
+def _measured(params: Params, root: Path, text: Text) -> Source:
+    """What `bench` wrote, here or on a machine that shares this folder."""
+    path = default_path(root)
     found = read_calibration(path)
-    limit_threads(params.launch.threads)
-    here = device_name(pick_device(params.launch.device))
-    if request.calibration is None and found.device != here:
-        remedy = f"{REMEDY} here, or plan for that one: --calibration {path}"
-        raise UserError(f"{path}: measured on {found.device} (host {found.host}), this is {here}; {remedy}")
     for name, wanted in model_identity(params, text.vocabulary_size).items():
         if found.model.get(name) != wanted:
             difference = f"measured with {name} {found.model.get(name)}, the parameters say {wanted}"
             raise UserError(f"{path}: {difference}; {REMEDY} with the same parameters")
     about = f"measured: {path}, {found.date}, host {found.host}, torch {found.torch}"
-    return Source("measured", found.device, found.speeds, found.memory_bytes, found.device_type == "cpu", about)
+    return Source("measured", found.device, found.speeds, found.memory_bytes, about)
 
 
 def _from_table(device: Device, params: Params, request: Request, work: Workload) -> Source:
@@ -134,36 +124,31 @@ def _from_table(device: Device, params: Params, request: Request, work: Workload
     precision, share = params.model.precision, request.efficiency
     speed = share * device.operations(precision)
     scoring = share * (device.matrix_operations["bfloat16"] or device.operations("float32"))
-    row = 2.0 * work.dimension / device.bandwidth_bytes
-    prepare = PREPARE_READINGS * 4.0 * work.dimension / device.bandwidth_bytes
-    speeds = Speeds(speed, speed, 0.0, row, 2.0 * work.dimension / scoring, prepare, STORE_RATE)
+    # the bfloat16 rows are read once for all queries of a batch
+    reading = 2.0 * work.dimension / device.bandwidth_bytes / (params.pretrain.batch_size / request.trainers)
+    speeds = Speeds(speed, speed, 0.0, reading + 2.0 * work.dimension / scoring)
     peak = f"{device.operations(precision) / 1e12:g} Tflop/s in {precision}, {share:.0%} of it assumed (--efficiency)"
-    return Source("table", device.name, speeds, device.memory_bytes, False, f"from the table: {device.source}; {peak}")
+    return Source("table", device.name, speeds, device.memory_bytes, f"from the table: {device.source}; {peak}")
 
 
 def seconds(params: Params, work: Workload, speeds: Speeds, passages: int, request: Request) -> Seconds:
     """Seconds of a step and of a refresh."""
     sentences = params.pretrain.batch_size / request.trainers
-    search = passages * (speeds.search_row_seconds + sentences * speeds.search_row_query_seconds)
+    search = passages * sentences * speeds.search_row_query_seconds
     step = speeds.update_seconds + sentences * work.sentence_operations / speeds.train_operations + search
-    shards = math.ceil(passages / SHARD_ROWS)  # whole shards are shared out among the builders
-    part = min(passages, math.ceil(shards / request.builders) * SHARD_ROWS)
-    row_bytes = work.dimension * DTYPES[request.dtype].itemsize
-    build = part * (work.passage_operations / speeds.embed_operations + row_bytes / speeds.store_bytes)
-    swap = passages * speeds.prepare_row_seconds
-    inline = passages / request.trainers * work.passage_operations / speeds.embed_operations + swap
-    return Seconds(step, search, build, inline, swap)
+    embedding = passages * work.passage_operations / speeds.embed_operations
+    return Seconds(step, search, embedding / request.builders, embedding / request.trainers)
 
 
 def freshness(steps: int, interval_steps: int, times: Seconds, request: Request, beside: bool | int) -> Freshness:
     """A refresh every so many steps.
 
-    `beside`: by builders on devices of their own, one index after the other: the trainers go on, and stop only to take
-    a finished index into use. Otherwise the trainers stop and embed the passages between them.
+    `beside`: by builders on devices of their own, one index after the other, while the trainers go on. Otherwise the
+    trainers stop and embed the passages between them.
     """
     late = math.ceil(times.build / times.step) if beside else 0
     every = max(interval_steps, late, 1)
-    refresh, stop = (times.build, times.swap) if beside else (times.inline, times.inline)
+    refresh, stop = (times.build, 0.0) if beside else (times.inline, times.inline)
     devices = request.trainers + (request.builders if beside else 0)
     mean = late + (every - 1) / 2
     hours = (steps * times.step + max(0, steps - 1) // every * stop + times.inline) / HOUR  # and the first index
@@ -174,33 +159,22 @@ def freshness(steps: int, interval_steps: int, times: Seconds, request: Request,
 
 
 def _assumptions(source: Source, text: Text) -> list[str]:
-    found = [
+    table = ["search reads memory at the table's bandwidth; no fixed time in a step; the last layer counts whole"]
+    return [
         f"text: {text.source}",
         "sentences of a step share no passage; the ranks share a batch evenly and their exchange of gradients is free",
-        "builders have devices of their own, of the trainers' kind, and share whole shards; one index after the other",
-        "every trainer device holds and searches the whole index, exactly",
+        "builders have devices of their own, of the trainers' kind; one index after the other, taken into use at once",
+        "every trainer device holds and searches the whole index, exactly; a refresh every refresh.interval_steps",
+        *(table if source.kind == "table" else []),
     ]
-    if source.kind == "table":
-        rates = f"search and swap read memory at the table's bandwidth; storing takes {STORE_RATE / 1e9:g} GB/s"
-        found.append(f"{rates}; no fixed time in a step; operations count the last layer whole")
-    return found
 
 
-def _notes(params: Params, plan: dict[str, Any]) -> list[str]:
-    found = []
-    refresh, used = params.pretrain.refresh, plan["memory_bytes"]
-    if refresh.policy != "interval":
-        every = f"a refresh every {refresh.interval_steps} steps (pretrain.refresh.interval_steps)"
-        found.append(f"pretrain.refresh.policy is {refresh.policy}; planned is {every}")
-    remedies = {
-        "trainer_with_searcher": "more --trainers, launch.micro_batch or launch.recompute lower it",
-        "builder_total": "launch.token_budget lowers it",
-    }
-    for role, remedy in remedies.items():
-        if used[role] > used["device"]:
-            needs = f"needs {used[role] / GIB:,.1f} GiB, a device has {used['device'] / GIB:,.1f}"
-            found.append(f"a {role.partition('_')[0]} {needs}: {remedy}")
-    return found
+def _notes(used: dict[str, float]) -> list[str]:
+    needs = used["model"] + used["index"]
+    if needs <= used["device"]:
+        return []
+    sizes = f"{needs / GIB:,.1f} GiB before activations, a device has {used['device'] / GIB:,.1f}"
+    return [f"a trainer needs {sizes}: plan for a device with more memory"]
 
 
 def show_plan(plan: dict[str, Any]) -> None:
@@ -220,14 +194,8 @@ def show_plan(plan: dict[str, Any]) -> None:
     times, age = plan["seconds"], plan["asynchronous"]["age_lowest"]
     out(f"a step takes {times['step']:.3g} s, of it {times['step_search']:.3g} searching")
     out(f"to hold the asynchronous index at one exact age: pretrain.refresh.delay_steps={age}\n")
-    table = Table("memory of a device", "GiB", box=None, pad_edge=False, header_style="dim")
-    for role in ("trainer", "searcher", "builder"):
-        for name, size in used[role].items():
-            table.add_row(f"{role}: {name}", f"{size / GIB:,.3f}")
-    for role in ("trainer_with_searcher", "builder_total", "device"):
-        table.add_row(role.replace("_", " "), f"{used[role] / GIB:,.3f}")
-    table.add_row(f"embeddings on disk, {plan['dtype']}", f"{used['stored'] / GIB:,.3f}")
-    out(table)
+    sizes = ", ".join(f"{name} {size / GIB:,.3f}" for name, size in used.items())
+    out(f"memory in GiB, activations aside: {sizes}\n")
     for line in plan["assumptions"]:
         out(f"assumed: {line}", markup=False, style="dim")
     for line in plan["notes"]:

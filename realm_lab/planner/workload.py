@@ -12,8 +12,6 @@ import torch
 from realm_lab.core.files import digest
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.store import PreparedCorpus
-from realm_lab.corpus.toy_world import ToyWorld
-from realm_lab.corpus.vocabulary import SPECIAL_TOKENS
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import EncoderShape
@@ -24,9 +22,8 @@ from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder
 from realm_lab.systems.identity import Plan as RunPlan
 from realm_lab.training.flops import encoder_operations
 
-SAMPLE_ROWS = 2048  # of the prepared corpus, over which lengths are averaged
 SPECIALS = 3  # [CLS] x [SEP] z [SEP]
-TITLE, SPAN = 4, 3  # wordpieces of a title and of a salient span where no corpus says
+TITLE, SPAN = 4, 3  # wordpieces of a title, where no corpus says, and of a salient span
 
 
 class Text(NamedTuple):
@@ -35,7 +32,6 @@ class Text(NamedTuple):
     title: float
     body: float
     sentence: float
-    span: float
     vocabulary_size: int
     passages: int | None  # of the prepared corpus, where there is one
     source: str  # for people
@@ -71,19 +67,13 @@ def read_text(params: Params, root: Path) -> Text:
     if not (folder / "manifest.json").exists():
         body, sentence = params.corpus.passage_length - SPECIALS - TITLE, params.corpus.sentence_length - 2
         source = "every passage and sentence as long as the parameters allow"
-        return Text(TITLE, body, sentence, SPAN, _vocabulary_size(params), None, source)
+        return Text(TITLE, body, sentence, params.tokenizer.vocabulary_size, None, source)
     corpus = PreparedCorpus(folder)
     passages, sentences = corpus.passages(), corpus.sentences()
-    row_N = np.arange(SAMPLE_ROWS) * len(passages) // SAMPLE_ROWS
-    salient = sentences.rows_with_spans()
-    chosen = salient if len(salient) else np.arange(len(sentences))
-    sentence_N = chosen[np.arange(SAMPLE_ROWS) * len(chosen) // SAMPLE_ROWS]
-    widths = [np.diff(spans, axis=1).mean() for row in sentence_N if len(spans := sentences.salient_spans(row))]
     return Text(
-        float(passages.titles.lengths[row_N].mean()),
-        float(passages.bodies.lengths[row_N].mean()),
-        float(sentences.tokens.lengths[sentence_N].mean()),
-        float(np.mean(widths)) if widths else SPAN,
+        float(passages.titles.lengths.mean()),
+        float(passages.bodies.lengths.mean()),
+        float(sentences.tokens.lengths.mean()),
         corpus.manifest.vocabulary_size,
         len(passages),
         f"lengths of the prepared corpus {folder.name}",
@@ -98,7 +88,7 @@ def workload(params: Params, text: Text) -> Workload:
     query = min(corpus.sentence_length, text.sentence + 2)
     joined = min(corpus.sentence_length + corpus.passage_length, text.sentence + text.body + SPECIALS)
     salient = settings.masking not in ("random_token", "random_span")
-    masks = text.span * settings.salient_spans if salient else max(1.0, settings.mask_rate * text.sentence)
+    masks = SPAN * settings.salient_spans if salient else max(1.0, settings.mask_rate * text.sentence)
 
     def operations(length: float) -> float:
         return float(encoder_operations(shape, np.array(length)))
@@ -135,11 +125,3 @@ def count_parameters(params: Params, shape: EncoderShape) -> tuple[int, int, int
     trained += sum(value.numel() for name, value in embedder.named_parameters() if name not in still)
     in_reader, in_embedder = (sum(value.numel() for value in module.parameters()) for module in (reader, embedder))
     return in_reader, in_embedder, trained
-
-
-def _vocabulary_size(params: Params) -> int:
-    if params.corpus.source == "toy":
-        toy = params.corpus.toy
-        world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, 0, toy.restate_facts)
-        return len(SPECIAL_TOKENS) + len(world.vocabulary)
-    return params.tokenizer.vocabulary_size

@@ -195,21 +195,19 @@ def shares_figure(rows: Sequence[tuple[str, Sequence[float]]], parts: Sequence[s
     return figure
 
 
-def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str, *, maximise: bool) -> Figure | None:
-    """A search in the order of its trials, hollow where pruned, with the best so far; columns number, value, state."""
-    complete, pruned = (trials[trials["state"] == state] if len(trials) else trials for state in ("complete", "pruned"))
-    if len(complete) < 2:
+def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str) -> Figure | None:
+    """The complete trials of a search in their order, with the best so far; columns number and value."""
+    if len(trials) < 2:
         return None
     figure = canvas(2.8)
     place = figure.subplots()
-    place.plot(pruned["number"], pruned["value"], "o", markerfacecolor=PAPER, color=MUTED, label="pruned")
-    place.plot(complete["number"], complete["value"], "o", color=BLUE, label="complete")
-    best = complete["value"].cummax() if maximise else complete["value"].cummin()
-    place.step(complete["number"], best, where="post", color=GREEN, linewidth=1.5, label="best so far")
+    place.plot(trials["number"], trials["value"], "o", color=BLUE, label="complete")
+    best = trials["value"].cummax()
+    place.step(trials["number"], best, where="post", color=GREEN, linewidth=1.5, label="best so far")
     if baseline is not None:
         place.axhline(baseline, color=VERMILION, linestyle=":", label="baseline")
     place.set(xlabel="trial", ylabel=metric)
-    figure.legend(loc="outside upper left", ncols=4)
+    figure.legend(loc="outside upper left", ncols=3)
     return figure
 
 

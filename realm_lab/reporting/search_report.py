@@ -1,4 +1,4 @@
-"""reports/NAME of a search: search.csv, summary.json and report.md with its drawings."""
+"""reports/NAME of a search: search.csv, summary.json and report.md with its drawing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from realm_lab.reporting.report import write_figures
 from realm_lab.tracking.study_record import study_folder
 
 STATES = ("complete", "pruned", "failed", "running")
-ENOUGH_TRIALS = 50  # complete: PED-ANOVA looks at the best tenth, which is five then
 
-Trial = dict[str, Any]  # as trials.json has it: number, cell, state, values, value, runs, step, why
+Trial = dict[str, Any]  # as trials.json has it: number, cell, state, values, value, runs, why
 
 
 def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
@@ -29,31 +28,25 @@ def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
     plan = SimpleNamespace(**read_json(study_folder(Path(root) / "runs", name) / "trials.json"))
     folder = Path(root) / "reports" / plan.name
     trials: list[Trial] = sorted(plan.trials, key=lambda trial: trial["number"])
-    complete = [trial for trial in trials if trial["state"] == "complete" and trial["value"] is not None]
-    sign = 1.0 if plan.direction == "maximize" else -1.0
-    best = max(complete, key=lambda trial: (sign * trial["value"], -trial["number"]), default=None)
+    complete = [trial for trial in trials if trial["state"] == "complete"]
+    best = max(complete, key=lambda trial: trial["value"], default=None)
     base = next((trial for trial in trials if trial["values"] == plan.baseline), None)
-    base_value = base["value"] if base in complete else None
-    counts = {state: sum(trial["state"] == state for trial in trials) for state in STATES}
+    base_value = base["value"] if base else None
     title = (CURVES.get(plan.metric) or metric(plan.metric)).title
-    history = draw(
-        "history",
-        f"{title} of every trial, in the order in which they were proposed.",
-        lambda: history_figure(pd.DataFrame(trials), base_value, title, maximise=sign > 0),
-    )
+    caption = f"{title} of every complete trial, in the order in which they were proposed."
+    history = draw("history", caption, lambda: history_figure(pd.DataFrame(complete), base_value, title))
     found = [history] if history else []
     summary = {
         "search": plan.name,
         "question": plan.question,
         "metric": plan.metric,
-        "direction": plan.direction,
         "seeds": list(plan.seeds),
-        "trials": counts,
+        "trials": {state: sum(trial["state"] == state for trial in trials) for state in STATES},
         "baseline": base,
         "best": best,
         "figures": [drawing.entry for drawing in found],
     }
-    _write_table(folder / "search.csv", plan, trials, complete)
+    write_results(folder / "search.csv", pd.DataFrame([_columns(plan, trial) for trial in trials]))
     write_figures(folder, found)
     text = render(
         "search.md.j2",
@@ -63,32 +56,23 @@ def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
         source=f"experiments/{plan.source}",
         settings=_settings(plan, best) if best else "",
         rows=[_row(plan, trial, trial is best) for trial in trials],
-        failed=[trial for trial in trials if trial["state"] == "failed"],
-        enough_trials=ENOUGH_TRIALS,
         importance=[
             {"parameter": parameter, "importance": number(value, 2)}
-            for parameter, value in sorted((plan.importances or {}).items(), key=lambda item: -item[1])
+            for parameter, value in sorted(plan.importances.items(), key=lambda item: -item[1])
         ],
         space=[
-            {"parameter": d["name"], "searched": d["values"], "baseline": show(plan.baseline[d["name"]])}
-            for d in plan.space
+            {"parameter": name, "searched": show(values), "baseline": show(plan.baseline[name])}
+            for name, values in plan.space.items()
         ],
-        sampler=plan.sampler,
-        sampler_seed=plan.sampler_seed,
     )
     write_text(folder / "report.md", text)
     write_json(folder / "summary.json", summary)
     return folder, summary
 
 
-def _write_table(path: Path, plan: Any, trials: list[Trial], complete: list[Trial]) -> None:
-    rows = [
-        {"trial": trial["number"], "state": trial["state"], plan.metric: trial["value"] if trial in complete else None}
-        | trial["values"]
-        | {"runs": " ".join(trial["runs"]), "step": trial["step"], "why": trial["why"]}
-        for trial in trials
-    ]
-    write_results(path, pd.DataFrame(rows))
+def _columns(plan: Any, trial: Trial) -> dict[str, Any]:
+    row = {"trial": trial["number"], "state": trial["state"], plan.metric: trial["value"]} | trial["values"]
+    return row | {"runs": " ".join(trial["runs"]), "why": trial["why"]}
 
 
 def _settings(plan: Any, trial: Trial) -> str:
@@ -98,8 +82,7 @@ def _settings(plan: Any, trial: Trial) -> str:
 
 
 def _row(plan: Any, trial: Trial, is_best: bool) -> dict[str, str]:
-    step = f" at step {trial['step']}" if trial["step"] is not None else ""
     mark = " (best)" * is_best + " (baseline)" * (trial["values"] == plan.baseline)
-    row = {"trial": f"{trial['number']}{mark}", "state": f"{trial['state']}{step}", plan.metric: number(trial["value"])}
+    row = {"trial": f"{trial['number']}{mark}", "state": trial["state"], plan.metric: number(trial["value"])}
     row |= {name: show(value) for name, value in trial["values"].items()}
-    return row | {"runs": " ".join(trial["runs"]) or NOTHING}
+    return row | {"why": trial["why"] or NOTHING}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from realm_lab.params.load import show
-from realm_lab.runner.settings import nearest
-from realm_lab.runner.study import DEFAULT_SYSTEM, Study, overrides_of
+from realm_lab.runner.study import DEFAULT_SYSTEM, Study, nearest, overrides_of
 from realm_lab.systems.registry import system_of
 
 CELL_NAME = r"\w[\w.=,+-]*"  # as study.json and folders take it
@@ -34,7 +33,6 @@ class Cell(NamedTuple):
 class Point(NamedTuple):
     """One point of an axis; `name` is what it is called in the file, and in a cell's name."""
 
-    axis: str
     name: str
     title: str
     overrides: dict[str, Any]
@@ -52,15 +50,19 @@ def cells_of(study: Study) -> list[Cell]:
     points = {axis: _points(study, axis) for axis in study.axes}
     baseline = _baseline_points(study, points)
     combinations = [baseline, *(chosen for chosen in itertools.product(*points.values()) if chosen != baseline)]
-    return [_combined(study, chosen, points, common) for chosen in combinations]
+    return [_combined(study, chosen, common) for chosen in combinations]
 
 
 def changes_title(changes: Mapping[str, Any]) -> str:
-    """`parameter = value, ...`, each parameter by the last part of its name."""
-    short = [name.rsplit(".", 1)[-1] for name in changes]
-    names = [name if short.count(name.rsplit(".", 1)[-1]) > 1 else name.rsplit(".", 1)[-1] for name in changes]
-    shown = zip(names, changes.values(), strict=True)
-    return ", ".join(f"{name.replace('_', ' ')} = {show(value)}" for name, value in shown)
+    """`parameter = value, ...`."""
+    names = _short(changes)
+    return ", ".join(f"{names[name].replace('_', ' ')} = {show(value)}" for name, value in changes.items())
+
+
+def _short(names: Iterable[str]) -> dict[str, str]:
+    """Dotted name -> its last part, or the whole where another ends in the same."""
+    last = {name: name.rsplit(".", 1)[-1] for name in names}
+    return {name: end if list(last.values()).count(end) == 1 else name for name, end in last.items()}
 
 
 def _named_cells(study: Study, common: dict[str, Any]) -> list[Cell]:
@@ -96,71 +98,51 @@ def _baseline_points(study: Study, points: Mapping[str, Sequence[Point]]) -> tup
     for axis, there in points.items():
         if axis not in study.baseline:
             raise study.problem(f"baseline: no point of axis '{axis}'; add one", "baseline")
-        named = {point.name: point for point in there}
-        spelled = (show(study.baseline[axis]), str(study.baseline[axis]))
-        wanted = next((name for name in spelled if name in named), spelled[0])
+        named, wanted = {point.name: point for point in there}, show(study.baseline[axis])
         study.choose(wanted, named, f"baseline: '{wanted}' is no point of axis '{axis}'", "baseline", axis)
         chosen.append(named[wanted])
     return tuple(chosen)
 
 
 def _points(study: Study, axis: str) -> list[Point]:
+    """The points of an axis: values of the parameter that it is, or names with what they set."""
     given = study.axes[axis]
     if not given:
         raise study.problem(f"axis '{axis}' has no points; list some, or delete it", "axes", axis)
     found: list[Point] = []
     for key, value in enumerate(given) if isinstance(given, list) else given.items():
         place: Place = ("axes", axis, key)
-        if not isinstance(key, str):  # a value of the parameter that the axis is
-            if isinstance(value, dict):
-                raise study.problem(f"axis '{axis}': a point that sets parameters needs a name: NAME: {{...}}", *place)
-            overrides = overrides_of(study, {axis: value}, *place)
-            point = Point(axis, show(value), changes_title(overrides), overrides, place)
+        is_named = isinstance(key, str)
+        if is_named != isinstance(value, dict):
+            raise study.problem(f"axis '{axis}': list values, or name points that set some, NAME: {{...}}", *place)
+        overrides = overrides_of(study, value if is_named else {axis: value}, *place)
+        if is_named:
+            point = Point(str(key), str(key).replace("_", " "), overrides, place)
         else:
-            point = _named_point(study, axis, key, value)
+            point = Point(show(value), changes_title(overrides), overrides, place)
         if any(point.name == other.name or point.overrides == other.overrides for other in found):
             raise study.problem(f"axis '{axis}': point '{point.name}' is there twice; keep one", *place)
         found.append(point)
     return found
 
 
-def _named_point(study: Study, axis: str, name: str, value: Any) -> Point:
-    """`name: {parameter: value}`, or with a title, `name: {title: ..., set: {...}}`, or a value of the axis."""
-    place: Place = ("axes", axis, name)
-    title, inner = name.replace("_", " "), place
-    if not isinstance(value, dict):
-        value = {} if value is None else {axis: value}
-    elif "title" in value or "set" in value:
-        for key in value:
-            if key not in ("title", "set"):
-                raise study.problem(f"unknown key '{key}' of a point; valid: 'title', 'set'", *place, key)
-        title, value, inner = str(value.get("title", title)), value.get("set") or {}, (*place, "set")
-    return Point(axis, name, title, overrides_of(study, value, *inner), place)
-
-
-def _combined(
-    study: Study, chosen: Sequence[Point], points: Mapping[str, Sequence[Point]], common: dict[str, Any]
-) -> Cell:
-    overrides = dict(common)
+def _combined(study: Study, chosen: Sequence[Point], common: dict[str, Any]) -> Cell:
+    """The cell of a point of each axis."""
     places: dict[str, Place] = {}
-    for number, point in enumerate(chosen):
-        for other in chosen[:number]:
-            for key in point.overrides.keys() & other.overrides.keys():
-                message = f"axes '{other.axis}' and '{point.axis}' both set '{key}'; merge them into one axis"
-                raise study.problem(message, *point.place)
+    overrides: dict[str, Any] = {}
+    for point in chosen:
+        for key in point.overrides.keys() & overrides.keys():
+            raise study.problem(f"two axes both set '{key}'; merge them into one axis", *point.place)
         overrides |= point.overrides
         places |= dict.fromkeys(point.overrides, point.place)
-    short = [axis.rsplit(".", 1)[-1] for axis in points]
-    names = []
-    for point in chosen:
-        own = point.axis.rsplit(".", 1)[-1]
-        listed = isinstance(study.axes[point.axis], list)
-        clash = sum(point.name == other.name for others in points.values() for other in others) > 1
-        axis = own if short.count(own) == 1 else point.axis
-        names.append(f"{axis}={point.name}" if listed or clash else point.name)
-    name = ",".join(names)
+    names = _short(study.axes)
+    parts = [
+        f"{names[axis]}={point.name}" if isinstance(study.axes[axis], list) else point.name
+        for axis, point in zip(study.axes, chosen, strict=True)
+    ]
+    name = ",".join(parts)
     if not re.fullmatch(CELL_NAME, name):
-        place = next((point.place for point in chosen if not re.fullmatch(r"[\w.=,+-]+", point.name)), ("axes",))
-        remedy = "give the point a name of letters, digits and . _ = , + -: NAME: VALUE"
-        raise study.problem(f"axes: '{name}' cannot name a cell; {remedy}", *place)
-    return Cell(name, ", ".join(point.title for point in chosen), DEFAULT_SYSTEM, overrides, {}, None, places)
+        remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
+        raise study.problem(f"axes: '{name}' cannot name a cell; {remedy}", "axes")
+    title = ", ".join(point.title for point in chosen)
+    return Cell(name, title, DEFAULT_SYSTEM, {**common, **overrides}, {}, None, places)

@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 from realm_lab.core.files import atomic_directory, is_ours, read_json, remove_directory
-from realm_lab.core.launched import launched
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun, StudyPlan, default_plan, record_study
@@ -26,21 +25,20 @@ from realm_lab.tracking.state import StageStates
 
 
 def run(stage: str, params: Params, root: Path) -> None:
-    """Do the default pipeline as far as a stage, for every system and seed, and export what that stage made. Started by
-    torchrun or srun as several processes, these are the ranks that share every batch, and the tasks are done one after
-    another. UserError: something in the input or in a run failed; finished runs are kept and not done again."""
+    """Do the default pipeline as far as a stage, for every system and seed, and export what that stage made. UserError:
+    something in the input or in a run failed; finished runs are kept and not done again."""
     root = Path(root)
     plan = default_plan(params)
-    if launched().size > 1:
-        _run_as_rank(stage, plan, params, root)
-        return
     tasks = _tasks(stage, plan, root)
     if tasks:
         launcher = LocalLauncher(root, plan.name)
         with stoppable(), sweeping(root, plan.name), closing(launcher):
             launcher.submit(tasks)
             states = drive(launcher, tasks, root, wait_for_others=True, say_failures=False)
-        _say_prepared([task for task in tasks if "prepare" in task.stages], root)
+        for task in tasks:  # what was kept and dropped of each corpus that was prepared now
+            path = stage_folder(root / "runs", "prepare", task.keys.get("prepare", "")) / "summary.md"
+            if path.exists():
+                say(path.read_text(encoding="utf-8"))
         failed = [f"{task.title}: {states[task.name].error}" for task in tasks if states[task.name].state != "COMPLETE"]
         if failed:
             raise UserError("; ".join(failed))
@@ -69,31 +67,6 @@ def _is_exported(run: PlannedRun, stage: str, root: Path) -> bool:
         read_json(manifest).get("key") == run.plan.key(stage)
         for manifest in (root / "models" / stage).glob("*/manifest.json")
     )
-
-
-def _run_as_rank(stage: str, plan: StudyPlan, params: Params, root: Path) -> None:
-    """The same in the processes of a launcher; rank 0 alone plans and exports."""
-    from realm_lab.core.process import connect, disconnect, exit_on_signals, on_first_rank, pick_device
-    from realm_lab.runner.worker import run_stage
-
-    exit_on_signals()
-    connect(pick_device(params.launch.device))
-    todo = on_first_rank(lambda: [[name, t.system, t.seed] for t in _tasks(stage, plan, root) for name in t.stages])
-    for name, system, seed in todo:
-        run_stage(name, system, params, seed, root)
-    on_first_rank(lambda: _publish(stage, plan, params, root))
-    disconnect()
-
-
-def _say_prepared(tasks: list[Task], root: Path) -> None:
-    """What was kept and dropped of each corpus that was prepared now."""
-    for task in tasks:
-        path = stage_folder(root / "runs", "prepare", task.keys["prepare"]) / "summary.md"
-        if path.exists():
-            lines = [
-                line.removeprefix("- ") for line in path.read_text(encoding="utf-8").splitlines() if line[:2] == "- "
-            ]
-            say("\n".join(f"{path.parent.name}: {line}" for line in lines))
 
 
 def _publish(stage: str, plan: StudyPlan, params: Params, root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,9 @@ from realm_lab.masking import check_masking
 from realm_lab.params.load import Source, explain, flatten, lay_over, parameter_names, read_source, show
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
-from realm_lab.runner.cells import Cell, cells_of
-from realm_lab.runner.settings import nearest
-from realm_lab.runner.study import Study, load_study
-from realm_lab.runner.tuning import Grid, check_tune, grid_of
+from realm_lab.runner.cells import Cell, Place, cells_of
+from realm_lab.runner.study import LauncherSettings, Study, load_study, nearest
+from realm_lab.runner.tuning import Grid, grid_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.study_record import (
@@ -65,7 +65,7 @@ class StudyPlan:
     metrics: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()  # of its own, package.module:function
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    launcher: Mapping[str, Any] = field(default_factory=dict)
+    launcher: LauncherSettings = field(default_factory=LauncherSettings)
     source: Path | None = None
     grid: Grid | None = None
     last_stage: str = ""
@@ -108,27 +108,22 @@ def plan_study(
     source = read_source(params_path or Path(root) / "params.yaml", preset)
     common = dict(overrides or {})
     cells = cells_of(study)
-    check_tune(study, cells)
     _check_common(study, cells, common)
     cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
     resolved = [_resolve(study, cell, source) for cell in cells]
     flat = [flatten(params) for params in resolved]
+    base = flat[0]
+    cells = [
+        cell._replace(changes={key: value for key, value in values.items() if value != base[key]})
+        for cell, values in zip(cells, flat, strict=True)
+    ]
     chosen = _seeds(study, seeds)
-    runs: list[PlannedRun] = []
-    owners: dict[str, int] = {}  # run key -> the cell's place
-    for place, (cell, params) in enumerate(zip(cells, resolved, strict=True)):
-        changes = {key: value for key, value in flat[place].items() if value != flat[0][key]}
-        cells[place] = cell._replace(changes=changes)
-        for seed in chosen:
-            run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), changes)
-            other = owners.setdefault(run.run_key, place)
-            if other != place:
-                raise _overlap(study, cells[other], cell, flat[other], flat[place])
-            runs.append(run)
+    planned = [(cell, params, chosen) for cell, params in zip(cells, resolved, strict=True)]
     grid = None
     if study.tune is not None:
-        grid = grid_of(study, study.tune, flat[0][study.tune.parameter], cells, chosen)
-        runs += _grid_runs(study, grid, source, {run.run_key: run.cell for run in runs})
+        grid = grid_of(study, study.tune, cells, base, chosen)
+        planned += [(tuned.cell, _resolve(study, tuned.cell, source), grid.seeds) for tuned in grid.cells]
+    runs = _runs(study, planned, base)
     axes = study.axes if len(study.axes) > 1 else {}
     return StudyPlan(
         study.name,
@@ -145,17 +140,16 @@ def plan_study(
     )
 
 
-def _grid_runs(study: Study, grid: Grid, source: Source, cell_of: dict[str, str]) -> list[PlannedRun]:
-    """The runs of the grid; `cell_of` maps the keys of the other runs to their cells."""
+def _runs(study: Study, planned: list[tuple[Cell, Params, tuple[int, ...]]], base: dict[str, Any]) -> list[PlannedRun]:
+    """The runs of cells with their parameters and seeds; `base` are the baseline's parameters."""
     runs = []
-    for cell, _, value in grid.cells:
-        params = _resolve(study, cell, source)
-        for seed in grid.seeds:
+    owners: dict[str, Cell] = {}  # run key -> its cell
+    for cell, params, seeds in planned:
+        for seed in seeds:
             run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
-            other = cell_of.setdefault(run.run_key, cell.name)
-            if other != cell.name:
-                said = f"cells '{other}' and '{cell.name}' are the same run; leave {show(value)} out"
-                raise study.problem(f"tune.values: {said}", *cell.places[grid.tune.parameter])
+            other = owners.setdefault(run.run_key, cell)
+            if other != cell:
+                raise _overlap(study, other, cell, base)
             runs.append(run)
     return runs
 
@@ -210,7 +204,7 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         runs=tuple(run for run in members if run.cell not in of_grid),
         metrics=plan.metrics,
         axes=plan.axes,
-        source="" if plan.source is None else _relative(plan.source, Path(root)),
+        source="" if plan.source is None else os.path.relpath(plan.source, root),
         last_stage=plan.last_stage,
         tuning=tuning,
         figures=plan.figures,
@@ -221,16 +215,11 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
 
 def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) -> None:
     """What the command line sets for every cell must be a parameter that no cell changes."""
-    names = parameter_names() if common else []
     for key in common:
         if key in ("preset", "seeds"):
-            remedy = "give --seeds N" if key == "seeds" else "change 'preset' in the study's file"
-            raise UserError(f"--set {key}: not for a study; {remedy}")
-        if key not in names:
+            raise UserError(f"--set {key}: not for a study; change '{key}' in its file, or give --seeds N")
+        if key not in (names := parameter_names()):
             raise UserError(f"--set {key}: unknown parameter '{key}'; the nearest valid one is '{nearest(key, names)}'")
-        if study.tune is not None and key == study.tune.parameter:
-            message = f"'tune' varies '{key}', which --set {key} would undo; leave it away"
-            raise study.problem(message, "tune", "parameter")
         for cell in cells:
             if key in cell.places:
                 message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it away"
@@ -241,25 +230,23 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     """The parameters of a cell; what is wrong with them is said at the line that set it."""
     try:
         params = Params(**lay_over(source.values, cell.overrides))
-    except ValidationError as error:
-        problem, unexplained = error.errors()[0], explain(error, source.path, source.document)
-    else:
-        try:
-            _check_extensions(params)
-        except UserError as error:
-            name = str(error).partition("'")[2].partition("'")[0]  # parameter 'NAME': ...
-            place = cell.places.get(name, ("set", name))
-            raise study.problem(f"cell '{cell.name}': {error}", *place) from None
+        _check_extensions(params)
         return params
-    location, message = ".".join(map(str, problem["loc"])), unexplained.partition(": ")[2]
-    words = [word.strip(":,;'()").split(".")[-1] for word in problem["msg"].split()]
-    own = [name for name in cell.places if name == location or name.startswith(f"{location}." if location else "")]
-    own += [name for name in cell.places if location.startswith(f"{name}.")]
-    own.sort(key=lambda name: [*words, name.rsplit(".", 1)[-1]].index(name.rsplit(".", 1)[-1]))  # as the message does
-    shared = [name for name in cell.overrides if name == location or location.startswith(f"{name}.")]
-    if not own and not shared and problem["type"] != "value_error":  # of params.yaml itself
+    except ValidationError as error:
+        name = ".".join(map(str, error.errors()[0]["loc"]))
+        unexplained = explain(error, source.path, source.document)
+        message = unexplained.partition(": ")[2]
+    except UserError as error:
+        name = str(error).partition("'")[2].partition("'")[0]  # parameter 'NAME': ...
+        unexplained = message = str(error)
+    # what set it: the parameter itself, a section above it or a parameter in it; of several, the first that is named
+    inside = f"{name}." if name else ""
+    near = [key for key in cell.overrides if inside.startswith(f"{key}.") or f"{key}.".startswith(inside)]
+    own = [key for key in near if key in cell.places]
+    own.sort(key=lambda key: f"{message} {key}".find(key.rsplit(".", 1)[-1]))
+    if not near and name in parameter_names():  # of params.yaml itself
         raise UserError(unexplained)
-    place = cell.places[own[0]] if own else ("set", shared[0]) if shared else ("cells", cell.name)
+    place: Place = cell.places[own[0]] if own else ("set", near[0]) if near else ("cells", cell.name)
     raise study.problem(f"cell '{cell.name}': {message}", *place)
 
 
@@ -277,18 +264,12 @@ def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:
     return tuple(study.seeds[:wanted]) if wanted <= len(study.seeds) else tuple(range(wanted))
 
 
-def _overlap(study: Study, one: Cell, two: Cell, first: dict[str, Any], second: dict[str, Any]) -> UserError:
+def _overlap(study: Study, one: Cell, two: Cell, base: dict[str, Any]) -> UserError:
     """Two cells that are one run: what they change matters to no stage of it."""
     place = next(iter(two.places.values()), ("cells", two.name))
+    first, second = base | one.changes, base | two.changes
     said = ", ".join(
         f"{key} is {show(first[key])} and {show(second[key])}" for key in first if first[key] != second[key]
     )
     why = f"they differ in parameters that matter to no stage of the run ({said})" if said else "they set the same"
     return study.problem(f"cells '{one.name}' and '{two.name}' are the same run: {why}; delete one of them", *place)
-
-
-def _relative(path: Path, root: Path) -> str:
-    try:
-        return path.resolve().relative_to(root.resolve()).as_posix()
-    except ValueError:
-        return path.as_posix()

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from realm_lab.runner.schedule import UNFINISHED
-from realm_lab.runner.slurm_queue import NOT_RUN
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import JobState
 
@@ -22,38 +21,32 @@ class SweepProgress:
         self._root, self._say_failures = root, say_failures
         self.tasks = {task.name: task for task in tasks}
         self._states: dict[str, JobState] = {}
-        self._of_task: dict[str, TaskID] = {}
-        rate = TextColumn("{task.fields[rate]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         self.bars = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
-        self._whole = self.bars.add_task("tasks", total=len(self.tasks), rate="")
+        self._whole = self.bars.add_task("tasks", total=len(self.tasks))
+        self._of_task: dict[str, TaskID] = {}
 
     def update(self, states: Mapping[str, JobState]) -> None:
-        for name, state in states.items():
-            task, before = self.tasks.get(name), self._states.get(name)
-            if task is None:  # of an earlier submission
-                continue
+        for name in states.keys() & self.tasks.keys():  # others are of an earlier submission
+            state, before = states[name], self._states.get(name)
             if state.state == "RUNNING" and self.console.is_terminal:
-                self._show_bar(task)
+                self._show_bar(self.tasks[name])
             if state.state not in UNFINISHED and (before is None or before.state != state.state):
                 if name in self._of_task:
                     self.bars.remove_task(self._of_task.pop(name))
-                self._say_end(task, state)
+                self._say_end(self.tasks[name], state)
         self._states = dict(states)
         done = sum(state.state not in UNFINISHED for state in states.values())
         self.bars.update(self._whole, completed=done)
 
     def _show_bar(self, task: Task) -> None:
         if task.name not in self._of_task:
-            self._of_task[task.name] = self.bars.add_task(task.title, total=None, rate="")
-        for run in task.runs(self._root):
-            status = run.status()
+            self._of_task[task.name] = self.bars.add_task(task.title, total=None)
+        found = {run.stage: run.status() for run in task.runs(self._root)}
+        for stage, status in found.items():
             if status.state != "COMPLETE":
-                unit = "records" if run.stage == "prepare" else "steps"
-                rate = f"{status.steps_per_second:.1f} {unit}/s" if status.steps_per_second else ""
-                title = f"{', '.join(task.cells[:1])} seed {task.seed}: {run.stage.replace('_', '-')}"
-                bar, total = self._of_task[task.name], status.total_steps or None
-                self.bars.update(bar, description=title, completed=status.step, total=total, rate=rate)
+                title, total = f"{task.title}: {stage.replace('_', '-')}", status.total_steps or None
+                self.bars.update(self._of_task[task.name], description=title, completed=status.step, total=total)
                 return
 
     def _say_end(self, task: Task, state: JobState) -> None:
@@ -62,12 +55,10 @@ class SweepProgress:
             self._say(f"{task.title}: done in {sum(status.wall_seconds for status in statuses):.0f} s")
             for flag in (flag for status in statuses for flag in status.flags):
                 self._say(f"{task.title}: FLAGGED: {flag}", "bold red")
-        elif not self._say_failures:
-            return
-        elif state.state == "FAILED" and not (state.error or "").startswith(NOT_RUN):
-            self._say(f"{task.title}: FAILED: {state.error}", "bold red")
-        else:
-            self._say(f"{task.title}: {state.error or state.state.lower()}")
+        elif self._say_failures:
+            why = state.error or ""
+            is_own = state.state == "FAILED" and not why.startswith("not run: ")
+            self._say(f"{task.title}: {'FAILED: ' * is_own}{why or state.state.lower()}", "bold red" * is_own)
 
-    def _say(self, line: str, style: str | None = None) -> None:
+    def _say(self, line: str, style: str = "") -> None:
         self.console.print(line, markup=False, highlight=False, style=style)

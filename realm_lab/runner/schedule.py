@@ -13,18 +13,19 @@ import socket
 import time
 import traceback
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from realm_lab.core.files import write_text
 from realm_lab.core.launched import cores, visible_gpus
+from realm_lab.core.lease import Taken
 from realm_lab.errors import UserError
-from realm_lab.runner.settings import LAUNCHERS, LocalOptions, read_options
 from realm_lab.runner.slurm_queue import NOT_RUN
+from realm_lab.runner.study import LauncherSettings, LocalOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome, Workers
-from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, Taken, writer_of
+from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, writer_of
 from realm_lab.tracking.state import JobState, State
 from realm_lab.tracking.study_record import study_folder
 
@@ -55,17 +56,13 @@ class Launcher(Protocol):
         """Give back what is held; local processes that still run are stopped after a checkpoint."""
 
 
-def make_launcher(name: str, settings: Mapping[str, Any], root: Path, study_name: str) -> Launcher:
-    """The launcher of that name. `settings` is its own part of the study's `launcher` section. UserError: no launcher
-    of that name, or settings that it does not know."""
-    if name not in LAUNCHERS:
-        raise UserError(f"launcher '{name}': no such launcher; choose {', '.join(LAUNCHERS)}")
-    options = read_options(name, settings)
+def make_launcher(name: str, settings: LauncherSettings, root: Path, study_name: str) -> Launcher:
+    """The launcher of that name: inline, local or slurm."""
     if name == "slurm":
         from realm_lab.runner.slurm import SlurmLauncher
 
-        return SlurmLauncher(options, root, study_name)
-    return InlineLauncher(root, study_name) if name == "inline" else LocalLauncher(root, study_name, options)
+        return SlurmLauncher(settings.slurm, root, study_name)
+    return InlineLauncher(root, study_name) if name == "inline" else LocalLauncher(root, study_name, settings.local)
 
 
 class Schedule:
@@ -128,7 +125,7 @@ class Schedule:
         for run in task.runs(self._root):
             holder = writer_of(run.path)
             if holder is not None and (holder.owner.pid, holder.owner.host) != (os.getpid(), socket.gethostname()):
-                return f"process {holder.owner.pid} on {holder.owner.host}"
+                return str(holder.owner)
         return None
 
     def give_up(self, names: Collection[str]) -> None:
@@ -197,19 +194,11 @@ class InlineLauncher(_Here):
             states[task.name] = JobState("COMPLETE", pid)
 
 
-class Share(NamedTuple):
-    """How the machine is shared out: tasks at a time, and cores of each process."""
-
-    width: int
-    threads: int
-
-
-def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0, threads: int = 0) -> Share:
-    """As many tasks at a time as there are cores (or GPUs, where there are any) for their ranks, and never more cores
-    in use than there are. `processes` and `threads` are what the user has said, 0 for nothing."""
-    room = (gpus or cores) // ranks
-    width = max(1, min(tasks, processes or room))
-    return Share(width, threads or max(1, cores // (width * ranks)))
+def share_out(tasks: int, ranks: int, cores: int, gpus: int, processes: int = 0, threads: int = 0) -> tuple[int, int]:
+    """(tasks at a time, cores of each process): as many tasks as there are cores (or GPUs, where there are any) for
+    their ranks, and never more cores in use than there are. `processes`, `threads`: what the user says, or 0."""
+    width = max(1, min(tasks, processes or (gpus or cores) // ranks))
+    return width, threads or max(1, cores // (width * ranks))
 
 
 class _Running(NamedTuple):
@@ -223,11 +212,11 @@ class LocalLauncher(_Here):
 
     name = "local"
 
-    def __init__(self, root: Path, study_name: str, options: Any = None):
+    def __init__(self, root: Path, study_name: str, options: LocalOptions | None = None):
         super().__init__(root, study_name)
         self._options = options or LocalOptions()
         self._running: list[_Running] = []
-        self._share = Share(1, 1)
+        self._width, self._threads = 1, 1  # tasks at a time, and cores of each process
         self._gpus: list[str] = []
 
     def submit(self, tasks: Sequence[Task]) -> None:
@@ -238,8 +227,8 @@ class LocalLauncher(_Here):
             return
         launch = self._schedule.tasks[names[0]].params.launch  # of the study: no cell may change it
         self._gpus = visible_gpus(launch.device)
-        self._share = share_out(
-            max(len(names), self._share.width if self._running else 0),
+        self._width, self._threads = share_out(
+            max(len(names), self._width if self._running else 0),
             launch.ranks,
             cores(),
             len(self._gpus),
@@ -252,7 +241,7 @@ class LocalLauncher(_Here):
         for item in [item for item in self._running if item.workers.has_ended]:
             self._running.remove(item)
             self._end(item, item.workers.reap())
-        while len(self._running) < self._share.width:
+        while len(self._running) < self._width:
             task = self._schedule.next_ready()
             if task is None:
                 break
@@ -282,7 +271,7 @@ class LocalLauncher(_Here):
         workers = Workers.start(
             task.job(self._root),
             ranks=task.ranks,
-            threads=self._share.threads,
+            threads=self._threads,
             gpus=gpus or None,
             log=self._logs / f"{task.name}.txt",
         )

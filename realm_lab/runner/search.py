@@ -26,16 +26,16 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from realm_lab.core.files import digest, write_json
-from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
 from realm_lab.reporting.values import run_values
 from realm_lab.runner.cells import Cell, changes_title
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
-from realm_lab.runner.search_file import Dimension, SearchPlan, plan_search
+from realm_lab.runner.search_file import SearchPlan, plan_search
 from realm_lab.runner.stopping import Stop, stoppable, sweeping
-from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, cancel_study, launcher_of, mirroring, say
+from realm_lab.runner.study import LocalOptions
+from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, cancel_study, mirroring, say
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.run_dir import StageRun, stage_folder
@@ -72,10 +72,11 @@ def search(request: Request) -> int:
     if request.cancel:
         return cancel_study(Path(request.path).stem, root)
     plan = plan_search(request.path, root, params_path=request.params_path)
-    name, settings = launcher_of(plan.search.launcher, request.launcher)
-    if name == "local":  # no more processes than trials at a time need
-        settings = {"processes": plan.search.parallel * len(plan.search.seeds), **settings}
-    launcher = make_launcher(name, settings, root, plan.name)
+    settings = plan.search.launcher
+    if settings.local.processes is None:  # no more processes than trials at a time need
+        local = LocalOptions(processes=plan.search.parallel * len(plan.search.seeds))
+        settings = settings.model_copy(update={"local": local})
+    launcher = make_launcher(request.launcher or settings.default, settings, root, plan.name)
     launcher.check([])
     stop, owner = Stop(), None
     try:
@@ -113,14 +114,14 @@ def open_study(plan: SearchPlan, root: Path) -> optuna.Study:
     try:
         storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
         study = optuna.create_study(
-            storage=storage, study_name=plan.name, direction=plan.search.direction, load_if_exists=True, pruner=pruner
+            storage=storage, study_name=plan.name, direction="maximize", load_if_exists=True, pruner=pruner
         )
     except (ValueError, KeyError, TypeError) as error:
         remedy = "delete it to begin the search again: finished runs are only read"
         raise UserError(f"{path}: not a journal of Optuna ({error}); {remedy}") from None
     keys = [run.plan.key(plan.last_stage) for run in plan.runs("", {})]
-    space = [(item.name, item.kind, str(item)) for item in plan.space]
-    design = digest({"space": space, "metric": [plan.search.metric, plan.search.direction], "runs": keys})
+    space = {name: str(distribution) for name, distribution in _space(plan).items()}
+    design = digest({"space": space, "metric": plan.search.metric, "runs": keys})
     begun = study.user_attrs.get("design")
     if begun is None:
         study.set_user_attr("design", design)
@@ -183,41 +184,31 @@ class SearchOwner:
 
     def as_data(self) -> dict[str, Any]:
         """The search and its trials in plain data, for trials.json."""
-        search, trials = self.plan.search, []
-        for trial in self.counted():
-            same = trial.state == TrialState.COMPLETE or (
-                search.pruning is not None and search.pruning.metric == search.metric
-            )
-            trials.append(
-                {
-                    "number": trial.number,
-                    "cell": CELL.format(trial.number),
-                    "state": STATES[trial.state],
-                    "value": trial.values[0] if trial.values and same else None,  # of a pruned one, where it ended
-                    "values": {
-                        item.name: trial.params[item.name] for item in self.plan.space if item.name in trial.params
-                    },
-                    "runs": trial.user_attrs.get("runs", []),
-                    "step": max(trial.intermediate_values, default=None) if trial.state == TrialState.PRUNED else None,
-                    "why": trial.user_attrs.get("why"),
-                }
-            )
-        complete = sum(trial["state"] == "complete" for trial in trials)
-        enough = complete >= ENOUGH_TRIALS and len(self.plan.space) > 1
+        search, counted = self.plan.search, self.counted()
+        trials = [
+            {
+                "number": trial.number,
+                "cell": CELL.format(trial.number),
+                "state": STATES[trial.state],
+                "value": trial.value if trial.state == TrialState.COMPLETE else None,
+                "values": dict(trial.params),
+                "runs": trial.user_attrs.get("runs", []),
+                "why": trial.user_attrs.get("why"),
+            }
+            for trial in counted
+        ]
+        complete = sum(trial.state == TrialState.COMPLETE for trial in counted)
+        enough = complete >= ENOUGH_TRIALS and len(search.space) > 1
         return {
             "name": self.plan.name,
             "question": search.question,
             "metric": search.metric,
-            "direction": search.direction,
             "seeds": list(search.seeds),
-            "sampler": search.sampler,
-            "sampler_seed": search.sampler_seed,
             "source": search.path.name,
-            "last_stage": self.plan.last_stage,
-            "space": [{"name": item.name, "values": str(item)} for item in self.plan.space],
+            "space": {name: dimension.model_dump(exclude_defaults=True) for name, dimension in search.space.items()},
             "baseline": self.plan.baseline,
             "trials": trials,
-            "importances": dict(optuna.importance.get_param_importances(self.study)) if enough else None,
+            "importances": dict(optuna.importance.get_param_importances(self.study)) if enough else {},
         }
 
     def _may_ask(self) -> bool:
@@ -229,10 +220,10 @@ class SearchOwner:
     def _begin(self) -> None:
         """Ask for a trial and give the launcher what is left to do for it."""
         number = len(self.study.get_trials(deepcopy=False))
-        seed = derive_seed(self.plan.search.sampler_seed, "search", number) % 2**32
-        self.study.sampler = TPESampler(seed=seed) if self.plan.search.sampler == "tpe" else RandomSampler(seed)
-        trial = self.study.ask({item.name: _distribution(item) for item in self.plan.space})
-        item = OpenTrial(trial, {part.name: trial.params[part.name] for part in self.plan.space})
+        # seeded by the number, so that a search that was stopped proposes what it would have proposed
+        self.study.sampler = TPESampler(seed=number) if self.plan.search.sampler == "tpe" else RandomSampler(number)
+        trial = self.study.ask(_space(self.plan))
+        item = OpenTrial(trial, trial.params)
         self._open[trial.number] = item
         try:
             item.runs = self.plan.runs(CELL.format(trial.number), item.values)
@@ -242,11 +233,6 @@ class SearchOwner:
         trial.set_user_attr("runs", [run.name for run in item.runs])
         self._record()
         states = StageStates(self.root / "runs")
-        found = [state_of_run(run.plan, states, self.plan.last_stage) for run in item.runs]
-        failed = [state for state in found if state.state == "FAILED"]
-        if failed and not self._retry:
-            self._tell(item, TrialState.FAIL, why=failed[0].error or "unknown error")
-            return
         item.tasks = tasks_of(
             item.runs, states, retry_failed=self._retry, until=self.plan.last_stage, each_stage_alone=True
         )
@@ -261,62 +247,56 @@ class SearchOwner:
         """Tell a trial that has ended, or that is not worth going on with; True if so."""
         last, states = self.plan.last_stage, StageStates(self.root / "runs")
         is_hopeless = self._is_hopeless(item)
-        if all(states.stage(last, run.plan.key(last)).state == "COMPLETE" for run in item.runs):
-            self._complete(item)
-            return True
-        if is_hopeless:
-            self._tell(item, TrialState.PRUNED, why=f"behind the others at step {item.reported}")
-            return True
+        found = [state_of_run(run.plan, states, last) for run in item.runs]
         jobs = [self._jobs[task.name] for task in item.tasks if task.name in self._jobs]
-        failed = next((job for job in jobs if job.state == "FAILED"), None)
-        if failed is not None:
+        failed = next((state for state in found if state.state == "FAILED"), None)
+        if all(state.state == "COMPLETE" for state in found):
+            self._complete(item)
+        elif is_hopeless:
+            self._tell(item, TrialState.PRUNED, why=f"behind the others at step {item.reported}")
+        elif any(job.state in UNFINISHED for job in jobs):
+            return False
+        elif failed is not None:
             self._tell(item, TrialState.FAIL, why=failed.error or "unknown error")
-            return True
-        stopped = next((job for job in jobs if job.state in ("PREEMPTED", "CANCELLED", "LOST")), None)
-        if stopped is not None and not any(job.state in UNFINISHED for job in jobs):
-            self._left += 1  # stays open in the journal
-            say(f"{CELL.format(item.trial.number)} left open: {stopped.error or stopped.state.lower()}")
+        else:
+            self._left += 1  # somebody stopped it: it stays open in the journal
+            why = next((job.error for job in jobs if job.error), "it was stopped")
+            say(f"{CELL.format(item.trial.number)} left open: {why}")
             del self._open[item.trial.number]
-            return True
-        return False
+        return True
 
     def _is_hopeless(self, item: OpenTrial) -> bool:
         """Report the mean over the seeds of every new step that all of them have reached; the baseline goes on."""
-        pruning = self.plan.search.pruning
-        if pruning is None:
+        if self.plan.search.pruning is None:
             return False
-        curves = [self._curve(run, pruning.metric) for run in item.runs]
-        sign = 1.0 if self.plan.search.direction == "maximize" else -1.0  # Optuna has one direction
+        curves = [self._curve(run) for run in item.runs]
         for step in sorted(set.intersection(*(set(curve) for curve in curves))):
             if step > item.reported:
                 item.reported = step
-                item.trial.report(sign * statistics.fmean(curve[step] for curve in curves), step)
+                item.trial.report(statistics.fmean(curve[step] for curve in curves), step)
                 is_over = item.values == self.plan.baseline or step >= item.runs[0].params.pretrain.steps
                 if not is_over and item.trial.should_prune():
                     return True
         return False
 
-    def _curve(self, run: PlannedRun, metric: str) -> dict[int, float]:
+    def _curve(self, run: PlannedRun) -> dict[int, float]:
         """step -> value of a run's pre-training so far."""
-        path = stage_folder(self.root / "runs", "pretrain", run.plan.key("pretrain")) / "metrics.jsonl"
-        rows = MetricLog(path).rows()
-        return {row["step"]: row[metric] for row in rows if row.get(metric) is not None}
+        path, name = stage_folder(self.root / "runs", "pretrain", run.plan.key("pretrain")), self.plan.curve
+        return {row["step"]: row[name] for row in MetricLog(path / "metrics.jsonl").rows() if row.get(name) is not None}
 
     def _complete(self, item: OpenTrial) -> None:
-        metric = self.plan.search.metric
-        values = [self._value(run, metric) for run in item.runs]
+        values = [self._value(run) for run in item.runs]
         found = [value for value in values if value is not None]
         if len(found) == len(values):
             self._tell(item, TrialState.COMPLETE, statistics.fmean(found))
         else:
-            self._tell(item, TrialState.FAIL, why=f"{metric} is missing or not finite")
+            self._tell(item, TrialState.FAIL, why=f"{self.plan.search.metric} is missing or not finite")
 
-    def _value(self, run: PlannedRun, metric: str) -> float | None:
-        names = [*run.plan.stages]
+    def _value(self, run: PlannedRun) -> float | None:
+        names, runs = list(run.plan.stages), self.root / "runs"
         names = names[: names.index(self.plan.last_stage) + 1]
-        runs = self.root / "runs"
         stages = {name: StageRun(stage_folder(runs, name, run.plan.key(name)), name) for name in names}
-        return run_values(stages).get(metric)
+        return run_values(stages).get(self.plan.search.metric)
 
     def _tell(self, item: OpenTrial, state: TrialState, value: float | None = None, why: str = "") -> None:
         """Tell how a trial ended, and stop what only it needed."""
@@ -367,12 +347,17 @@ class SearchOwner:
         write_json(study_folder(self.root / "runs", self.plan.name) / "trials.json", self.as_data())
 
 
-def _distribution(item: Dimension) -> BaseDistribution:
-    if item.kind == "choices":
-        return CategoricalDistribution(item.choices)
-    if item.kind == "int":
-        return IntDistribution(int(item.low), int(item.high), log=item.log, step=int(item.step or 1))
-    return FloatDistribution(item.low, item.high, log=item.log, step=item.step)
+def _space(plan: SearchPlan) -> dict[str, BaseDistribution]:
+    """The space as Optuna has it."""
+    found: dict[str, BaseDistribution] = {}
+    for name, item in plan.search.space.items():
+        if item.low is None or item.high is None:
+            found[name] = CategoricalDistribution(item.ends)
+        elif isinstance(plan.baseline[name], int):
+            found[name] = IntDistribution(int(item.low), int(item.high), item.log, int(item.step or 1))
+        else:
+            found[name] = FloatDistribution(item.low, item.high, item.log, item.step)
+    return found
 
 
 def _report(owner: SearchOwner, *, as_json: bool) -> None:

@@ -13,15 +13,18 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import realm_lab
+from realm_lab.core.files import atomic_directory, digest, digest_file
 from realm_lab.errors import UserError
-from realm_lab.runner.frozen_code import freeze_code
-from realm_lab.runner.settings import SlurmOptions
 from realm_lab.runner.slurm_job import run_job
-from realm_lab.runner.slurm_queue import cancel, job_name, job_states, latest_jobs, look_up, record_jobs
+from realm_lab.runner.slurm_queue import SubmittedJob, cancel, job_states, latest_jobs, look_up, record_jobs
+from realm_lab.runner.study import SlurmOptions
 from realm_lab.runner.tasks import Task
+from realm_lab.tracking.run_dir import KEY_LENGTH
 from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import study_folder
 
+PACKAGE = Path(realm_lab.__file__).resolve().parent
 MOST_ELEMENTS = 500  # of an array; SLURM's own MaxArraySize is 1001 unless configured
 LAST_WARNING_SECONDS = 45.0  # before the time limit a job stops by itself, or half of signal_delay_s
 NEVER = 1_000_000  # of submitit's own count of time-outs, which would end a job
@@ -33,8 +36,7 @@ class SlurmLauncher:
     name = "slurm"
     detached = True
 
-    def __init__(self, options: Any, root: Path, study: str):
-        assert isinstance(options, SlurmOptions)
+    def __init__(self, options: SlurmOptions, root: Path, study: str):
         self._options = options
         self._root, self._study = Path(root).absolute(), study
         self._folder = study_folder(self._root / "runs", study)
@@ -52,16 +54,16 @@ class SlurmLauncher:
         self.check(tasks)
         code = str(freeze_code(self._folder / "code"))
         jobs = {job.task: job.job for job in latest_jobs(self._root, self._study)}
-        known = look_up(set(jobs.values()), job_name(self._study))
+        known = look_up(set(jobs.values()))
         live = {task: job for task, job in jobs.items() if job in known and known[job].is_live}
         before: set[str] = set()
         for wave in waves(tasks):
             needed = {live[name].split("_")[0] for task in wave for name in task.after if name in live}
             for array in arrays(wave):
                 ids = self._submit_array(array, code, sorted(before | needed, key=int))
-                submitted = list(zip(array, ids, strict=True))
-                record_jobs(self._root, self._study, {task.name: (task.keys, job) for task, job in submitted})
-                live |= {task.name: job for task, job in submitted}
+                submitted = [SubmittedJob(task.name, task.keys, job) for task, job in zip(array, ids, strict=True)]
+                record_jobs(self._root, self._study, submitted)
+                live |= {job.task: job.job for job in submitted}
                 # One after the other, so that array_parallelism bounds them together.
                 before = {ids[0].split("_")[0]}
 
@@ -72,7 +74,7 @@ class SlurmLauncher:
     def cancel(self, names: Collection[str]) -> None:
         """scancel for exactly these; running ones write a checkpoint, and none comes back."""
         jobs = {job.job for job in latest_jobs(self._root, self._study) if job.task in names}
-        cancel(sorted(job for job, queued in look_up(jobs, job_name(self._study)).items() if queued.is_live))
+        cancel(sorted(job for job, queued in look_up(jobs).items() if queued.is_live))
 
     def close(self) -> None:
         """Nothing is held here."""
@@ -87,7 +89,7 @@ class SlurmLauncher:
         )
         try:
             with executor.batch():
-                jobs = [executor.submit(run_job, self._job(task, code)) for task in tasks]
+                jobs = [executor.submit(run_job, self._job(task)) for task in tasks]
         except (FailedJobError, FailedSubmissionError) as error:
             lines = [line for line in str(error).splitlines() if "error:" in line] or str(error).splitlines()
             raise UserError(f"{lines[0]}; change launcher.slurm of the study") from None
@@ -113,11 +115,14 @@ class SlurmLauncher:
             # PYTHONSAFEPATH: `python -m` does not look into the folder of submission, where code may have moved on.
             "export PYTHONSAFEPATH=1 TOKENIZERS_PARALLELISM=false",
             f"export OMP_NUM_THREADS={options.cpus_per_task}",
-            "unset RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT",
+            "unset RANK WORLD_SIZE",
+            # where the ranks of a job meet
+            'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+            "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))",
         ]
         return {
             **{name: getattr(options, name) for name in same},
-            "job_name": job_name(self._study),
+            "job_name": f"realm_lab-{self._study}",
             "nodes": nodes,
             "ntasks_per_node": tasks,
             "time": options.timeout_min,
@@ -133,17 +138,28 @@ class SlurmLauncher:
             **({"mem": f"{round(options.mem_gb * 1024)}MB"} if options.mem_gb else {}),
         }
 
-    def _job(self, task: Task, code: str) -> dict[str, Any]:
+    def _job(self, task: Task) -> dict[str, Any]:
         options, job = self._options, task.job(self._root)
         job["params"]["launch"]["threads"] = job["params"]["launch"]["threads"] or options.cpus_per_task
         warning = min(LAST_WARNING_SECONDS, options.signal_delay_s / 2)
         return job | {
             "keys": dict(task.keys),
             "root": str(self._root),
-            "code": code,
             "requeue": options.requeue,
             "stop_after_seconds": options.timeout_min * 60 - warning,
         }
+
+
+def freeze_code(folder: Path) -> Path:
+    """Copy the package to `folder`/<digest>/realm_lab unless it is there, so that edits reach no job that waits;
+    returns the folder to put on PYTHONPATH."""
+    files = [path for path in sorted(PACKAGE.rglob("*.*")) if path.is_file() and "__pycache__" not in path.parts]
+    name = digest({path.relative_to(PACKAGE).as_posix(): digest_file(path) for path in files})[:KEY_LENGTH]
+    target = folder.absolute() / name
+    if not target.exists():
+        with atomic_directory(target) as scratch:
+            shutil.copytree(PACKAGE, scratch / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
 
 
 def waves(tasks: Sequence[Task]) -> list[list[Task]]:

@@ -13,34 +13,29 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
+from realm_lab.core.launched import STOP_SIGNALS, exit_on_signals
 from realm_lab.errors import UserError
-from realm_lab.runner.frozen_code import assert_frozen
 from realm_lab.runner.slurm_queue import NOT_RUN, run_program
-from realm_lab.tracking.run_dir import StageRun, stage_folder
+from realm_lab.tracking.state import StageStates
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 STOP_CODES = tuple(128 + number for number in STOP_SIGNALS)
-ASK_SECONDS = 60.0
-MOST_IDLE_RESTARTS = 5  # a job that was started so often and got no further this time is not started again
+MOST_RESTARTS = 100  # of one job, which otherwise might come back for ever without a step done
 
 
 def run_job(job: dict[str, Any]) -> None:
     """Do the stages of one task; every rank calls this. `job` is plain data:
 
-    what the worker is told (stages, system, seed, params, root), `keys` of those stages, `code` (the folder it must
-    run), `requeue`, and `stop_after_seconds` (when to stop without having been told).
+    what the worker is told (stages, system, seed, params, root), `keys` of those stages, `requeue`, and
+    `stop_after_seconds` (when to stop without having been told).
     """
-    for number in STOP_SIGNALS:
-        signal.signal(number, _leave)
+    exit_on_signals()
     clock = threading.Timer(job["stop_after_seconds"], os.kill, (os.getpid(), signal.SIGUSR2))
     clock.daemon = True
     clock.start()
-    before = _progress(job)
     try:
         _work(job)
     except UserError as error:
@@ -48,38 +43,29 @@ def run_job(job: dict[str, Any]) -> None:
         raise SystemExit(2) from None
     except SystemExit as stop:
         if stop.code in STOP_CODES:
-            _stopped(job, before)
+            _stopped(is_queued_again=job["requeue"])
         raise
     finally:
         clock.cancel()
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    """Outside of the training loop, which notes signals itself, there is nothing to save."""
-    raise SystemExit(128 + number)
 
 
 def _work(job: Mapping[str, Any]) -> None:
     from realm_lab.core.process import disconnect
     from realm_lab.params.parameters import Params
     from realm_lab.runner.worker import run_stage
-    from realm_lab.systems.identity import corpus_folder, open_stage, plan_run
+    from realm_lab.systems.identity import plan_run
 
-    assert_frozen(job["code"])
     root, system, stages = Path(job["root"]), job["system"], job["stages"]
     params = Params(**job["params"])
     plan = plan_run(params, system, job["seed"])
     for stage in stages:
         if plan.key(stage) != job["keys"][stage]:
             raise UserError(f"{stage} {system}: a file that its parameters name has changed since; sweep again")
-    if stages[0] != "prepare":
-        if not (corpus_folder(root, plan) / "manifest.json").exists():
-            raise UserError(f"{NOT_RUN}{stages[0]} needs the corpus, which is not prepared; sweep again")
-        for stage in list(plan.stages)[: list(plan.stages).index(stages[0])]:
-            run = open_stage(root / "runs", plan, stage, params)
-            if not run.is_complete():
-                state = run.status().state
-                raise UserError(f"{NOT_RUN}{stages[0]} needs {run.path.name}, which is {state}; sweep again")
+    states, all_stages = StageStates(root / "runs"), ["prepare", *plan.stages]
+    for stage in all_stages[: all_stages.index(stages[0])]:
+        state = states.stage(stage, plan.key(stage)).state
+        if state != "COMPLETE":
+            raise UserError(f"{NOT_RUN}{stages[0]} needs {stage}, which is {state}; sweep again")
     try:
         for stage in stages:
             run_stage(stage, system, params, job["seed"], root)
@@ -87,7 +73,7 @@ def _work(job: Mapping[str, Any]) -> None:
         disconnect(failed=sys.exc_info()[0] is not None)
 
 
-def _stopped(job: Mapping[str, Any], before: Sequence[int]) -> None:
+def _stopped(*, is_queued_again: bool) -> None:
     """The first rank puts the job back into the queue, or says why not."""
     for number in STOP_SIGNALS:  # the requeue ends this job, and must not end the program that asks for it
         signal.signal(number, signal.SIG_IGN)
@@ -96,28 +82,14 @@ def _stopped(job: Mapping[str, Any], before: Sequence[int]) -> None:
     name, restarts = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     if "SLURM_ARRAY_JOB_ID" in os.environ:  # 17_3: SLURM_JOB_ID of one element is that of the whole array
         name = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
-    state = _ask("squeue", "--noheader", "--jobs", name, "--format=%T")
-    if not job["requeue"]:
+    _, state = run_program("squeue", "--noheader", "--jobs", name, "--format=%T")
+    if not is_queued_again:
         said = "not queued again (launcher.slurm.requeue is false); sweep again to go on"
-    elif state != "RUNNING":
-        said = f"SLURM ends it ({state or 'it does not say why'})"
-    elif restarts >= MOST_IDLE_RESTARTS and _progress(job) == before:
-        said = f"not queued again: no step was done since start {restarts}; raise timeout_min, then sweep again"
+    elif state.strip() != "RUNNING":
+        said = f"SLURM ends it ({state.strip() or 'it does not say why'})"
+    elif restarts >= MOST_RESTARTS:
+        said = f"not queued again after {restarts} times; if it gets no further raise timeout_min, then sweep again"
     else:
-        failure = _ask("scontrol", "requeue", name)
-        said = f"not queued again ({failure}); sweep again to go on" if failure else "queued again"
+        failed, why = run_program("scontrol", "requeue", name)
+        said = f"not queued again ({' '.join(why.split())}); sweep again to go on" if failed else "queued again"
     print(f"job {name} was told to stop: {said}", file=sys.stderr, flush=True)
-
-
-def _ask(*command: str) -> str:
-    """What one of SLURM's programs says, in one line."""
-    return " ".join(run_program(*command, seconds=ASK_SECONDS)[1].split())
-
-
-def _progress(job: Mapping[str, Any]) -> list[int]:
-    """Steps of each stage that are in its status; -1 for a complete one."""
-    steps = []
-    for stage in job["stages"]:
-        status = StageRun(stage_folder(Path(job["root"]) / "runs", stage, job["keys"][stage]), stage).status()
-        steps.append(-1 if status.state == "COMPLETE" else status.step)
-    return steps

@@ -1,7 +1,6 @@
-"""The jobs of a study in SLURM: which were submitted (jobs.jsonl), and what SLURM says about them.
+"""The jobs of a study in SLURM: which were submitted (jobs.jsonl), and what squeue says about them.
 
-squeue knows those that SLURM remembers, sacct older ones where there is accounting. How a job has ended is in the files
-of its stages.
+How a job has ended is in the files of its stages, and in its log.
 """
 
 from __future__ import annotations
@@ -9,16 +8,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from realm_lab.core.files import read_json_lines
 from realm_lab.core.records import validated
@@ -27,10 +24,10 @@ from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import study_folder
 
-ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 60.0
 NOT_RUN = "not run: "  # so begins the error of a task that needs one that did not come to its end
-PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
-RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
+PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
+RUNNING = {"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
 NO_REASONS = {"None", "BeginTime", "Cleaning"}  # to wait
 
 
@@ -49,14 +46,9 @@ class Queued(NamedTuple):
 class SubmittedJob:
     """One line of jobs.jsonl: a task that was given to SLURM. `keys` maps stage -> key."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
-
     task: str
     keys: dict[str, str]
     job: str
-    launcher: str
-    host: str
-    time: float  # unix seconds
 
     def runs(self, root: Path) -> list[StageRun]:
         return [StageRun(stage_folder(Path(root) / "runs", stage, key), stage) for stage, key in self.keys.items()]
@@ -65,14 +57,12 @@ class SubmittedJob:
 SUBMITTED = TypeAdapter(SubmittedJob)
 
 
-def record_jobs(root: Path, study: str, jobs: Mapping[str, tuple[Mapping[str, str], str]]) -> None:
-    """Append jobs to jobs.jsonl: task -> (keys, job id). One write, so that lines of two processes never mix."""
-    now, host = time.time(), socket.gethostname()
-    submitted = [SubmittedJob(task, dict(keys), job, "slurm", host, now) for task, (keys, job) in jobs.items()]
+def record_jobs(root: Path, study: str, jobs: Iterable[SubmittedJob]) -> None:
+    """Append jobs to jobs.jsonl. One write, so that lines of two processes never mix."""
     path = _jobs_path(root, study)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab", buffering=0) as file:
-        file.write("".join(json.dumps(asdict(job)) + "\n" for job in submitted).encode())
+        file.write("".join(json.dumps(asdict(job)) + "\n" for job in jobs).encode())
         os.fsync(file.fileno())
 
 
@@ -85,9 +75,8 @@ def latest_jobs(root: Path, study: str) -> list[SubmittedJob]:
     return list({job.task: job for job in jobs}.values())
 
 
-def job_name(study: str) -> str:
-    """What squeue shows for the jobs of a study."""
-    return f"realm_lab-{study}"
+def _jobs_path(root: Path, study: str) -> Path:
+    return study_folder(Path(root) / "runs", study) / "jobs.jsonl"
 
 
 def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobState]:
@@ -102,10 +91,7 @@ def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobSta
             states = job_states(root, study, jobs)
         except UserError as error:
             if must_answer:
-                raise UserError(
-                    f"study {study} has jobs in a queue that does not answer ({error}); try again later, or delete "
-                    f"{path} if they are gone"
-                ) from None
+                raise UserError(f"study {study}: {error}, or delete {path} if its jobs are gone") from None
             print(f"{study}: {error}; its jobs are not shown", file=sys.stderr)
             continue
         for job in jobs:
@@ -115,7 +101,7 @@ def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobSta
 
 def job_states(root: Path, study: str, jobs: Collection[SubmittedJob]) -> dict[str, JobState]:
     """Task -> how its job stands: SLURM says whether it waits or runs, the stages' files how it has ended."""
-    known = look_up({job.job for job in jobs}, job_name(study))
+    known = look_up({job.job for job in jobs})
     return {job.task: _job_state(root, study, job, known.get(job.job)) for job in jobs}
 
 
@@ -141,58 +127,38 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None)
 
 
 def _last_words(log: Path) -> str | None:
-    """The last line of the first rank's log that is its own."""
+    """The last line of the first rank's log, without what srun adds."""
     if not log.exists():
         return None
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    own = [line for line in lines if line.strip() and not line.startswith(("srun:", "slurmstepd"))]
+    own = [line for line in lines if line.strip() and not line.startswith("srun:")]
     return own[-1].strip() if own else None
 
 
-def _jobs_path(root: Path, study: str) -> Path:
-    return study_folder(Path(root) / "runs", study) / "jobs.jsonl"
-
-
-def look_up(jobs: Collection[str], job_name: str) -> dict[str, Queued]:
-    """What SLURM knows of these jobs (17 or 17_3); one that it does not know, or that has another name, is left out.
-    UserError: SLURM does not answer, so that nothing is known; not where there is no SLURM at all."""
+def look_up(jobs: Collection[str]) -> dict[str, Queued]:
+    """What SLURM knows of these jobs (17 or 17_3); one that it has forgotten is left out. UserError: SLURM does not
+    answer, so that nothing is known; not where there is no SLURM at all."""
     if not jobs or shutil.which("squeue") is None:
         return {}
-    squeue = ("squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%j")
-    sacct = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State,Reason,JobName%200")
-    code, text = _ask(squeue, jobs)
+    arrays = sorted({job.split("_")[0] for job in jobs}, key=int)
+    how = ("--noheader", "--array", "--states=all", "--format=%i|%T|%r")
+    code, text = run_program("squeue", *how, f"--jobs={','.join(arrays)}")
     if code and "Invalid job id" not in text:  # said when the only job, or each of them, is forgotten
         raise UserError(f"squeue: {text.strip().splitlines()[-1] if text.strip() else 'no answer'}; try again later")
-    found = {} if code else _parsed(text, job_name)
-    older = [job for job in jobs if job not in found]
-    if older and shutil.which("sacct") is not None:
-        code, text = _ask(sacct, older)
-        found |= {} if code else _parsed(text, job_name)  # there may be no accounting
-    return {job: found[job] for job in jobs if job in found}
+    lines = [] if code else [line.split("|") for line in text.splitlines()]
+    return {line[0]: Queued(line[1], line[2]) for line in lines if len(line) == 3 and line[0] in jobs}
 
 
 def cancel(jobs: Iterable[str]) -> None:
     """End exactly these; one that is over already is no error."""
-    wanted = list(jobs)
-    for start in range(0, len(wanted), 500):
-        run_program("scancel", *wanted[start : start + 500])
+    if wanted := list(jobs):
+        run_program("scancel", *wanted)
 
 
-def run_program(*command: str, seconds: float = ANSWER_SECONDS) -> tuple[int, str]:
+def run_program(*command: str) -> tuple[int, str]:
     """(exit code, what it said); a program that hangs or is missing is an error like any other."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
     return done.returncode, done.stdout if done.returncode == 0 else done.stderr + done.stdout
-
-
-def _ask(command: tuple[str, ...], jobs: Collection[str]) -> tuple[int, str]:
-    arrays = sorted({job.split("_")[0] for job in jobs}, key=int)
-    return run_program(*command, f"--jobs={','.join(arrays)}")
-
-
-def _parsed(text: str, job_name: str) -> dict[str, Queued]:
-    """Lines of job|state|reason|name; the state may be `CANCELLED by 1000`."""
-    lines = [line.split("|", 3) for line in text.splitlines() if line.count("|") >= 3]
-    return {job: Queued(state.split()[0], reason) for job, state, reason, name in lines if name == job_name and state}

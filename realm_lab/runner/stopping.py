@@ -14,7 +14,6 @@ from pathlib import Path
 from types import FrameType
 
 from realm_lab.core.lease import Holder, holders, take
-from realm_lab.errors import UserError
 from realm_lab.tracking.study_record import study_folder
 
 NEVER_SILENT_SECONDS = 1e9  # a sweep's lease ends with its process: nobody waits for it, so it sends no signs of life
@@ -59,12 +58,9 @@ def stoppable() -> Iterator[Stop]:
 @contextmanager
 def sweeping(root: Path, study: str, *, alone: bool = False) -> Iterator[None]:
     """Inside, others can see that this process sweeps the study, and can stop it. UserError: `alone`, and another
-    process does."""
-    for other in sweepers(root, study) if alone else ():
-        where = f"process {other.owner.pid} on {other.owner.host}"
-        raise UserError(f"search '{study}' is done by {where}; stop it with --cancel, or wait for it")
-    name = f"{socket.gethostname()}-{os.getpid()}"
-    with take(_folder(root, study), name, limit_seconds=NEVER_SILENT_SECONDS, is_rival=lambda other: alone):
+    process does so too."""
+    name = "alone" if alone else f"{socket.gethostname()}-{os.getpid()}"
+    with take(_folder(root, study), name, limit_seconds=NEVER_SILENT_SECONDS):
         yield
 
 

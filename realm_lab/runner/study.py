@@ -2,33 +2,92 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
-import importlib.util
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
+from realm_lab.core.extensions import own_source
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.load import PRESETS, mappings, parameter_names, show
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.reporting.published import published
-from realm_lab.runner.settings import LAUNCHERS, nearest, read_options
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import system_of
 
 DEFAULT_SYSTEM = DEFAULT_SYSTEMS[-1]  # of a cell that names none
 Seeds = Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
+LauncherName = Literal["inline", "local", "slurm"]
 
 
 class Part(BaseModel):
-    """A group of keys: frozen, and a key it does not know is an error."""
+    """A group of keys of a file: frozen, and a key it does not know is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class LocalOptions(Part):
+    """Tasks in processes of this machine."""
+
+    processes: Annotated[int, Field(ge=1)] | None = None
+    """How many tasks at a time; empty: `launch.processes`, else as many as there are cores or GPUs for them."""
+
+
+class SlurmOptions(Part):
+    """Resources of each job, and how jobs are queued. What is empty is left to the cluster."""
+
+    partition: str | None = None
+    """Partition, or several with commas."""
+    account: str | None = None
+    """Account that pays."""
+    qos: str | None = None
+    """Quality of service."""
+    constraint: str | None = None
+    """Features that a node must have, as sbatch spells them."""
+    nodes: Annotated[int, Field(ge=1)] = 1
+    """Machines of a job; launch.ranks processes are shared out between them."""
+    gpus_per_node: Annotated[int, Field(ge=0)] = 0
+    """GPUs of a job on each machine: one for each of its processes there."""
+    cpus_per_task: Annotated[int, Field(ge=1)] = 1
+    """Cores, and threads, of each process."""
+    mem_gb: Annotated[float, Field(gt=0)] | None = None
+    """Memory of a job on each machine."""
+    timeout_min: Annotated[int, Field(ge=1)] = 240
+    """Time limit of a job. A run that needs more goes on in the same job, queued again."""
+    signal_delay_s: Annotated[int, Field(ge=1)] = 120
+    """How long before the time limit a job is told to stop; it must finish a step and write a checkpoint meanwhile."""
+    requeue: bool = True
+    """A job that is told to stop goes back to the queue. Where a cluster never does that: false, and `sweep` again."""
+    array_parallelism: Annotated[int, Field(ge=1)] = 64
+    """Jobs of the study that run at once."""
+    setup: list[str] = []
+    """Shell lines before a job starts, such as `module load cuda`."""
+    python: str | None = None
+    """Command that starts Python in a job, such as one inside a container; empty: the interpreter of `sweep`."""
+    additional: dict[str, str | int | float | bool] = {}
+    """Any other option of sbatch, without its dashes: `{reservation: mine, exclusive: true}`."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SlurmOptions:
+        if self.signal_delay_s >= 60 * self.timeout_min:
+            raise ValueError(f"timeout_min: {self.timeout_min} is over before signal_delay_s ({self.signal_delay_s})")
+        return self
+
+
+class LauncherSettings(Part):
+    default: LauncherName = "local"
+    """The launcher that is used unless the command line names another."""
+    local: LocalOptions = LocalOptions()
+    """Of processes of this machine."""
+    slurm: SlurmOptions = SlurmOptions()
+    """Of SLURM jobs."""
 
 
 class CellEntry(Part):
@@ -58,6 +117,12 @@ class Tune(Part):
 class StudyFile(Part):
     """What a study and a search have in common: their keys, and errors that name file and line."""
 
+    PARTS: ClassVar[dict[str, type[BaseModel]]] = {
+        "launcher": LauncherSettings,
+        "launcher.local": LocalOptions,
+        "launcher.slurm": SlurmOptions,
+    }  # the groups of keys in the file
+
     question: Annotated[str, Field(min_length=1)]
     """What the study asks, in one sentence; the report answers it."""
     preset: str | None = None
@@ -66,8 +131,8 @@ class StudyFile(Part):
     """Parameters of every cell, over those of params.yaml. The only place for `launch.*`."""
     seeds: Seeds
     """One run of each cell for every seed. Six are the fewest with which a paired test can reach p < .05 twice over."""
-    launcher: dict[str, Any] = {}
-    """Settings of launchers: `inline`, `local` and `slurm`, each with its own; `default` names the one that is used."""
+    launcher: LauncherSettings = LauncherSettings()
+    """Settings of launchers: `local` and `slurm`, each with its own; `default` names the one that is used."""
 
     @model_validator(mode="before")
     @classmethod
@@ -96,6 +161,14 @@ class StudyFile(Part):
         line = place_of(self._document, keys)
         return UserError(f"{self._path}, line {line}: {message}" if line else f"{self._path}: {message}")
 
+    @contextmanager
+    def at(self, *keys: str | int, prefix: str = "") -> Iterator[None]:
+        """A UserError inside is one at this place of the file."""
+        try:
+            yield
+        except UserError as error:
+            raise self.problem(f"{prefix}{error}", *keys) from None
+
     def choose(self, name: str, known: Collection[str], problem: str, *keys: str | int) -> None:
         """Refuse a name that is none of `known`, and say the nearest one."""
         if name not in known:
@@ -113,22 +186,12 @@ class StudyFile(Part):
         if self.preset is not None:
             self.choose(self.preset, PRESETS, f"preset '{self.preset}' is not one of {', '.join(PRESETS)}", "preset")
         self.refuse_twice(self.seeds, "seeds")
-        for name, settings in self.launcher.items():
-            chosen = settings if name == "default" else name
-            if chosen not in LAUNCHERS:
-                raise self.problem(f"unknown launcher '{chosen}'; choose {', '.join(LAUNCHERS)}", "launcher", name)
-            if name != "default" and not isinstance(settings, dict):
-                raise self.problem(f"launcher.{name} is a section of settings, not {settings!r}", "launcher", name)
-            try:
-                if name != "default":
-                    read_options(name, settings)
-            except UserError as error:
-                inside = str(error).partition(":")[0].split(".")[2:]  # launcher.NAME.SETTING: ...
-                raise self.problem(str(error), "launcher", name, *inside) from None
         overrides_of(self, self.set, "set", launch=True)
 
 
 class Study(StudyFile):
+    PARTS: ClassVar[dict[str, type[BaseModel]]] = {**StudyFile.PARTS, "cells": CellEntry, "tune": Tune}
+
     baseline: str | dict[str, Any]
     """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
     cells: dict[str, CellEntry] = {}
@@ -150,24 +213,37 @@ File = TypeVar("File", bound=StudyFile)
 def load_study(path: Path | str) -> Study:
     """Read and check a study file; what the cells are is checked by `plan_study`. UserError: one line with the file,
     the line, what is wrong there, and the remedy."""
-    study = read_study_file(Path(path), Study, {"tune": Tune, "cells": CellEntry})
-    _check(study)
+    study = read_study_file(Path(path), Study)
+    study.refuse_twice(study.metrics, "metrics")
+    for place, metric in enumerate(study.metrics):
+        study.choose(metric, METRICS, f"metrics: unknown metric '{metric}'", "metrics", place)
+    for place, name in enumerate(study.figures):
+        with study.at("figures", place):
+            if own_source("figures", name) is None:
+                raise UserError(f"figures: '{name}' is no function; write package.module:function")
+    for name, cell in study.cells.items():
+        with study.at("cells", name, "system", prefix=f"cell '{name}': "):
+            system_of(cell.system)
+        if cell.paper is not None:
+            with study.at("cells", name, "paper", prefix=f"cell '{name}': "):
+                published(cell.paper)
     return study
 
 
-def read_study_file(path: Path, model: type[File], parts: Mapping[str, type[Part]]) -> File:
-    """A study or a search; `parts`: the keys that hold groups of keys, or named groups (`cells`)."""
-    if not path.is_file():
-        near = nearest(path.stem, sorted(other.stem for other in path.parent.glob("*.yaml")))
-        remedy = f"did you mean {path.with_name(f'{near}.yaml')}?" if near else "name a file, experiments/NAME.yaml"
-        raise UserError(f"{path}: no such study; {remedy}")
+def read_study_file(path: Path, model: type[File]) -> File:
+    """A study or a search, with what both have in common checked."""
     document = read_yaml(path)
     try:
         study = model(**json.loads(json.dumps(document, default=str)))  # as Python's own containers and scalars
     except ValidationError as error:
-        raise UserError(_explain(error, path, document, {"": model, **parts})) from None
+        raise UserError(_explain(error, path, document, model)) from None
     study.read_from(path, document)
     return study
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The name that `name` was probably meant to be, or "" when there are none."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)), "")
 
 
 def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, launch: bool = False) -> dict[str, Any]:
@@ -206,37 +282,9 @@ def chosen_by() -> list[str]:
     return [name for name, curve in CURVES.items() if curve.split == "dev" and curve.better == "up"]
 
 
-def _check(study: Study) -> None:
-    study.refuse_twice(study.metrics, "metrics")
-    for place, metric in enumerate(study.metrics):
-        study.choose(metric, METRICS, f"metrics: unknown metric '{metric}'", "metrics", place)
-    for place, name in enumerate(study.figures):
-        module, colon, function = name.partition(":")
-        try:
-            is_there = bool(colon and function) and importlib.util.find_spec(module) is not None
-        except (ImportError, ValueError):
-            is_there = False
-        if not is_there:
-            message = f"figures: '{name}' is no function that can be imported; write package.module:function"
-            raise study.problem(message, "figures", place)
-    for name, cell in study.cells.items():
-        overrides_of(study, cell.set, "cells", name, "set")
-        try:
-            system_of(cell.system)
-        except UserError as error:
-            raise study.problem(f"cell '{name}': {error}", "cells", name, "system") from None
-        try:
-            if cell.paper is not None:
-                published(cell.paper)
-        except UserError as error:
-            raise study.problem(f"cell '{name}': {error}", "cells", name, "paper") from None
-
-
 def _check_parameter(study: StudyFile, name: str, value: Any, place: tuple[str | int, ...], launch: bool) -> None:
-    if name == "preset":
-        raise study.problem("parameter 'preset' is not set here; use the study's own key 'preset'", *place)
-    if name == "seeds":
-        raise study.problem("parameter 'seeds' is no part of a cell; use the study's own key 'seeds'", *place)
+    if name in ("preset", "seeds"):
+        raise study.problem(f"parameter '{name}' is no part of a cell; use the study's own key '{name}'", *place)
     if not launch and name.split(".")[0] == "launch":
         raise study.problem(
             f"parameter '{name}' changes no result, so no cell may change it; move it to the study's 'set'", *place
@@ -269,8 +317,8 @@ def _leaves(
             yield name, value, place
 
 
-def _explain(error: ValidationError, path: Path, document: Any, models: Mapping[str, type[BaseModel]]) -> str:
-    """The first thing wrong, unknown keys before others; `models` are those of the file ("") and of its parts."""
+def _explain(error: ValidationError, path: Path, document: Any, model: type[StudyFile]) -> str:
+    """The first thing wrong with a file, unknown keys before others."""
     problems = error.errors()
     problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     inside, location = document, []
@@ -280,21 +328,12 @@ def _explain(error: ValidationError, path: Path, document: Any, models: Mapping[
             inside = inside[part]
     line = place_of(document, location)
     where = f"{path}, line {line}" if line else str(path)
+    *above, key = map(str, problem["loc"])
+    group = model.PARTS.get(".".join(above)) or model.PARTS[above[0]] if above and above[0] in model.PARTS else model
     if problem["type"] == "extra_forbidden":
-        *above, key = map(str, problem["loc"])
-        near = nearest(key, models[above[0] if above else ""].model_fields)
-        group = f" of {'.'.join(above)}" if above else ""
-        return f"{where}: unknown key '{key}'{group}; the nearest valid one is '{near}'"
+        of = f" of {'.'.join(above)}" if above else ""
+        return f"{where}: unknown key '{key}'{of}; the nearest valid one is '{nearest(key, group.model_fields)}'"
     if problem["type"] == "missing":
-        remedies = {
-            "question": "say in a sentence what the study asks",
-            "seeds": "list the seeds, such as [0, 1, 2, 3, 4, 5]",
-            "space": "say which parameters to search, NAME: {low: ..., high: ...} or {choices: [...]}",
-            "baseline": "name the cell that the others are compared with",
-            "tune.parameter": "name the parameter, such as pretrain.retriever.learning_rate",
-            "tune.values": "list the values that every cell is run at",
-            "tune.seeds": "list the seeds of the study that each value is run with",
-        }
-        key = ".".join(map(str, problem["loc"]))
-        return f"{where}: '{key}' is missing; {remedies.get(key, 'add it')}"
+        meaning = " ".join((group.model_fields[key].description or "").split())
+        return f"{where}: '{'.'.join([*above, key])}' is missing; add it: {meaning}"
     return f"{where}: {validation_line(error, location)}"

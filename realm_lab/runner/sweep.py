@@ -19,8 +19,9 @@ from realm_lab.runner.preview import plan_as_json, show_plan
 from realm_lab.runner.progress import SweepProgress
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
-from realm_lab.runner.status import in_words, make_console
+from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
+from realm_lab.runner.study import LauncherSettings
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.run_lease import writer_of
 from realm_lab.tracking.state import JobState, StageStates, State
@@ -59,15 +60,12 @@ def sweep(request: Request) -> int:
         if request.as_json:
             print(json.dumps(plan_as_json(plan, root), indent=2))
         else:
-            show_plan(plan, root, make_console())
+            show_plan(plan, root)
         return 0
-    name, settings = launcher_of(plan.launcher, request.launcher)
-    launcher = make_launcher(name, settings, root, plan.name)
-    launcher.check([])
-    jobs = jobs_of_stages(root, must_answer=True)
+    launcher = make_launcher(request.launcher or plan.launcher.default, plan.launcher, root, plan.name)
     tasks = tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=request.retry_failed)
-    tasks, left = _leave_alone(tasks, root, jobs, launcher)
     launcher.check(tasks)
+    tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
     record_study(plan, root)
     _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
     if launcher.detached:
@@ -75,33 +73,22 @@ def sweep(request: Request) -> int:
     return _run(launcher, tasks, plan, request, root)
 
 
-def launcher_of(settings: Mapping[str, Any], asked: str | None) -> tuple[str, Mapping[str, Any]]:
-    """(launcher, its settings) of a study's `launcher` section."""
-    name = asked or settings.get("default") or "local"
-    return name, settings.get(name) or {}
-
-
-def _leave_alone(
-    tasks: Sequence[Task], root: Path, jobs: Mapping[str, JobState], launcher: Launcher
-) -> tuple[list[Task], list[str]]:
-    """(what may be given to the launcher, why the others are left alone). A launcher without a queue finds out by
-    itself what other processes do, and when they have done it."""
+def _leave_alone(tasks: Sequence[Task], root: Path) -> tuple[list[Task], list[str]]:
+    """(what may be given to a queue, why the others are left alone): what has a job already, what a process works on,
+    and what needs the latter. A launcher without a queue finds out by itself what others do."""
+    jobs = jobs_of_stages(root, must_answer=True)
     left: list[str] = []
     blocking: set[str] = set()
     free = []
     for task in tasks:
         found = [jobs[run.path.name] for run in task.runs(root) if run.path.name in jobs]
-        live = [job for job in found if job.state in UNFINISHED]
-        holders = [writer_of(run.path) for run in task.runs(root)] if launcher.detached else []
-        holder = next((holder for holder in holders if holder), None)
+        live = next((job for job in found if job.state in UNFINISHED), None)
+        holder = next((holder for run in task.runs(root) if (holder := writer_of(run.path))), None)
         if live:
-            left.append(f"{task.title}: {live[0].state.lower()} as job {live[0].job}")
-            blocking |= set() if launcher.detached else {task.name}  # jobs can wait for jobs
-        elif holder:
-            left.append(f"{task.title}: taken by process {holder.owner.pid} on {holder.owner.host}")
-            blocking.add(task.name)
-        elif blocking & set(task.after):
-            left.append(f"{task.title}: waits for one of these")
+            left.append(f"{task.title}: {live.state.lower()} as job {live.job}")
+        elif holder or blocking & set(task.after):
+            who = f"taken by {holder.owner}" if holder else "waits for one of these"
+            left.append(f"{task.title}: {who}")
             blocking.add(task.name)
         else:
             free.append(task)
@@ -224,7 +211,7 @@ def cancel_study(study: str, root: Path) -> int:
     """Stop what runs and take back what waits; other studies' sweeps of the same runs go on."""
     lines = stop_sweepers(root, study)
     if latest_jobs(root, study):
-        launcher = make_launcher("slurm", {}, root, study)
+        launcher = make_launcher("slurm", LauncherSettings(), root, study)
         live = [task for task, state in launcher.poll().items() if state.state in UNFINISHED]
         launcher.cancel(live)
         lines += [f"{_count(len(live), 'job')} cancelled (slurm)"] if live else []
@@ -234,7 +221,7 @@ def cancel_study(study: str, root: Path) -> int:
 
 
 def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    return f"{number} {thing}{'s' * (number != 1)}"
 
 
 def say(line: str) -> None:
@@ -244,12 +231,10 @@ def say(line: str) -> None:
 def find_study(name: str, root: Path) -> Path:
     """The file of a study: a path, or a name in ROOT/experiments. UserError: there is none; it names those there
     are."""
-    given = Path(name)
-    if given.suffix in (".yaml", ".yml") and given.is_file():
-        return given
-    folder = Path(root) / "experiments"
-    path = folder / f"{given.stem if given.suffix in ('.yaml', '.yml') else given.name}.yaml"
-    if path.is_file():
-        return path
+    given, folder = Path(name), Path(root) / "experiments"
+    path = folder / f"{given.name.removesuffix('.yaml')}.yaml"
+    for found in (given, path):
+        if found.suffix == ".yaml" and found.is_file():
+            return found
     there = ", ".join(sorted(other.stem for other in folder.glob("*.yaml"))) or "none"
     raise UserError(f"study '{name}': no such file, and no {path}; studies there: {there}")

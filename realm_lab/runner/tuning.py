@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from realm_lab.params.load import show
 from realm_lab.runner.cells import CELL_NAME, Cell, Place, changes_title
 from realm_lab.runner.study import Study, Tune, chosen_by, overrides_of
 from realm_lab.systems.registry import system_of
+
+STAGE = "pretrain"  # by whose end a value is chosen
 
 
 class TunedCell(NamedTuple):
@@ -29,15 +31,12 @@ class Grid(NamedTuple):
     cells: tuple[TunedCell, ...]
 
 
-def check_tune(study: Study, cells: Sequence[Cell]) -> None:
-    """Check the study's grid as far as that needs no value of the parameter in the cells. UserError: a parameter that
-    is unknown, none of pre-training, or changed by a cell; a value or seed twice, or a seed that is none of the
-    study's; an unknown metric."""
-    tune = study.tune
-    if tune is None:
-        return
+def grid_of(study: Study, tune: Tune, cells: Sequence[Cell], base: Mapping[str, Any], seeds: Sequence[int]) -> Grid:
+    """Every cell with the tuned stage at every value but its own, which is that of the `base` parameters. UserError: a
+    parameter that is unknown, none of pre-training, or changed by a cell; a value or seed twice, or a seed that is none
+    of the study's; an unknown metric."""
     overrides_of(study, {tune.parameter: None}, "tune", "parameter")
-    if not tune.parameter.startswith("pretrain."):
+    if not tune.parameter.startswith(f"{STAGE}."):
         message = f"tune: '{tune.parameter}' is no parameter of pre-training, by whose end a value is chosen"
         raise study.problem(f"{message}; name one, such as pretrain.retriever.learning_rate", "tune", "parameter")
     for cell in cells:
@@ -46,38 +45,30 @@ def check_tune(study: Study, cells: Sequence[Cell]) -> None:
             raise study.problem(f"{message}; leave one of the two away", *cell.places[tune.parameter])
     study.refuse_twice(tune.values, "tune", "values")
     study.refuse_twice(tune.seeds, "tune", "seeds")
-    for place, seed in enumerate(tune.seeds):
+    for number, seed in enumerate(tune.seeds):
         if seed not in study.seeds:
             message = f"tune.seeds: {seed} is no seed of the study; choose among {', '.join(map(str, study.seeds))}"
-            raise study.problem(message, "tune", "seeds", place)
+            raise study.problem(message, "tune", "seeds", number)
     problem = f"tune.by: '{tune.by}' is no curve of pre-training of which more is better"
     study.choose(tune.by, chosen_by(), problem, "tune", "by")
-
-
-def grid_of(study: Study, tune: Tune, found: Any, cells: Sequence[Cell], seeds: Sequence[int]) -> Grid:
-    """Every cell with the tuned stage at every value but its own; `found` is what the baseline's parameters say."""
-    own = next(
-        (value for value in tune.values if value == found and isinstance(value, bool) == isinstance(found, bool)), None
-    )
-    if own is None:
-        listed = ", ".join(show(value) for value in [found, *tune.values])
-        message = f"tune.values: {show(found)}, which the cells have otherwise, is not among them"
+    own = base[tune.parameter]
+    if own not in tune.values:
+        listed = ", ".join(show(value) for value in [own, *tune.values])
+        message = f"tune.values: {show(own)}, which the cells have otherwise, is not among them"
         raise study.problem(f"{message}; all values must be compared with it: [{listed}]", "tune", "values")
-    stage, short = tune.parameter.split(".")[0], tune.parameter.rsplit(".", 1)[-1]
+    short = tune.parameter.rsplit(".", 1)[-1]
     tuned = []
-    names = {cell.name for cell in cells}
     for cell in cells:
-        if stage not in [one.name for one in system_of(cell.system).stages]:
+        if STAGE not in [stage.name for stage in system_of(cell.system).stages]:
             continue  # the same at every value
         for number, value in enumerate(tune.values):
             if value == own:
                 continue
             place: Place = ("tune", "values", number)
             name = f"{cell.name},{short}={show(value)}"
-            if not re.fullmatch(CELL_NAME, name) or name in names:
+            if not re.fullmatch(CELL_NAME, name):
                 message = f"tune.values: {show(value)} cannot name a cell ('{name}'); use plain numbers or words"
                 raise study.problem(message, *place)
-            names.add(name)
             at = cell._replace(
                 name=name,
                 title=f"{cell.title}, {changes_title({tune.parameter: value})}",

@@ -8,22 +8,24 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 import threading
+import time
 import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
+from realm_lab.core.launched import exit_on_signals
+from realm_lab.core.lease import Taken
 from realm_lab.core.process import (
     announce_failure,
     connect,
     disconnect,
-    exit_on_signals,
     limit_threads,
     on_first_rank,
     pick_device,
     ranks,
-    stop_with_parent,
 )
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
@@ -32,7 +34,7 @@ from realm_lab.systems.identity import plan_run
 from realm_lab.systems.prepare import prepare
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.run_lease import TAKEN_CODE, Taken, writing
+from realm_lab.tracking.run_lease import TAKEN_CODE, writing
 
 
 def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) -> None:
@@ -87,7 +89,7 @@ def main() -> int:
     """Read a job from standard input; a UserError is one line and code 2."""
     job = json.loads(sys.stdin.readline())
     exit_on_signals()
-    threading.Thread(target=stop_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_stop_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         params = Params(**job["params"])
         for stage in job["stages"]:
@@ -105,6 +107,14 @@ def main() -> int:
         traceback.print_exc()
         return 1
     return 0
+
+
+def _stop_with_parent(parent: int) -> None:
+    """Wait until standard input is closed and `parent` is gone, then end this process as a signal would."""
+    sys.stdin.read()
+    while os.getppid() == parent:  # a caller that closed the pipe and still waits
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

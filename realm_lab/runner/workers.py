@@ -62,7 +62,6 @@ class Workers:
         job = {**job, "params": {**job["params"], "launch": {**job["params"]["launch"], "threads": threads}}}
         place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port(ranks))}
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", **place}
-        environment.pop("TORCHELASTIC_USE_AGENT_STORE", None)  # of a torchrun that started us: this is a group of ours
         if gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         workers = cls([], [])
@@ -75,7 +74,7 @@ class Workers:
                 stdout=errors,
                 stderr=errors,
                 text=True,
-                env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                env=environment | {"RANK": str(rank)},
                 process_group=0,  # Ctrl-C in a terminal reaches us alone; we ask them to stop after a checkpoint
             )
             workers._processes.append(process)

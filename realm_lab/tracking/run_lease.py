@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from realm_lab.core.lease import Holder, Lease, holders, take
+from realm_lab.core.lease import Holder, Lease, Taken, holders, take
 from realm_lab.errors import UserError
 
 LIMIT_SECONDS = 120.0
@@ -24,10 +24,6 @@ POLL_SECONDS = 1.0
 NAME = "writer"
 LOST_CODE = 3  # the exit code of a process whose lease was taken over
 TAKEN_CODE = 4  # of a worker that found its stage taken
-
-
-class Taken(UserError):
-    """Another living process works on the stage."""
 
 
 def writer_of(run: Path) -> Holder | None:
@@ -59,19 +55,13 @@ def _take(run: Path) -> Lease:
     heard: float | None = None
     while (holder := writer_of(run)) is not None:
         if holder.owner.host == socket.gethostname() or heard not in (None, holder.heard):
-            raise Taken(f"{run}: process {holder.owner.pid} on {holder.owner.host} works on this stage; wait for it")
+            raise Taken(f"{run}: {holder.owner} works on this stage; wait for it")
         if heard is None:
             silence = f"silent for {time.time() - holder.heard:.0f} s of {LIMIT_SECONDS:.0f}"
-            who = f"process {holder.owner.pid} on {holder.owner.host}"
-            print(f"{run}: {who} worked on this stage; waiting to hear from it ({silence})", file=sys.stderr)
+            print(f"{run}: {holder.owner} worked on this stage; waiting to hear from it ({silence})", file=sys.stderr)
         heard = holder.heard
         time.sleep(POLL_SECONDS)
-    try:
-        return take(run / "lease", NAME, limit_seconds=LIMIT_SECONDS)
-    except UserError as error:
-        if writer_of(run) is not None:  # taken between our look and our grip
-            raise Taken(str(error)) from None
-        raise
+    return take(run / "lease", NAME, limit_seconds=LIMIT_SECONDS)
 
 
 def _beat(lease: Lease, ended: threading.Event) -> None:

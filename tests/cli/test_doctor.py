@@ -63,7 +63,7 @@ def test_a_package_that_fails_to_import_is_missing(tmp_path: Path, monkeypatch: 
     def fail(name: str) -> None:
         raise OSError(f"lib{name}.so: cannot open shared object file")
 
-    monkeypatch.setattr(doctor.importlib, "import_module", fail)
+    monkeypatch.setattr("importlib.import_module", fail)
     found = {finding.subject: finding for finding in doctor._packages()}
     assert found["FAISS"] == Finding("missing", "FAISS", "libfaiss.so: cannot open shared object file", "make setup")
     assert found["MLflow"].state == "OK"

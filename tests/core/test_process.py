@@ -170,10 +170,10 @@ disconnect()
 def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    for name, value in {"RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "2", "MASTER_PORT": "1"}.items():
+    for name, value in {"RANK": "2", "WORLD_SIZE": "3", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=r"3 ranks or more on a machine with 2 GPUs; lower launch\.ranks"):
         process.pick_device("auto")
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("RANK", "1")
     assert process.pick_device("cuda") == torch.device("cuda", 1)
     assert process.pick_device("cpu") == torch.device("cpu")

@@ -39,12 +39,11 @@ def test_seconds_follow_from_the_measurement(project: Path, calibrate: Calibrate
     calibrate()
     found = planned(project, capsys, "--passages", "1000000", "--price", "3")
     passage, sentence = found["model"]["passage_operations"], found["model"]["sentence_operations"]
-    search = 1_000_000 * (1e-8 + 8e-9)
-    build = 1_000_000 * (passage / 1e10 + 32 * 4 / 1e8)
+    search, build = 1_000_000 * 8e-9, 1_000_000 * passage / 1e10
     assert found["seconds"]["step"] == pytest.approx(0.05 + 8 * sentence / 2e10 + search)
     assert found["seconds"]["step_search"] == pytest.approx(search)
     assert found["seconds"]["build"] == pytest.approx(build)
-    assert found["seconds"]["inline"] == pytest.approx(1_000_000 * (passage / 1e10 + 1e-7))
+    assert found["seconds"]["inline"] == pytest.approx(build)
     assert found["asynchronous"]["age_lowest"] == -(-build // found["seconds"]["step"])
     assert found["asynchronous"]["cost"] == pytest.approx(3 * found["asynchronous"]["device_hours"])
     assert found["synchronous"]["age_mean"] == 4.5
@@ -53,15 +52,12 @@ def test_seconds_follow_from_the_measurement(project: Path, calibrate: Calibrate
 
 def test_more_devices_share_the_work(project: Path, calibrate: Calibrate, capsys: Capture) -> None:
     calibrate()
-    one = planned(project, capsys, "--passages", "1048576")
-    four = planned(project, capsys, "--passages", "1048576", "--builders", "4", "--trainers", "4", "--dtype", "float16")
-    assert four["seconds"]["inline"] - 0.1048576 == pytest.approx((one["seconds"]["inline"] - 0.1048576) / 4)
-    embedding = 262144 * one["model"]["passage_operations"] / 1e10
-    assert four["seconds"]["build"] == pytest.approx(embedding + 262144 * 32 * 2 / 1e8)
-    assert four["memory_bytes"]["stored"] == one["memory_bytes"]["stored"] / 2
-    activations = [plan["memory_bytes"]["trainer"]["activations (estimate)"] for plan in (one, four)]
-    assert activations[1] == pytest.approx(activations[0] / 4)
+    one = planned(project, capsys, "--passages", "1000000")
+    four = planned(project, capsys, "--passages", "1000000", "--builders", "4", "--trainers", "4")
+    for name in ("inline", "build", "step_search"):
+        assert four["seconds"][name] == pytest.approx(one["seconds"][name] / 4)
     assert four["asynchronous"]["devices"] == 8
+    assert one["memory_bytes"]["index"] == 6 * 1_000_000 * 32
 
 
 def test_the_size_is_the_prepared_corpus_s(
@@ -83,16 +79,13 @@ def test_a_device_of_the_table(project: Path, capsys: Capture) -> None:
     assert half["seconds"]["step"] > full["seconds"]["step"]
     assert cli.main(["plan", "--root", str(project), *arguments, "--trainers", "2"]) == 0
     printed = capsys.readouterr().out
-    for words in ("100,000 passages", "asynchronous", "trainer with searcher", "assumed: ", "35% of it assumed"):
+    for words in ("100,000 passages", "asynchronous", "memory in GiB", "assumed: ", "35% of it assumed"):
         assert words in printed
 
 
-def test_what_does_not_fit_or_is_not_planned_is_noted(project: Path, capsys: Capture) -> None:
-    arguments = ("--device", "T4", "--passages", "400000000", "--set", "pretrain.refresh.policy=never")
-    notes = planned(project, capsys, *arguments)["notes"]
-    policy = "pretrain.refresh.policy is never; planned is a refresh every 10 steps (pretrain.refresh.interval_steps)"
-    assert notes[0] == policy
-    assert notes[1].startswith("a trainer needs ")
+def test_what_does_not_fit_is_noted(project: Path, capsys: Capture) -> None:
+    [note] = planned(project, capsys, "--device", "T4", "--passages", "400000000")["notes"]
+    assert note.startswith("a trainer needs ")
 
 
 @pytest.mark.parametrize(
@@ -112,46 +105,34 @@ def test_a_measurement_of_something_else_is_refused(project: Path, calibrate: Ca
     size = ("--passages", "1000")
     error = refused(project, capsys, *size, "--set", "model.layers=3")
     assert "measured with layers 2, the parameters say 3; run `realm-lab bench` with the same parameters" in error
-    calibrate(device="another machine")
-    path = default_path(project)
-    assert f"or plan for that one: --calibration {path}" in refused(project, capsys, *size)
-    assert planned(project, capsys, *size, "--calibration", str(path))["device"] == "another machine"
-    path.write_text("{}")
+    default_path(project).write_text("{}")
     assert "bench.json: device: field required; run `realm-lab bench`" in refused(project, capsys, *size)
 
 
 def test_bench_writes_what_plan_reads(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in {"RUN_SECONDS": 0.02, "SEARCH_ROWS": 1 << 12, "STORE_ROWS": 256}.items():
-        monkeypatch.setattr(bench, name, value)
+    monkeypatch.setattr(bench, "SEARCH_ROWS", 1 << 12)
     assert cli.main(["bench", "--root", str(project)]) == 0
     path = project / "runs" / "bench.json"
     printed = capsys.readouterr()
-    for words in (
-        f"written to {path}; `realm-lab plan` uses it",
-        "embed operations",
-        "train operations",
-        "store bytes",
-    ):
+    for words in (f"written to {path}; `realm-lab plan` uses it", "embed operations", "train operations"):
         assert words in printed.out
-    assert "measuring search and storing" in printed.err
-    assert [entry.name for entry in (project / "runs").iterdir()] == ["bench.json"]
     written = json.loads(path.read_text())
-    assert all(value > 0 for name, value in written["speeds"].items() if not name.startswith("search_row"))
+    assert all(value > 0 for value in written["speeds"].values())
     found = planned(project, capsys, "--passages", "5000")
     assert (found["source"], found["device"]) == ("measured", written["device"])
     assert found["speeds"] == written["speeds"]
 
 
 def test_stopping_to_refresh_or_building_beside_it() -> None:
-    found = freshness(101, 10, Seconds(0.5, 0.0, 99.0, 5.0, 1.0), Request(trainers=4), beside=False)
+    found = freshness(101, 10, Seconds(0.5, 0.0, 99.0, 5.0), Request(trainers=4), beside=False)
     assert (found.age_lowest, found.age_mean, found.age_highest) == (0, 4.5, 9)
     assert found.share_of_time == 0.5
     assert found.hours == pytest.approx((101 * 0.5 + 10 * 5 + 5) / 3600)  # after 10, 20, ... 100, and the first
     assert (found.devices, found.device_hours) == (4, 4 * found.hours)
-    found = freshness(101, 10, Seconds(0.5, 0.0, 8.0, 5.0, 1.0), Request(trainers=4, builders=2), beside=True)
+    found = freshness(101, 10, Seconds(0.5, 0.0, 8.0, 5.0), Request(trainers=4, builders=2), beside=True)
     assert (found.refresh_seconds, found.interval_steps, found.age_lowest) == (8.0, 16, 16)
-    assert found.share_of_time == pytest.approx(1 / 9)
-    assert found.hours == pytest.approx((101 * 0.5 + 6 * 1 + 5) / 3600)
+    assert found.share_of_time == 0.0
+    assert found.hours == pytest.approx((101 * 0.5 + 5) / 3600)
     assert found.devices == 6

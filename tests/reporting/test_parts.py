@@ -93,7 +93,7 @@ def test_table_3_shows_the_largest_the_median_and_the_smallest_gain() -> None:
 
 @pytest.mark.parametrize("before", ["w " * 900, "w "])
 def test_a_long_passage_is_cut_around_its_span(before: str) -> None:
-    entry = {"title": "t", "body": f"{before}oslo{' z' * 900}", "span": [len(before), len(before) + 4]}
+    entry: dict[str, Any] = {"title": "t", "body": f"{before}oslo{' z' * 900}", "span": [len(before), len(before) + 4]}
     entry |= dict.fromkeys(("probability", "reader_log_likelihood", "utility", "is_null", "is_gold"))
     found = _candidate(entry)
     assert found["span"] == "oslo"

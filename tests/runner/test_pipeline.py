@@ -19,7 +19,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.reporting.report import write_study_report
 from realm_lab.runner import pipeline as stages
 from realm_lab.systems.identity import kept_corpus_folder, plan_run
-from realm_lab.tracking.run_dir import read_run_records
+from realm_lab.tracking.run_dir import read_run_record, read_run_records
 from realm_lab.tracking.state import run_state
 from realm_lab.tracking.study_record import read_study_record, study_record_paths
 
@@ -88,7 +88,7 @@ def test_the_default_pipeline_is_a_study_of_two_cells(done: Path, params: Params
     assert (study.name, study.baseline, study.seeds) == ("default", "warm_start", (0,))
     assert [run.cell for run in study.runs] == [cell.name for cell in study.cells] == ["warm_start", "realm"]
     for run in study.runs:
-        record = study.record(done / "runs", run)
+        record = read_run_record(done / "runs" / run.run / "run.json")
         assert (record.system, record.seed, record.run_key) == (run.cell, run.seed, run.run_key)
         assert record.run_key == plan_run(params, record.system, 0).run_key
         assert run_state(done / "runs", record).state == "COMPLETE"
@@ -315,7 +315,7 @@ def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path,
     stages.run("pretrain", params, tmp_path)
     [study] = study_record_paths(tmp_path / "runs")
     states = [
-        run_state(tmp_path / "runs", read_study_record(study).record(tmp_path / "runs", run))
+        run_state(tmp_path / "runs", read_run_record(tmp_path / "runs" / run.run / "run.json"))
         for run in read_study_record(study).runs
     ]
     assert [(state.state, state.stage) for state in states] == [("PENDING", "finetune"), ("PENDING", "finetune")]

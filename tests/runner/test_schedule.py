@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from realm_lab.core.files import write_json
+from realm_lab.core.lease import Taken
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner import schedule
-from realm_lab.runner.schedule import InlineLauncher, LocalLauncher, Share, make_launcher, share_out
+from realm_lab.runner.schedule import InlineLauncher, LocalLauncher, share_out
+from realm_lab.runner.study import LocalOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome
-from realm_lab.tracking.run_lease import Taken
 from realm_lab.tracking.state import JobState
 
 STAGES = ("pretrain", "finetune")
@@ -100,25 +101,23 @@ def complete(root: Path, one: Task) -> None:
 
 
 def launcher(machine: Machine, **settings: Any) -> LocalLauncher:
-    made = make_launcher("local", settings, machine.root, "study")
-    assert isinstance(made, LocalLauncher)
-    return made
+    return LocalLauncher(machine.root, "study", LocalOptions(**settings))
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({"tasks": 1, "ranks": 1, "cores": 8, "gpus": 0}, Share(1, 8)),
-        ({"tasks": 3, "ranks": 1, "cores": 8, "gpus": 0}, Share(3, 2)),
-        ({"tasks": 99, "ranks": 2, "cores": 8, "gpus": 0}, Share(4, 1)),
-        ({"tasks": 99, "ranks": 16, "cores": 8, "gpus": 0}, Share(1, 1)),
-        ({"tasks": 99, "ranks": 1, "cores": 8, "gpus": 2}, Share(2, 4)),
-        ({"tasks": 99, "ranks": 2, "cores": 8, "gpus": 4}, Share(2, 2)),
-        ({"tasks": 2, "ranks": 1, "cores": 8, "gpus": 0, "processes": 3}, Share(2, 4)),
-        ({"tasks": 99, "ranks": 1, "cores": 8, "gpus": 0, "threads": 2}, Share(8, 2)),
+        ({"tasks": 1, "ranks": 1, "cores": 8, "gpus": 0}, (1, 8)),
+        ({"tasks": 3, "ranks": 1, "cores": 8, "gpus": 0}, (3, 2)),
+        ({"tasks": 99, "ranks": 2, "cores": 8, "gpus": 0}, (4, 1)),
+        ({"tasks": 99, "ranks": 16, "cores": 8, "gpus": 0}, (1, 1)),
+        ({"tasks": 99, "ranks": 1, "cores": 8, "gpus": 2}, (2, 4)),
+        ({"tasks": 99, "ranks": 2, "cores": 8, "gpus": 4}, (2, 2)),
+        ({"tasks": 2, "ranks": 1, "cores": 8, "gpus": 0, "processes": 3}, (2, 4)),
+        ({"tasks": 99, "ranks": 1, "cores": 8, "gpus": 0, "threads": 2}, (8, 2)),
     ],
 )
-def test_the_machine_is_shared_out(given: dict[str, int], expected: Share) -> None:
+def test_the_machine_is_shared_out(given: dict[str, int], expected: tuple[int, int]) -> None:
     assert share_out(**given) == expected
 
 
@@ -305,8 +304,3 @@ def test_inline_waits_for_who_was_quicker(tmp_path: Path, params: Params, asked:
     complete(tmp_path, Task("0", STAGES, "realm", 0, params, dict.fromkeys(STAGES, "0" * 64), (), ()))
     assert made.poll()["0"].state == "COMPLETE"
     assert asked["done"] == [(0, "pretrain")]
-
-
-def test_an_unknown_launcher_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="launcher 'cloud': no such launcher; choose inline, local, slurm"):
-        make_launcher("cloud", {}, tmp_path, "study")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,11 +14,9 @@ import pytest
 from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
 from realm_lab.runner import slurm, slurm_job
-from realm_lab.runner.frozen_code import PACKAGE, freeze_code
-from realm_lab.runner.schedule import Launcher, make_launcher
-from realm_lab.runner.settings import read_options
-from realm_lab.runner.slurm import arrays, waves
+from realm_lab.runner.slurm import PACKAGE, SlurmLauncher, arrays, freeze_code, waves
 from realm_lab.runner.slurm_queue import latest_jobs
+from realm_lab.runner.study import SlurmOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import JobState
 
@@ -40,7 +37,7 @@ else:
     print(text, end="", file=sys.stderr if int(code) else sys.stdout)
     sys.exit(int(code))
 """
-PROGRAMS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sacct")
+PROGRAMS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
 
 
 class Fake:
@@ -54,7 +51,6 @@ class Fake:
             path.write_text(PROGRAM.format(python=sys.executable, folder=str(folder)))
             path.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
-        self.answer("sacct", "Slurm accounting storage is disabled\n", code=1)
 
     def answer(self, name: str, text: str, code: int = 0) -> None:
         """What a program says from now on."""
@@ -91,8 +87,8 @@ def make(tiny: ModuleType) -> Any:
     return task
 
 
-def slurm_launcher(root: Path, **settings: Any) -> Launcher:
-    return make_launcher("slurm", settings, root, "masking")
+def slurm_launcher(root: Path, **settings: Any) -> SlurmLauncher:
+    return SlurmLauncher(SlurmOptions(**settings), root, "masking")
 
 
 def directives(script: list[str]) -> dict[str, str]:
@@ -164,19 +160,20 @@ def test_what_is_submitted(fake: Fake, root: Path, make: Any, monkeypatch: pytes
     assert order == sorted(order)
     [command] = [line for line in script if line.startswith("srun")]
     assert "--cpus-per-task=6" in command
+    assert {"unset RANK WORLD_SIZE", "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))"} <= set(script)
     jobs = latest_jobs(root, "masking")
     assert [(job.task, job.job) for job in jobs] == [("a", "100_0"), ("b", "100_1"), ("c", "101"), ("d", "102")]
-    assert (jobs[3].keys, jobs[3].launcher) == ({"pretrain": "d" * 64}, "slurm")
+    assert jobs[3].keys == {"pretrain": "d" * 64}
     slurm_launcher(root, requeue=False).submit([make("e")])
     assert {"no-requeue", "requeue"} & directives(fake.script(103)).keys() == {"no-requeue"}
 
 
 def test_a_task_waits_for_a_job_of_an_earlier_submission(fake: Fake, root: Path, make: Any) -> None:
     slurm_launcher(root).submit([make("a"), make("b")])
-    fake.answer("squeue", "100_0|RUNNING|None|realm_lab-masking\n100_1|COMPLETED|None|realm_lab-masking\n")
+    fake.answer("squeue", "100_0|RUNNING|None\n100_1|COMPLETED|None\n")
     slurm_launcher(root).submit([make("c", "a"), make("d", "b")])
     assert directives(fake.script(101))["dependency"] == "afterany:100"
-    fake.answer("squeue", "100_0|COMPLETED|None|realm_lab-masking\n")
+    fake.answer("squeue", "100_0|COMPLETED|None\n")
     slurm_launcher(root).submit([make("e", "a")])
     assert "dependency" not in directives(fake.script(102))
 
@@ -204,8 +201,8 @@ def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
         "i": "NODE_FAIL|None",
         "j": "FAILED|NonZeroExitCode",  # and k is not remembered
     }
-    lines = [f"100_{names.index(name)}|{words}|realm_lab-masking" for name, words in said.items()]
-    fake.answer("squeue", "\n".join([*lines, "100_10|RUNNING|None|another\n"]))
+    lines = [f"100_{names.index(name)}|{words}" for name, words in said.items()]
+    fake.answer("squeue", "\n".join([*lines, "100_11|RUNNING|None\n"]))
     status(root, "e", "COMPLETE")
     status(root, "f", "FAILED", "UserError: the loss is nan")
     status(root, "g", "PREEMPTED")
@@ -240,15 +237,6 @@ def test_what_could_not_start_is_not_a_failure_of_its_own(fake: Fake, root: Path
     assert [state.state for state in launcher.poll().values()] == ["CANCELLED", "FAILED"]
 
 
-def test_accounting_knows_what_squeue_forgot(fake: Fake, root: Path, make: Any) -> None:
-    launcher = slurm_launcher(root)
-    launcher.submit([make("a"), make("b")])
-    fake.answer("squeue", "slurm_load_jobs error: Invalid job id specified\n", code=1)
-    fake.answer("sacct", "100_0|CANCELLED by 1000|None|realm_lab-masking\n100_1|RUNNING|None|another\n")
-    assert launcher.poll()["a"] == JobState("CANCELLED", "100_0")
-    assert launcher.poll()["b"] == JobState("FAILED", "100_1", "SLURM: the job is gone")
-
-
 def test_when_slurm_does_not_answer_nothing_is_concluded(fake: Fake, root: Path, make: Any) -> None:
     launcher = slurm_launcher(root)
     launcher.submit([make("a")])
@@ -261,7 +249,7 @@ def test_cancel_names_exactly_the_elements_that_wait_or_run(fake: Fake, root: Pa
     launcher = slurm_launcher(root)
     launcher.submit([make(name) for name in "abcd"])
     states = ("RUNNING", "PENDING", "COMPLETED", "RUNNING")
-    fake.answer("squeue", "".join(f"100_{n}|{state}|None|realm_lab-masking\n" for n, state in enumerate(states)))
+    fake.answer("squeue", "".join(f"100_{n}|{state}|None\n" for n, state in enumerate(states)))
     launcher.cancel(["a", "b", "c"])
     assert fake.calls("scancel") == ["100_0 100_1"]
 
@@ -283,22 +271,6 @@ def test_without_slurm_the_remedy_is_said(root: Path, make: Any, monkeypatch: py
     assert launcher.poll() == {}
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"partitions": "gpu"}, "launcher.slurm.partitions: no such setting; the nearest is 'partition'"),
-        ({"nodes": 0}, "launcher.slurm.nodes: Input should be greater than or equal to 1, not 0"),
-        ({"timeout_min": "1:00:00"}, "launcher.slurm.timeout_min: .*, not '1:00:00'"),
-        ({"timeout_min": 2}, r"launcher.slurm.timeout_min: 2 is over before signal_delay_s \(120\)"),
-        ({"additional": {"time": 5}}, "launcher.slurm.additional.time: is set by timeout_min; leave it out here"),
-        ({"additional": {"--array": "1"}}, "launcher.slurm.additional.--array: is set by array_parallelism"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        read_options("slurm", settings)
-
-
 def test_processes_must_fit_the_machines(fake: Fake, root: Path, make: Any) -> None:
     with pytest.raises(UserError, match=r"launcher.slurm.nodes: 3 processes \(parameter 'launch.ranks'\)"):
         slurm_launcher(root, nodes=2).submit([make("a", ranks=3)])
@@ -314,28 +286,17 @@ def test_code_is_frozen_once_for_equal_content(tmp_path: Path) -> None:
     assert {path.relative_to(one / "realm_lab") for path in one.rglob("*.py")} == same
     assert (one / "realm_lab" / "params" / "presets" / "toy.yaml").exists()
     assert not list(one.rglob("__pycache__"))
-    program = "from realm_lab.runner import frozen_code as f; import sys; f.assert_frozen(sys.argv[1])"
-    env = os.environ | {"PYTHONPATH": str(one), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    for code, returned in ((one, 0), (tmp_path, 1)):
-        command = [sys.executable, "-c", program, str(code)]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == returned
-    assert f"this job runs the code in {one}, not what was submitted ({tmp_path})" in done.stderr
 
 
 JOB_17_3 = {"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3", "SLURM_PROCID": "0"}
 
 
-def stopped(tmp_path: Path, changes: dict[str, Any] | None = None, **environment: str) -> str:
+def stopped(is_queued_again: bool = True, **environment: str) -> str:
     """What a job says that was told to stop, in a process of its own: it ignores signals afterwards."""
-    job = {"stages": ["pretrain"], "keys": {"pretrain": "a" * 64}, "root": str(tmp_path), "requeue": True}
-    program = (
-        "import json, sys; from realm_lab.runner import slurm_job as s; job = json.loads(sys.argv[1]); "
-        "s._stopped(job, s._progress(job))"
-    )
+    program = f"from realm_lab.runner import slurm_job; slurm_job._stopped(is_queued_again={is_queued_again})"
     path = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-c", program, json.dumps(job | (changes or {}))],
+        [sys.executable, "-c", program],
         env=os.environ | JOB_17_3 | {"PYTHONPATH": path} | environment,
         capture_output=True,
         text=True,
@@ -344,27 +305,27 @@ def stopped(tmp_path: Path, changes: dict[str, Any] | None = None, **environment
     return done.stderr
 
 
-def test_a_job_that_slurm_lets_run_goes_back_to_the_queue(fake: Fake, tmp_path: Path) -> None:
+def test_a_job_that_slurm_lets_run_goes_back_to_the_queue(fake: Fake) -> None:
     fake.answer("squeue", "RUNNING\n")
-    assert stopped(tmp_path) == "job 17_3 was told to stop: queued again\n"
+    assert stopped() == "job 17_3 was told to stop: queued again\n"
     assert fake.calls("scontrol") == ["requeue 17_3"]  # this element: 17 would be the whole array
 
 
-def test_a_job_that_slurm_ends_does_not(fake: Fake, tmp_path: Path) -> None:
+def test_a_job_that_slurm_ends_does_not(fake: Fake) -> None:
     """scancel, a preemption and `scontrol requeue` have decided what becomes of it."""
     fake.answer("squeue", "COMPLETING\n")
-    assert stopped(tmp_path) == "job 17_3 was told to stop: SLURM ends it (COMPLETING)\n"
+    assert stopped() == "job 17_3 was told to stop: SLURM ends it (COMPLETING)\n"
     fake.answer("squeue", "RUNNING\n")
-    assert "requeue is false" in stopped(tmp_path, {"requeue": False})
-    assert stopped(tmp_path, SLURM_PROCID="1") == ""
-    assert "no step was done since start 5" in stopped(tmp_path, SLURM_RESTART_COUNT="5")
+    assert "requeue is false" in stopped(is_queued_again=False)
+    assert stopped(SLURM_PROCID="1") == ""
+    assert "not queued again after 100 times" in stopped(SLURM_RESTART_COUNT="100")
     assert fake.calls("scontrol") == []
 
 
-def test_where_a_cluster_forbids_it_the_job_says_so(fake: Fake, tmp_path: Path) -> None:
+def test_where_a_cluster_forbids_it_the_job_says_so(fake: Fake) -> None:
     fake.answer("squeue", "RUNNING\n")
     fake.answer("scontrol", "Requested operation is presently disabled\n", code=1)
-    assert "not queued again (Requested operation is presently disabled); sweep again" in stopped(tmp_path)
+    assert "not queued again (Requested operation is presently disabled); sweep again" in stopped()
 
 
 def test_a_job_whose_beginning_is_missing_says_so(
@@ -375,11 +336,11 @@ def test_a_job_whose_beginning_is_missing_says_so(
     params = tiny.params()
     plan = plan_run(params, "realm", 0)
     task = Task("a", ("pretrain",), "realm", 0, params, {"pretrain": plan.stages["pretrain"]}, (), ("realm",))
-    job = task.job(tmp_path) | {"keys": task.keys, "code": str(PACKAGE.parent), "root": str(tmp_path)}
-    with pytest.raises(UserError, match=r"^not run: pretrain needs the corpus, which is not prepared"):
+    job = task.job(tmp_path) | {"keys": task.keys, "root": str(tmp_path)}
+    with pytest.raises(UserError, match=r"^not run: pretrain needs prepare, which is PENDING"):
         slurm_job._work(job)
     tiny.prepare(params, tmp_path)
-    with pytest.raises(UserError, match=r"^not run: pretrain needs warm_start-[0-9a-f]{12}, which is PENDING"):
+    with pytest.raises(UserError, match=r"^not run: pretrain needs warm_start, which is PENDING"):
         slurm_job._work(job)
     with pytest.raises(UserError, match="a file that its parameters name has changed since"):
         slurm_job._work(job | {"keys": {"pretrain": "b" * 64}})

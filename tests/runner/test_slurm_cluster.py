@@ -23,6 +23,7 @@ from ruamel.yaml import YAML
 
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
+from realm_lab.runner.study import LauncherSettings
 from realm_lab.runner.sweep import Request, sweep
 from realm_lab.runner.tasks import Task, tasks_of
 from realm_lab.runner.worker import run_stage
@@ -110,7 +111,7 @@ class Project:
     def launcher(self) -> Launcher:
         """A new one each time, as from a new command."""
         plan = self.plan()
-        return make_launcher("slurm", plan.launcher["slurm"], self.root, plan.name)
+        return make_launcher("slurm", plan.launcher, self.root, plan.name)
 
     def stage(self, run: PlannedRun, stage: str) -> StageRun:
         return StageRun(self.root / "runs" / "stages" / f"{stage}-{run.plan.key(stage)[:12]}", stage)
@@ -220,7 +221,8 @@ def test_two_processes_on_two_nodes_do_what_one_does(
     two = tiny.stage_run("warm_start", params, root)
     task = Task("together", ("warm_start",), "realm", 0, params, {"warm_start": two.key}, (), ("realm",))
     # The nodes are this machine under names that nobody resolves, so the ranks are told where to meet.
-    launcher = make_launcher("slurm", {"nodes": 2, "setup": ["export MASTER_ADDR=127.0.0.1"]}, root, "pair")
+    settings = LauncherSettings(slurm={"nodes": 2, "setup": ["export MASTER_ADDR=127.0.0.1"]})  # type: ignore[arg-type]
+    launcher = make_launcher("slurm", settings, root, "pair")
     launcher.submit([task])
     wait_until(lambda: launcher.poll()["together"].state not in UNFINISHED, "the pair has ended")
     assert launcher.poll()["together"].state == "COMPLETE", launcher.poll()
@@ -238,11 +240,12 @@ SUBMIT = """
 import json, sys
 from pathlib import Path
 from realm_lab.params.parameters import Params
-from realm_lab.runner.schedule import make_launcher
+from realm_lab.runner.slurm import SlurmLauncher
+from realm_lab.runner.study import SlurmOptions
 from realm_lab.runner.tasks import Task
 given = json.loads(sys.stdin.read())
 task = Task("prepare", ("prepare",), "realm", 0, Params(**given["params"]), given["keys"], (), ("realm",))
-make_launcher("slurm", {"additional": {"hold": True}}, Path(given["root"]), "frozen").submit([task])
+SlurmLauncher(SlurmOptions(additional={"hold": True}), Path(given["root"]), "frozen").submit([task])
 """
 
 
@@ -272,7 +275,7 @@ def test_a_job_that_waits_does_not_see_what_is_edited(
         cwd=source,
         env=os.environ | {"PYTHONPATH": str(source)},
     )
-    launcher = make_launcher("slurm", {}, root, "frozen")
+    launcher = make_launcher("slurm", LauncherSettings(), root, "frozen")
     held = launcher.poll()["prepare"]
     assert (held.state, held.error) == ("QUEUED", "SLURM: JobHeldUser")
     for edited in ("__init__.py", "runner/worker.py"):

@@ -18,9 +18,10 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.core.files import read_json
+from realm_lab.runner.status import study_status
 from realm_lab.runner.stopping import sweepers
-from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.state import run_state
+from realm_lab.tracking.mlflow_mirror import mirror
+from realm_lab.tracking.run_dir import StageRun, read_run_record
 from realm_lab.tracking.study_record import read_study_record
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -103,7 +104,7 @@ def inline(root: Path) -> int:
 def members(root: Path) -> dict[str, dict[str, StageRun]]:
     """Cell -> the stages of its run, without the corpus."""
     study = read_study_record(root / "runs" / "studies" / "mini" / "study.json")
-    found = {run.cell: study.record(root / "runs", run).stages for run in study.runs}
+    found = {run.cell: read_run_record(root / "runs" / run.run / "run.json").stages for run in study.runs}
     return {
         cell: {stage: StageRun(root / "runs" / folder, stage) for stage, folder in folders.items()}
         for cell, folders in found.items()
@@ -130,17 +131,16 @@ def rows(root: Path) -> dict[str, dict[str, str]]:
 
 
 def names_of_the_dead_run(root: Path) -> set[str]:
-    """What status, the report and summary.json call the one run, and what MLflow is told."""
-    status = subprocess.run(
-        [sys.executable, "-m", "realm_lab", "status", "mini", "--json", "--root", str(root)],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    study = read_study_record(root / "runs" / "studies" / "mini" / "study.json")
-    read = run_state(root / "runs", study.record(root / "runs", study.runs[0])).state  # as the mirror does
-    return {json.loads(status.stdout)["runs"][0]["state"], rows(root)["realm"]["status"], read}
+    """What status, results.csv, summary.json and MLflow call the one run."""
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{root / 'mlflow.db'}"
+    mirror(root / "runs", uri)
+    client = MlflowClient(tracking_uri=uri)
+    runs = client.search_runs([found.experiment_id for found in client.search_experiments()])
+    shown = {run.data.tags["realm.state"] for run in runs if run.data.tags.get("realm.kind") == "run"}
+    summary = read_json(root / "reports" / "mini" / "summary.json")["coverage"]["states"]
+    return {study_status("mini", root)["runs"][0]["state"], rows(root)["realm"]["status"], *summary, *shown}
 
 
 def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str]) -> None:
@@ -231,20 +231,6 @@ def test_the_plan_says_what_is_there(done: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_local_processes_make_the_same_bits(done: Path, tiny: ModuleType, tmp_path: Path) -> None:
-    root = make_project(tmp_path / "local", SHORT)
-    code, _, said = sweep(root, "--launcher", "local")
-    assert code == 0, said
-    lines = said.splitlines()
-    assert lines[0] == "study mini: 3 runs in 3 cells, 0 complete; 5 tasks to do (local)"
-    assert len([line for line in lines if ": done in " in line]) == 5
-    assert lines[-1] == f"study mini: 3 complete; {root / 'reports' / 'mini' / 'results.csv'}"
-    assert outcomes(root, tiny) == outcomes(done, tiny)
-    assert attempts(root) == {1}
-    assert sweepers(root, "mini") == []
-
-
-@pytest.mark.slow
 def test_a_killed_worker_goes_on_from_its_checkpoint(uninterrupted: Path, tiny: ModuleType, tmp_path: Path) -> None:
     root = make_project(tmp_path / "killed", LONG)
     process = start(root)
@@ -255,7 +241,6 @@ def test_a_killed_worker_goes_on_from_its_checkpoint(uninterrupted: Path, tiny: 
     _, said = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 1
     assert "FAILED: killed by signal 9" in said
-    assert rows(root)["realm"]["status"] == "LOST"
     assert names_of_the_dead_run(root) == {"LOST"}
     code, _, said = sweep(root)  # without --retry-failed: the run itself did nothing wrong
     assert code == 0, said
@@ -324,6 +309,7 @@ def test_two_sweeps_at_once_do_nothing_twice(done: Path, tiny: ModuleType, tmp_p
     ends = [process.communicate(timeout=LIMIT_SECONDS) for process in both]
     assert [process.returncode for process in both] == [0, 0], ends
     assert attempts(root) == {1}
+    assert sweepers(root, "mini") == []
     assert outcomes(root, tiny) == outcomes(done, tiny)
 
 

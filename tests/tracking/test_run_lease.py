@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from realm_lab.core.lease import Taken
 from realm_lab.errors import UserError
 from realm_lab.tracking import run_lease
-from realm_lab.tracking.run_lease import LIMIT_SECONDS, LOST_CODE, Taken, writer_of, writing
+from realm_lab.tracking.run_lease import LIMIT_SECONDS, LOST_CODE, writer_of, writing
 
 HOLDS = """
 import sys

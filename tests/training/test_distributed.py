@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Params
 from realm_lab.runner import pipeline as stages
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.state import stage_state
@@ -116,40 +111,6 @@ def test_two_processes_do_the_later_stages_as_one_does(
     run_both = tiny.params(changes | {"launch.ranks": 2, "launch.builder": builder})
     stages.run(stage, run_both, two)
     assert_alike(tiny, alone, tiny.stage_run(stage, run_both, two))
-
-
-def torchrun(root: Path, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`torchrun --nproc-per-node 2 -m realm_lab VERB`, as a user types it."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
-    path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [*launcher, "-m", "realm_lab", verb, "--root", str(root), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LONG_ENOUGH_SECONDS,
-        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-
-
-def write_params(params: Params, root: Path) -> None:
-    (root / "params.yaml").write_text(json.dumps(params.model_dump(mode="json")))
-
-
-@pytest.mark.slow
-def test_torchrun_does_the_same(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
-    params = tiny.params(TEMPERATE | UNEVEN)
-    one = tiny.run("warm_start", params, copy(prepared, tmp_path / "one"))
-    root = copy(prepared, tmp_path / "two")
-    write_params(params, root)
-    done = torchrun(root, "warm-start")
-    assert done.returncode == 0, done.stderr
-    two = tiny.stage_run("warm_start", params, root)
-    assert_alike(tiny, one, two)
-    assert tiny.files(root / "models" / "warm_start" / "s0") == tiny.files(two.path / "model")
 
 
 @pytest.mark.slow
