@@ -14,10 +14,11 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # Named after the folder, so a copied or moved environment (its scripts point to the old place) is built anew.
 STAMP := $(VENV)/.installed-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test test-all test-numerics ui lint params pictures clean
+.PHONY: help setup setup-dev shell repro test test-all test-numerics ui lint params docs pictures clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -33,25 +34,38 @@ $(STAMP): pyproject.toml constraints.txt
 	    $$python -c '$(SUPPORTED)' 2>/dev/null && break; python=; \
 	  done; \
 	  test -n "$$python" || { echo "make setup: no Python 3.11 to 3.13 found; name one: make setup PYTHON=/path/to/python3.11" >&2; exit 1; }; \
-	  echo "$(VENV): with $$($$python --version), pinned dependencies (a few minutes)"; \
+	  echo "making $(VENV) with $$($$python --version), pinned dependencies (a few minutes)"; \
 	  $$python -m venv $(VENV) >/dev/null 2>&1 || { \
 	    rm -rf $(VENV); $$python -m venv --without-pip $(VENV) && \
 	    $$python -m pip --python $(VENV)/bin/python install --quiet pip; }; \
 	}
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(PIP) .
 	@touch $(STAMP)
+	@echo "ready; to use realm-lab and dvc in this shell: source $(VENV)/bin/activate (or: make shell)"
 
-repro: setup  ## run the whole pipeline (dvc repro)
+setup-dev: $(STAMP)-dev  ## add what tests, checks and documentation need
+
+$(STAMP)-dev: $(STAMP)
+	@echo "adding development tools"
+	@$(PIP) ".[dev]"
+	@touch $@
+
+shell: setup  ## open a shell with the environment active
+	@$${SHELL:-/bin/bash} -i
+
+repro: setup  ## run the whole pipeline (dvc repro), about 15 minutes on two cores
 	dvc repro
+	@sed -n 's/^\*\*\(.*\)\*\*$$/\n\1/p' reports/default/report.md | head -n 2
+	@echo "Next: open reports/index.html; make ui; source $(VENV)/bin/activate && realm-lab ask \"who is the mayor of zovzen ?\""
 
-test: setup  ## run every quick test, in parallel; ARGS="..." goes to pytest
+test: setup-dev  ## run every quick test, in parallel; ARGS="..." goes to pytest
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile -m "not slow" $(ARGS)
 
-test-all: setup  ## run all tests, the slow ones too
+test-all: setup-dev  ## run all tests, the slow ones too
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
 
 # The numbers must not depend on the processor: the same tests with each set of vector instructions that PyTorch has.
-test-numerics: setup  ## run the numerical tests under each processor capability
+test-numerics: setup-dev  ## run the numerical tests under each processor capability
 	@for capability in default avx2 avx512; do \
 	  echo "ATEN_CPU_CAPABILITY=$$capability"; \
 	  ATEN_CPU_CAPABILITY=$$capability $(VENV)/bin/python -m pytest -q -n auto --dist loadfile -m "not slow" \
@@ -68,7 +82,7 @@ ui: setup  ## mirror the runs into MLflow and show them on 127.0.0.1; PORT=5000
 	  echo "http://127.0.0.1:$(PORT) (stop it with Ctrl-C)"; \
 	  MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --host 127.0.0.1 --port $(PORT) --workers 1;; esac
 
-lint: setup  ## ruff check, ruff format --check, mypy
+lint: setup-dev  ## ruff check, ruff format --check, mypy
 	ruff check .
 	ruff format --check .
 	mypy
@@ -76,9 +90,12 @@ lint: setup  ## ruff check, ruff format --check, mypy
 params: setup  ## write params.yaml and docs/parameters.md again; the preset and the values filled in are kept
 	@$(VENV)/bin/python -m realm_lab.params.reference_page
 
-pictures: setup  ## take the pictures of docs/mlflow.md from the runs; STUDY=masking
+docs: setup-dev  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+
+pictures: setup-dev  ## take the pictures of docs/mlflow.md from the runs; STUDY=masking
 	@$(VENV)/bin/python docs/mlflow_screenshots.py --study $(STUDY)
 
 clean:  ## remove the environment and the caches; data, models, runs and reports stay
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

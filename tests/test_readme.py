@@ -1,13 +1,13 @@
-"""The README does not lie: its shell blocks run, and its verbs, options and targets exist.
+"""README.md and docs/tutorial.md: their shell blocks run, and their verbs, options and targets exist.
 
-Every ```bash block stands under a comment that says how it is tested:
+A comment above every ```bash block says how it is tested:
 
     <!-- test: fast -->        run with every test
     <!-- test: slow -->        run too, and marked slow
     <!-- test: no, REASON -->  not run, and why
 
-The blocks to run are run from top to bottom in one copy of the checkout, each in a new `bash -euo pipefail`, with the
-environment of the tests active. Words inside `backticks` and blocks are checked in any case.
+The blocks of a page are run from top to bottom in one copy of the checkout, each in a new `bash -euo pipefail`,
+with the environment of the tests active. Words inside `backticks` and blocks are checked in any case.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ import pytest
 
 from realm_lab.cli import build_parser
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ["README.md", "docs/tutorial.md"]
 MARK = re.compile(r"<!-- test: (fast|slow|no, \S.*?) -->")
 BLOCK_TIMEOUT_SECONDS = 900
 
@@ -86,45 +87,32 @@ def wrong_targets(text: str, makefile: str) -> list[str]:
     return [name for name in named if name not in targets]
 
 
-@pytest.fixture(scope="module")
-def readme() -> str:
-    assert README.is_file(), "README.md is missing"
-    return README.read_text(encoding="utf-8")
-
-
-def test_every_shell_block_says_how_it_is_tested(readme: str) -> None:
-    blocks = shell_blocks(readme)
-    assert blocks, "a README without one command"
-    assert [f"README.md, line {block.line}" for block in blocks if block.mark is None] == []
-    for block in blocks:
-        if block.mark and block.mark.startswith("no, "):
-            print(f"README.md, line {block.line}: not run: {block.mark[4:]}")
-
-
-def test_every_verb_and_option_exists(readme: str) -> None:
-    assert wrong_commands(readme) == []
-
-
-def test_every_make_target_exists(readme: str) -> None:
-    assert wrong_targets(readme, (README.parent / "Makefile").read_text(encoding="utf-8")) == []
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_says_how_it_is_tested_and_every_command_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    blocks = shell_blocks(text)
+    assert blocks, "no command"
+    assert [f"{page}, line {block.line}" for block in blocks if block.mark is None] == []
+    assert wrong_commands(text) == []
+    assert wrong_targets(text, (ROOT / "Makefile").read_text(encoding="utf-8")) == []
 
 
 def copy_of_checkout(target: Path) -> None:
     """What a clone would hold, with what is not committed yet; as a repository of its own, which DVC needs."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.run(listing, cwd=README.parent, capture_output=True, text=True, check=True).stdout
+    names = subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, names.split("\0")):
-        if (README.parent / name).is_file():
+        if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(README.parent / name, target / name)
+            shutil.copy2(ROOT / name, target / name)
     subprocess.run(["git", "init", "-q"], cwd=target, check=True)
 
 
-def run_blocks(marks: set[str], folder: Path) -> None:
+def run_blocks(page: str, marks: set[str], folder: Path) -> None:
     copy_of_checkout(folder)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(folder)}
-    for block in shell_blocks(README.read_text(encoding="utf-8")):
+    for block in shell_blocks((ROOT / page).read_text(encoding="utf-8")):
         if block.mark not in marks:
             continue
         done = subprocess.run(
@@ -138,17 +126,15 @@ def run_blocks(marks: set[str], folder: Path) -> None:
             timeout=BLOCK_TIMEOUT_SECONDS,
             check=False,
         )
-        assert done.returncode == 0, f"README.md, line {block.line}: exit code {done.returncode}\n{done.stdout[-4000:]}"
+        assert done.returncode == 0, f"{page}, line {block.line}: exit code {done.returncode}\n{done.stdout[-4000:]}"
 
 
-@pytest.mark.usefixtures("readme")
-def test_the_fast_blocks_run(tmp_path: Path) -> None:
-    run_blocks({"fast"}, tmp_path)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_fast_blocks_run(page: str, tmp_path: Path) -> None:
+    run_blocks(page, {"fast"}, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("readme")
-def test_the_slow_blocks_run_too(tmp_path: Path) -> None:
-    if not any(block.mark == "slow" for block in shell_blocks(README.read_text(encoding="utf-8"))):
-        pytest.skip("the README has no slow block")
-    run_blocks({"fast", "slow"}, tmp_path)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_slow_blocks_run_too(page: str, tmp_path: Path) -> None:
+    run_blocks(page, {"fast", "slow"}, tmp_path)

@@ -1,4 +1,5 @@
-"""What the default run leaves besides its report: reports/metrics.json and reports/curves/*.csv."""
+"""What the default run leaves besides its report: reports/metrics.json, of which reports/headline.json is what
+`dvc metrics show` prints, and reports/curves/*.csv."""
 
 from __future__ import annotations
 
@@ -11,12 +12,15 @@ from realm_lab.core.files import atomic_write, write_json
 from realm_lab.metrics import CURVES
 from realm_lab.reporting.frames import StudyFrames, metric_columns
 
+HEADLINE = ("exact_match", "recall_at_5", "retrieval_utility", "follows")
 SHARED = ("corpus_update", "bm25")  # groups of results with a place of their own: `bm25.recall_at_5`
 
 
 def write_default_outputs(study: StudyFrames, reports: Path) -> None:
-    """Both; the same runs give the same bytes."""
-    write_json(reports / "metrics.json", metrics(study))
+    """All of them; the same runs give the same bytes."""
+    found = metrics(study)
+    write_json(reports / "metrics.json", found)
+    write_json(reports / "headline.json", headline(found))
     own = {cell for cell, _ in study.cells}
     points = study.curves[study.curves["cell"].isin(own)].rename(columns={"cell": "system"})
     for name in CURVES:
@@ -43,6 +47,16 @@ def metrics(study: StudyFrames) -> dict[str, Any]:
         rows = next((rows for rows in measured if columns and rows[[*columns.values()]].notna().any(axis=None)), None)
         found[group] = None if rows is None else _means(rows, columns)
     return found
+
+
+def headline(found: dict[str, Any]) -> dict[str, Any]:
+    """The few of the metrics that fit a line of a terminal: {group: {metric: mean over the seeds}}."""
+    groups = {name: group for name, group in found.items() if isinstance(group, dict)}
+    return {
+        name: chosen
+        for name, group in groups.items()
+        if (chosen := {metric: round(group[metric], 4) for metric in HEADLINE if metric in group})
+    }
 
 
 def _means(rows: pd.DataFrame, columns: dict[str, str]) -> dict[str, Any]:

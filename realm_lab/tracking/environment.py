@@ -18,7 +18,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 def describe(device: str = "cpu") -> dict[str, Any]:
     """Python, machine, package versions and the state of the source tree; what is unknown is null."""
-    status = _git("status", "--porcelain", "--untracked-files=no")
+    # Of what decides about numbers alone: stages rewrite reports/ and dvc.lock as they run.
+    status = _git("status", "--porcelain", "--untracked-files=no", "--", "realm_lab", "experiments", "params.yaml")
     return {
         "python": platform.python_version(),
         "cpu": processor()[0],
