@@ -17,6 +17,7 @@ from benchmarks.profile_groups import group_of
 from benchmarks.work import encoder_flops, word_flops
 from realm_lab.models.encoder import Encoder, EncoderShape
 
+pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 
@@ -62,7 +63,6 @@ def test_building_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
     assert "| 10,000 | " in shown
 
 
-@pytest.mark.slow
 def test_preparing_is_compared_with_the_bare_tokenizer(tmp_path: Path) -> None:
     sizes = ["--passages", 400, "--full-passages", 200, "--workers", 2, "--folder", tmp_path]
     result, _ = result_of(tmp_path, "prepare", "--tiny", *sizes)
@@ -71,7 +71,6 @@ def test_preparing_is_compared_with_the_bare_tokenizer(tmp_path: Path) -> None:
         assert row["ratio"]["per_second"] == pytest.approx(row["per_second"] / reference)
 
 
-@pytest.mark.slow
 def test_the_cost_of_studies_is_measured(tmp_path: Path) -> None:
     result, shown = result_of(tmp_path, "platform", "--runs", 4, "--cells", 5, "--repetitions", 1)
     assert len(result["seconds"]) == 5

@@ -152,13 +152,6 @@ def names() -> list[str]:
     return [name for name in flatten(tiny.params()) if name.split(".")[0] in FELT]
 
 
-def marked(name: str) -> Any:
-    """Of the six optimisers one is tried with all its parameters, the others only among the slow tests."""
-    place, _, last = name.rpartition(".")
-    again = last in ("warmup_steps", "final_fraction", "recipe") and place != "pretrain.retriever"
-    return pytest.param(name, marks=pytest.mark.slow) if again else name
-
-
 def test_every_parameter_has_a_switch() -> None:
     assert set(names()) == set(SWITCHES)
 
@@ -199,7 +192,8 @@ def first_step(metrics: list[dict[str, Any]], phase: str) -> dict[str, Any]:
     return {key: value for key, value in rows[0].items() if "loss" in key or key.startswith("gradient_norm")}
 
 
-@pytest.mark.parametrize("name", [marked(name) for name in names()])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
 def test_a_switch_moves_what_it_names_and_nothing_else(root: Path, name: str) -> None:
     switch = SWITCHES[name]
     stage = FELT[name.split(".")[0]]

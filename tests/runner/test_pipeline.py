@@ -23,6 +23,7 @@ from realm_lab.tracking.run_dir import read_run_record, read_run_records
 from realm_lab.tracking.state import run_state
 from realm_lab.tracking.study_record import read_study_record, study_record_paths
 
+pytestmark = pytest.mark.slow  # each verb of the pipeline starts processes, and each of these imports PyTorch
 STAGES = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
 SHARES = ("exact_match", "exact_match_span", "f1", "recall_at_1", "recall_at_5", "recall_at_20")
 FINETUNED = ("recall_at_1_finetuned", "recall_at_5_finetuned", "recall_at_20_finetuned")

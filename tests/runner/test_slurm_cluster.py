@@ -117,6 +117,7 @@ class Project:
         return StageRun(self.root / "runs" / "stages" / f"{stage}-{run.plan.key(stage)[:12]}", stage)
 
 
+@pytest.mark.slow
 def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     cluster: Cluster, tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -193,7 +193,8 @@ def test_results_are_those_of_the_runs(done: Path) -> None:
     assert header[9:12] == ["index_staleness_steps", "wall_seconds", "device_hours"]
     for name, run in members(done).items():
         row, results = table[name], run["evaluate"].results()
-        assert (row["study"], row["run_key"], row["status"]) == ("mini", run["evaluate"].key, "COMPLETE")
+        assert (row["study"], row["status"]) == ("mini", "COMPLETE")
+        assert row["run_key"].startswith(run["evaluate"].key)
         assert float(row["retrieval_utility"]) == pytest.approx(results["retrieval_utility_end"])
         assert float(row["recall_at_5"]) == pytest.approx(results["recall_at_5"])
         assert float(row["wall_seconds"]) == pytest.approx(sum(one.status().wall_seconds for one in run.values()))
