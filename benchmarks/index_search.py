@@ -165,7 +165,10 @@ def _approximate(embeddings_ND: Tensor, name: str) -> dict[str, Any]:
     lists = max(1, min(1024, len(embeddings_ND) // 39))
     for kind in ("ivf_flat", "ivf_pq"):
         started = time.perf_counter()
-        backend = FaissSearch(kind, embeddings_ND, {"nlist": lists, "nprobe": min(32, lists)})
+        options = {"nlist": lists, "nprobe": min(32, lists)}
+        if kind == "ivf_pq" and len(embeddings_ND) < 10_000:  # 256 codes take most of a minute to learn
+            options["nbits"] = 4
+        backend = FaissSearch(kind, embeddings_ND, options)
         built = time.perf_counter() - started
         seconds = _best(partial(backend.search, query_BD, COUNT), 2)
         found[f"{kind}, {name}"] = {
