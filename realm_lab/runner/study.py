@@ -16,7 +16,7 @@ from realm_lab.core.extensions import own_source
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
-from realm_lab.params.load import PRESETS, mappings, parameter_names, show
+from realm_lab.params.load import PRESETS, parameter_fields, show
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
@@ -251,7 +251,7 @@ def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, l
     UserError: an unknown parameter, a section without a value, or one that is no part of a run's identity."""
     found: dict[str, Any] = {}
     for name, value, place in _leaves(given, "", keys):
-        _check_parameter(study, name, value, place, launch)
+        _check_parameter(study, name, place, launch)
         if name in found:
             raise study.problem(f"parameter '{name}' is set twice; keep one", *place)
         found[name] = value
@@ -282,7 +282,7 @@ def chosen_by() -> list[str]:
     return [name for name, curve in CURVES.items() if curve.split == "dev" and curve.better == "up"]
 
 
-def _check_parameter(study: StudyFile, name: str, value: Any, place: tuple[str | int, ...], launch: bool) -> None:
+def _check_parameter(study: StudyFile, name: str, place: tuple[str | int, ...], launch: bool) -> None:
     if name in ("preset", "seeds"):
         raise study.problem(f"parameter '{name}' is no part of a cell; use the study's own key '{name}'", *place)
     if not launch and name.split(".")[0] == "launch":
@@ -294,14 +294,12 @@ def _check_parameter(study: StudyFile, name: str, value: Any, place: tuple[str |
         raise study.problem(f"unknown parameter '{name}'; the nearest valid one is '{near}'", *place)
     if known[name]:
         raise study.problem(f"'{name}' is a section; name a parameter in it, such as '{known[name]}'", *place)
-    if isinstance(value, dict) and name not in mappings():
-        raise study.problem(f"parameter '{name}' is a value, not a section; write it as {name}: VALUE", *place)
 
 
 @functools.cache
 def _parameters() -> dict[str, str]:
     """Every dotted name -> "" for a parameter, a parameter in it for a section."""
-    names = parameter_names()
+    names = parameter_fields()
     return {name: next((other for other in names if other.startswith(f"{name}.")), "") for name in names}
 
 
