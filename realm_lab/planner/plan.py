@@ -96,7 +96,11 @@ def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
         "synchronous": ways[1]._asdict(),
         "memory_bytes": memory(params, work, passages) | {"device": source.memory_bytes},
     }
-    return plan | {"assumptions": _assumptions(source, text), "notes": _notes(plan["memory_bytes"])}
+    used = plan["memory_bytes"]
+    needs, has = (f"{size / GIB:,.1f} GiB" for size in (used["model"] + used["index"], used["device"]))
+    note = f"a trainer needs {needs} before activations, a device has {has}: plan for a device with more memory"
+    fits = used["model"] + used["index"] <= used["device"]
+    return plan | {"assumptions": _assumptions(source, text), "notes": [] if fits else [note]}
 
 
 def memory(params: Params, work: Workload, passages: int) -> dict[str, float]:
@@ -167,14 +171,6 @@ def _assumptions(source: Source, text: Text) -> list[str]:
         "every trainer device holds and searches the whole index, exactly; a refresh every refresh.interval_steps",
         *(table if source.kind == "table" else []),
     ]
-
-
-def _notes(used: dict[str, float]) -> list[str]:
-    needs = used["model"] + used["index"]
-    if needs <= used["device"]:
-        return []
-    sizes = f"{needs / GIB:,.1f} GiB before activations, a device has {used['device'] / GIB:,.1f}"
-    return [f"a trainer needs {sizes}: plan for a device with more memory"]
 
 
 def show_plan(plan: dict[str, Any]) -> None:

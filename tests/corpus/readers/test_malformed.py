@@ -131,8 +131,6 @@ REFUSED: dict[str, tuple[str, bytes | None, str]] = {
     "date_within_a_record": ("z.parquet", parquet(text=["A"], other=pa.array([[10**17]], pa.list_(pa.timestamp("ms")))),
         ": cut off or damaged ("),
     "long_key": ("k.jsonl", lines({"k" * 400_000: 1}), ", line 1: 'text' is missing (found: kkkk"),
-    "conll_column_missing": ("t.conll", b"A\tB-PER\nB\n", ", line 2: the number of columns is 1"),
-    "conll_without_tags": ("t.conll", b"A\nB\n", ", line 1: the number of columns is 1"),
 }
 # Read: the texts, and what is left out and counted.
 READ: dict[str, tuple[Any, ...]] = {
