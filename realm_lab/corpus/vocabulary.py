@@ -100,10 +100,7 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
         config = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
-        try:
-            words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: not UTF-8 at byte {error.start}; fetch it again") from None
+        words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
         words = [word.rstrip("\r") for word in (words[:-1] if words[-1] == "" else words)]
         tokenizer = _build({word: number for number, word in enumerate(words)}, config.get("do_lower_case", True))
     else:

@@ -77,9 +77,7 @@ def resolve(flat: Mapping[str, Any]) -> Params:
 def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, Any]:
     """What preset `name` changes relative to the paper's defaults, flat."""
     if name not in PRESETS:
-        near = difflib.get_close_matches(str(name), PRESETS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise UserError(f"{source}: preset '{cut(str(name))}' is not one of {', '.join(PRESETS)}{hint}")
+        raise UserError(f"{source}: preset '{cut(str(name))}' is not one of {', '.join(PRESETS)}")
     values = flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml"))
     base = values.get("preset")  # the preset that this one changes
     return (preset_values(base) if base else {}) | values | {"preset": name}

@@ -16,6 +16,12 @@ from realm_lab.planner.machine import Device, find_device
 from realm_lab.planner.workload import Text, Workload, read_text, workload
 
 HOUR, GIB = 3600.0, 2**30
+ASSUMED = [
+    "sentences of a step share no passage; the ranks share a batch evenly and their exchange of gradients is free",
+    "builders have devices of their own, of the trainers' kind; one index after the other, taken into use at once",
+    "every trainer device holds and searches the whole index, exactly; a refresh every refresh.interval_steps",
+]
+OF_TABLE = ["search reads memory at the table's bandwidth; no fixed time in a step; the last layer counts whole"]
 
 
 class Request(NamedTuple):
@@ -100,7 +106,8 @@ def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
     needs, has = (f"{size / GIB:,.1f} GiB" for size in (used["model"] + used["index"], used["device"]))
     note = f"a trainer needs {needs} before activations, a device has {has}: plan for a device with more memory"
     fits = used["model"] + used["index"] <= used["device"]
-    return plan | {"assumptions": _assumptions(source, text), "notes": [] if fits else [note]}
+    assumptions = [f"text: {text.source}", *ASSUMED, *(OF_TABLE if source.kind == "table" else ())]
+    return plan | {"assumptions": assumptions, "notes": [] if fits else [note]}
 
 
 def memory(params: Params, work: Workload, passages: int) -> dict[str, float]:
@@ -160,17 +167,6 @@ def freshness(steps: int, interval_steps: int, times: Seconds, request: Request,
     cost = None if request.price is None else request.price * hours * devices
     ages = (late, mean, late + every - 1, mean * times.step)
     return Freshness(refresh, every, *ages, share, hours, devices, hours * devices, cost)
-
-
-def _assumptions(source: Source, text: Text) -> list[str]:
-    table = ["search reads memory at the table's bandwidth; no fixed time in a step; the last layer counts whole"]
-    return [
-        f"text: {text.source}",
-        "sentences of a step share no passage; the ranks share a batch evenly and their exchange of gradients is free",
-        "builders have devices of their own, of the trainers' kind; one index after the other, taken into use at once",
-        "every trainer device holds and searches the whole index, exactly; a refresh every refresh.interval_steps",
-        *(table if source.kind == "table" else []),
-    ]
 
 
 def show_plan(plan: dict[str, Any]) -> None:

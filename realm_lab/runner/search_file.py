@@ -107,7 +107,7 @@ class SearchPlan:
 
     def runs(self, cell: str, values: Mapping[str, Any]) -> list[PlannedRun]:
         """The runs of a trial, one for every seed. UserError: this combination of values is none."""
-        params = _params(self.source | values)
+        params = _params(self.source | dict(values))
         base = flatten(self.base)
         changes = {key: value for key, value in flatten(params).items() if value != base[key]}
         seeds = self.search.seeds

@@ -49,7 +49,7 @@ def refusal(path: Path, overrides: dict[str, Any] | None = None) -> str:
             "preset: toy\npretrain:\n  candidates: 9\n  step: 5\n",
             "params.yaml, line 4: unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.steps'",
         ),
-        ("preset: toyy\n", "params.yaml: preset 'toyy' is not one of toy, smoke, real, paper; did you mean 'toy'?"),
+        ("preset: toyy\n", "params.yaml: preset 'toyy' is not one of toy, smoke, real, paper"),
         (
             "preset: toy\npretrain.steps: 4\n",
             "params.yaml, line 2: 'pretrain.steps' has to be nested, a section a line: pretrain: steps: VALUE",
