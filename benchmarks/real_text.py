@@ -13,7 +13,7 @@ from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.initial import new_embedder, new_reader
 from realm_lab.models.reader import Reader
-from realm_lab.params.load import preset_values
+from realm_lab.params.load import flatten, preset_values, resolve
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
@@ -55,20 +55,16 @@ def packaged_checkpoint() -> Path | None:
 def parameters(arguments: argparse.Namespace, precision: str, changes: dict[str, dict[str, Any]]) -> Params:
     """Preset `real` on the SQuAD file (tiny: preset `smoke`), without dropout, with everything trained."""
     values = preset_values("smoke" if arguments.tiny else "real")
-    values["preset"] = "smoke" if arguments.tiny else "real"
     if not arguments.tiny:
         for name in ("squad", "checkpoint"):
             path = getattr(arguments, name)
             if path is None or not path.exists():
                 raise UserError(f"--{name}: {path or 'not given'}; name an existing one, or use --tiny")
-        files = {"knowledge": [str(arguments.squad)], "max_articles": arguments.articles}
-        values["corpus"] |= {"passage_length": PASSAGE_LENGTH, "sentence_length": QUERY_LENGTH, "files": files}
-        values["tokenizer"] = {"checkpoint": str(arguments.checkpoint)}
-        values["model"]["checkpoint"] = str(arguments.checkpoint)
-    values["model"] |= {"precision": precision, "train_word_embeddings": True}
-    for section, chosen in changes.items():
-        values[section] = values.get(section, {}) | chosen
-    return Params(**values)
+        values |= {"corpus.passage_length": PASSAGE_LENGTH, "corpus.sentence_length": QUERY_LENGTH}
+        values |= {"corpus.files.knowledge": [str(arguments.squad)], "corpus.files.max_articles": arguments.articles}
+        values |= dict.fromkeys(("tokenizer.checkpoint", "model.checkpoint"), str(arguments.checkpoint))
+    values |= {"model.precision": precision, "model.train_word_embeddings": True}
+    return resolve(values | flatten(changes))
 
 
 def read_text(params: Params, folder: Path) -> Text:

@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -253,9 +252,6 @@ class StopRequest:
 def stop_signals_noted() -> Iterator[StopRequest]:
     """Inside, a signal to stop is only noted, so that work can stop at a point from which it resumes."""
     request = StopRequest()
-    if threading.current_thread() is not threading.main_thread():
-        yield request  # Python gives signals to the main thread only
-        return
     before = {number: signal.signal(number, request.note) for number in STOP_SIGNALS}
     try:
         yield request

@@ -7,48 +7,29 @@ bytes for each document, article and passage. Questions are held, and the words 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from tokenizers import Tokenizer
 
-from realm_lab.corpus.cutting import PARTS, Cut
-from realm_lab.corpus.records import SPLITS, Question, Split, text_hash
+from realm_lab.corpus.cutting import OF_UPDATE, PARTS, Asked, Cut
+from realm_lab.corpus.files_corpus import FilesCorpus
+from realm_lab.corpus.records import SPLITS, Split, text_hash
 from realm_lab.corpus.store import INT, Articles, PartWriter, Passages, Questions, Sentences, token_dtype
+from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.vocabulary import encode_batch_plain
 
 DUPLICATE_PASSAGE = "passage: same title and text as an earlier one"
 DUPLICATE_SENTENCE = "sentence of a duplicate passage"
-OF_UPDATE = " (second edition)"  # of reasons to drop; manifests have these words
 
 Progress = Callable[[str, int], None]  # (part, records of it that are written)
-Asked = tuple[Question, Sequence[str], list[int]]  # with its answers after the corpus update and its gold rows
-
-
-class Source(Protocol):
-    """Where a corpus comes from."""
-
-    versions: int  # of the knowledge corpus: 1 or 2
-    drops_duplicates: bool  # of passages with the same title and text the first alone is kept
-
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-    @property
-    def dropped(self) -> Counter[str]: ...
-    def asked_documents(self) -> Collection[str]: ...
-    def cuts(self, version: int) -> Iterator[Cut]: ...
-    def pretrain_cuts(self) -> Iterator[Cut]: ...
-    def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]: ...
-    def article_batches(self) -> Iterator[pa.RecordBatch] | None: ...
 
 
 class Assembly:
     """Writes what a source yields into a folder, and counts what was kept and dropped."""
 
-    def __init__(self, source: Source, folder: Path, progress: Progress):
+    def __init__(self, source: ToySource | FilesCorpus, folder: Path, progress: Progress):
         self._source, self._folder, self._progress = source, folder, progress
         self._dtype = token_dtype(source.tokenizer.get_vocab_size())
         self.counts: Counter[str] = Counter()
@@ -70,10 +51,9 @@ class Assembly:
         passages = Passages(self._folder / "passages", self._dtype)
         for split in SPLITS:
             self._write_questions(split, list(source.asked(split, rows_of_documents, passages)))
-        batches = source.article_batches()
-        if batches is not None:
+        if isinstance(source, ToySource):
             articles = PartWriter(self._folder / "articles", Articles.COLUMNS, self._dtype)
-            for batch in batches:
+            for batch in source.article_batches():
                 articles.append(batch)
                 self._progress("articles", articles.rows)
             self._close("articles", articles)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from realm_lab.core.seeding import derive_seed
 from realm_lab.corpus.chunking import cut_passages, split_sentences
-from realm_lab.corpus.records import Document, Passage, Span
+from realm_lab.corpus.records import Document, Passage, Question, Span
 from realm_lab.corpus.salient_spans import MakeTagger, Tagger
 from realm_lab.corpus.store import NO_ROW, Passages, Sentences
 from realm_lab.corpus.vocabulary import WordEncoder
@@ -22,19 +22,12 @@ HELD_OUT_SHARE = 0.02  # of the sentences of file corpora: half for development,
 MIN_SENTENCE_WORDPIECES = 6
 MISALIGNED_SPAN = "salient span that no wordpiece matches"
 PARTS = ("sentences", "cloze_dev", "cloze_test")
+OF_UPDATE = " (second edition)"  # of reasons to drop; manifests have these words
 
 Article = list[Document]  # neighbouring documents of one article
+Asked = tuple[Question, Sequence[str], list[int]]  # with its answers after the corpus update and its gold rows
 Kind = Literal["passages", "passages and sentences", "sentences"]
 PASSAGE_COLUMNS = pa.schema([field for field in Passages.COLUMNS if field.name != "articles"])
-
-
-class CutSettings(NamedTuple):
-    """What decides how documents are cut; goes to each process."""
-
-    tokenizer: str  # its JSON
-    passage_length: int
-    sentence_length: int
-    make_tagger: MakeTagger
 
 
 class Cut(NamedTuple):
@@ -56,15 +49,16 @@ class _Told(NamedTuple):
 
 
 class Cutter:
-    """Cuts, tags and tokenises. What it makes of some articles depends on nothing but them and the settings."""
+    """Cuts, tags and tokenises. What it makes of some articles depends on nothing but them and its arguments, of which
+    `tokenizer` is the JSON."""
 
-    def __init__(self, settings: CutSettings):
-        self._settings = settings
-        self._encoder = WordEncoder(Tokenizer.from_str(settings.tokenizer))
+    def __init__(self, tokenizer: str, passage_length: int, sentence_length: int, make_tagger: MakeTagger):
+        self._encoder = WordEncoder(Tokenizer.from_str(tokenizer))
+        self._passage_length, self._sentence_length, self._make_tagger = passage_length, sentence_length, make_tagger
 
     @cached_property
     def _tagger(self) -> Tagger:
-        return self._settings.make_tagger()
+        return self._make_tagger()
 
     def cut(self, articles: Sequence[Article], kind: Kind) -> Cut:
         """The passages of the articles, their sentences, or both, in order."""
@@ -83,8 +77,8 @@ class Cutter:
                 told += [_Told(text, ids, NO_ROW, text, context) for text, ids in own]
                 continue
             lengths = [len(ids) for _, ids in own]
-            longest = self._settings.passage_length
-            for passage, first, last in cut_passages(document, found, len(title), lengths, longest, dropped):
+            cuts = cut_passages(document, found, len(title), lengths, self._passage_length, dropped)
+            for passage, first, last in cuts:
                 for number, (text, ids) in enumerate(own[first:last]):
                     told.append(_Told(text, ids, len(passages), f"{passage.id}:{number}", context))
                 passages.append(passage_row(passage, title, [ids for _, ids in own[first:last]]))
@@ -106,7 +100,7 @@ class Cutter:
         """The part that a sentence belongs to, and its spans there; None where it cannot be a query."""
         place = derive_seed(0, "held-out", identity) / 2**63
         held_out = place < HELD_OUT_SHARE
-        if not is_fit(ids, spans, self._settings.sentence_length, dropped, needs_span=held_out):
+        if not is_fit(ids, spans, self._sentence_length, dropped, needs_span=held_out):
             return None
         if not held_out:
             return "sentences", spans

@@ -12,8 +12,7 @@ from farmhash import Fingerprint64
 from tokenizers import Tokenizer
 
 from realm_lab.corpus.answers import passage_holds
-from realm_lab.corpus.assembly import OF_UPDATE, Asked
-from realm_lab.corpus.cutting import Article, Cut, CutSettings, Kind
+from realm_lab.corpus.cutting import OF_UPDATE, Article, Asked, Cut, Cutter, Kind
 from realm_lab.corpus.pool import cut_all
 from realm_lab.corpus.readers import read_documents, read_questions
 from realm_lab.corpus.records import SPLITS, Document, Question, Split
@@ -33,7 +32,7 @@ class FilesCorpus:
     (`knowledge_updated`) names.
     """
 
-    drops_duplicates = True
+    drops_duplicates = True  # of passages with the same title and text the first alone is kept
 
     def __init__(self, corpus: Corpus, workers: int = 1, make_tagger: MakeTagger = RuleTagger):
         self._corpus, self._files, self._workers, self._make_tagger = corpus, corpus.files, workers, make_tagger
@@ -90,11 +89,8 @@ class FilesCorpus:
 
     def _cut(self, documents: Iterable[Document], kind: Kind) -> Iterator[Cut]:
         lengths = self._corpus.passage_length, self._corpus.sentence_length
-        settings = CutSettings(self.tokenizer.to_str(), *lengths, self._make_tagger)
-        return cut_all(settings, neighbours(documents), kind, self._workers)
-
-    def article_batches(self) -> None:
-        """None: the toy world alone has articles apart."""
+        make_cutter = partial(Cutter, self.tokenizer.to_str(), *lengths, self._make_tagger)
+        return cut_all(make_cutter, neighbours(documents), kind, self._workers)
 
     def asked_documents(self) -> frozenset[str]:
         """The documents that questions of any split come from, in the corpus or not."""

@@ -6,27 +6,28 @@ import multiprocessing
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from realm_lab.corpus.cutting import Article, Cut, CutSettings, Cutter, Kind
+from realm_lab.corpus.cutting import Article, Cut, Cutter, Kind
 from realm_lab.errors import UserError
 
 RUN_CHARACTERS = 400_000  # of text that a process is given at once
 AHEAD = 2  # runs that wait beyond those that are being cut
 
 
-def cut_all(settings: CutSettings, articles: Iterable[Article], kind: Kind, workers: int) -> Iterator[Cut]:
-    """The articles, cut, in their order. At most `workers` + AHEAD runs are held in memory."""
+def cut_all(make_cutter: Callable[[], Cutter], articles: Iterable[Article], kind: Kind, workers: int) -> Iterator[Cut]:
+    """The articles, cut, in their order, with a cutter for each worker (`make_cutter` is pickled). At most `workers` +
+    AHEAD runs are held in memory."""
     if workers == 1:
-        cutter = Cutter(settings)
+        cutter = make_cutter()
         yield from (cutter.cut(run, kind) for run in runs_of(articles))
         return
     # The processes begin empty ("spawn"): none inherits our threads.
     context = multiprocessing.get_context("spawn")
     waiting: deque[Future[Cut]] = deque()
-    with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(settings,)) as executor:
+    with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(make_cutter,)) as executor:
         try:
             for run in runs_of(articles):
                 waiting.append(executor.submit(_cut, run, kind))
@@ -63,10 +64,10 @@ class _Process:
     cutter: Cutter
 
 
-def _start(settings: CutSettings) -> None:
+def _start(make_cutter: Callable[[], Cutter]) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core each
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    _Process.cutter = Cutter(settings)
+    _Process.cutter = make_cutter()
 
 
 def _end_with_parent() -> None:

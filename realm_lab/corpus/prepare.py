@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from realm_lab.core.files import atomic_directory, digest, digest_file, write_json
-from realm_lab.corpus.assembly import Assembly, Progress, Source
+from realm_lab.corpus.assembly import Assembly, Progress
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.readers import digest_input
 from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger, tagger_digest
@@ -71,7 +71,7 @@ def prepare(
     with atomic_directory(folder) as scratch:
         is_toy = params.corpus.source == "toy"
         toy = ToySource(params, int(str(inputs["seed"]))) if is_toy else None
-        source: Source = toy or _files_source(params, workers, make_tagger)
+        source = toy or _files_source(params, workers, make_tagger)
         made = Assembly(source, scratch, progress)
         passages = made.write()
         if not made.counts["passages"] or not made.counts["sentences"]:

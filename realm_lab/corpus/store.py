@@ -11,8 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,25 +23,6 @@ from realm_lab.corpus.records import AnswerKind, Passage
 from realm_lab.errors import UserError
 
 NO_ROW = -1
-
-
-@contextmanager
-def intact(path: Path) -> Iterator[None]:
-    """Turns what NumPy and Arrow say of a lost or damaged file into a UserError."""
-    try:
-        yield
-    except (OSError, ValueError, pa.ArrowInvalid) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{path}: lost or damaged ({reason}); prepare again") from None
-
-
-def read_column(path: Path, rows: int) -> np.ndarray:
-    """A file of int32, one a row."""
-    with intact(path):
-        column = np.fromfile(path, np.int32)
-    if len(column) != rows:
-        raise UserError(f"{path}: {len(column)} values where {rows} were written; prepare again")
-    return column
 
 
 class RaggedWriter:
@@ -75,11 +55,9 @@ class Ragged:
 
     def __init__(self, folder: Path, name: str, dtype: Any):
         values, offsets = folder / f"{name}.bin", folder / f"{name}.offsets.bin"
-        with intact(offsets):
-            self.offsets = np.memmap(offsets, np.int64, "r")
-        with intact(values):
-            empty = values.stat().st_size == 0
-            self.values = np.zeros(0, dtype) if empty else np.memmap(values, dtype, "r")
+        self.offsets = np.memmap(offsets, np.int64, "r")
+        empty = values.stat().st_size == 0
+        self.values = np.zeros(0, dtype) if empty else np.memmap(values, dtype, "r")
         if self.offsets[-1] != len(self.values):
             raise UserError(f"{values}: {len(self.values)} values where {self.offsets[-1]} were written; prepare again")
 
@@ -99,8 +77,7 @@ class TextTable:
     """Rows of text in an Arrow file, memory-mapped; `row(i)` is a dictionary."""
 
     def __init__(self, path: Path):
-        with intact(path):
-            self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
     def row(self, index: int) -> dict[str, Any]:
         """One row as {column: value}."""
@@ -165,7 +142,7 @@ class Passages:
         self.titles = Ragged(folder, "titles", token_dtype)
         self.bodies = Ragged(folder, "bodies", token_dtype)
         self.sentence_starts = Ragged(folder, "sentence_starts", np.int32)
-        self.articles = read_column(folder / "articles.bin", len(self.bodies))
+        self.articles = np.fromfile(folder / "articles.bin", np.int32)
         self.text = TextTable(folder / "text.arrow")
 
     def __len__(self) -> int:
@@ -184,8 +161,8 @@ class Sentences:
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
         self.spans = Ragged(folder, "spans", np.int32)
-        self.origins = read_column(folder / "origins.bin", len(self.tokens))  # the passage it was taken from (X = Z)
-        self.gold = read_column(folder / "gold.bin", len(self.tokens))  # another passage known to hold the answer
+        self.origins = np.fromfile(folder / "origins.bin", np.int32)  # the passage it was taken from (X = Z)
+        self.gold = np.fromfile(folder / "gold.bin", np.int32)  # another passage known to hold the answer
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -10,8 +10,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from realm_lab.corpus.assembly import Asked
-from realm_lab.corpus.cutting import PARTS, PASSAGE_COLUMNS, Cut, is_fit, passage_row, place_spans
+from realm_lab.corpus.cutting import PARTS, PASSAGE_COLUMNS, Asked, Cut, is_fit, passage_row, place_spans
 from realm_lab.corpus.records import SPLITS, Sentence, Split
 from realm_lab.corpus.store import NO_ROW, Articles, Passages, Sentences
 from realm_lab.corpus.toy_world import ToyWorld
@@ -26,7 +25,7 @@ Item = TypeVar("Item")
 class ToySource:
     """The world of a seed. Held-out sentences ask for the value of the fact alone, and have nothing else to mask."""
 
-    drops_duplicates = False
+    drops_duplicates = False  # of passages with the same title and text all are kept
 
     def __init__(self, params: Params, seed: int):
         toy, longest = params.corpus.toy, params.finetune.max_span_wordpieces

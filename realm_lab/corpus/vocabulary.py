@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from realm_lab.core.files import digest, read_json, write_json, write_text
 from realm_lab.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+BERT = ["WordPiece", "BertNormalizer", "BertPreTokenizer"]  # the parts of its tokenizer
 MAX_CHARACTERS = 1000  # characters that get a wordpiece of their own, as in the trainer's default
 LONGEST_WORD = 100  # characters: BERT makes [UNK] of a longer word; to learn from one takes the square of its length
 _CHUNK = 1000  # occurrences of a word handed to the trainer in one text
@@ -90,20 +90,17 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     Truncation and padding that a checkpoint's tokenizer.json may carry are switched off.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; put a checkpoint there or change tokenizer.checkpoint")
     if (folder / "tokenizer.json").is_file():
         path = folder / "tokenizer.json"
-        if read_json(path).get("model", {}).get("type") != "WordPiece":
-            raise UserError(f"{path}: not a WordPiece tokenizer; use the tokenizer of a BERT checkpoint")
+        state = read_json(path)
+        kinds = [(state.get(part) or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
+        if kinds != BERT or not all(token["special"] for token in state["added_tokens"]):
+            raise UserError(f"{path}: not BERT's tokenizer, or with words added; use that of a BERT checkpoint")
         tokenizer = Tokenizer.from_file(str(path))
     elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
         config = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
-        try:
-            words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}: not UTF-8 at byte {error.start}; fetch it again") from None
+        words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
         words = [word.rstrip("\r") for word in (words[:-1] if words[-1] == "" else words)]
         tokenizer = _build({word: number for number, word in enumerate(words)}, config.get("do_lower_case", True))
     else:
@@ -150,53 +147,41 @@ def encode_batch_plain(tokenizer: Tokenizer, texts: Sequence[str]) -> list[Encod
 class WordEncoder:
     """The ids of `encode_batch_plain`, several times as fast: what stands between two blanks is looked up once.
 
-    BERT's tokenizer reads such a word by itself, so its pieces do not depend on its neighbours. Where the tokenizer is
-    not BERT's, a whole text is one word here.
+    BERT's tokenizer reads such a word by itself, so its pieces do not depend on its neighbours.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._ids: dict[str, list[int]] = {}  # of each word its wordpieces,
-        self._offsets: dict[str, list[tuple[int, int]]] = {}  # and their characters
-        state = json.loads(tokenizer.to_str())
-        kinds = [(state[part] or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
-        self._is_bert = kinds == ["WordPiece", "BertNormalizer", "BertPreTokenizer"] and all(
-            token["special"] for token in state["added_tokens"]
-        )
+        self._known: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}  # each word's wordpieces, their characters
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The wordpiece ids of each text."""
-        words = [self._words(text) for text in texts]
-        if len(self._ids) > _REMEMBERED_WORDS:
-            self._ids.clear()
-            self._offsets.clear()
-        new = list(set().union(*words).difference(self._ids))
+        words = [text.split(" ") for text in texts]
+        if len(self._known) > _REMEMBERED_WORDS:
+            self._known.clear()
+        new = list(set().union(*words).difference(self._known))
         for word, encoding in zip(new, encode_batch_plain(self._tokenizer, new), strict=True):
-            self._ids[word], self._offsets[word] = encoding.ids, encoding.offsets
-        return [list(chain.from_iterable(map(self._ids.__getitem__, found))) for found in words]
+            self._known[word] = encoding.ids, encoding.offsets
+        return [[piece for word in found for piece in self._known[word][0]] for found in words]
 
     def place_spans(self, text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int] | None]:
         """Character spans of a text that was just encoded as wordpiece spans [start, end).
 
         None for a span whose first or last character is in no wordpiece.
         """
-        words = self._words(text)
-        counts = [len(self._ids[word]) for word in words]
+        words = text.split(" ")
+        counts = [len(self._known[word][0]) for word in words]
 
         def piece_at(place: int) -> int | None:
-            before = text[:place] if self._is_bert else ""
-            word = before.count(" ")
-            inside = place - before.rfind(" ") - 1 if self._is_bert else place  # character of the word
-            for number, (start, end) in enumerate(self._offsets[words[word]]):
+            word = text.count(" ", 0, place)
+            inside = place - text.rfind(" ", 0, place) - 1  # character of the word
+            for number, (start, end) in enumerate(self._known[words[word]][1]):
                 if start <= inside < end:
                     return sum(counts[:word]) + number
             return None
 
         pairs = [(piece_at(start), piece_at(end - 1)) for start, end in spans]
         return [None if start is None or last is None else (start, last + 1) for start, last in pairs]
-
-    def _words(self, text: str) -> list[str]:
-        return text.split(" ") if self._is_bert else [text]
 
 
 def _build(vocabulary: dict[str, int], lowercase: bool) -> Tokenizer:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from realm_lab.corpus.answers import normalise_answer
+from realm_lab.corpus.store import Questions
 
 
 class Overlap(NamedTuple):
@@ -23,21 +24,14 @@ GROUPS = {
 }
 
 
-class Asked(Protocol):
-    """Questions with their reference answers."""
-
-    texts: list[str]
-    answers: list[list[str]]
-
-
-def find_overlaps(trained: Asked, tested: Asked) -> list[Overlap]:
-    """Of each tested question. Only a question of the same normalised words counts as the same, a lower bound of what
-    Lewis et al. had people find."""
+def find_overlaps(trained: Questions, texts: Sequence[str], answers: Sequence[Sequence[str]]) -> list[Overlap]:
+    """Of each tested question with its answers. Only a question of the same normalised words counts as the same, a
+    lower bound of what Lewis et al. had people find."""
     questions = set(map(normalise_answer, trained.texts))
-    said = {normalise_answer(answer) for answers in trained.answers for answer in answers} - {""}
+    said = {normalise_answer(answer) for known in trained.answers for answer in known} - {""}
     return [
-        Overlap(normalise_answer(question) in questions, not said.isdisjoint(map(normalise_answer, answers)))
-        for question, answers in zip(tested.texts, tested.answers, strict=True)
+        Overlap(normalise_answer(question) in questions, not said.isdisjoint(map(normalise_answer, own)))
+        for question, own in zip(texts, answers, strict=True)
     ]
 
 

@@ -1,12 +1,11 @@
 """Predictions made elsewhere, scored against questions with references; no model is read.
 
-A file is JSON lines, a JSON array, Parquet or CSV of records with `id` or `question`, and with `prediction` (a text) or
+A file is JSON lines, a JSON array or Parquet of records with `id` or `question`, and with `prediction` (a text) or
 `ctxs` (retrieved passages [{text}], best first, as DPR writes them); or SQuAD's one object {id: answer}.
 """
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from realm_lab.corpus.readers.registry import questions_in
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import Questions
-from realm_lab.corpus.text_files import plain_name, read_head, read_lines, read_text
+from realm_lab.corpus.text_files import plain_name, read_head, read_text
 from realm_lab.errors import UserError
 from realm_lab.evaluation.open_qa import f1, matches
 
@@ -98,14 +97,6 @@ def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[set[Given]
 
 def _records(path: Path) -> Iterator[Record]:
     name = plain_name(path)
-    if name.endswith(".csv"):
-        rows = csv.DictReader((line for _, line in read_lines(path)), restkey="more", strict=True)
-        try:
-            for number, fields in enumerate(rows, 1):
-                yield Record(f"{path}, line {rows.line_num}", number, fields, name, REMEDY)
-        except csv.Error as error:
-            raise UserError(f"{path}, line {rows.line_num}: not readable as CSV ({error}); close its quotes") from None
-        return
     head = read_head(path)
     keys = first_record(head).keys()
     if head.lstrip().startswith("{") and not name.endswith(LINE_SUFFIXES) and not keys & {"prediction", "ctxs"}:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,13 +31,14 @@ def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None =
     """
     source = read_source(path, overrides)
     try:
-        return Params(**source.values)
+        return resolve(source.values)
     except ValidationError as error:
         raise UserError(explain(error, source.path, source.document, overrides)) from None
 
 
 class Source(NamedTuple):
-    """A parameter file over its preset, nothing validated yet. `document` knows the lines of the file."""
+    """A parameter file over its preset, flat (dotted key -> value) and nothing validated yet. `document` knows the
+    lines of the file."""
 
     path: Path
     document: Any
@@ -48,51 +48,39 @@ class Source(NamedTuple):
 def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) -> Source:
     """`path` over its preset, with `overrides` (dotted key -> value) on top; one of them may be the preset.
 
-    A file that does not exist is one without a line where the preset is among the overrides.
+    A file that does not exist is one without a line where the preset is among the overrides. What is empty in the file
+    is left to the preset.
     """
-    path, overrides = Path(path), _spelled_out(overrides or {})
+    path, overrides = Path(path), flatten(overrides or {})
     document = {} if overrides.get("preset") and not path.exists() else read_yaml(path)
     _check_names(document, document, path)
     for key in overrides:
         if key not in parameter_fields():
             raise _unknown(f"--set {cut(key)}", key)
-    given = lay_over(_without_empty(document), overrides)
-    preset = given.get("preset", "toy")
-    where: Path | str = "--preset" if "preset" in overrides else path
-    values = _merge(preset_values(preset, where), given)
-    values["preset"] = preset
-    return Source(path, document, values)
+    given = {key: value for key, value in flatten(document).items() if value is not None} | overrides
+    preset = given.setdefault("preset", "toy")
+    return Source(path, document, preset_values(preset, "--preset" if "preset" in overrides else path) | given)
 
 
-def _spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections among the overrides, such as pretrain={steps: 5}, as one override for each of their parameters."""
-    given: dict[str, Any] = {}
-    for key, value in overrides.items():
-        given |= flatten(value, f"{key}.") if isinstance(value, dict) and is_section(key) else {key: value}
-    return given
-
-
-def lay_over(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of nested `values` with `overrides` (dotted key -> value) on top."""
-    top: dict[str, Any] = {}
-    for key, value in overrides.items():
-        *parents, last = key.split(".")
-        inside = top
+def resolve(flat: Mapping[str, Any]) -> Params:
+    """Flat values (dotted key -> value) as parameters, validated; a value for a whole section goes before any in it."""
+    values: dict[str, Any] = {}
+    for key in sorted(flat, key=lambda key: -key.count(".")):
+        *parents, name = key.split(".")
+        inside = values
         for parent in parents:
             inside = inside.setdefault(parent, {})
-        inside[last] = value
-    return _merge(values, top)
+        inside[name] = flat[key]
+    return Params(**values)
 
 
 def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, Any]:
-    """What preset `name` changes relative to the paper's defaults."""
+    """What preset `name` changes relative to the paper's defaults, flat."""
     if name not in PRESETS:
-        near = difflib.get_close_matches(str(name), PRESETS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise UserError(f"{source}: preset '{cut(str(name))}' is not one of {', '.join(PRESETS)}{hint}")
-    values = _without_empty(read_yaml(PRESET_FOLDER / f"{name}.yaml"))
-    base = values.pop("preset", None)  # the preset that this one changes
-    return _merge(preset_values(base), values) if base else values
+        raise UserError(f"{source}: preset '{cut(str(name))}' is not one of {', '.join(PRESETS)}")
+    values = flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml"))
+    base = values.get("preset")  # the preset that this one changes
+    return (preset_values(base) if base else {}) | values | {"preset": name}
 
 
 def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -100,7 +88,7 @@ def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str
     values = params.model_dump(mode="json") if isinstance(params, BaseModel) else params
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, dict) and f"{prefix}{key}" not in mappings():
+        if isinstance(value, dict) and not is_parameter(f"{prefix}{key}"):
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value
@@ -146,21 +134,15 @@ def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInf
             yield from _walk(field.annotation, f"{prefix}{name}.")
 
 
-def parameter_names() -> list[str]:
-    """Every valid dotted key, sections included."""
-    return list(parameter_fields())
-
-
 def is_section(key: str) -> bool:
     """True for the dotted key of a section."""
     kind = parameter_fields()[key].annotation if key in parameter_fields() else None
     return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
-@functools.cache
-def mappings() -> frozenset[str]:
-    """Dotted keys of the parameters whose value is a mapping of its own, with names that are nobody's here."""
-    return frozenset(key for key, field in parameter_fields().items() if typing.get_origin(field.annotation) is dict)
+def is_parameter(key: str) -> bool:
+    """True for the dotted key of a parameter, whose value may be a mapping of its own."""
+    return key in parameter_fields() and not is_section(key)
 
 
 def _check_names(section: Mapping[str, Any], document: Any, path: Path, above: Sequence[str] = ()) -> None:
@@ -194,24 +176,3 @@ def show(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name}: {show(item)}" for name, item in value.items()) + "}"
     return "none" if value is None else str(value) or '""'
-
-
-def _without_empty(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Plain copy without empty (null) values and sections of nothing else: those are left to the preset."""
-    kept: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            inside = _without_empty(value, f"{prefix}{key}.")
-            if inside or not is_section(f"{prefix}{key}"):
-                kept[key] = inside
-        elif value is not None:
-            kept[key] = value
-    return kept
-
-
-def _merge(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in top.items():
-        below = merged.get(key)
-        merged[key] = _merge(below, value) if isinstance(value, dict) and isinstance(below, dict) else value
-    return merged

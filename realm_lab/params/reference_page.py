@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from realm_lab.core.files import write_text
-from realm_lab.params.load import PRESETS, flatten, is_section, parameter_fields, preset_values, show
+from realm_lab.params.load import PRESETS, flatten, is_section, parameter_fields, preset_values, resolve, show
 from realm_lab.params.parameters import Params
 from realm_lab.params.yaml_file import parse_yaml
 
@@ -48,7 +48,7 @@ preset differs. A line of `params.yaml` that is not empty goes before the preset
 @functools.cache
 def _values() -> dict[str, dict[str, str]]:
     """Dotted key -> preset -> its value, as shown."""
-    flat = {preset: flatten(Params(**preset_values(preset) | {"preset": preset})) for preset in PRESETS}
+    flat = {preset: flatten(resolve(preset_values(preset))) for preset in PRESETS}
     return {key: {preset: show(flat[preset][key]) for preset in PRESETS} for key in flat["paper"]}
 
 

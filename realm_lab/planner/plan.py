@@ -16,6 +16,12 @@ from realm_lab.planner.machine import Device, find_device
 from realm_lab.planner.workload import Text, Workload, read_text, workload
 
 HOUR, GIB = 3600.0, 2**30
+ASSUMED = [
+    "sentences of a step share no passage; the ranks share a batch evenly and their exchange of gradients is free",
+    "builders have devices of their own, of the trainers' kind; one index after the other, taken into use at once",
+    "every trainer device holds and searches the whole index, exactly; a refresh every refresh.interval_steps",
+]
+OF_TABLE = ["search reads memory at the table's bandwidth; no fixed time in a step; the last layer counts whole"]
 
 
 class Request(NamedTuple):
@@ -96,7 +102,12 @@ def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
         "synchronous": ways[1]._asdict(),
         "memory_bytes": memory(params, work, passages) | {"device": source.memory_bytes},
     }
-    return plan | {"assumptions": _assumptions(source, text), "notes": _notes(plan["memory_bytes"])}
+    used = plan["memory_bytes"]
+    needs, has = (f"{size / GIB:,.1f} GiB" for size in (used["model"] + used["index"], used["device"]))
+    note = f"a trainer needs {needs} before activations, a device has {has}: plan for a device with more memory"
+    fits = used["model"] + used["index"] <= used["device"]
+    assumptions = [f"text: {text.source}", *ASSUMED, *(OF_TABLE if source.kind == "table" else ())]
+    return plan | {"assumptions": assumptions, "notes": [] if fits else [note]}
 
 
 def memory(params: Params, work: Workload, passages: int) -> dict[str, float]:
@@ -156,25 +167,6 @@ def freshness(steps: int, interval_steps: int, times: Seconds, request: Request,
     cost = None if request.price is None else request.price * hours * devices
     ages = (late, mean, late + every - 1, mean * times.step)
     return Freshness(refresh, every, *ages, share, hours, devices, hours * devices, cost)
-
-
-def _assumptions(source: Source, text: Text) -> list[str]:
-    table = ["search reads memory at the table's bandwidth; no fixed time in a step; the last layer counts whole"]
-    return [
-        f"text: {text.source}",
-        "sentences of a step share no passage; the ranks share a batch evenly and their exchange of gradients is free",
-        "builders have devices of their own, of the trainers' kind; one index after the other, taken into use at once",
-        "every trainer device holds and searches the whole index, exactly; a refresh every refresh.interval_steps",
-        *(table if source.kind == "table" else []),
-    ]
-
-
-def _notes(used: dict[str, float]) -> list[str]:
-    needs = used["model"] + used["index"]
-    if needs <= used["device"]:
-        return []
-    sizes = f"{needs / GIB:,.1f} GiB before activations, a device has {used['device'] / GIB:,.1f}"
-    return [f"a trainer needs {sizes}: plan for a device with more memory"]
 
 
 def show_plan(plan: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from realm_lab.errors import UserError
 from realm_lab.masking import check_masking
-from realm_lab.params.load import Source, explain, flatten, lay_over, parameter_names, read_source, show
+from realm_lab.params.load import Source, explain, flatten, parameter_fields, read_source, resolve, show
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.cells import Cell, Place, cells_of
@@ -218,7 +218,7 @@ def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) ->
     for key in common:
         if key in ("preset", "seeds"):
             raise UserError(f"--set {key}: not for a study; change '{key}' in its file, or give --seeds N")
-        if key not in (names := parameter_names()):
+        if key not in (names := parameter_fields()):
             raise UserError(f"--set {key}: unknown parameter '{key}'; the nearest valid one is '{nearest(key, names)}'")
         for cell in cells:
             if key in cell.places:
@@ -229,7 +229,7 @@ def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) ->
 def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     """The parameters of a cell; what is wrong with them is said at the line that set it."""
     try:
-        params = Params(**lay_over(source.values, cell.overrides))
+        params = resolve(source.values | cell.overrides)
         _check_extensions(params)
         return params
     except ValidationError as error:
@@ -244,7 +244,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     near = [key for key in cell.overrides if inside.startswith(f"{key}.") or f"{key}.".startswith(inside)]
     own = [key for key in near if key in cell.places]
     own.sort(key=lambda key: f"{message} {key}".find(key.rsplit(".", 1)[-1]))
-    if not near and name in parameter_names():  # of params.yaml itself
+    if not near and name in parameter_fields():  # of params.yaml itself
         raise UserError(unexplained)
     place: Place = cell.places[own[0]] if own else ("set", near[0]) if near else ("cells", cell.name)
     raise study.problem(f"cell '{cell.name}': {message}", *place)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
-from realm_lab.params.load import explain, flatten, lay_over, read_source, show
+from realm_lab.params.load import explain, flatten, read_source, resolve, show
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun
 from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, chosen_by, overrides_of, read_study_file
@@ -107,7 +107,7 @@ class SearchPlan:
 
     def runs(self, cell: str, values: Mapping[str, Any]) -> list[PlannedRun]:
         """The runs of a trial, one for every seed. UserError: this combination of values is none."""
-        params = _params(lay_over(self.source, values))
+        params = _params(self.source | dict(values))
         base = flatten(self.base)
         changes = {key: value for key, value in flatten(params).items() if value != base[key]}
         seeds = self.search.seeds
@@ -125,7 +125,7 @@ def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> S
     preset = {} if search.preset is None else {"preset": search.preset}
     source = read_source(params_path or Path(root) / "params.yaml", preset)
     common = overrides_of(search, search.set, "set", launch=True)
-    values = lay_over(source.values, common)
+    values = source.values | common
     with search.at("set", prefix="set: "):
         base = _params(values)
     if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
@@ -145,7 +145,7 @@ def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> S
             if own not in dimension:
                 raise UserError(f"the baseline's own value, {show(own)}, is not in it; widen it")
             for end in dimension.ends:
-                _params(lay_over(values, {name: end}))
+                _params(values | {name: end})
     plan = SearchPlan(search, values, base, baseline)
     as_it_is = plan.runs("", {})[0].plan.key(plan.last_stage)
     for name, dimension in search.space.items():
@@ -157,6 +157,6 @@ def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> S
 
 def _params(values: Mapping[str, Any]) -> Params:
     try:
-        return Params(**values)
+        return resolve(values)
     except ValidationError as error:
         raise UserError(explain(error, Path(), None).partition(": ")[2]) from None

@@ -16,8 +16,8 @@ from realm_lab.core.extensions import own_source
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
-from realm_lab.params.load import PRESETS, mappings, parameter_names, show
-from realm_lab.params.yaml_file import read_yaml
+from realm_lab.params.load import PRESETS, parameter_fields, show
+from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import system_of
@@ -158,7 +158,7 @@ class StudyFile(Part):
 
     def problem(self, message: str, *keys: str | int) -> UserError:
         """An error at a place of the file, which `keys` lead to as far as they are there."""
-        line = place_of(self._document, keys)
+        line = line_of(self._document, keys)
         return UserError(f"{self._path}, line {line}: {message}" if line else f"{self._path}: {message}")
 
     @contextmanager
@@ -251,30 +251,11 @@ def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, l
     UserError: an unknown parameter, a section without a value, or one that is no part of a run's identity."""
     found: dict[str, Any] = {}
     for name, value, place in _leaves(given, "", keys):
-        _check_parameter(study, name, value, place, launch)
+        _check_parameter(study, name, place, launch)
         if name in found:
             raise study.problem(f"parameter '{name}' is set twice; keep one", *place)
         found[name] = value
     return found
-
-
-def place_of(document: Any, keys: Iterable[str | int]) -> int | None:
-    """The 1-based line of a key or item of a YAML document, or of the nearest one above it."""
-    line = None
-    for key in keys:
-        if not _has(document, key):
-            break
-        marks = getattr(document, "lc", None)
-        if marks is not None and key in (marks.data or {}):
-            line = marks.data[key][0] + 1
-        document = document[key]
-    return line
-
-
-def _has(document: Any, key: str | int) -> bool:
-    if isinstance(document, list):
-        return isinstance(key, int) and key < len(document)
-    return isinstance(document, dict) and key in document
 
 
 def chosen_by() -> list[str]:
@@ -282,7 +263,7 @@ def chosen_by() -> list[str]:
     return [name for name, curve in CURVES.items() if curve.split == "dev" and curve.better == "up"]
 
 
-def _check_parameter(study: StudyFile, name: str, value: Any, place: tuple[str | int, ...], launch: bool) -> None:
+def _check_parameter(study: StudyFile, name: str, place: tuple[str | int, ...], launch: bool) -> None:
     if name in ("preset", "seeds"):
         raise study.problem(f"parameter '{name}' is no part of a cell; use the study's own key '{name}'", *place)
     if not launch and name.split(".")[0] == "launch":
@@ -294,14 +275,12 @@ def _check_parameter(study: StudyFile, name: str, value: Any, place: tuple[str |
         raise study.problem(f"unknown parameter '{name}'; the nearest valid one is '{near}'", *place)
     if known[name]:
         raise study.problem(f"'{name}' is a section; name a parameter in it, such as '{known[name]}'", *place)
-    if isinstance(value, dict) and name not in mappings():
-        raise study.problem(f"parameter '{name}' is a value, not a section; write it as {name}: VALUE", *place)
 
 
 @functools.cache
 def _parameters() -> dict[str, str]:
     """Every dotted name -> "" for a parameter, a parameter in it for a section."""
-    names = parameter_names()
+    names = parameter_fields()
     return {name: next((other for other in names if other.startswith(f"{name}.")), "") for name in names}
 
 
@@ -323,10 +302,10 @@ def _explain(error: ValidationError, path: Path, document: Any, model: type[Stud
     problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
     inside, location = document, []
     for part in problem["loc"]:  # others than those in the file name the types of a union
-        if _has(inside, part):
+        if has_key(inside, part):
             location.append(part)
             inside = inside[part]
-    line = place_of(document, location)
+    line = line_of(document, location)
     where = f"{path}, line {line}" if line else str(path)
     *above, key = map(str, problem["loc"])
     group = model.PARTS.get(".".join(above)) or model.PARTS[above[0]] if above and above[0] in model.PARTS else model

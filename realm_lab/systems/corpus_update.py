@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from realm_lab.core.files import digest, write_json, write_json_lines
+from realm_lab.core.files import digest, write_json, write_json_lines, write_text
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.readers import read_documents
 from realm_lab.corpus.readers.squad import LATER
@@ -22,7 +22,6 @@ from realm_lab.evaluation.cloze_items import cloze_items
 from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
 from realm_lab.evaluation.predictions import read_references, stored_questions
 from realm_lab.params.parameters import Corpus, Files
-from realm_lab.reporting.knowledge_update import write_knowledge_update
 from realm_lab.reporting.statistics import per_example_interval
 from realm_lab.retrieval.index import Embedded
 from realm_lab.systems.context import Context, Knowledge
@@ -97,7 +96,7 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
         results["clozes"] = {group: _fill(context, sides, group, path, folder) for group, path in update.clozes.items()}
     results["seconds"] = time.monotonic() - started
     write_json(folder / "result.json", results)
-    write_knowledge_update([results], folder)
+    write_text(folder / "report.md", _report(results))
     return results | {"folder": str(folder)}
 
 
@@ -189,3 +188,24 @@ def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) 
         interval = per_example_interval([np.array(measure.pop("deltas"))])
         measure["low"], measure["high"] = (float(end) if np.isfinite(end) else None for end in interval)
     return summary | {"shortened": sum(item.shortened for item in items), "skipped": skipped}
+
+
+def _report(results: dict[str, Any]) -> str:
+    """What was measured with the old corpus and with the new one, as a Markdown table."""
+    rows: list[tuple[str, float, float, str]] = []
+    if (asked := results.get("questions")) and asked["changed_questions"]:
+        about = f"{asked['changed_questions']} questions whose answer changed"
+        old, new = asked["old_corpus"], asked["new_corpus"]
+        rows += [(f"{about}: {part}", old[part], new[part], "") for part in new]
+    if asked and asked["unchanged_questions"]:
+        about = f"{asked['unchanged_questions']} questions whose answer did not: exact match"
+        rows.append((about, asked["unchanged_exact_match_before"], asked["unchanged_exact_match_after"], ""))
+    for group, blanks in results.get("clozes", {}).items():
+        for name, change in blanks["difference"].items():
+            ends = (change["low"], change["high"])
+            interval = "" if None in ends else "{:+.3f} to {:+.3f}".format(*ends)
+            measure = f"{blanks['items']} blanks, {group}: {name.replace('_', ' ')}"
+            rows.append((measure, blanks["old"][name], blanks["new"][name], interval))
+    table = [f"| {measure} | {old:.3f} | {new:.3f} | {interval} |\n" for measure, old, new, interval in rows]
+    head = "| measure | old corpus | new corpus | new − old, 95 % |\n| --- | ---: | ---: | ---: |\n"
+    return f"# Corpus update: {results['name']}\n\n{head}{''.join(table)}"

@@ -120,7 +120,7 @@ def evaluate(context: Context, run: StageRun) -> None:
         scores = test.scores(answers)
         results.update(mean_scores(scores))
         results.update(_development(context, system))
-        overlaps = find_overlaps(context.corpus.questions("train"), test)
+        overlaps = find_overlaps(context.corpus.questions("train"), test.texts, test.answers)
         results.update(split_by_overlap(overlaps, [score.exact_match for score in scores]))
         rows = _prediction_rows(context, test, answers, scores, overlaps, ranks[0] if ranks else None)
         write_json_lines(folder / "predictions.jsonl", rows)

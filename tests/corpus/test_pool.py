@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from realm_lab.corpus import assembly, pool
-from realm_lab.corpus.cutting import CutSettings
+from realm_lab.corpus.cutting import Cutter
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.records import Document
 from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
@@ -139,8 +139,8 @@ def test_few_runs_are_held_at_a_time() -> None:
             read += 1
             yield [Document(str(number), "T", text_of(number), str(number))]
 
-    settings = CutSettings(train_wordpiece([text_of(1)], 200).to_str(), 64, 64, RuleTagger)
-    stream = pool.cut_all(settings, articles(), "passages", 2)
+    make_cutter = partial(Cutter, train_wordpiece([text_of(1)], 200).to_str(), 64, 64, RuleTagger)
+    stream = pool.cut_all(make_cutter, articles(), "passages", 2)
     next(stream)
     assert read * len(text_of(1)) < (3 + pool.AHEAD) * 2 * pool.RUN_CHARACTERS
     assert sum(1 for _ in stream) > 5

@@ -111,21 +111,12 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
     ("name", "change", "said"),
     [
         ("bodies.bin", lambda data: data[:-2], "5 values where 6 were written"),
-        ("bodies.bin", lambda data: data[:-1], "lost or damaged"),  # half a value
         ("bodies.bin", lambda data: data + b"\0\0", "7 values where 6 were written"),
-        ("bodies.offsets.bin", lambda data: data[:-3], "lost or damaged"),
-        ("bodies.offsets.bin", lambda data: b"", "lost or damaged"),
-        ("articles.bin", lambda data: data[:-4], "2 values where 3 were written"),
-        ("text.arrow", lambda data: data[:-40], "lost or damaged"),
-        ("titles.bin", None, "lost or damaged"),
     ],
 )
-def test_every_damaged_or_lost_file_is_refused(tmp_path: Path, name: str, change: Any, said: str) -> None:
+def test_a_file_of_another_length_is_refused(tmp_path: Path, name: str, change: Any, said: str) -> None:
     path = written(tmp_path) / name
-    data = path.read_bytes()
-    path.unlink()
-    if change is not None:
-        path.write_bytes(change(data))
+    path.write_bytes(change(path.read_bytes()))
     with pytest.raises(UserError, match="; prepare again") as caught:
         Passages(tmp_path, np.uint16)
     assert said in str(caught.value)

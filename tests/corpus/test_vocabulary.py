@@ -121,15 +121,13 @@ def test_digest_is_of_what_decides_the_encoding(learned: Tokenizer) -> None:
 
 
 def test_folders_that_hold_no_tokenizer(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no such folder; put a checkpoint there"):
-        load_tokenizer(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"neither tokenizer.json nor vocab.txt"):
         load_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(UserError, match=r"vocab.txt: the vocabulary lacks \[PAD\]"):
         load_tokenizer(tmp_path)
     Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UserError, match=r"tokenizer.json: not a WordPiece tokenizer"):
+    with pytest.raises(UserError, match=r"tokenizer.json: not BERT.s tokenizer"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match=r"tokenizer.json, line 1: not valid JSON"):

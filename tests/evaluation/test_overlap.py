@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
 
-TRAINED = SimpleNamespace(
+TRAINED: Any = SimpleNamespace(
     texts=["Who wrote Hamlet?", "Where is the Eiffel Tower?", "Who came third?"],
     answers=[["William Shakespeare", "Shakespeare"], ["Paris"], ["The"]],
 )
@@ -27,7 +28,7 @@ TRAINED = SimpleNamespace(
     ],
 )
 def test_overlap_is_equality_after_normalisation(question: str, answers: list[str], expected: Overlap) -> None:
-    assert find_overlaps(TRAINED, SimpleNamespace(texts=[question], answers=[answers])) == [expected]
+    assert find_overlaps(TRAINED, [question], [answers]) == [expected]
 
 
 def test_exact_match_is_split_by_hand() -> None:

@@ -43,7 +43,6 @@ def put(path: Path, text: str) -> Path:
         ("blank_lines.jsonl", "\n\n" + lines(BY_TEXT).replace("\n", "\r\n\r\n")),
         ("lines_in.json", lines(BY_TEXT)),
         ("array.json", json.dumps(BY_TEXT)),
-        ("ids.csv", "id,prediction\n" + "".join(f'{key},"{value}"\n' for key, value in ANSWERS.items())),
     ],
 )
 @pytest.mark.parametrize("compressed", [False, True])
@@ -102,8 +101,6 @@ def test_retrieved_passages_are_scored_by_the_first_that_holds_an_answer(tmp_pat
         ("list_id.jsonl", '{"id": ["a"], "prediction": "x"}', "line 1: 'id' is a list, not a str"),
         ("half.json", '{"a": "\\ud800"}', "'a': 'prediction' holds half of a surrogate pair"),
         ("deep.json", '{"a": ' + "[" * 100_000, "deep.json, line 1: not usable JSON"),
-        ("columns.csv", "id,answer\na,x\n", r"line 2: 'prediction' is missing \(found: id, answer\)"),
-        ("quote.csv", 'id,prediction\na,"x', "not readable as CSV"),
         ("plain.txt", "x\n", "line 1, column 1: not valid JSON"),
     ],
 )

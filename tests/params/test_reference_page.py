@@ -9,13 +9,12 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, TypeAdapter
 
-from realm_lab.params.load import PRESETS, flatten, parameter_fields, preset_values
-from realm_lab.params.parameters import Params
+from realm_lab.params.load import PRESETS, flatten, parameter_fields, preset_values, resolve
 from realm_lab.params.reference_page import PAGE, in_words, render_reference, renewed_params_yaml, write
 from realm_lab.params.sections import Candidates, Dropout, NonNegative, Positive
 
 PAGE_TEXT = " ".join(render_reference().split())
-RESOLVED = {name: flatten(Params(**preset_values(name) | {"preset": name})) for name in PRESETS}
+RESOLVED = {name: flatten(resolve(preset_values(name))) for name in PRESETS}
 
 
 def test_both_files_are_up_to_date(repository: Path) -> None:

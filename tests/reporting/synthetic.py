@@ -14,7 +14,6 @@ from typing import Any
 
 from realm_lab.core.files import digest, write_json, write_text
 from realm_lab.params import load as config
-from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import DEFAULT_FIGURES as FIGURES
 from realm_lab.tracking.run_dir import RunRecord, write_run_record
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
@@ -65,7 +64,7 @@ def make_study(
     figures: tuple[str, ...] = (),
 ) -> StudyRecord:
     """Complete runs of each cell and seed, but those of `skip`, which have no stages yet."""
-    params = Params(**config.preset_values("toy") | {"preset": "toy"}).model_dump(mode="json")
+    params = config.resolve(config.preset_values("toy")).model_dump(mode="json")
     plain = {key: value for key, value in params.items() if key not in ("launch", "seeds")}
     members = []
     for place, cell in enumerate(cells):

@@ -1,10 +1,8 @@
-"""Parts of a report by hand: axes, drift, Table 3, and the knowledge update."""
+"""Parts of a report by hand: axes, drift, and Table 3."""
 
 from __future__ import annotations
 
 import itertools
-import json
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -15,7 +13,6 @@ from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _candidate, table_3
 from realm_lab.reporting.figures import draw
 from realm_lab.reporting.figures_training import quality_over_drift
 from realm_lab.reporting.frames import StudyFrames, column
-from realm_lab.reporting.knowledge_update import write_knowledge_update
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 from tests.reporting.synthetic import CELLS
@@ -99,55 +96,3 @@ def test_a_long_passage_is_cut_around_its_span(before: str) -> None:
     assert found["span"] == "oslo"
     assert len(found["before"] + found["span"] + found["after"]) <= PASSAGE_CHARACTERS + 4
     assert found["after"].endswith(" …")
-
-
-def made(name: str, questions: bool, blanks: bool) -> dict[str, Any]:
-    """What `evaluate --corpus` writes."""
-    result: dict[str, Any] = {
-        "name": name,
-        "run": {"system": "realm", "seed": 3, "run_key": "abcdef0123456789"},
-        "settings": {"candidates": 8, "passages_read": 5},
-        "corpora": {
-            "old": {"source": "old_*file*.jsonl", "passages": 5402, "embedded": 5402},
-            "new": {"source": "new.jsonl", "passages": 10339, "embedded": 4999},
-        },
-        "seconds": 61.0,
-    }
-    if questions:
-        shares = {"follows": 0.6, "stays": 0.2, "wrong": 0.2}
-        result["questions"] = {
-            "changed_questions": 5,
-            "known_questions": 3,
-            "unchanged_questions": 2,
-            "old_corpus": shares,
-            "new_corpus": shares,
-            "new_corpus_of_known": None,
-            "unchanged_exact_match_before": 1.0,
-            "unchanged_exact_match_after": 0.5,
-        }
-    if blanks:
-        measures = ("exact_match", "log_likelihood", "utility", "answer_retrieved")
-        change = {"mean": 1.0, "low": 0.25, "high": None}
-        group = {"old": dict.fromkeys(measures, 0.0), "new": dict.fromkeys(measures, 1.0), "items": 2, "wordpieces": 4}
-        group |= {"difference": dict.fromkeys(measures, change), "shortened": 1, "skipped": ["c9: no answer"]}
-        result["clozes"] = {"only-in-new": group}
-    return result
-
-
-def test_the_knowledge_update_says_what_was_found(tmp_path: Path) -> None:
-    results = [made("news", False, True), made("swapped-facts", True, False)]
-    text = write_knowledge_update(results, tmp_path).read_text(encoding="utf-8")
-    assert "of 5 changed answers 60.0% follow the new version, 20.0% stay with the old, 20.0% are wrong" in text
-    assert "exact match 0.0% with the old version, 100.0% with the new (+1.000 (+0.250 to –))" in text
-    assert "- old: old\\_\\*file\\*.jsonl, 5,402 passages, 5,402 embedded" in text
-    assert "2 items, 4 masked wordpieces; 1 texts shortened; 1 left out (c9: no answer)" in text
-    assert json.loads((tmp_path / "results.json").read_text()) == results
-    assert (tmp_path / "figures" / "knowledge_update_questions.png").read_bytes().startswith(b"\x89PNG")
-    alone = write_knowledge_update([made("one", False, True)], tmp_path / "alone").read_text(encoding="utf-8")
-    assert "### Questions" not in alone
-
-
-def test_the_committed_knowledge_update_is_written_again(tmp_path: Path) -> None:
-    committed = Path(__file__).resolve().parents[2] / "reports" / "knowledge-update" / "results.json"
-    text = write_knowledge_update(json.loads(committed.read_text()), tmp_path).read_text(encoding="utf-8")
-    assert "of 661 changed answers 25.0% follow the new version, 0.3% stay with the old, 74.7% are wrong" in text

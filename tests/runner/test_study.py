@@ -90,7 +90,7 @@ REFUSALS = [
     ),
     (GOOD + "set: {pretrain.step: 5}\n", 7, "unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.st"),
     (GOOD + "set: {pretrain.refresh: never}\n", 7, "'pretrain.refresh' is a section; name a parameter in it"),
-    (GOOD + "set: {pretrain.steps: {a: 1}}\n", 7, "parameter 'pretrain.steps' is a value, not a section"),
+    (GOOD + "set: {pretrain.steps: {a: 1}}\n", 7, "parameter 'pretrain.steps': input should be a valid integer"),
     (GOOD + "set: {pretrain.steps: 5, pretrain: {steps: 6}}\n", 7, "parameter 'pretrain.steps' is set twice"),
     (GOOD + "set: {seeds: [1]}\n", 7, "use the study's own key 'seeds'"),
     (GOOD + "set: {preset: toy}\n", 7, "use the study's own key 'preset'"),

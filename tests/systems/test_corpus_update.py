@@ -86,7 +86,9 @@ def test_the_second_version_as_files_gives_what_the_stage_measured(
         for corpus in (context.passages, context.corpus.passages(version=1))
     ]
     assert passages["new"]["embedded"] == len(bodies[1] - bodies[0])  # only what changed
-    assert "## swap" in (folder / "report.md").read_text()
+    report = (folder / "report.md").read_text()
+    assert report.startswith("# Corpus update: swap\n")
+    assert f"{asked['changed_questions']} questions whose answer changed: follows |" in report
 
 
 def _predictions(line: Line) -> Path:

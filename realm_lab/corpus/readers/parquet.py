@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from realm_lab.corpus.text_files import EXPANSION_GRACE, MAX_EXPANSION, MAX_LINE_MB, MEGABYTE
+from realm_lab.corpus.text_files import EXPANSION_GRACE, MAX_EXPANSION
 from realm_lab.errors import UserError
 
-ROWS_AT_ONCE = 256  # bounded by MAX_LINE_MB each
+ROWS_AT_ONCE = 256
 
 
 def parquet_head(path: Path) -> str:
@@ -31,15 +31,9 @@ def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
                 f"{path}: grows to more than {MAX_EXPANSION} times its size, as no text does; fetch it again, or "
                 "write it without compression"
             )
-        row = 0
         plain = [field.name for field in file.schema_arrow if not pa.types.is_temporal(field.type)]  # beyond Python's?
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=plain):
-            if batch.nbytes > ROWS_AT_ONCE * MAX_LINE_MB * MEGABYTE:
-                raise UserError(
-                    f"{path}, record {row + 1} on: longer than {MAX_LINE_MB} MB; cut it into several records"
-                )
             yield from batch.to_pylist()
-            row += batch.num_rows
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from realm_lab.corpus.readers.json_records import Record, open_question, passage_id, register_shape
 from realm_lab.corpus.records import Document, Question
@@ -18,10 +19,6 @@ def _level_question(record: Record, dropped: Counter[str]) -> Iterator[Question]
     """Its easy and its hard questions share their ids."""
     for question in open_question(record, dropped):
         yield question._replace(id=f"{question.id}?{record.field('level', str)}")
-
-
-def _pattern_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
-    yield from open_question(record, dropped, "regex")
 
 
 def _web_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
@@ -73,7 +70,7 @@ register_shape(
     "curated_trec",
     {"question", "answer"},
     "{question, answer: [regular expression]}",
-    questions=_pattern_question,
+    questions=partial(open_question, kind="regex"),
     matches=lambda path, fields: "trec" in plain_name(path),
 )
 register_shape("webquestions", {"qText", "answers"}, "{qId, qText, answers: [texts]}", questions=_web_question)

@@ -67,7 +67,7 @@ def d(documents: int, **more: int) -> dict[str, int]:
     return {"documents": documents} | more
 
 
-# Counts that the description of the data gives; of CoNLL files sentences and tokens.
+# Counts that the description of the data gives.
 REAL = {
     "squad/train-v1.1.json.gz": ("squad", d(18_896, articles=442, questions=87_599)),
     "squad/dev-v1.1.json": ("squad", d(1_396, articles=32, questions=7_150)),
@@ -100,10 +100,6 @@ REAL = {
     "knowledge_update/squad_dev_swapped.public.jsonl": ("swapped_paragraphs", d(2 * 448)),
     "knowledge_update/new_wiki_v1.0.public-half.json": ("squad", d(786, articles=24, questions=3_892)),
     # The description says 29,519 tokens: it takes the 39 tokens "#" for comments.
-    "ner/wikigold.train.conll.txt": ("conll", {"words": 29_519}),
-    "ner/wnut17train.conll": ("conll", {"words": 62_730}),
-    "ner/wnut17.emerging.dev.conll": ("conll", {"words": 15_733}),
-    "ner/uner_ewt-ud-dev.iob2": ("conll", {"words": 25_149}),
 }
 # What is dropped of them.
 NOTHING, NO_ANSWER = "answer: normalises to nothing", "question: no answer"

@@ -99,12 +99,6 @@ TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
     "swapped_paragraphs": ("swap.jsonl", lines(SWAPPED), "swapped_paragraphs", [
         Document("Old_Oslo#3", "Old Oslo", "Ann won.", "Old_Oslo"),
         Document("Old_Oslo#3@new", "Old Oslo", "Bob won.", "Old_Oslo")]),
-    "wikineural": ("a.conllu", b"0\tNew\tB-LOC\n1\tYork\tI-LOC\n\n0\tOslo\tB-LOC\n", "conll",
-        [Document("a.conllu:1", "", "New York\nOslo", "a.conllu:1")]),
-    "conllu": ("a.conllu", b"# text = x\n1-2\tNewYork\t_\n1\tNew\t_\n2\tYork\t_\n\n1\tOslo\t_\n", "conll",
-        [Document("a.conllu:2", "", "New York\nOslo", "a.conllu:2")]),
-    "conll_with_numbers": ("a.conll", b"-DOCSTART- O\n\nIn O\n1 O\n\n-DOCSTART- O\n\n7 CD\n3 CD\n", "conll",
-        [Document("a.conll:3", "", "In 1", "a.conll:3"), Document("a.conll:8", "", "7 3", "a.conll:8")]),
 }
 # fmt: on
 

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from realm_lab.corpus.chunking import split_sentences
-from realm_lab.corpus.cutting import CutSettings, Cutter
+from realm_lab.corpus.cutting import Cutter
 from realm_lab.corpus.readers import read_documents
 from realm_lab.corpus.salient_spans import RuleTagger
 from realm_lab.corpus.vocabulary import encode_batch_plain, special_ids, train_wordpiece
@@ -62,9 +62,8 @@ def test_sentences_leave_out_nothing_but_blanks(text: str) -> None:
 def test_passages_and_spans_are_slices_of_the_text(text: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     [document] = read_documents(path)
-    settings = CutSettings(tokenizer.to_str(), 16, 64, RuleTagger)
     place = 0
-    cut = Cutter(settings).cut([[document]], "passages")
+    cut = Cutter(tokenizer.to_str(), 16, 64, RuleTagger).cut([[document]], "passages")
     for row in cut.passages.to_pylist():
         place = text.index(row["body"], place) + len(row["body"])
         [encoding] = encode_batch_plain(tokenizer, [row["body"]])
