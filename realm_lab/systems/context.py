@@ -16,7 +16,7 @@ from realm_lab.corpus.store import Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain, load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.folders import read_embedder, read_reader
+from realm_lab.models.initial import read_initial_embedder, read_initial_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
@@ -115,24 +115,13 @@ class Context:
 
     def load_reader(self, stage: str) -> Reader:
         """The reader that a stage left, on the CPU; only fine-tuning leaves a span head."""
-        folder = self.model_folder(stage)
-        reader = read_reader(folder / "reader", self.params.finetune.span_hidden_size, span_head=stage == "finetune")
-        self._check_vocabulary(folder, reader.encoder.shape.vocabulary_size)
-        return reader
+        folder = self.model_folder(stage) / "reader"
+        return read_initial_reader(folder, self.params, self.vocabulary_size, self.plan.seed)[0]
 
     def load_embedder(self, stage: str) -> tuple[Embedder, float]:
         """The embedder that a stage left, on the CPU, and its null document's score offset."""
-        folder = self.model_folder(stage)
-        embedder, null_offset = read_embedder(folder / "embedder")
-        self._check_vocabulary(folder, embedder.query_encoder.shape.vocabulary_size)
-        return embedder, null_offset
-
-    def _check_vocabulary(self, folder: Path, size: int) -> None:
-        if size != self.vocabulary_size:
-            raise UserError(
-                f"{folder}: a vocabulary of {size} wordpieces, the corpus has {self.vocabulary_size}; "
-                "train on this corpus again"
-            )
+        folder = self.model_folder(stage) / "embedder"
+        return read_initial_embedder(folder, self.params, self.vocabulary_size, self.plan.seed)
 
     @property
     def inputs(self) -> Inputs:

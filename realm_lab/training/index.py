@@ -188,7 +188,7 @@ class RefreshedIndex:
         if not any(key.startswith(f"{name}.") for key in tensors):
             return None
         embedder = copy.deepcopy(self._retriever.embedder).requires_grad_(False).eval()
-        load_module(name, embedder, dict(tensors), "checkpoint")
+        load_module(name, embedder, tensors)
         return embedder
 
 

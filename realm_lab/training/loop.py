@@ -24,8 +24,6 @@ from realm_lab.params.parameters import Launch
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 
-Identity = Mapping[str, str | int]
-
 
 class Task(Protocol):
     """What a stage gives to the loop. A task may also have these methods:
@@ -48,18 +46,16 @@ class Task(Protocol):
         """Restore what `tensors` returned after `step` steps."""
 
 
-def train(task: Task, run: StageRun, launch: Launch, device: torch.device, identity: Identity | None = None) -> None:
+def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> None:
     """Run a task to its end, from its newest checkpoint if there is one.
 
-    `identity` goes into the checkpoints, and those of another identity are refused.
-
     Raises:
-        UserError: the loss or a gradient is not finite, or a checkpoint is foreign.
+        UserError: the loss or a gradient is not finite.
         SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal).
     """
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
-    step = _resume(task, folder, device, identity)
+    step = _resume(task, folder, device)
     if first:
         run.metrics.truncate_after(step if step is not None else -1)
         run.start(task.total_steps)
@@ -69,7 +65,7 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device, ident
 
     def save() -> None:
         if first:
-            save_checkpoint(folder, Checkpoint(step, task.tensors()), identity)
+            save_checkpoint(folder, Checkpoint(step, task.tensors()))
 
     saved_at = time.monotonic()
     asked = False
@@ -102,9 +98,9 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device, ident
             handler(request.signal_number or signal.SIGTERM, None)
 
 
-def _resume(task: Task, folder: Path, device: torch.device, identity: Identity | None) -> int | None:
+def _resume(task: Task, folder: Path, device: torch.device) -> int | None:
     """Load the newest checkpoint, the same on every rank; its step, or None where there is none."""
-    found = load_newest(folder, identity)
+    found = load_newest(folder)
     step = found.step if found else None
     agreed = on_first_rank(lambda: step)
     if agreed != step:

@@ -148,7 +148,7 @@ class TrainedModels:
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `tensors` returned."""
-        load_module("reader", self._reader, tensors, "checkpoint")
-        load_module("embedder", self._embedder, tensors, "checkpoint")
+        load_module("reader", self._reader, tensors)
+        load_module("embedder", self._embedder, tensors)
         for optimiser in self.optimisers:
             optimiser.load_state(tensors)
