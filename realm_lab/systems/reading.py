@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -140,10 +139,9 @@ class DenseRetriever(SpanReader):
         context, reader = self.context, self.models.reader
         return read_cloze_items(context.params, self.retriever, reader, context.tokenizer, context.special, items)
 
-    def measure(self, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Utility and likelihood on held-out sentences with what pre-training began with (start) and what fine-tuning
-        began with (end, each sentence in utility.jsonl); without pre-training they are the same."""
-        from realm_lab.core.files import write_json_lines
+        began with (end); without pre-training they are the same."""
         from realm_lab.evaluation.examples import cloze_examples
         from realm_lab.evaluation.utility import cloze_metrics, run_cloze
         from realm_lab.systems.initial import initial_state
@@ -166,19 +164,4 @@ class DenseRetriever(SpanReader):
             results |= {f"{name}_{when}": value for name, value in cloze_metrics(found).items()}
             shown = settings.explorer_examples
             examples += cloze_examples(context.passages, context.tokenizer, context.special, found, when, shown)
-        write_json_lines(
-            folder / "utility.jsonl", (self._utility_row(end, number) for number in range(len(end.masked)))
-        )
         return results, examples
-
-    def _utility_row(self, found: ClozeResult, number: int) -> dict[str, Any]:
-        tokenizer, text, masked = self.context.tokenizer, self.context.passages.text, found.masked[number]
-        gold = found.gold_B[number]
-        return {
-            "sentence": tokenizer.decode(masked.tokens.tolist(), skip_special_tokens=False),
-            "answer": tokenizer.decode(masked.targets.tolist()),
-            "utility": found.utility_BK[number].tolist(),
-            "candidate_log_probs": found.log_prior_BK[number].tolist(),
-            "passages": [text.row(row)["id"] if row >= 0 else None for row in found.rows_BK[number]],
-            "gold": text.row(gold)["id"] if gold >= 0 else None,
-        }

@@ -121,8 +121,8 @@ class System:
         """Sentences with a blank and a known answer, read with retrieval (the paper's Table 4)."""
         raise Unsupported(f"system {self.name} fills no blanks")
 
-    def measure(self, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Measurements that only this system has, with worked examples; files of single examples go into `folder`."""
+    def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Measurements that only this system has, with worked examples."""
         return {}, []
 
     @classmethod
