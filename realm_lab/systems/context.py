@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 
 class Knowledge(NamedTuple):
-    """A knowledge corpus."""
+    """A knowledge corpus. Passages that are in the `previous` one too, which it updates, are not embedded again."""
 
     passages: Passages
     digest: str  # different for every list of passages
+    previous: Knowledge | None = None
 
 
 class Context:
@@ -128,31 +129,18 @@ class Context:
         """How texts go through the embedder."""
         return Inputs.of(self.params, self.special)
 
-    def embeddings(
-        self,
-        embedder: Embedder,
-        knowledge: Knowledge | None = None,
-        reuse_from: tuple[Embeddings, Passages] | None = None,
-    ) -> Embeddings:
-        """Embed_doc of every passage of the knowledge corpus, or of another one: from the store, or embedded now.
-
-        `reuse_from`: another corpus with its embeddings by the same tower; only passages that it lacks are embedded.
-        """
-        passages, corpus_digest = knowledge or self.knowledge
+    def embeddings(self, embedder: Embedder, knowledge: Knowledge | None = None) -> Embeddings:
+        """Embed_doc of every passage of the knowledge corpus, or of another one: from the store, or embedded now."""
+        passages, corpus_digest, previous = knowledge or self.knowledge
+        reuse_from = (self.embeddings(embedder, previous), previous.passages) if previous else None
         store = embedding_store(self.root)
         return store.embeddings(embedder, passages, self.inputs, corpus_digest, reuse_from=reuse_from)
 
-    def retriever(
-        self,
-        embedder: Embedder,
-        null_offset: float = 0.0,
-        knowledge: Knowledge | None = None,
-        reuse_from: tuple[Embeddings, Passages] | None = None,
-    ) -> Retriever:
+    def retriever(self, embedder: Embedder, null_offset: float = 0.0, knowledge: Knowledge | None = None) -> Retriever:
         """A retriever that searches the embeddings of the store exactly; a large matrix on the CPU in its file."""
         retriever = Retriever(embedder, (knowledge or self.knowledge).passages, self.inputs)
         retriever.null_offset = null_offset
-        vectors_ND = self.embeddings(embedder, knowledge, reuse_from).for_search(self.device)
+        vectors_ND = self.embeddings(embedder, knowledge).for_search(self.device)
         retriever.adopt(IndexGeneration(vectors_ND, 0))
         return retriever
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from realm_lab.corpus.store import Passages
     from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
     from realm_lab.evaluation.utility import ClozeResult
-    from realm_lab.retrieval.embeddings import Embeddings
     from realm_lab.retrieval.retriever import Retriever
     from realm_lab.systems.context import Context, Knowledge
     from realm_lab.systems.initial import Initial
@@ -77,7 +76,8 @@ class SpanReader(System):
     def on_corpus(self, passages: Passages, digest: str) -> System:
         from realm_lab.systems.context import Knowledge
 
-        return type(self)(self.context, self.models, Knowledge(passages, digest))
+        updated = Knowledge(passages, digest, previous=self._knowledge or self.context.knowledge)
+        return type(self)(self.context, self.models, updated)
 
     def utilities(self, question: str, answer: Answer) -> list[float | None]:
         """The span head cannot read an empty passage, so utility is measured with the masked-word head from before
@@ -104,14 +104,12 @@ class SpanReader(System):
 class DenseRetriever(SpanReader):
     """Passages of largest inner product with the question (section 3.2)."""
 
-    _reuse_from: tuple[Embeddings, Passages] | None = None
-
     @cached_property
     def retriever(self) -> Retriever:
         """Searches the embeddings by these models' document tower."""
         self.models.embedder.eval()
         _, embedder, null_offset = self.models
-        return self.context.retriever(embedder, null_offset, self._knowledge, self._reuse_from)
+        return self.context.retriever(embedder, null_offset, self._knowledge)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         from realm_lab.evaluation.recall import search_questions
@@ -124,14 +122,6 @@ class DenseRetriever(SpanReader):
 
     def before_finetuning(self) -> DenseRetriever:
         return self._before_finetuning
-
-    def on_corpus(self, passages: Passages, digest: str) -> DenseRetriever:
-        """Only passages that the present corpus lacks are embedded."""
-        from realm_lab.systems.context import Knowledge
-
-        other = type(self)(self.context, self.models, Knowledge(passages, digest))
-        other._reuse_from = self.context.embeddings(self.models.embedder, self._knowledge), self.passages
-        return other
 
     def read_blanks(self, items: Sequence[ClozeItem]) -> list[ClozeReading]:
         from realm_lab.evaluation.cloze_items import read_cloze_items

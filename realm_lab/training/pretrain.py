@@ -24,7 +24,6 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence, MaskRequest, mask, masking_scheme
 from realm_lab.models.candidate_reader import CandidateReader
-from realm_lab.models.initial import frozen_names, tower_names
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood, marginal_log_likelihood_per_token
 from realm_lab.params.parameters import Params, Pretrain
@@ -120,7 +119,8 @@ class PretrainTask:
         self._policy.check(len(retriever.passages))
         self._stream = QueryStream(settings, sentences, special.mask, seed)
         self._candidate_reader = CandidateReader(params, reader, retriever.passages, special)
-        self._models = self._trained_models()
+        towers = settings.train_query_tower, settings.train_document_tower
+        self._models = TrainedModels.of(params, settings, reader, retriever.embedder, *towers)
         self._watch, self._health = CollapseWatch(settings.watch.patience_steps), dict[str, float]()
         self._flops = PretrainingFlops(
             params, retriever.passages, reader.encoder.shape, retriever.embedder.document_encoder.shape
@@ -136,16 +136,6 @@ class PretrainTask:
         if settings.calibrate_null:
             rows, queries = self._some_queries(CALIBRATION_SENTENCES, "calibration")
             calibrate_null(retriever, self._policy, queries, self._policy.exclusion(retriever, sentences.origins[rows]))
-
-    def _trained_models(self) -> TrainedModels:
-        settings, embedder, steps = self._settings, self.retriever.embedder, self.total_steps
-        towers = (settings.train_query_tower, settings.train_document_tower)
-        models = TrainedModels(self.reader, embedder)
-        frozen = frozen_names(self.reader, self._params)
-        models.train("reader", self.reader, settings.reader, steps, frozen, settings.train_reader)
-        frozen = frozen_names(embedder, self._params) | tower_names(embedder, *towers)
-        models.train("retriever", embedder, settings.retriever, steps, frozen, any(towers))
-        return models
 
     def _staleness_probe(self) -> StalenessProbe:
         """Queries like those of training, always the same."""
