@@ -140,11 +140,14 @@ def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, se
     if is_released(folder):
         return _adapted(read_released_embedder(folder), 0.0, params, vocabulary_size, folder)
     if (folder / EMBEDDER_JSON).exists():
-        embedder, null_offset = read_embedder(folder)
-        return _adapted(embedder, null_offset, params, vocabulary_size, folder)
-    of_folder = params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": str(folder)})})
+        return _adapted(*read_embedder(folder), params, vocabulary_size, folder)
     encoder = read_initial_encoder(folder, params, vocabulary_size)
-    return new_embedder(of_folder, vocabulary_size, seed, encoder), 0.0
+    return new_embedder(starting_from(params, str(folder)), vocabulary_size, seed, encoder), 0.0
+
+
+def starting_from(params: Params, checkpoint: str | None) -> Params:
+    """The same sizes, from another checkpoint, or from none."""
+    return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": checkpoint})})
 
 
 def frozen_names(module: Reader | Embedder, params: Params) -> set[str]:

@@ -10,9 +10,14 @@ import torch
 
 from realm_lab.core.seeding import derive_seed
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.initial import new_embedder, new_reader, read_initial_embedder, read_initial_reader
+from realm_lab.models.initial import (
+    new_embedder,
+    new_reader,
+    read_initial_embedder,
+    read_initial_reader,
+    starting_from,
+)
 from realm_lab.models.reader import Reader, initialise_heads
-from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
 
 STAGES = ("warm_start", "previous")
@@ -51,7 +56,7 @@ def initial_state(context: Context, stage: str) -> Initial:
 def _reader(context: Context, name: str) -> Reader:
     params, size, seed = context.params, context.vocabulary_size, context.plan.seed
     if name == "scratch":
-        reader, was_finetuned = new_reader(_without_checkpoint(params), size, seed), False
+        reader, was_finetuned = new_reader(starting_from(params, None), size, seed), False
     else:
         reader, was_finetuned = read_initial_reader(_folder(context, name, "reader"), params, size, seed)
     if not was_finetuned:  # it has no span head
@@ -63,9 +68,9 @@ def _reader(context: Context, name: str) -> Reader:
 def _embedder(context: Context, name: str, reader_name: str, reader: Reader) -> tuple[Embedder, float]:
     params, size, seed = context.params, context.vocabulary_size, context.plan.seed
     if name == "scratch":
-        return new_embedder(_without_checkpoint(params), size, seed, None), 0.0
+        return new_embedder(starting_from(params, None), size, seed, None), 0.0
     if name == "encoder":  # the pooler of model.checkpoint fits no other reader than the one that began with it
-        fitting = params if reader_name in STAGES else _without_checkpoint(params)
+        fitting = params if reader_name in STAGES else starting_from(params, None)
         return new_embedder(fitting, size, seed, reader.encoder), 0.0
     return read_initial_embedder(_folder(context, name, "embedder"), params, size, seed)
 
@@ -75,8 +80,3 @@ def _folder(context: Context, name: str, part: str) -> Path:
     if name not in STAGES:
         return Path(name)
     return context.model_folder(context.trained() if name == "previous" else name) / part
-
-
-def _without_checkpoint(params: Params) -> Params:
-    """The same sizes, from no folder."""
-    return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": None})})

@@ -61,7 +61,7 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
         run.start(task.total_steps)
     if step is None:
         step = 0
-        _measure(task, run, 0, first)
+        _measure(task, run, 0)
 
     def save() -> None:
         if first:
@@ -76,9 +76,9 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
             step += 1
             _check_finite(values, run.path, step)
             finished = step == task.total_steps
-            if finished or step % launch.log_interval_steps == 0:
-                _log(run, step, values, first)
-            _measure(task, run, step, first)
+            if first and (finished or step % launch.log_interval_steps == 0):
+                run.metrics.log(step, values)
+            _measure(task, run, step)
             if first:
                 run.heartbeat(step, force=finished)
             if first and hasattr(task, "flags"):
@@ -119,16 +119,13 @@ def _rank_name() -> tuple[int, ...]:
     return (rank,) if rank else ()
 
 
-def _measure(task: Task, run: StageRun, step: int, first: bool) -> None:
+def _measure(task: Task, run: StageRun, step: int) -> None:
     """Evaluate and watch where it is time: at the start, at the end, and in their intervals."""
     for name, interval in (("evaluate", "evaluation_interval_steps"), ("watch", "watch_interval_steps")):
         if hasattr(task, name) and (step == task.total_steps or step % getattr(task, interval) == 0):
-            _log(run, step, getattr(task, name)(step), first)
-
-
-def _log(run: StageRun, step: int, values: dict[str, float], first: bool) -> None:
-    if first:
-        run.metrics.log(step, values)
+            values = getattr(task, name)(step)
+            if ranks().rank == 0:
+                run.metrics.log(step, values)
 
 
 def _check_finite(values: Mapping[str, float], path: Path, step: int) -> None:

@@ -5,7 +5,7 @@ One training step is `PretrainTask.train_step`. What it calls, in this order: `Q
 the equations (models/realm.py).
 """
 
-# Shapes: B sentences, K candidates, M masked positions, D embedding size
+# Shapes: B sentences, K candidates, M masked positions, D embedding size, Q quantities of health
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from realm_lab.training.flops import PretrainingFlops
 from realm_lab.training.index import RefreshedIndex
 from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.probes import ReaderProbe, StalenessProbe
-from realm_lab.training.watch import CandidateHealth, CollapseWatch, candidate_health
+from realm_lab.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means
 
 CALIBRATION_SENTENCES = 64
 STALENESS_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared
@@ -90,7 +90,7 @@ class Objective(NamedTuple):
 
     total: Tensor  # the sum over the sentences of log p(y|x), nats
     candidates_BK: np.ndarray
-    health: CandidateHealth
+    health_2Q: Tensor
 
 
 class PretrainTask:
@@ -172,7 +172,8 @@ class PretrainTask:
         normaliser = sum(len(sentence.positions) for sentence in masked)
         if settings.marginal == "example":
             normaliser = settings.batch_size
-        total, health = torch.zeros(1, dtype=torch.float64), CandidateHealth.zero()
+        total = torch.zeros(1, dtype=torch.float64)
+        health_2Q = torch.zeros(2, len(QUANTITIES), dtype=torch.float64)
         candidates = [np.empty((0, settings.candidates), np.int64)]
         for start in range(0, len(mine), at_once):
             part = list(mine[start : start + at_once])
@@ -181,16 +182,16 @@ class PretrainTask:
             if loss.requires_grad:
                 loss.backward()
             total += loss.item()
-            health = health + objective.health
+            health_2Q += objective.health_2Q
             candidates.append(objective.candidates_BK)
 
         # Step: gradients are summed over the ranks, then clipped.
-        sum_over_ranks_([total])
+        sum_over_ranks_([total, health_2Q])
         values = {"loss": total.item()}
         values |= self._models.step(step)
 
         # Log what the step says about the retriever, the age of its index, and its cost.
-        self._health = health.over_ranks().means()
+        self._health = health_means(health_2Q)
         read_BK = gather_rows(torch.from_numpy(np.concatenate(candidates))).numpy()
         self._index.after_step(self._flops.step(masked, read_BK))
         values |= self._health | self._index.metrics(step)
@@ -234,8 +235,8 @@ class PretrainTask:
                 nulls_B1 = np.full((len(masked), 1), NULL, np.int64)
                 log_null_B = self._candidate_reader.read(masked, nulls_B1).log_probs_BK[:, 0]
         gold_B = np.asarray(self._sentences.gold[rows])
-        health = candidate_health(found, log_reader_BK, log_null_B, gold_B)
-        return Objective(objective_B.sum(), found.rows_BK, health)
+        health_2Q = candidate_health(found, log_reader_BK, log_null_B, gold_B)
+        return Objective(objective_B.sum(), found.rows_BK, health_2Q)
 
     def watch(self, step: int) -> dict[str, float]:
         """The probes after `step` finished steps, and whether the run has collapsed."""
