@@ -197,19 +197,6 @@ class EmbeddingStore:
         write_json(folder / "manifest.json", {"key": identity.key})
         return _open(folder)
 
-    def prune(self, keep: set[str]) -> list[str]:
-        """Delete what is published but the keys of `keep`, and nothing that a store does not write; returns the keys
-        deleted."""
-        others = [found for found in self.published() if found.key not in keep]
-        deleted = [found for found in others if found.folder == self._folder(found.identity)]
-        for found in deleted:
-            for name in ("manifest.json", "embeddings.bin", "shard-*.lock", "identity.json"):
-                for file in found.folder.glob(name):
-                    file.unlink()
-            if not any(found.folder.iterdir()):
-                found.folder.rmdir()
-        return [found.key for found in deleted]
-
     def _folder(self, identity: Identity) -> Path:
         return self.folder / identity.key[:KEY_LENGTH]
 

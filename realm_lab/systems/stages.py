@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def pretrain(context: Context, run: StageRun) -> None:
         builder = None
         if refreshes and params.launch.builder == "process":
             folder = corpus_folder(context.root, context.plan)
-            builder = stack.enter_context(ProcessBuilder(run.path / "index", params, folder, context.device))
+            builder = stack.enter_context(closing(ProcessBuilder(run.path / "index", params, folder, context.device)))
         task = PretrainTask(
             params,
             seed,

@@ -156,7 +156,6 @@ class StalenessProbe:
         return exclude._replace(group_N=pool if exclude.group_N is None else exclude.group_N[pool])
 
     def _find(self, retriever: Retriever, query_BD: Tensor, count: int) -> np.ndarray:
-        count = min(count, len(retriever.passages))
         return retriever.find(query_BD, count, self._exclusion(retriever), exactly=True)  # a miss is no staleness
 
     def _drift(

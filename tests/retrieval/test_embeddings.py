@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -237,23 +236,3 @@ def test_a_full_disk_is_one_line(store: EmbeddingStore, monkeypatch: pytest.Monk
         store.build(identity(), embed, shard_rows=4)
     monkeypatch.undo()
     assert torch.equal(store.build(identity(), given, shard_rows=4).matrix, VECTORS_ND)
-
-
-def test_prune_deletes_nothing_but_what_a_store_wrote(store: EmbeddingStore) -> None:
-    kept, doomed, shared = (store.build(identity(corpus_digest=name), given) for name in ("kept", "doomed", "shared"))
-    (shared.folder / "notes.txt").write_text("mine")
-    foreign = store.folder / "0123456789ab"
-    foreign.mkdir()
-    (foreign / "embeddings.bin").write_bytes(b"mine")
-    moved = store.folder / "moved"
-    shutil.copytree(kept.folder, moved)
-    half = identity(corpus_digest="half")
-    with pytest.raises(UserError):
-        store.build(half, lambda rows_R: given(rows_R) * torch.nan)
-    shutil.copytree(doomed.folder, store.folder / "moved too")
-    assert sorted(store.prune({kept.key})) == sorted([doomed.key, shared.key])
-    left = [kept.folder.name, shared.folder.name, half.key[:12], "0123456789ab", "moved", "moved too"]
-    assert sorted(path.name for path in store.folder.iterdir()) == sorted(left)
-    assert [path.name for path in shared.folder.iterdir()] == ["notes.txt"]
-    assert (foreign / "embeddings.bin").exists()
-    assert torch.equal(kept.matrix, VECTORS_ND)
