@@ -81,26 +81,24 @@ class ReaderProbe:
         log p(y|z,x) - log p(y|null,x), summed over the sentences that have such a passage and divided by their
         masked wordpieces; left out where no sentence has one.
         """
-        pairs = [(place, row) for name in PROBES for place, row in enumerate(self.rows[name]) if row >= 0]
-        if not pairs:
+        size, rows_PB = len(self.masked), np.stack([self.rows[name] for name in PROBES])
+        there_PB = rows_PB >= 0
+        if not there_PB.any():
             return {}
-        size = len(self.masked)
-        owners = np.array([*range(size), *(place for place, _ in pairs)], np.int64)
-        rows_N = np.array([*[NULL] * size, *(row for _, row in pairs)], np.int64)
+        owners = np.concatenate([np.arange(size), there_PB.nonzero()[1]])
+        rows_N = np.concatenate([np.full(size, NULL), rows_PB[there_PB]])
         with evaluating(reader):
             candidate_reader = CandidateReader(self._params, reader, self._passages, self._special)
             reading = candidate_reader.read([self.masked[owner] for owner in owners], rows_N[:, None])
         log_reader_N = reading.log_probs_BK[:, 0].double().cpu().numpy()
-        utility = log_reader_N[size:] - log_reader_N[owners[size:]]
+        utility_PB = np.zeros(there_PB.shape)
+        utility_PB[there_PB] = log_reader_N[size:] - log_reader_N[owners[size:]]
         words_B = np.array([len(sentence.positions) for sentence in self.masked])
-        values, start = {}, 0
-        for name in PROBES:
-            there = self.rows[name] >= 0
-            if there.any():
-                part = utility[start : start + int(there.sum())]
-                values[f"probe_{name}_utility"] = float(part.sum() / words_B[there].sum())
-                start += len(part)
-        return values
+        return {
+            f"probe_{name}_utility": float(utility_B[there_B].sum() / words_B[there_B].sum())
+            for name, utility_B, there_B in zip(PROBES, utility_PB, there_PB, strict=True)
+            if there_B.any()
+        }
 
 
 class StalenessProbe:
