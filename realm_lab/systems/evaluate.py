@@ -130,15 +130,10 @@ def evaluate(context: Context, run: StageRun) -> None:
     def bm25() -> None:
         results["bm25"] = recall_metrics(test.ranks(context.bm25.search(test.texts, DEEPEST).rows_QK))
 
-    parts: dict[str, Callable[[], None]] = {
-        "retrieval": retrieval,
-        "own measurements": own_measurements,
-        "answers": answering,
-        "corpus update": corpus_update,
-        "BM25": bm25,
-    }
+    names = ("retrieval", "own measurements", "answers", "corpus update", "BM25")
+    parts: tuple[Callable[[], None], ...] = (retrieval, own_measurements, answering, corpus_update, bm25)
     run.start(len(parts))
-    for number, (name, part) in enumerate(parts.items(), 1):
+    for number, (name, part) in enumerate(zip(names, parts, strict=True), 1):
         try:
             part()
         except Unsupported as reason:
