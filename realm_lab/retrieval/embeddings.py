@@ -238,12 +238,9 @@ def equal_rows(passages: Passages, previous: Passages) -> np.ndarray:
 
 def _fingerprints(passages: Passages) -> np.ndarray:
     """16 bytes for the wordpieces of each passage."""
-    found_N = np.empty(len(passages), "S16")
-    for row in range(len(passages)):
-        title, body = passages.titles[row], passages.bodies[row]
-        content = len(title).to_bytes(4, "little") + title.tobytes() + body.tobytes()
-        found_N[row] = hashlib.blake2b(content, digest_size=16).digest()
-    return found_N
+    texts = ((passages.titles[row], passages.bodies[row]) for row in range(len(passages)))
+    contents = (len(title).to_bytes(4, "little") + title.tobytes() + body.tobytes() for title, body in texts)
+    return np.fromiter((hashlib.blake2b(content, digest_size=16).digest() for content in contents), "S16")
 
 
 def read_identity(folder: Path) -> Identity:

@@ -55,6 +55,7 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
     """
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
+    mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 the same as a process alone
     step = _resume(task, folder, device)
     if first:
         run.metrics.truncate_after(step if step is not None else -1)
@@ -71,7 +72,7 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
     asked = False
     with stop_signals_noted() as request:
         while step < task.total_steps:
-            torch.manual_seed(derive_seed(task.seed, "dropout", step, *_rank_name()))
+            torch.manual_seed(derive_seed(task.seed, "dropout", step, *mine))
             values = task.train_step(step)
             step += 1
             _check_finite(values, run.path, step)
@@ -111,12 +112,6 @@ def _resume(task: Task, folder: Path, device: torch.device) -> int | None:
     if found:
         task.load({name: value.to(device) for name, value in found.tensors.items()}, found.step)
     return step
-
-
-def _rank_name() -> tuple[int, ...]:
-    """Each rank drops out other units; rank 0 the same as a process alone."""
-    rank = ranks().rank
-    return (rank,) if rank else ()
 
 
 def _measure(task: Task, run: StageRun, step: int) -> None:
