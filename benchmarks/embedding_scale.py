@@ -18,6 +18,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from realm_lab.core.files import write_json
 from realm_lab.core.process import limit_threads
@@ -27,7 +28,7 @@ from realm_lab.errors import UserError
 from realm_lab.models.initial import new_embedder
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import EmbeddingStore
-from realm_lab.retrieval.index import Inputs
+from realm_lab.retrieval.index import Inputs, embed_passages
 
 SIZES = (10_000, 100_000, 1_000_000)
 PASSAGES_PER_ENTITY = 250  # 6 with a fact, the rest without: an entity costs 7 ms to make, a passage far less
@@ -143,13 +144,15 @@ def build_here(corpus: str, model: dict[str, int], threads: int) -> dict[str, fl
     special = special_ids(load_tokenizer(prepared.tokenizer_folder))
     anonymous = [_anonymous_mebibytes()]
 
-    def progress(done: int, total: int) -> None:
+    def watched(*given: Any, **named: Any) -> Any:
         anonymous.append(_anonymous_mebibytes())
+        return embed_passages(*given, **named)
 
-    with tempfile.TemporaryDirectory(dir=Path(corpus).parent) as folder:
+    patched = mock.patch("realm_lab.retrieval.index.embed_passages", watched)
+    with tempfile.TemporaryDirectory(dir=Path(corpus).parent) as folder, patched:
         started = time.perf_counter()
         found = EmbeddingStore(Path(folder)).embeddings(
-            embedder, passages, Inputs(special, 40, 40, 8192, "float32"), prepared.manifest.digest, progress=progress
+            embedder, passages, Inputs(special, 40, 40, 8192, "float32"), prepared.manifest.digest
         )
         seconds = time.perf_counter() - started
         stored = (found.folder / "embeddings.bin").stat().st_size

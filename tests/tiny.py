@@ -17,7 +17,6 @@ STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
 CLOCKS = {
     "time",
     "step_seconds",
-    "refresh_seconds",
     "refresh_share_of_time",
     "index_staleness_seconds",
     "builder_restarts",

@@ -37,7 +37,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
 
 def add_index(add: Add) -> None:
     """Add `index` with its own verbs to the command line."""
-    index = add("index", _run_index, "embed the knowledge corpus into the store; list and prune it")
+    index = add("index", _run_index, "embed the knowledge corpus into the store; list it")
     verbs = index.add_subparsers(dest="index_verb", metavar="VERB", required=True)
 
     def add_verb(name: str, summary: str) -> argparse.ArgumentParser:
@@ -48,9 +48,7 @@ def add_index(add: Add) -> None:
 
     build = add_verb("build", "embed the knowledge corpus with a finished stage's embedder; resumes")
     build.add_argument("--stage", metavar="NAME", help="whose embedder (default: the last stage before fine-tuning)")
-    add_verb("list", "show what is embedded: corpus, embedder, size")
-    prune = add_verb("prune", "delete embeddings; they are built again when they are needed")
-    prune.add_argument("--keep", nargs="*", default=[], metavar="KEY", help="as in index list (default: none)")
+    add_verb("list", "show what is embedded: corpus, embedder, size; a folder may be deleted, it is built again")
 
 
 def _run_index(options: argparse.Namespace) -> None:
@@ -59,8 +57,6 @@ def _run_index(options: argparse.Namespace) -> None:
 
     if options.index_verb == "list":
         index.show(options.root)
-    elif options.index_verb == "prune":
-        index.prune(options.root, options.keep)
     else:
         from realm_lab.systems.context import open_run
 

@@ -78,28 +78,20 @@ class Embedder(nn.Module):
 
     def embed_queries(self, batch: Batch) -> Tensor:
         """Embed_input(x), float32 [B, D]; the score's scale is in here, so that f(x, z) is an inner product."""
-        query_BD = self._embed(self.query_encoder, self.query_pooler, self.query_projection, self.query_norm, batch)
+        query_BD = self._embed("query", batch)
         return query_BD / query_BD.shape[1] ** 0.5 if self._head.score_scale == "inverse_sqrt" else query_BD
 
     def embed_documents(self, batch: Batch) -> Tensor:
         """Embed_doc(z), float32 [B, D]."""
-        return self._embed(
-            self.document_encoder, self.document_pooler, self.document_projection, self.document_norm, batch
-        )
+        return self._embed("document", batch)
 
-    def _embed(
-        self,
-        encoder: Encoder,
-        pooler: nn.Linear | None,
-        projection: nn.Linear,
-        norm: nn.LayerNorm | None,
-        batch: Batch,
-    ) -> Tensor:
+    def _embed(self, tower: str, batch: Batch) -> Tensor:
+        encoder, pooler, projection, norm = (getattr(self, f"{tower}_{part}") for part in PARTS)
         first_B1 = torch.zeros(len(batch.tokens_BL), 1, dtype=torch.int64, device=batch.tokens_BL.device)
         pooled = encoder(*batch, first_B1)[:, 0]
         if pooler is not None:
             pooled = torch.tanh(pooler(pooled))
-        vector_BD = projection(pooled).float()
+        vector_BD: Tensor = projection(pooled).float()
         if norm is not None:
             vector_BD = norm(vector_BD)
         return functional.dropout(vector_BD, self._head.projection_dropout, self.training)

@@ -10,7 +10,7 @@ embedder/  config.json, model.safetensors (BertModel: the query tower, with its 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape
 from realm_lab.models.reader import Reader
 
+# Our parameter -> the tensor's name in a file, or three names where ours is one fused matrix.
+Names = Mapping[str, str | tuple[str, ...]]
 SUPPORTED = {"hidden_act": ("gelu", "gelu_new"), "position_embedding_type": ("absolute",), "type_vocab_size": (2,)}
 POOLER = {"weight": "pooler.dense.weight", "bias": "pooler.dense.bias"}
 CONVERT = (
@@ -35,7 +37,7 @@ CONVERT = (
 EMBEDDER_JSON = "embedder.json"
 SPAN_HEAD_FILE = "span_head.safetensors"
 SPAN_HEAD = ("span_projection", "span_norm", "span_score")
-SPAN_NAMES = [f"{part}.{kind}" for part in SPAN_HEAD for kind in ("weight", "bias")]
+SPAN_NAMES = {f"{part}.{kind}": f"{part}.{kind}" for part in SPAN_HEAD for kind in ("weight", "bias")}
 WORD_HEAD = {
     "word_bias": "cls.predictions.bias",
     "transform.weight": "cls.predictions.transform.dense.weight",
@@ -45,8 +47,8 @@ WORD_HEAD = {
 }  # our parameters of the masked-word head -> BertForMaskedLM's names
 
 
-def bert_names(layers: int) -> dict[str, str | tuple[str, ...]]:
-    """Our parameter name -> BertModel's name (three names where ours is one fused matrix)."""
+def bert_names(layers: int) -> Names:
+    """An encoder's names in BertModel."""
     names: dict[str, str | tuple[str, ...]] = {
         "word_embeddings.weight": "embeddings.word_embeddings.weight",
         "position_embeddings.weight": "embeddings.position_embeddings.weight",
@@ -67,38 +69,49 @@ def bert_names(layers: int) -> dict[str, str | tuple[str, ...]]:
     return names
 
 
-def to_bert(encoder: Encoder) -> dict[str, Tensor]:
-    """The encoder's weights under BertModel's names."""
-    state = encoder.state_dict()
+def named_tensors(module: nn.Module, names: Names) -> dict[str, Tensor]:
+    """A module's parameters under the names of a file."""
     named: dict[str, Tensor] = {}
-    for ours, theirs in bert_names(encoder.shape.layers).items():
+    for ours, theirs in names.items():
         parts = (theirs,) if isinstance(theirs, str) else theirs
-        for name, part in zip(parts, state[ours].chunk(len(parts)), strict=True):
-            named[name] = part.contiguous()
+        for name, part in zip(parts, module.get_parameter(ours).chunk(len(parts)), strict=True):
+            named[name] = part.detach().contiguous()
     return named
 
 
-def modern_name(name: str) -> str:
-    """BertModel's name for a tensor; the first checkpoints say gamma and beta."""
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
-
-
-def from_bert(encoder: Encoder, weights: dict[str, Tensor], source: Path) -> None:
-    """Copy BertModel weights (with or without a `bert.` prefix) into the encoder."""
-    weights = {name.removeprefix("bert."): value for name, value in weights.items()}
-    state = encoder.state_dict()
-    for ours, theirs in bert_names(encoder.shape.layers).items():
+def load_named(module: nn.Module, tensors: Mapping[str, Tensor], names: Names, source: Path | str) -> None:
+    """Copy the tensors of a file into a module's parameters; a missing or differently shaped one is a UserError."""
+    for ours, theirs in names.items():
         parts = (theirs,) if isinstance(theirs, str) else theirs
-        missing = [name for name in parts if name not in weights]
+        missing = [name for name in parts if name not in tensors]
         if missing:
-            raise UserError(f"{source}: no tensor '{missing[0]}'; model.checkpoint must be a BERT-style folder")
-        value = torch.cat([weights[name].float() for name in parts])
-        if value.shape != state[ours].shape:
             raise UserError(
-                f"{source}: '{parts[0]}' has shape {tuple(value.shape)} but the parameters ask for "
-                f"{tuple(state[ours].shape)}; set the model section to the checkpoint's sizes"
+                f"{source}: no tensor '{missing[0]}'; it holds another model, choose one that the parameters describe "
+                "(model.checkpoint: a BERT-style folder)"
             )
-        state[ours].copy_(value)
+        parameter, value = module.get_parameter(ours), torch.cat([tensors[name] for name in parts])
+        if value.shape != parameter.shape:
+            raise UserError(
+                f"{source}: '{parts[0]}' has shape {tuple(value.shape)}, the parameters ask for "
+                f"{tuple(parameter.shape)}; set the model section to its sizes"
+            )
+        parameter.data.copy_(value)
+
+
+def to_bert(encoder: Encoder) -> dict[str, Tensor]:
+    """The encoder's weights under BertModel's names."""
+    return named_tensors(encoder, bert_names(encoder.shape.layers))
+
+
+def from_bert(encoder: Encoder, weights: Mapping[str, Tensor], source: Path) -> None:
+    """Copy BertModel weights into the encoder."""
+    load_named(encoder, weights, bert_names(encoder.shape.layers), source)
+
+
+def modern_name(name: str) -> str:
+    """BertModel's name for a tensor of BertModel or a model around it; the first checkpoints say gamma and beta."""
+    bare = name.removeprefix("bert.")
+    return bare.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
 def bert_config(shape: EncoderShape, architecture: str) -> dict[str, object]:
@@ -161,14 +174,6 @@ def read_checkpoint(folder: Path) -> tuple[EncoderShape, dict[str, Tensor]]:
     return read_shape(folder), {modern_name(name): value for name, value in weights.items()}
 
 
-def read_pooler(weights: dict[str, Tensor]) -> dict[str, Tensor] | None:
-    """Weight and bias of BERT's pooler, where a checkpoint has one."""
-    bare = {name.removeprefix("bert."): value for name, value in weights.items()}
-    if not all(theirs in bare for theirs in POOLER.values()):
-        return None
-    return {ours: bare[theirs].float() for ours, theirs in POOLER.items()}
-
-
 def read_tensors(path: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
     """Tensors of a safetensors file; a missing or truncated one is a UserError. `keep` picks by name."""
     if not path.exists():
@@ -193,30 +198,18 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
     """Save a reader as a BertForMaskedLM folder, with the span head beside it where there is one to keep."""
     weights = {f"bert.{name}": value for name, value in to_bert(reader.encoder).items()}
-    weights |= {theirs: reader.get_parameter(ours) for ours, theirs in WORD_HEAD.items()}
+    weights |= named_tensors(reader, WORD_HEAD)
     write_tensors(folder / "model.safetensors", weights)
     if span_head:
-        write_tensors(folder / SPAN_HEAD_FILE, {name: reader.get_parameter(name) for name in SPAN_NAMES})
+        write_tensors(folder / SPAN_HEAD_FILE, named_tensors(reader, SPAN_NAMES))
     write_json(folder / "config.json", bert_config(reader.encoder.shape, "BertForMaskedLM"))
-
-
-def read_reader(folder: Path, span_hidden_size: int, span_head: bool = True) -> Reader:
-    """Load what write_reader saved; without `span_head` that part stays to be initialised."""
-    shape, weights = read_checkpoint(folder)
-    reader = Reader(shape, span_hidden_size)
-    from_bert(reader.encoder, weights, folder)
-    if not load_word_head(reader, weights, folder):
-        raise UserError(f"{folder}: no masked-word head in model.safetensors; it is not a reader of realm_lab")
-    if span_head:
-        load_parts(reader, read_tensors(folder / SPAN_HEAD_FILE), SPAN_NAMES, folder)
-    return reader
 
 
 def write_embedder(embedder: Embedder, folder: Path, null_offset: float = 0.0) -> None:
     """Save an embedder: its query tower as a BertModel folder, and what else it needs beside it."""
     _write_tower(folder, embedder.query_encoder, embedder.query_pooler)
-    parts: dict[str, Tensor] = {name: embedder.get_parameter(name) for name in _beside_towers(embedder)}
-    write_tensors(folder / "projections.safetensors", parts | {"null_offset": torch.tensor(null_offset)})
+    parts = named_tensors(embedder, _beside_towers(embedder)) | {"null_offset": torch.tensor(null_offset)}
+    write_tensors(folder / "projections.safetensors", parts)
     if not embedder.share_towers:
         _write_tower(folder / "document", embedder.document_encoder, embedder.document_pooler)
     write_json(folder / EMBEDDER_JSON, embedder.head._asdict())
@@ -233,54 +226,27 @@ def read_embedder(folder: Path) -> tuple[Embedder, float]:
         load_tower(embedder.document_encoder, embedder.document_pooler, weights, folder / "document")
     tensors = read_tensors(folder / "projections.safetensors")
     null_offset = float(tensors.pop("null_offset", torch.tensor(0.0)))
-    load_parts(embedder, tensors, _beside_towers(embedder), folder)
+    load_named(embedder, tensors, _beside_towers(embedder), folder)
     return embedder, null_offset
 
 
-def load_word_head(reader: Reader, weights: dict[str, Tensor], folder: Path) -> bool:
-    """Copy BertForMaskedLM's word head into the reader; False where the weights hold none."""
-    if not all(theirs in weights for theirs in WORD_HEAD.values()):
-        return False
-    load_parts(reader, {ours: weights[theirs] for ours, theirs in WORD_HEAD.items()}, list(WORD_HEAD), folder)
-    return True
-
-
-def load_tower(encoder: Encoder, pooler: nn.Linear | None, weights: dict[str, Tensor], folder: Path) -> None:
+def load_tower(encoder: Encoder, pooler: nn.Linear | None, weights: Mapping[str, Tensor], folder: Path) -> None:
     """Copy BertModel weights into a tower, with the pooler where it has one."""
     from_bert(encoder, weights, folder)
-    if pooler is None:
-        return
-    found = read_pooler(weights)
-    if found is None:
-        raise UserError(f"{folder}: no tensor '{POOLER['weight']}', which pooling tanh needs; write the model again")
-    pooler.load_state_dict(found)
-
-
-def load_parts(module: nn.Module, tensors: dict[str, Tensor], expected: list[str], folder: Path) -> None:
-    """Copy tensors into parameters of the same names; `expected` must be among them."""
-    missing = [name for name in expected if name not in tensors]
-    if missing:
-        raise UserError(f"{folder}: no tensor '{missing[0]}'; write the model again")
-    for name in expected:
-        parameter, value = module.get_parameter(name), tensors[name]
-        if parameter.shape != value.shape:
-            raise UserError(f"{folder}: '{name}' has shape {tuple(value.shape)}, expected {tuple(parameter.shape)}")
-        parameter.data.copy_(value)
+    if pooler is not None:
+        load_named(pooler, weights, POOLER, folder)
 
 
 def _write_tower(folder: Path, encoder: Encoder, pooler: nn.Linear | None) -> None:
     weights = to_bert(encoder)
     if pooler is not None:
-        weights |= {theirs: pooler.get_parameter(ours) for ours, theirs in POOLER.items()}
+        weights |= named_tensors(pooler, POOLER)
     write_tensors(folder / "model.safetensors", weights)
     write_json(folder / "config.json", bert_config(encoder.shape, "BertModel"))
 
 
-def _beside_towers(embedder: Embedder) -> list[str]:
+def _beside_towers(embedder: Embedder) -> Names:
     """What no BertModel holds: projections, norms and the null vector."""
     parts = ("_projection.", "_norm.", "null_vector")
-    return [
-        name
-        for name, _ in embedder.named_parameters()
-        if any(part in name for part in parts) and "_encoder." not in name
-    ]
+    names = [name for name, _ in embedder.named_parameters() if "_encoder." not in name]
+    return {name: name for name in names if any(part in name for part in parts)}

@@ -24,18 +24,18 @@ from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
 from realm_lab.models.folders import (
     EMBEDDER_JSON,
+    POOLER,
     SPAN_HEAD,
     SPAN_HEAD_FILE,
     SPAN_NAMES,
+    WORD_HEAD,
     from_bert,
-    load_parts,
+    load_named,
     load_tower,
-    load_word_head,
     modern_name,
     read_checkpoint,
     read_config,
     read_embedder,
-    read_pooler,
     read_shape,
     read_tensors,
 )
@@ -99,7 +99,9 @@ def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: Encod
         encoder = Encoder(encoder_shape(params, vocabulary_size))
         initialise(encoder, generator)
     elif params.model.pooling == "tanh" and params.model.checkpoint is not None:
-        pooler = read_pooler(read_checkpoint(Path(params.model.checkpoint))[1])
+        weights = read_checkpoint(Path(params.model.checkpoint))[1]
+        if all(theirs in weights for theirs in POOLER.values()):
+            pooler = {ours: weights[theirs] for ours, theirs in POOLER.items()}
     embedder = Embedder(encoder.shape, embedder_shape(params))
     embedder.start_from(encoder, generator, pooler)
     return embedder
@@ -138,11 +140,14 @@ def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, se
     if is_released(folder):
         return _adapted(read_released_embedder(folder), 0.0, params, vocabulary_size, folder)
     if (folder / EMBEDDER_JSON).exists():
-        embedder, null_offset = read_embedder(folder)
-        return _adapted(embedder, null_offset, params, vocabulary_size, folder)
-    of_folder = params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": str(folder)})})
+        return _adapted(*read_embedder(folder), params, vocabulary_size, folder)
     encoder = read_initial_encoder(folder, params, vocabulary_size)
-    return new_embedder(of_folder, vocabulary_size, seed, encoder), 0.0
+    return new_embedder(starting_from(params, str(folder)), vocabulary_size, seed, encoder), 0.0
+
+
+def starting_from(params: Params, checkpoint: str | None) -> Params:
+    """The same sizes, from another checkpoint, or from none."""
+    return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": checkpoint})})
 
 
 def frozen_names(module: Reader | Embedder, params: Params) -> set[str]:
@@ -251,9 +256,10 @@ def read_reader_weights(folder: Path) -> ReaderWeights:
 def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
     """Copy what there is into a reader."""
     from_bert(reader.encoder, weights.bert, folder)
-    load_word_head(reader, weights.bert, folder)
+    if all(theirs in weights.bert for theirs in WORD_HEAD.values()):
+        load_named(reader, weights.bert, WORD_HEAD, folder)
     if weights.spans:
-        load_parts(reader, weights.spans, SPAN_NAMES, folder)
+        load_named(reader, weights.spans, SPAN_NAMES, folder)
 
 
 def read_released_embedder(folder: Path) -> Embedder:
@@ -282,8 +288,7 @@ def read_released_embedder(folder: Path) -> Embedder:
     for tower, prefix in zip(towers, ("query",) if shared else ("query", "document"), strict=False):
         encoder, pooler = getattr(embedder, f"{prefix}_encoder"), getattr(embedder, f"{prefix}_pooler")
         load_tower(encoder, pooler, _below(tower, "realm."), folder)
-        found = {f"{prefix}_{ours}": tower[theirs] for ours, theirs in PROJECTION.items() if theirs in tower}
-        load_parts(embedder, found, [f"{prefix}_{ours}" for ours in PROJECTION], folder)
+        load_named(embedder, tower, {f"{prefix}_{ours}": theirs for ours, theirs in PROJECTION.items()}, folder)
     return embedder
 
 

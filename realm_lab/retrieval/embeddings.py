@@ -40,7 +40,6 @@ SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple: the vectors are then thos
 DTYPES = {"float32": torch.float32, "float16": torch.float16}  # what search reads in place; stages store float32
 IN_MEMORY_BYTES = 1 << 30  # up to which a search on the CPU takes the whole matrix (and copies of it) into memory
 REMEDY = "delete the folder, it is built again when it is needed"
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,6 @@ class EmbeddingStore:
         corpus_digest: str,
         *,
         reuse_from: tuple[Embeddings, Passages] | None = None,
-        progress: Progress | None = None,
     ) -> Embeddings:
         """Embed_doc of every passage: from the store, or embedded now and published.
 
@@ -166,18 +164,15 @@ class EmbeddingStore:
             rows_RD[torch.from_numpy(~new_R)] = reuse_from[0][torch.from_numpy(known_N[rows_R[~new_R]])].float()
             return rows_RD
 
-        return self.build(identity, embed, progress)
+        return self.build(identity, embed)
 
     def build(
         self,
         identity: Identity,
         embed: Callable[[np.ndarray], Tensor],
-        progress: Progress | None = None,
         shard_rows: int = SHARD_ROWS,
     ) -> Embeddings:
         """Publish a matrix whose rows [R] `embed` computes as float32 [R, D], shard by shard.
-
-        `progress` gets rows done and all rows after each shard; by default they are printed.
 
         Raises:
             UserError: a row is not finite, the disk is full, or the folder holds another matrix.
@@ -197,28 +192,10 @@ class EmbeddingStore:
                     rows_RD = _as_stored(embed(rows_R), identity, first)
                     _write(folder / "embeddings.bin", rows_RD, first)
                     lock.write("finished")
-                (progress or _print_progress)(int(rows_R[-1]) + 1, identity.rows)
+                if len(firsts) > 1:
+                    print(f"embedded {rows_R[-1] + 1:,} of {identity.rows:,} passages", file=sys.stderr)
         write_json(folder / "manifest.json", {"key": identity.key})
         return _open(folder)
-
-    def prune(self, keep: set[str]) -> list[str]:
-        """Delete all but the keys of `keep` and those that a process is building; returns the keys deleted.
-
-        Only files that a store writes are deleted, and only beside an identity.json whose key is the folder's name.
-        """
-        deleted = []
-        for path in sorted(self.folder.glob("*/identity.json")):
-            folder = path.parent
-            key = read_identity(folder).key
-            if key in keep or folder.name != key[:KEY_LENGTH] or _is_being_built(folder):
-                continue
-            for name in ("manifest.json", "embeddings.bin", "shard-*.lock", "identity.json"):
-                for file in folder.glob(name):
-                    file.unlink()
-            if not any(folder.iterdir()):
-                folder.rmdir()
-            deleted.append(key)
-        return deleted
 
     def _folder(self, identity: Identity) -> Path:
         return self.folder / identity.key[:KEY_LENGTH]
@@ -235,12 +212,6 @@ def _open(folder: Path) -> Embeddings:
     if found != size:
         raise UserError(f"{path}: {found} bytes, {size} were written; {REMEDY}")
     return Embeddings(folder, identity)
-
-
-def _print_progress(done: int, total: int) -> None:
-    """A line for each shard of a matrix that has several."""
-    if total > SHARD_ROWS:
-        print(f"embedded {done:,} of {total:,} passages", file=sys.stderr)
 
 
 def tower_digest(embedder: Embedder) -> str:
@@ -267,12 +238,9 @@ def equal_rows(passages: Passages, previous: Passages) -> np.ndarray:
 
 def _fingerprints(passages: Passages) -> np.ndarray:
     """16 bytes for the wordpieces of each passage."""
-    found_N = np.empty(len(passages), "S16")
-    for row in range(len(passages)):
-        title, body = passages.titles[row], passages.bodies[row]
-        content = len(title).to_bytes(4, "little") + title.tobytes() + body.tobytes()
-        found_N[row] = hashlib.blake2b(content, digest_size=16).digest()
-    return found_N
+    texts = ((passages.titles[row], passages.bodies[row]) for row in range(len(passages)))
+    contents = (len(title).to_bytes(4, "little") + title.tobytes() + body.tobytes() for title, body in texts)
+    return np.fromiter((hashlib.blake2b(content, digest_size=16).digest() for content in contents), "S16")
 
 
 def read_identity(folder: Path) -> Identity:
@@ -310,14 +278,6 @@ def claimed(path: Path, wait: bool) -> Iterator[IO[str] | None]:
             raise UserError(f"{path}: this file system has no locks ({error.strerror}); use another folder") from None
         file.seek(0)
         yield file
-
-
-def _is_being_built(folder: Path) -> bool:
-    def is_held(path: Path) -> bool:
-        with claimed(path, wait=False) as lock:
-            return lock is None
-
-    return any(is_held(path) for path in folder.glob("shard-*.lock"))
 
 
 def _write(path: Path, rows_RD: Tensor, first: int) -> None:

@@ -26,7 +26,6 @@ from realm_lab.tracking.study_record import study_folder
 
 PACKAGE = Path(realm_lab.__file__).resolve().parent
 MOST_ELEMENTS = 500  # of an array; SLURM's own MaxArraySize is 1001 unless configured
-LAST_WARNING_SECONDS = 45.0  # before the time limit a job stops by itself, or half of signal_delay_s
 NEVER = 1_000_000  # of submitit's own count of time-outs, which would end a job
 
 
@@ -141,13 +140,7 @@ class SlurmLauncher:
     def _job(self, task: Task) -> dict[str, Any]:
         options, job = self._options, task.job(self._root)
         job["params"]["launch"]["threads"] = job["params"]["launch"]["threads"] or options.cpus_per_task
-        warning = min(LAST_WARNING_SECONDS, options.signal_delay_s / 2)
-        return job | {
-            "keys": dict(task.keys),
-            "root": str(self._root),
-            "requeue": options.requeue,
-            "stop_after_seconds": options.timeout_min * 60 - warning,
-        }
+        return job | {"keys": dict(task.keys), "root": str(self._root), "requeue": options.requeue}
 
 
 def freeze_code(folder: Path) -> Path:

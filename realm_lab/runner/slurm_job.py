@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,13 +28,9 @@ MOST_RESTARTS = 100  # of one job, which otherwise might come back for ever with
 def run_job(job: dict[str, Any]) -> None:
     """Do the stages of one task; every rank calls this. `job` is plain data:
 
-    what the worker is told (stages, system, seed, params, root), `keys` of those stages, `requeue`, and
-    `stop_after_seconds` (when to stop without having been told).
+    what the worker is told (stages, system, seed, params, root), `keys` of those stages, and `requeue`.
     """
     exit_on_signals()
-    clock = threading.Timer(job["stop_after_seconds"], os.kill, (os.getpid(), signal.SIGUSR2))
-    clock.daemon = True
-    clock.start()
     try:
         _work(job)
     except UserError as error:
@@ -45,8 +40,6 @@ def run_job(job: dict[str, Any]) -> None:
         if stop.code in STOP_CODES:
             _stopped(is_queued_again=job["requeue"])
         raise
-    finally:
-        clock.cancel()
 
 
 def _work(job: Mapping[str, Any]) -> None:

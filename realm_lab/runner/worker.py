@@ -16,6 +16,7 @@ import traceback
 from contextlib import ExitStack
 from pathlib import Path
 
+from realm_lab.core.extensions import own_code
 from realm_lab.core.launched import exit_on_signals
 from realm_lab.core.lease import Taken
 from realm_lab.core.process import (
@@ -47,7 +48,7 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
     context = Context(params, plan, root)
     run = context.stage(stage)
     declared = None if stage == "prepare" else system_of(system).stage(stage)
-    work = declared.function() if declared else prepare
+    work = own_code("system", declared.work) if declared else prepare
     first = ranks().rank == 0
     with ExitStack() as claims:
         if not on_first_rank(lambda: _claim(stage, run, claims)):

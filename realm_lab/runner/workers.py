@@ -143,15 +143,12 @@ def _collect(processes: list[subprocess.Popen[str]]) -> tuple[int, int]:
     """(rank, exit code) to report of processes of which all have ended, or one has failed: then the others end too. The
     one to blame is one that was killed, else rank 0, which knows what the others said, else who failed."""
     codes = [process.poll() for process in processes]
-    deadline = time.monotonic() + GRACE_SECONDS
     for stop in (subprocess.Popen.terminate, subprocess.Popen.kill):
-        for process in processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-        for process in processes:
-            if process.poll() is None:
-                stop(process)
         deadline = time.monotonic() + GRACE_SECONDS
+        while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for process in processes:
+            stop(process)  # nothing where it has ended
     for process in processes:
         process.wait()
         assert process.stdin is not None

@@ -13,10 +13,6 @@ from realm_lab.corpus.store import Passages
 from realm_lab.systems.registry import Retrieved
 
 K1, B = 0.9, 0.4  # Anserini's, as in the open-domain question-answering literature
-LUCENE_STOP_WORDS = (
-    "a an and are as at be but by for if in into is it no not of on or such that the their then there these they this "
-    "to was will with"
-)  # the 33 of Lucene's EnglishAnalyzer, which Anserini uses
 
 
 class Analysis(NamedTuple):
@@ -28,7 +24,6 @@ class Analysis(NamedTuple):
 
 
 PLAIN = Analysis(r"(?u)\b\w\w+\b", "en", "english")  # words of two letters or more, Porter 2
-LUCENE = Analysis(r"(?u)\b\w+\b", tuple(LUCENE_STOP_WORDS.split()), "porter")  # Anserini's, whose figures are published
 
 
 class Bm25Texts:

@@ -16,7 +16,7 @@ from realm_lab.corpus.store import Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain, load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.folders import read_embedder, read_reader
+from realm_lab.models.initial import read_initial_embedder, read_initial_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 
 
 class Knowledge(NamedTuple):
-    """A knowledge corpus."""
+    """A knowledge corpus. Passages that are in the `previous` one too, which it updates, are not embedded again."""
 
     passages: Passages
     digest: str  # different for every list of passages
+    previous: Knowledge | None = None
 
 
 class Context:
@@ -115,55 +116,31 @@ class Context:
 
     def load_reader(self, stage: str) -> Reader:
         """The reader that a stage left, on the CPU; only fine-tuning leaves a span head."""
-        folder = self.model_folder(stage)
-        reader = read_reader(folder / "reader", self.params.finetune.span_hidden_size, span_head=stage == "finetune")
-        self._check_vocabulary(folder, reader.encoder.shape.vocabulary_size)
-        return reader
+        folder = self.model_folder(stage) / "reader"
+        return read_initial_reader(folder, self.params, self.vocabulary_size, self.plan.seed)[0]
 
     def load_embedder(self, stage: str) -> tuple[Embedder, float]:
         """The embedder that a stage left, on the CPU, and its null document's score offset."""
-        folder = self.model_folder(stage)
-        embedder, null_offset = read_embedder(folder / "embedder")
-        self._check_vocabulary(folder, embedder.query_encoder.shape.vocabulary_size)
-        return embedder, null_offset
-
-    def _check_vocabulary(self, folder: Path, size: int) -> None:
-        if size != self.vocabulary_size:
-            raise UserError(
-                f"{folder}: a vocabulary of {size} wordpieces, the corpus has {self.vocabulary_size}; "
-                "train on this corpus again"
-            )
+        folder = self.model_folder(stage) / "embedder"
+        return read_initial_embedder(folder, self.params, self.vocabulary_size, self.plan.seed)
 
     @property
     def inputs(self) -> Inputs:
         """How texts go through the embedder."""
         return Inputs.of(self.params, self.special)
 
-    def embeddings(
-        self,
-        embedder: Embedder,
-        knowledge: Knowledge | None = None,
-        reuse_from: tuple[Embeddings, Passages] | None = None,
-    ) -> Embeddings:
-        """Embed_doc of every passage of the knowledge corpus, or of another one: from the store, or embedded now.
-
-        `reuse_from`: another corpus with its embeddings by the same tower; only passages that it lacks are embedded.
-        """
-        passages, corpus_digest = knowledge or self.knowledge
+    def embeddings(self, embedder: Embedder, knowledge: Knowledge | None = None) -> Embeddings:
+        """Embed_doc of every passage of the knowledge corpus, or of another one: from the store, or embedded now."""
+        passages, corpus_digest, previous = knowledge or self.knowledge
+        reuse_from = (self.embeddings(embedder, previous), previous.passages) if previous else None
         store = embedding_store(self.root)
         return store.embeddings(embedder, passages, self.inputs, corpus_digest, reuse_from=reuse_from)
 
-    def retriever(
-        self,
-        embedder: Embedder,
-        null_offset: float = 0.0,
-        knowledge: Knowledge | None = None,
-        reuse_from: tuple[Embeddings, Passages] | None = None,
-    ) -> Retriever:
+    def retriever(self, embedder: Embedder, null_offset: float = 0.0, knowledge: Knowledge | None = None) -> Retriever:
         """A retriever that searches the embeddings of the store exactly; a large matrix on the CPU in its file."""
         retriever = Retriever(embedder, (knowledge or self.knowledge).passages, self.inputs)
         retriever.null_offset = null_offset
-        vectors_ND = self.embeddings(embedder, knowledge, reuse_from).for_search(self.device)
+        vectors_ND = self.embeddings(embedder, knowledge).for_search(self.device)
         retriever.adopt(IndexGeneration(vectors_ND, 0))
         return retriever
 

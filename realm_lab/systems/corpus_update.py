@@ -49,8 +49,8 @@ class Sides:
     def __init__(self, system: System, knowledge: dict[str, Knowledge], corpora: dict[str, dict[str, Any]]):
         self.knowledge, self._corpora = knowledge, corpora
         own = knowledge["old"] is system.context.knowledge
-        old = system if own else system.on_corpus(*knowledge["old"])
-        self._systems = {"old": old, "new": old.on_corpus(*knowledge["new"])}
+        old = system if own else system.on_corpus(knowledge["old"].passages, knowledge["old"].digest)
+        self._systems = {"old": old, "new": old.on_corpus(knowledge["new"].passages, knowledge["new"].digest)}
 
     def each(self, ask: Callable[[System], T]) -> dict[str, T]:
         """What `ask` returns of the system on each side."""

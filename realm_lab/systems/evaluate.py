@@ -24,7 +24,6 @@ from realm_lab.systems.context import Context
 from realm_lab.systems.registry import System, Unsupported, system_of
 from realm_lab.tracking.run_dir import StageRun
 
-PARTS = ("retrieval", "own measurements", "answers", "corpus update", "BM25")
 DEEPEST = max(DEPTHS)
 
 
@@ -89,7 +88,6 @@ class AskedQuestions:
 def evaluate(context: Context, run: StageRun) -> None:
     """Everything that is measured of one run, on the test split. What a system cannot do is left out, and
     `not_measured` in the results says why."""
-    run.start(len(PARTS))
     system = system_of(context.plan.system)(context)
     test = AskedQuestions.of_split(context, "test")
     if not len(test):
@@ -104,14 +102,13 @@ def evaluate(context: Context, run: StageRun) -> None:
         untuned = system.before_finetuning()
         zero_shot = test.ranks(untuned.retrieve(test.texts, DEEPEST).rows_QK)
         results.update(recall_metrics(zero_shot))
-        write_json_lines(folder / "recall.jsonl", _recall_rows(test, zero_shot))
         ranks.append(zero_shot)
         if untuned is not system:
             ranks[0] = test.ranks(system.retrieve(test.texts, DEEPEST).rows_QK)
             results.update(recall_metrics(ranks[0], "_finetuned"))
 
     def own_measurements() -> None:
-        found, shown = system.measure(folder)
+        found, shown = system.measure()
         results.update(found)
         examples.extend(shown)
 
@@ -133,8 +130,10 @@ def evaluate(context: Context, run: StageRun) -> None:
     def bm25() -> None:
         results["bm25"] = recall_metrics(test.ranks(context.bm25.search(test.texts, DEEPEST).rows_QK))
 
+    names = ("retrieval", "own measurements", "answers", "corpus update", "BM25")
     parts: tuple[Callable[[], None], ...] = (retrieval, own_measurements, answering, corpus_update, bm25)
-    for number, (name, part) in enumerate(zip(PARTS, parts, strict=True), 1):
+    run.start(len(parts))
+    for number, (name, part) in enumerate(zip(names, parts, strict=True), 1):
         try:
             part()
         except Unsupported as reason:
@@ -168,14 +167,6 @@ def _corpus_update(
     shares = summary["new_corpus"] or dict.fromkeys(("follows", "stays", "wrong"))
     kept = ("changed_questions", "unchanged_exact_match_before", "unchanged_exact_match_after")
     return shares | {name: summary[name] for name in kept}
-
-
-def _recall_rows(test: AskedQuestions, ranks: Ranks) -> list[dict[str, Any]]:
-    asked = zip(test.ids, test.texts, ranks.answer.tolist(), ranks.gold.tolist(), strict=True)
-    return [
-        {"id": identity, "question": text, "rank_answer": answer or None, "rank_gold": gold or None}
-        for identity, text, answer, gold in asked
-    ]
 
 
 def _prediction_rows(

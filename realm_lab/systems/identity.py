@@ -62,14 +62,6 @@ class Plan:
         """The key of a stage; that of prepare is the corpus's."""
         return self.corpus_key if stage == "prepare" else self.stages[stage]
 
-    def before(self, stage: str) -> str | None:
-        """The training stage before `stage` in this run, None for the first."""
-        if stage == "prepare":
-            return None
-        names = list(self.stages)
-        place = names.index(stage)
-        return names[place - 1] if place else None
-
 
 def plan_run(params: Params, system: str, seed: int) -> Plan:
     """The stages and keys of one run of a system."""
@@ -173,14 +165,12 @@ def corpus_folder(root: Path, plan: Plan) -> Path:
 def open_stage(runs: Path, plan: Plan, stage: str, params: Params) -> StageRun:
     """The folder of one stage of a run."""
     values = params.model_dump(mode="json")
-    before = plan.before(stage)
     names = () if stage == "prepare" else system_of(plan.system).stage(stage).depends_on
     sections = dict.fromkeys(name.partition(".")[0] for name in names if name[0] != "-")
     config: dict[str, Any] = {
         "seed": plan.seed,
         "engine_version": ENGINE_VERSION,
         "params": {section: values[section] for section in ("corpus", "tokenizer", *sections)},
-        "upstream": {} if before is None else {before: f"{before}-{plan.stages[before][:KEY_LENGTH]}"},
     }
     run = StageRun.open(runs, stage, plan.key(stage), config)
     run.launch = {name: values["launch"][name] for name in ROUNDING}

@@ -1,9 +1,8 @@
-"""What `realm-lab index` does: embed a run's knowledge corpus into the store, list and prune what is there."""
+"""What `realm-lab index` does: embed a run's knowledge corpus into the store, and list what is there."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
 from pathlib import Path
 
 from realm_lab.errors import UserError
@@ -36,17 +35,6 @@ def show(root: Path) -> None:
         keys = "  ".join(key[:KEY_LENGTH] for key in (entry.key, identity.corpus_digest, identity.tower_digest))
         created = datetime.datetime.fromtimestamp((entry.folder / "manifest.json").stat().st_mtime)
         print(f"{keys}  {identity.precision:9}  {identity.rows:10,}  {_size(entry):>12}  {created:%Y-%m-%d %H:%M}")
-
-
-def prune(root: Path, keep: Sequence[str]) -> None:
-    """Delete all embeddings but those whose keys begin as named; they are built again when they are needed."""
-    store = embedding_store(root)
-    keys = [entry.key for entry in store.published()]
-    for named in keep:
-        if not any(key.startswith(named) for key in keys):
-            raise UserError(f"{store.folder}: no embeddings {named!r}; see `realm-lab index list`")
-    for key in store.prune({key for key in keys if key.startswith(tuple(keep))}):
-        print(f"deleted {key[:KEY_LENGTH]}")
 
 
 def _size(entry: Embeddings) -> str:

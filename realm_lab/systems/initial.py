@@ -10,9 +10,14 @@ import torch
 
 from realm_lab.core.seeding import derive_seed
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.initial import new_embedder, new_reader, read_initial_embedder, read_initial_reader
+from realm_lab.models.initial import (
+    new_embedder,
+    new_reader,
+    read_initial_embedder,
+    read_initial_reader,
+    starting_from,
+)
 from realm_lab.models.reader import Reader, initialise_heads
-from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
 
 STAGES = ("warm_start", "previous")
@@ -49,36 +54,29 @@ def initial_state(context: Context, stage: str) -> Initial:
 
 
 def _reader(context: Context, name: str) -> Reader:
-    params, seed = context.params, context.plan.seed
-    if name in STAGES:
-        reader = context.load_reader(_stage(context, name))
-    elif name == "scratch":
-        reader = new_reader(_without_checkpoint(params), context.vocabulary_size, seed)
+    params, size, seed = context.params, context.vocabulary_size, context.plan.seed
+    if name == "scratch":
+        reader, was_finetuned = new_reader(starting_from(params, None), size, seed), False
     else:
-        reader, was_finetuned = read_initial_reader(Path(name), params, context.vocabulary_size, seed)
-        if was_finetuned:  # it has a span head
-            return reader
-    generator = torch.Generator().manual_seed(derive_seed(seed, "span-head"))
-    initialise_heads(reader, generator, words_too=False)  # drawn on the CPU: equal on every device
+        reader, was_finetuned = read_initial_reader(_folder(context, name, "reader"), params, size, seed)
+    if not was_finetuned:  # it has no span head
+        generator = torch.Generator().manual_seed(derive_seed(seed, "span-head"))
+        initialise_heads(reader, generator, words_too=False)  # drawn on the CPU: equal on every device
     return reader
 
 
 def _embedder(context: Context, name: str, reader_name: str, reader: Reader) -> tuple[Embedder, float]:
-    params, seed = context.params, context.plan.seed
-    if name in STAGES:
-        return context.load_embedder(_stage(context, name))
+    params, size, seed = context.params, context.vocabulary_size, context.plan.seed
     if name == "scratch":
-        return new_embedder(_without_checkpoint(params), context.vocabulary_size, seed, None), 0.0
+        return new_embedder(starting_from(params, None), size, seed, None), 0.0
     if name == "encoder":  # the pooler of model.checkpoint fits no other reader than the one that began with it
-        fitting = params if reader_name in STAGES else _without_checkpoint(params)
-        return new_embedder(fitting, context.vocabulary_size, seed, reader.encoder), 0.0
-    return read_initial_embedder(Path(name), params, context.vocabulary_size, seed)
+        fitting = params if reader_name in STAGES else starting_from(params, None)
+        return new_embedder(fitting, size, seed, reader.encoder), 0.0
+    return read_initial_embedder(_folder(context, name, "embedder"), params, size, seed)
 
 
-def _stage(context: Context, name: str) -> str:
-    return context.trained() if name == "previous" else name
-
-
-def _without_checkpoint(params: Params) -> Params:
-    """The same sizes, from no folder."""
-    return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": None})})
+def _folder(context: Context, name: str, part: str) -> Path:
+    """The models of a stage, or a folder by its name."""
+    if name not in STAGES:
+        return Path(name)
+    return context.model_folder(context.trained() if name == "previous" else name) / part

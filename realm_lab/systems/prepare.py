@@ -64,14 +64,10 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def summary(manifest: Manifest) -> list[str]:
-    """What was kept, and what was dropped or cut of each kind and why."""
+    """What was kept, and what was dropped or cut and why."""
     lines = [", ".join(f"{name} {count:,}" for name, count in manifest.counts.items())]
-    by_kind: dict[str, list[tuple[str, int]]] = {}
-    for reason, count in manifest.dropped.items():
-        by_kind.setdefault(reason.partition(":")[0].partition(" ")[0], []).append((reason, count))
-    for kind, reasons in by_kind.items():
-        told = "; ".join(f"{count:,} ({reason})" for reason, count in sorted(reasons, key=lambda pair: -pair[1]))
-        lines.append(f"dropped or cut, {kind}: {told}")
+    reasons = sorted(manifest.dropped.items(), key=lambda pair: -pair[1])
+    lines += [f"dropped or cut: {count:,} ({reason})" for reason, count in reasons]
     cut, total = manifest.dropped.get(CUT_WORDPIECES, 0), manifest.counts.get(PASSAGE_WORDPIECES, 0)
     if cut:
         lines.append(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from realm_lab.corpus.store import Passages
     from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
     from realm_lab.evaluation.utility import ClozeResult
-    from realm_lab.retrieval.embeddings import Embeddings
     from realm_lab.retrieval.retriever import Retriever
     from realm_lab.systems.context import Context, Knowledge
     from realm_lab.systems.initial import Initial
@@ -78,7 +76,8 @@ class SpanReader(System):
     def on_corpus(self, passages: Passages, digest: str) -> System:
         from realm_lab.systems.context import Knowledge
 
-        return type(self)(self.context, self.models, Knowledge(passages, digest))
+        updated = Knowledge(passages, digest, previous=self._knowledge or self.context.knowledge)
+        return type(self)(self.context, self.models, updated)
 
     def utilities(self, question: str, answer: Answer) -> list[float | None]:
         """The span head cannot read an empty passage, so utility is measured with the masked-word head from before
@@ -105,14 +104,12 @@ class SpanReader(System):
 class DenseRetriever(SpanReader):
     """Passages of largest inner product with the question (section 3.2)."""
 
-    _reuse_from: tuple[Embeddings, Passages] | None = None
-
     @cached_property
     def retriever(self) -> Retriever:
         """Searches the embeddings by these models' document tower."""
         self.models.embedder.eval()
         _, embedder, null_offset = self.models
-        return self.context.retriever(embedder, null_offset, self._knowledge, self._reuse_from)
+        return self.context.retriever(embedder, null_offset, self._knowledge)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         from realm_lab.evaluation.recall import search_questions
@@ -126,24 +123,15 @@ class DenseRetriever(SpanReader):
     def before_finetuning(self) -> DenseRetriever:
         return self._before_finetuning
 
-    def on_corpus(self, passages: Passages, digest: str) -> DenseRetriever:
-        """Only passages that the present corpus lacks are embedded."""
-        from realm_lab.systems.context import Knowledge
-
-        other = type(self)(self.context, self.models, Knowledge(passages, digest))
-        other._reuse_from = self.context.embeddings(self.models.embedder, self._knowledge), self.passages
-        return other
-
     def read_blanks(self, items: Sequence[ClozeItem]) -> list[ClozeReading]:
         from realm_lab.evaluation.cloze_items import read_cloze_items
 
         context, reader = self.context, self.models.reader
         return read_cloze_items(context.params, self.retriever, reader, context.tokenizer, context.special, items)
 
-    def measure(self, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Utility and likelihood on held-out sentences with what pre-training began with (start) and what fine-tuning
-        began with (end, each sentence in utility.jsonl); without pre-training they are the same."""
-        from realm_lab.core.files import write_json_lines
+        began with (end); without pre-training they are the same."""
         from realm_lab.evaluation.examples import cloze_examples
         from realm_lab.evaluation.utility import cloze_metrics, run_cloze
         from realm_lab.systems.initial import initial_state
@@ -166,19 +154,4 @@ class DenseRetriever(SpanReader):
             results |= {f"{name}_{when}": value for name, value in cloze_metrics(found).items()}
             shown = settings.explorer_examples
             examples += cloze_examples(context.passages, context.tokenizer, context.special, found, when, shown)
-        write_json_lines(
-            folder / "utility.jsonl", (self._utility_row(end, number) for number in range(len(end.masked)))
-        )
         return results, examples
-
-    def _utility_row(self, found: ClozeResult, number: int) -> dict[str, Any]:
-        tokenizer, text, masked = self.context.tokenizer, self.context.passages.text, found.masked[number]
-        gold = found.gold_B[number]
-        return {
-            "sentence": tokenizer.decode(masked.tokens.tolist(), skip_special_tokens=False),
-            "answer": tokenizer.decode(masked.targets.tolist()),
-            "utility": found.utility_BK[number].tolist(),
-            "candidate_log_probs": found.log_prior_BK[number].tolist(),
-            "passages": [text.row(row)["id"] if row >= 0 else None for row in found.rows_BK[number]],
-            "gold": text.row(gold)["id"] if gold >= 0 else None,
-        }

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from realm_lab.corpus.store import Passages
     from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
-    from realm_lab.tracking.run_dir import StageRun
 
 
 class Unsupported(UserError):
@@ -54,10 +53,6 @@ class Stage:
     by_system: bool = False
     keeps: str = "model"
     uses_ranks: bool = True
-
-    def function(self) -> Callable[[Any, StageRun], None]:
-        """The function behind `work`."""
-        return own_code("system", self.work)
 
 
 EVALUATE = Stage(
@@ -121,8 +116,8 @@ class System:
         """Sentences with a blank and a known answer, read with retrieval (the paper's Table 4)."""
         raise Unsupported(f"system {self.name} fills no blanks")
 
-    def measure(self, folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Measurements that only this system has, with worked examples; files of single examples go into `folder`."""
+    def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Measurements that only this system has, with worked examples."""
         return {}, []
 
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def warm_start(context: Context, run: StageRun) -> None:
     reader, embedder = reader.to(context.device), embedder.to(context.device)
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
     task = WarmStartTask(params, seed, reader, embedder, sampler, context.passages, context.special)
-    train(task, run, params.launch, context.device, _identity(context))
+    train(task, run, params.launch, context.device)
     task.finish()
     _finish(run, reader, embedder, 0.0)
 
@@ -96,7 +96,7 @@ def pretrain(context: Context, run: StageRun) -> None:
         builder = None
         if refreshes and params.launch.builder == "process":
             folder = corpus_folder(context.root, context.plan)
-            builder = stack.enter_context(ProcessBuilder(run.path / "index", params, folder, context.device))
+            builder = stack.enter_context(closing(ProcessBuilder(run.path / "index", params, folder, context.device)))
         task = PretrainTask(
             params,
             seed,
@@ -108,7 +108,7 @@ def pretrain(context: Context, run: StageRun) -> None:
             probe,
             builder,
         )
-        train(task, run, params.launch, context.device, _identity(context))
+        train(task, run, params.launch, context.device)
     _finish(run, reader, embedder, retriever.null_offset)
 
 
@@ -154,7 +154,7 @@ def tune(context: Context, run: StageRun, initial: Initial, retriever: Any, sett
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
     questions = context.corpus.questions("train")
     task = FinetuneTask(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
-    train(task, run, params.launch, context.device, _identity(context))
+    train(task, run, params.launch, context.device)
     _finish(run, reader, embedder, null_offset)
 
 
@@ -163,16 +163,6 @@ def compile_encoders(params: Params, *encoders: Encoder) -> None:
     if params.launch.compile:
         for encoder in set(encoders):
             encoder.compile(dynamic=True)
-
-
-def _identity(context: Context) -> dict[str, str | int]:
-    """What a checkpoint belongs to: another corpus, tokenizer or engine must not go on with it."""
-    manifest = context.corpus.manifest
-    return {
-        "corpus": manifest.digest,
-        "tokenizer": manifest.tokenizer_digest,
-        "engine_version": ENGINE_VERSION,
-    }
 
 
 def _finish(run: StageRun, reader: Reader, embedder: Embedder, null_offset: float) -> None:

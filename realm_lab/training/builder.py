@@ -47,10 +47,7 @@ class ProcessBuilder:
         command = (*COMMAND, json.dumps(job))
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def __enter__(self) -> ProcessBuilder:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         """End the process."""
         if self._process is not None:
             self._process.kill()

@@ -18,7 +18,6 @@ from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import Questions
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.errors import UserError
-from realm_lab.models.initial import frozen_names, tower_names
 from realm_lab.models.inputs import Batch, join, length_groups
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood
@@ -92,19 +91,9 @@ class FinetuneTask:
             [np.array(e.ids, np.int64) for e in encode_batch_plain(tokenizer, answers)] for answers in questions.answers
         ]
         self._order = epoch_order(len(questions), seed, "finetune-questions")
-        self._models = self._trained_models()
-
-    def _trained_models(self) -> TrainedModels:
-        """The reader and the query tower, where they train."""
-        settings, embedder, steps = self._settings, self.retriever.embedder, self.total_steps
-        assert not (settings.train_query_tower and embedder.share_towers), "the document tower would be trained too"
-        models = TrainedModels(self.reader, embedder)
-        frozen = frozen_names(self.reader, self._params)
-        models.train("reader", self.reader, settings.reader, steps, frozen, settings.train_reader)
-        frozen = frozen_names(embedder, self._params) | tower_names(embedder, True, False)
-        frozen |= {"null_vector"}  # no null document in fine-tuning
-        models.train("retriever", embedder, settings.retriever, steps, frozen, settings.train_query_tower)
-        return models
+        embedder, learns = retriever.embedder, self._settings.train_query_tower
+        assert not (learns and embedder.share_towers), "the document tower would be trained too"
+        self._models = TrainedModels.of(params, self._settings, reader, embedder, learns, False)
 
     def train_step(self, step: int) -> dict[str, float]:
         """One step on -log p(y|x), with Lee's early loss -log p_early(a passage with an answer|x) where asked for.

@@ -59,7 +59,7 @@ class RefreshedIndex:
         self._refresh_flops = self._training_flops = 0.0
         self._age_sum, self._steps = 0.0, 0
         self._made_at = self._started = time.monotonic()  # when the weights behind the index were those of the trainer
-        self._busy_seconds = self._last_seconds = 0.0
+        self._busy_seconds = 0.0
 
     def before_step(self, step: int) -> None:
         """Refresh as the policy says after `step` finished steps."""
@@ -103,7 +103,6 @@ class RefreshedIndex:
 
     def _use(self, step: int) -> None:
         """Search the index of the weights of `step` from now on; older refreshes are forgotten."""
-        started = time.monotonic()
         asked, index = self._pending[step], self._retriever.index
         assert index is not None
         if not self._moves:
@@ -115,16 +114,13 @@ class RefreshedIndex:
         self._retriever.adopt(index, asked.embedder if self._retriever.stale_queries else None)
         self._made_at, self._refreshes = asked.asked_at, self._refreshes + 1
         self._pending = {other: kept for other, kept in self._pending.items() if other > step}
-        if self._moves:
-            self._last_seconds = time.monotonic() - started
 
     def metrics(self, step: int) -> dict[str, float]:
         """Age of the index that step `step` searched, and what refreshing has cost so far; once for every step.
 
         `index_staleness_steps_mean` is the mean over all steps so far: what is logged now and then may always fall on
         the same place between two refreshes. Seconds and the share of time are of this process;
-        `index_staleness_seconds` is left out while the index is from before a resumed run began. `refresh_seconds`: for
-        which the trainer last embedded, built the search, or waited for the builder.
+        `index_staleness_seconds` is left out while the index is from before a resumed run began.
         """
         assert self._retriever.index is not None
         age, now = float(step - self._retriever.index.step), time.monotonic()
@@ -137,7 +133,6 @@ class RefreshedIndex:
             "training_operations": self._training_flops,
             "refresh_operations": self._refresh_flops,
             "refresh_share_of_time": self._busy_seconds / max(now - self._started, 1e-9),
-            "refresh_seconds": self._last_seconds,
         }
         if np.isfinite(self._made_at):
             values["index_staleness_seconds"] = now - self._made_at
@@ -188,7 +183,7 @@ class RefreshedIndex:
         if not any(key.startswith(f"{name}.") for key in tensors):
             return None
         embedder = copy.deepcopy(self._retriever.embedder).requires_grad_(False).eval()
-        load_module(name, embedder, dict(tensors), "checkpoint")
+        load_module(name, embedder, tensors)
         return embedder
 
 

@@ -24,8 +24,6 @@ from realm_lab.params.parameters import Launch
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 
-Identity = Mapping[str, str | int]
-
 
 class Task(Protocol):
     """What a stage gives to the loop. A task may also have these methods:
@@ -48,41 +46,40 @@ class Task(Protocol):
         """Restore what `tensors` returned after `step` steps."""
 
 
-def train(task: Task, run: StageRun, launch: Launch, device: torch.device, identity: Identity | None = None) -> None:
+def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> None:
     """Run a task to its end, from its newest checkpoint if there is one.
 
-    `identity` goes into the checkpoints, and those of another identity are refused.
-
     Raises:
-        UserError: the loss or a gradient is not finite, or a checkpoint is foreign.
+        UserError: the loss or a gradient is not finite.
         SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal).
     """
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
-    step = _resume(task, folder, device, identity)
+    mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 the same as a process alone
+    step = _resume(task, folder, device)
     if first:
         run.metrics.truncate_after(step if step is not None else -1)
         run.start(task.total_steps)
     if step is None:
         step = 0
-        _measure(task, run, 0, first)
+        _measure(task, run, 0)
 
     def save() -> None:
         if first:
-            save_checkpoint(folder, Checkpoint(step, task.tensors()), identity)
+            save_checkpoint(folder, Checkpoint(step, task.tensors()))
 
     saved_at = time.monotonic()
     asked = False
     with stop_signals_noted() as request:
         while step < task.total_steps:
-            torch.manual_seed(derive_seed(task.seed, "dropout", step, *_rank_name()))
+            torch.manual_seed(derive_seed(task.seed, "dropout", step, *mine))
             values = task.train_step(step)
             step += 1
             _check_finite(values, run.path, step)
             finished = step == task.total_steps
-            if finished or step % launch.log_interval_steps == 0:
-                _log(run, step, values, first)
-            _measure(task, run, step, first)
+            if first and (finished or step % launch.log_interval_steps == 0):
+                run.metrics.log(step, values)
+            _measure(task, run, step)
             if first:
                 run.heartbeat(step, force=finished)
             if first and hasattr(task, "flags"):
@@ -102,9 +99,9 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device, ident
             handler(request.signal_number or signal.SIGTERM, None)
 
 
-def _resume(task: Task, folder: Path, device: torch.device, identity: Identity | None) -> int | None:
+def _resume(task: Task, folder: Path, device: torch.device) -> int | None:
     """Load the newest checkpoint, the same on every rank; its step, or None where there is none."""
-    found = load_newest(folder, identity)
+    found = load_newest(folder)
     step = found.step if found else None
     agreed = on_first_rank(lambda: step)
     if agreed != step:
@@ -117,22 +114,13 @@ def _resume(task: Task, folder: Path, device: torch.device, identity: Identity |
     return step
 
 
-def _rank_name() -> tuple[int, ...]:
-    """Each rank drops out other units; rank 0 the same as a process alone."""
-    rank = ranks().rank
-    return (rank,) if rank else ()
-
-
-def _measure(task: Task, run: StageRun, step: int, first: bool) -> None:
+def _measure(task: Task, run: StageRun, step: int) -> None:
     """Evaluate and watch where it is time: at the start, at the end, and in their intervals."""
     for name, interval in (("evaluate", "evaluation_interval_steps"), ("watch", "watch_interval_steps")):
         if hasattr(task, name) and (step == task.total_steps or step % getattr(task, interval) == 0):
-            _log(run, step, getattr(task, name)(step), first)
-
-
-def _log(run: StageRun, step: int, values: dict[str, float], first: bool) -> None:
-    if first:
-        run.metrics.log(step, values)
+            values = getattr(task, name)(step)
+            if ranks().rank == 0:
+                run.metrics.log(step, values)
 
 
 def _check_finite(values: Mapping[str, float], path: Path, step: int) -> None:

@@ -9,6 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from realm_lab.core.process import ranks, sum_over_ranks_
+from realm_lab.models.embedder import Embedder
+from realm_lab.models.initial import frozen_names, tower_names
+from realm_lab.models.reader import Reader
+from realm_lab.params.parameters import Finetune, Params, Pretrain
 from realm_lab.params.sections import Optimiser
 from realm_lab.training.checkpoint import load_module, module_tensors
 
@@ -113,6 +117,18 @@ class ScheduledAdamW:
 class TrainedModels:
     """A reader and an embedder, with an optimiser for each that trains."""
 
+    @classmethod
+    def of(
+        cls, params: Params, settings: Pretrain | Finetune, reader: Reader, embedder: Embedder, *towers: bool
+    ) -> TrainedModels:
+        """What a stage trains of them: its reader, and the query and the document tower as `towers` say."""
+        models = cls(reader, embedder)
+        frozen = frozen_names(reader, params)
+        models.train("reader", reader, settings.reader, settings.steps, frozen, settings.train_reader)
+        frozen = frozen_names(embedder, params) | tower_names(embedder, *towers)
+        models.train("retriever", embedder, settings.retriever, settings.steps, frozen, any(towers))
+        return models
+
     def __init__(self, reader: nn.Module, embedder: nn.Module):
         self._reader, self._embedder = reader, embedder
         self.optimisers: list[ScheduledAdamW] = []
@@ -148,7 +164,7 @@ class TrainedModels:
 
     def load(self, tensors: dict[str, Tensor]) -> None:
         """Restore what `tensors` returned."""
-        load_module("reader", self._reader, tensors, "checkpoint")
-        load_module("embedder", self._embedder, tensors, "checkpoint")
+        load_module("reader", self._reader, tensors)
+        load_module("embedder", self._embedder, tensors)
         for optimiser in self.optimisers:
             optimiser.load_state(tensors)

@@ -5,7 +5,7 @@ One training step is `PretrainTask.train_step`. What it calls, in this order: `Q
 the equations (models/realm.py).
 """
 
-# Shapes: B sentences, K candidates, M masked positions, D embedding size
+# Shapes: B sentences, K candidates, M masked positions, D embedding size, Q quantities of health
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence, MaskRequest, mask, masking_scheme
 from realm_lab.models.candidate_reader import CandidateReader
-from realm_lab.models.initial import frozen_names, tower_names
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood, marginal_log_likelihood_per_token
 from realm_lab.params.parameters import Params, Pretrain
@@ -35,7 +34,7 @@ from realm_lab.training.flops import PretrainingFlops
 from realm_lab.training.index import RefreshedIndex
 from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.probes import ReaderProbe, StalenessProbe
-from realm_lab.training.watch import CandidateHealth, CollapseWatch, candidate_health
+from realm_lab.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means
 
 CALIBRATION_SENTENCES = 64
 STALENESS_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared
@@ -91,7 +90,7 @@ class Objective(NamedTuple):
 
     total: Tensor  # the sum over the sentences of log p(y|x), nats
     candidates_BK: np.ndarray
-    health: CandidateHealth
+    health_2Q: Tensor
 
 
 class PretrainTask:
@@ -120,7 +119,8 @@ class PretrainTask:
         self._policy.check(len(retriever.passages))
         self._stream = QueryStream(settings, sentences, special.mask, seed)
         self._candidate_reader = CandidateReader(params, reader, retriever.passages, special)
-        self._models = self._trained_models()
+        towers = settings.train_query_tower, settings.train_document_tower
+        self._models = TrainedModels.of(params, settings, reader, retriever.embedder, *towers)
         self._watch, self._health = CollapseWatch(settings.watch.patience_steps), dict[str, float]()
         self._flops = PretrainingFlops(
             params, retriever.passages, reader.encoder.shape, retriever.embedder.document_encoder.shape
@@ -136,16 +136,6 @@ class PretrainTask:
         if settings.calibrate_null:
             rows, queries = self._some_queries(CALIBRATION_SENTENCES, "calibration")
             calibrate_null(retriever, self._policy, queries, self._policy.exclusion(retriever, sentences.origins[rows]))
-
-    def _trained_models(self) -> TrainedModels:
-        settings, embedder, steps = self._settings, self.retriever.embedder, self.total_steps
-        towers = (settings.train_query_tower, settings.train_document_tower)
-        models = TrainedModels(self.reader, embedder)
-        frozen = frozen_names(self.reader, self._params)
-        models.train("reader", self.reader, settings.reader, steps, frozen, settings.train_reader)
-        frozen = frozen_names(embedder, self._params) | tower_names(embedder, *towers)
-        models.train("retriever", embedder, settings.retriever, steps, frozen, any(towers))
-        return models
 
     def _staleness_probe(self) -> StalenessProbe:
         """Queries like those of training, always the same."""
@@ -182,7 +172,8 @@ class PretrainTask:
         normaliser = sum(len(sentence.positions) for sentence in masked)
         if settings.marginal == "example":
             normaliser = settings.batch_size
-        total, health = torch.zeros(1, dtype=torch.float64), CandidateHealth.zero()
+        total = torch.zeros(1, dtype=torch.float64)
+        health_2Q = torch.zeros(2, len(QUANTITIES), dtype=torch.float64)
         candidates = [np.empty((0, settings.candidates), np.int64)]
         for start in range(0, len(mine), at_once):
             part = list(mine[start : start + at_once])
@@ -191,16 +182,16 @@ class PretrainTask:
             if loss.requires_grad:
                 loss.backward()
             total += loss.item()
-            health = health + objective.health
+            health_2Q += objective.health_2Q
             candidates.append(objective.candidates_BK)
 
         # Step: gradients are summed over the ranks, then clipped.
-        sum_over_ranks_([total])
+        sum_over_ranks_([total, health_2Q])
         values = {"loss": total.item()}
         values |= self._models.step(step)
 
         # Log what the step says about the retriever, the age of its index, and its cost.
-        self._health = health.over_ranks().means()
+        self._health = health_means(health_2Q)
         read_BK = gather_rows(torch.from_numpy(np.concatenate(candidates))).numpy()
         self._index.after_step(self._flops.step(masked, read_BK))
         values |= self._health | self._index.metrics(step)
@@ -244,8 +235,8 @@ class PretrainTask:
                 nulls_B1 = np.full((len(masked), 1), NULL, np.int64)
                 log_null_B = self._candidate_reader.read(masked, nulls_B1).log_probs_BK[:, 0]
         gold_B = np.asarray(self._sentences.gold[rows])
-        health = candidate_health(found, log_reader_BK, log_null_B, gold_B)
-        return Objective(objective_B.sum(), found.rows_BK, health)
+        health_2Q = candidate_health(found, log_reader_BK, log_null_B, gold_B)
+        return Objective(objective_B.sum(), found.rows_BK, health_2Q)
 
     def watch(self, step: int) -> dict[str, float]:
         """The probes after `step` finished steps, and whether the run has collapsed."""

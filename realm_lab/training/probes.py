@@ -23,6 +23,7 @@ from realm_lab.models.reader import Reader
 from realm_lab.models.spans import holds_answer
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
+from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
 from realm_lab.retrieval.search import Exclusion, true_scores
 from realm_lab.retrieval.staleness import Drift, drift
@@ -80,26 +81,24 @@ class ReaderProbe:
         log p(y|z,x) - log p(y|null,x), summed over the sentences that have such a passage and divided by their
         masked wordpieces; left out where no sentence has one.
         """
-        pairs = [(place, row) for name in PROBES for place, row in enumerate(self.rows[name]) if row >= 0]
-        if not pairs:
+        size, rows_PB = len(self.masked), np.stack([self.rows[name] for name in PROBES])
+        there_PB = rows_PB >= 0
+        if not there_PB.any():
             return {}
-        size = len(self.masked)
-        owners = np.array([*range(size), *(place for place, _ in pairs)], np.int64)
-        rows_N = np.array([*[NULL] * size, *(row for _, row in pairs)], np.int64)
+        owners = np.concatenate([np.arange(size), there_PB.nonzero()[1]])
+        rows_N = np.concatenate([np.full(size, NULL), rows_PB[there_PB]])
         with evaluating(reader):
             candidate_reader = CandidateReader(self._params, reader, self._passages, self._special)
             reading = candidate_reader.read([self.masked[owner] for owner in owners], rows_N[:, None])
         log_reader_N = reading.log_probs_BK[:, 0].double().cpu().numpy()
-        utility = log_reader_N[size:] - log_reader_N[owners[size:]]
+        utility_PB = np.zeros(there_PB.shape)
+        utility_PB[there_PB] = log_reader_N[size:] - log_reader_N[owners[size:]]
         words_B = np.array([len(sentence.positions) for sentence in self.masked])
-        values, start = {}, 0
-        for name in PROBES:
-            there = self.rows[name] >= 0
-            if there.any():
-                part = utility[start : start + int(there.sum())]
-                values[f"probe_{name}_utility"] = float(part.sum() / words_B[there].sum())
-                start += len(part)
-        return values
+        return {
+            f"probe_{name}_utility": float(utility_B[there_B].sum() / words_B[there_B].sum())
+            for name, utility_B, there_B in zip(PROBES, utility_PB, there_PB, strict=True)
+            if there_B.any()
+        }
 
 
 class StalenessProbe:
@@ -141,29 +140,21 @@ class StalenessProbe:
             def fresh_vectors(rows: np.ndarray) -> Tensor:
                 return fresh_PD[torch.from_numpy(np.searchsorted(pool_P, rows))]
 
-            score_BP = (query_BD.double() @ fresh_PD.double().T).cpu().numpy()
-            score_BP[self._forbidden(retriever, pool_P)] = -np.inf
-            order_BK = np.argsort(-score_BP, axis=1, kind="stable")[:, : self._places]
-            there_BK = np.isfinite(np.take_along_axis(score_BP, order_BK, axis=1))
-            fresh_BK = np.where(there_BK, pool_P[order_BK], ABSENT)
+            search, exclude = ExactSearch(fresh_PD, half=False), self._exclusion(retriever, pool_P)
+            place_BK = search.search(query_BD, self._places, exclude).rows_BK.cpu().numpy()
+            fresh_BK = np.where(place_BK >= 0, pool_P[place_BK], ABSENT)
             return self._drift(retriever, query_BD, fresh_BK, fresh_vectors), pool_P
 
-    def _exclusion(self, retriever: Retriever) -> Exclusion | None:
-        return self._policy.exclusion(retriever, self._origins)
+    def _exclusion(self, retriever: Retriever, pool_P: np.ndarray | None = None) -> Exclusion | None:
+        """What a query must not find in the whole corpus, or in a pool of its passages."""
+        exclude = self._policy.exclusion(retriever, self._origins)
+        if exclude is None or pool_P is None:
+            return exclude
+        pool = torch.from_numpy(pool_P).to(retriever.device)
+        return exclude._replace(group_N=pool if exclude.group_N is None else exclude.group_N[pool])
 
     def _find(self, retriever: Retriever, query_BD: Tensor, count: int) -> np.ndarray:
-        count = min(count, len(retriever.passages))
         return retriever.find(query_BD, count, self._exclusion(retriever), exactly=True)  # a miss is no staleness
-
-    def _forbidden(self, retriever: Retriever, rows_P: np.ndarray) -> np.ndarray:
-        """Which passages a query must not find, bool [B, P]."""
-        exclude = self._exclusion(retriever)
-        if exclude is None:
-            return np.zeros((len(self._queries), len(rows_P)), bool)
-        own_B1, groups_P = exclude.forbidden_B.cpu().numpy()[:, None], rows_P
-        if exclude.group_N is not None:
-            groups_P = exclude.group_N.cpu().numpy()[rows_P]
-        return np.asarray((groups_P[None] == own_B1) & (own_B1 >= 0))
 
     def _drift(
         self, retriever: Retriever, query_BD: Tensor, fresh_BK: np.ndarray, fresh: Callable[[np.ndarray], Tensor]

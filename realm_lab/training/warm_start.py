@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,15 +23,6 @@ from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.pairs import PairSampler
 
 REMOVAL_RATE = 0.9  # how often the sentence is removed from its passage (Lee et al. 2019)
-
-
-class InverseClozeBatch(NamedTuple):
-    """A rank's share of a batch of the Inverse Cloze Task."""
-
-    queries: list[np.ndarray]
-    titles: list[np.ndarray]
-    bodies: list[np.ndarray]
-    first: int  # place of this share in the whole batch
 
 
 class WarmStartTask:
@@ -119,11 +108,10 @@ class WarmStartTask:
         frozen = frozen_names(self.embedder, self._params)
         self._models.train("embedder", self.embedder, settings.optimiser, settings.steps, frozen)
 
-    def _embedder_batch(self, step: int) -> InverseClozeBatch:
-        """This rank's share of the sentences of a step. All ranks draw the whole batch, and make their part of it."""
+    def _embedder_batch(self, step: int, mine: range) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+        """Sentences, titles and bodies of a rank's share of a step. All ranks draw the whole batch."""
         settings = self._settings.embedder
         generator = numpy_generator(self.seed, "inverse-cloze-sentences", step)
-        mine = range(settings.batch_size)[share(settings.batch_size)]
         rows = self._multi[self._order.take(step * settings.batch_size, settings.batch_size)]
         queries, titles, bodies = [], [], []
         for number, row in enumerate(rows):
@@ -137,27 +125,28 @@ class WarmStartTask:
             queries.append(body[first:end])
             bodies.append(np.concatenate([body[:first], body[end:]]) if removed else body)
             titles.append(self._passages.titles[row])
-        return InverseClozeBatch(queries, titles, bodies, mine.start)
+        return queries, titles, bodies
 
     def _embedder_step(self, step: int) -> dict[str, float]:
         """In-batch softmax from a sentence to its passage, the sentence removed at REMOVAL_RATE (Lee et al. 2019).
 
         The passages of all ranks are each other's negatives.
         """
-        drawn = self._embedder_batch(step)
+        size = self._settings.embedder.batch_size
+        mine = range(size)[share(size)]
+        queries, titles, bodies = self._embedder_batch(step, mine)
         self.embedder.train()
         self._models.zero_grad()
         corpus = self._params.corpus
         with autocast(self._device, self._params.model.precision):
             query_BD = self.embedder.embed_queries(
-                join(drawn.queries, None, self._special, corpus.sentence_length).to(self._device)
+                join(queries, None, self._special, corpus.sentence_length).to(self._device)
             )
             document_BD = self.embedder.embed_documents(
-                join(drawn.titles, drawn.bodies, self._special, corpus.passage_length).to(self._device)
+                join(titles, bodies, self._special, corpus.passage_length).to(self._device)
             )
         score_BG = query_BD @ gather_rows(document_BD).T
-        size = score_BG.shape[1]
-        target_B = torch.arange(drawn.first, drawn.first + len(score_BG), device=self._device)
+        target_B = torch.tensor(mine, device=self._device)
         loss = functional.cross_entropy(score_BG, target_B, reduction="sum") / size
         loss.backward()
         right = (score_BG.argmax(1) == target_B).float().sum().item()

@@ -5,13 +5,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.core.process import sum_over_ranks_
 from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
 from realm_lab.retrieval.candidates import Candidates
 from realm_lab.retrieval.retriever import ABSENT, NULL
@@ -28,39 +26,17 @@ QUANTITIES = (
 )
 
 
-@dataclass(frozen=True)
-class CandidateHealth:
-    """Sums over sentences and how many entered each, so that micro-batches and ranks add up."""
-
-    sums_Q: Tensor  # float64, on the CPU, in the order of QUANTITIES
-    counts_Q: Tensor
-
-    @classmethod
-    def zero(cls) -> CandidateHealth:
-        """Of no sentence."""
-        size = len(QUANTITIES)
-        return cls(torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64))
-
-    def __add__(self, other: CandidateHealth) -> CandidateHealth:
-        return CandidateHealth(self.sums_Q + other.sums_Q, self.counts_Q + other.counts_Q)
-
-    def over_ranks(self) -> CandidateHealth:
-        """The same of the sentences of all ranks."""
-        total = CandidateHealth(self.sums_Q.clone(), self.counts_Q.clone())
-        sum_over_ranks_([total.sums_Q, total.counts_Q])
-        return total
-
-    def means(self) -> dict[str, float]:
-        """Means by name; what no sentence entered is left out."""
-        pairs = zip(QUANTITIES, self.sums_Q.tolist(), self.counts_Q.tolist(), strict=True)
-        return {name: value / count for name, value, count in pairs if count}
+def health_means(health_2Q: Tensor) -> dict[str, float]:
+    """Means by name of what `candidate_health` sums; what no sentence entered is left out."""
+    return {name: value / count for name, value, count in zip(QUANTITIES, *health_2Q.tolist(), strict=True) if count}
 
 
 @torch.no_grad()
 def candidate_health(
     candidates: Candidates, log_reader_BK: Tensor, log_null_B: Tensor | None, gold_B: np.ndarray
-) -> CandidateHealth:
-    """What the numbers of a training step say about the retriever.
+) -> Tensor:
+    """What the numbers of a training step say about the retriever: sums over the sentences and how many entered each,
+    float64 [2, Q] on the CPU in the order of QUANTITIES, so that micro-batches and ranks add up.
 
     `log_reader_BK` is log p(y|z,x); `log_null_B` is log p(y|null,x), None where nothing was read without a passage;
     -1 in `gold_B` is an unknown gold passage.
@@ -89,7 +65,7 @@ def candidate_health(
     ]
     sums = torch.stack([torch.where(entered, value.double(), 0.0).sum() for value, entered in measured])
     counts = torch.stack([entered.sum() for _, entered in measured])
-    return CandidateHealth(sums.cpu(), counts.double().cpu())
+    return torch.stack([sums, counts.double()]).cpu()
 
 
 class CollapseWatch:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
+
+from realm_lab.models.initial import load_reader, read_reader_weights
+from realm_lab.models.reader import Reader
 
 
 def assert_same_bits(one: torch.nn.Module, other: torch.nn.Module) -> None:
@@ -10,3 +15,11 @@ def assert_same_bits(one: torch.nn.Module, other: torch.nn.Module) -> None:
     assert state.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(state[name], value), name
+
+
+def read_reader(folder: Path, span_hidden_size: int) -> Reader:
+    """A reader as a folder has it."""
+    weights = read_reader_weights(folder)
+    reader = Reader(weights.shape, span_hidden_size)
+    load_reader(reader, weights, folder)
+    return reader

@@ -140,7 +140,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     },
     "no tensor": (
         lambda folder: without(folder / "model.safetensors", KEY_BIAS),
-        rf"no tensor '.*{re.escape(KEY_BIAS)}'; model\.checkpoint",
+        rf"no tensor '.*{re.escape(KEY_BIAS)}'; it holds another model",
     ),
 }
 

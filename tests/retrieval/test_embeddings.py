@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,6 @@ import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
-from realm_lab.retrieval import embeddings as embeddings_module
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore, Identity, equal_rows, tower_digest
 from realm_lab.retrieval.index import Embedded, Inputs, embed_passages
 
@@ -69,15 +67,14 @@ def store(tmp_path: Path) -> EmbeddingStore:
 def test_a_corpus_is_embedded_once_with_the_bits_of_embed_passages(
     system: TinySystem, store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, done = Embedded.passages, []
-    found = embedded(system, store, progress=lambda rows, total: done.append((rows, total)))
+    before = Embedded.passages
+    found = embedded(system, store)
     count = len(system.passages)
     rows = np.arange(count)
     wanted_ND = embed_passages(system.embedder, system.passages, rows, inputs(system))
     assert torch.equal(found.matrix, wanted_ND)
     assert torch.equal(found.as_tensor(), wanted_ND)
     assert found.as_tensor().data_ptr() == found.matrix.data_ptr()  # not copied
-    assert done[-1] == (count, count)
     assert Embedded.passages == before + 2 * count
     again = embedded(system, EmbeddingStore(store.folder))
     assert (again.key, Embedded.passages) == (found.key, before + 2 * count)
@@ -239,25 +236,3 @@ def test_a_full_disk_is_one_line(store: EmbeddingStore, monkeypatch: pytest.Monk
         store.build(identity(), embed, shard_rows=4)
     monkeypatch.undo()
     assert torch.equal(store.build(identity(), given, shard_rows=4).matrix, VECTORS_ND)
-
-
-def test_prune_deletes_nothing_but_what_a_store_wrote(store: EmbeddingStore) -> None:
-    kept, doomed, shared = (store.build(identity(corpus_digest=name), given) for name in ("kept", "doomed", "shared"))
-    (shared.folder / "notes.txt").write_text("mine")
-    foreign = store.folder / "0123456789ab"
-    foreign.mkdir()
-    (foreign / "embeddings.bin").write_bytes(b"mine")
-    moved = store.folder / "moved"
-    shutil.copytree(kept.folder, moved)
-    half = identity(corpus_digest="half")
-    with pytest.raises(UserError):
-        store.build(half, lambda rows_R: given(rows_R) * torch.nan)
-    with embeddings_module.claimed(store.folder / half.key[:12] / "shard-00000.lock", wait=False):
-        assert sorted(store.prune({kept.key})) == sorted([doomed.key, shared.key])
-    assert store.prune({kept.key}) == [half.key]  # no process builds it any longer
-    assert sorted(path.name for path in store.folder.iterdir()) == sorted(
-        [kept.folder.name, shared.folder.name, "0123456789ab", "moved"]
-    )
-    assert [path.name for path in shared.folder.iterdir()] == ["notes.txt"]
-    assert (foreign / "embeddings.bin").exists()
-    assert torch.equal(kept.matrix, VECTORS_ND)

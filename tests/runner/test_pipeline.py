@@ -116,17 +116,6 @@ def test_results_follow_from_the_scores_of_each_example(done: Path, params: Para
         assert (results["questions_answer_overlap"], results["questions_no_overlap"]) == (len(known), len(new))
         assert results["questions_question_overlap"] == 0  # no fact of training is asked for
         assert results["exact_match_answer_overlap"] == pytest.approx(sum(known) / len(known))
-        ranks = [row["rank_answer"] for row in read_json_lines(folder / "recall.jsonl")]
-        for depth in (1, 5, 20):
-            expected = sum(rank is not None and rank <= depth for rank in ranks) / len(ranks)
-            assert results[f"recall_at_{depth}"] == pytest.approx(expected)
-        utility = read_json_lines(folder / "utility.jsonl")
-        assert len(utility) == results["cloze_sentences"] == params.evaluate.cloze_sentences
-        gains = [
-            sum(math.exp(p) * value for p, value in zip(row["candidate_log_probs"], row["utility"], strict=True))
-            for row in utility
-        ]
-        assert results["retrieval_utility_end"] == pytest.approx(sum(gains) / len(gains), abs=1e-4)
         assert results["questions_dev"] == params.evaluate.questions
         assert 0 <= results["exact_match_dev"] <= 1
         swap = results["corpus_update"]

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.bm25 import LUCENE
 from realm_lab.corpus.records import Passage
 from realm_lab.corpus.store import Passages, PreparedCorpus
-from realm_lab.systems.bm25 import K1, LUCENE, B, Bm25, Bm25Texts
+from realm_lab.systems.bm25 import K1, B, Bm25, Bm25Texts
 from realm_lab.systems.identity import corpus_folder, plan_run
 from tests.corpus.preparing import write_part
 

@@ -106,8 +106,8 @@ def test_only_new_passages_are_embedded_and_the_vectors_are_those_of_all(context
     documents.insert(2, Document("new", "x", " ".join(reversed(words)), "x"))
     corpus = prepare_update(context, documents, tmp_path)
     old, before = context.embeddings(embedder), Embedded.passages
-    knowledge = Knowledge(corpus.passages(), corpus.manifest.digest)
-    found = context.retriever(embedder, 0.0, knowledge, (old, context.passages))
+    knowledge = Knowledge(corpus.passages(), corpus.manifest.digest, context.knowledge)
+    found = context.retriever(embedder, 0.0, knowledge)
     assert Embedded.passages == before + 1
     assert found.index is not None
     expected = found.embed_passages()

@@ -12,14 +12,14 @@ import torch
 from realm_lab.retrieval.candidates import Candidates
 from realm_lab.retrieval.retriever import ABSENT, NULL
 from realm_lab.tracking.bounds import BOUNDS, Bound
-from realm_lab.training.watch import CandidateHealth, CollapseWatch, candidate_health
+from realm_lab.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means
 
 # A full row, a row that a small corpus left short, and one with the null document alone.
 ROWS_BK = np.array([[NULL, 4, 7, 2], [NULL, 9, ABSENT, ABSENT], [NULL, 3, 8, 5], [NULL, ABSENT, ABSENT, ABSENT]])
 GOLD_B = np.array([7, 4, -1, -1])
 
 
-def made(rows_BK: np.ndarray, gold_B: np.ndarray = GOLD_B, null: bool = True) -> tuple[CandidateHealth, dict[str, Any]]:
+def made(rows_BK: np.ndarray, gold_B: np.ndarray = GOLD_B, null: bool = True) -> tuple[torch.Tensor, dict[str, Any]]:
     """Random scores and likelihoods of these candidates: their health, and the numbers it was told."""
     generator = torch.Generator().manual_seed(0)
     score_BK = torch.randn(rows_BK.shape, generator=generator) * 3
@@ -53,7 +53,7 @@ def test_health_is_these_loops() -> None:
         null.append(prior[0])
         likelihood.append(math.log(sum(p * math.exp(numbers["reader"][b][k]) for k, p in prior.items())))
         utility.append(sum(p * (numbers["reader"][b][k] - numbers["null"][b]) for k, p in prior.items()))
-    assert health.means() == pytest.approx(
+    assert health_means(health) == pytest.approx(
         {
             "marginal_log_likelihood": mean(likelihood),
             "candidate_entropy": mean(entropy),
@@ -71,14 +71,13 @@ def test_health_is_these_loops() -> None:
 
 def test_parts_of_a_batch_add_up_to_the_batch() -> None:
     whole, numbers = made(ROWS_BK)
-    total = CandidateHealth.zero()
+    total = torch.zeros(2, len(QUANTITIES), dtype=torch.float64)
     for part in (slice(0, 1), slice(1, 4)):
         score, prior, reader, null = (
             torch.tensor(numbers[name][part]) for name in ("score", "prior", "reader", "null")
         )
         total = total + candidate_health(Candidates(ROWS_BK[part], score, prior), reader, null, GOLD_B[part])
-    assert total.means() == pytest.approx(whole.means(), rel=1e-9)
-    assert total.over_ranks().means() == total.means()
+    assert health_means(total) == pytest.approx(health_means(whole), rel=1e-9)
 
 
 NULL_BOUND = Bound("null_probability", "p(null|x)", True, 0.9, "")
