@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,6 @@ def add_mirror(add: Add) -> None:
     mirror.add_argument("--follow", action="store_true", help="keep mirroring until all runs have finished")
     text = "address of the MLflow server that will show the store, for the links (default: the store, if it is one)"
     mirror.add_argument("--address", metavar="URL", help=text)
-    mirror.add_argument("--all-models", action="store_true", help="copy models of more than 100 MB into MLflow, too")
 
 
 def _run_mirror(options: argparse.Namespace) -> int:
@@ -35,15 +33,13 @@ def _run_mirror(options: argparse.Namespace) -> int:
         uri = load(parameters).launch.tracking_uri
     from realm_lab.tracking.mlflow_mirror import mirror
     from realm_lab.tracking.tracking_store import is_server
-    from realm_lab.tracking.views import MODEL_BYTES
 
     def page(report: Path) -> str:
         from realm_lab.reporting.report import page_of
 
         return page_of(report)
 
-    largest = math.inf if options.all_models else MODEL_BYTES
-    summary = mirror(options.root / "runs", uri, options.follow, page=page, model_bytes=largest)
+    summary = mirror(options.root / "runs", uri, options.follow, page=page)
     print(summary)
     address = options.address or (summary.uri if is_server(summary.uri) else "")
     for study, path in summary.links.items():

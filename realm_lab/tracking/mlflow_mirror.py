@@ -25,7 +25,7 @@ from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.saved_view import VIEW_TAG, link, saved_view
 from realm_lab.tracking.study_record import StudyRecord
 from realm_lab.tracking.tracking_store import default_uri, one_line
-from realm_lab.tracking.views import MODEL_BYTES, STUDY_KEY, UNPLANNED, Member, read_groups, read_run, read_study
+from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, Member, read_groups, read_run, read_study
 
 FINAL = ("COMPLETE", "FAILED", "CANCELLED")
 
@@ -59,15 +59,14 @@ def mirror(
     follow: bool = False,
     interval_seconds: float = 5.0,
     page: Callable[[Path], str] | None = None,
-    model_bytes: float = MODEL_BYTES,
 ) -> MirrorSummary:
     """Bring MLflow up to date with `runs`; with `follow`, again and again until all runs are final or Ctrl-C.
 
     `uri`: the tracking store; else MLFLOW_TRACKING_URI, else mlflow.db (with mlartifacts/) beside `runs`.
-    `page`: makes a page (HTML) of a report.md, to be shown beside it. Models larger than `model_bytes` are not copied.
+    `page`: makes a page (HTML) of a report.md, to be shown beside it.
     UserError: no such folder, or a store that cannot be opened.
     """
-    view = Mirror(runs, uri, page, model_bytes)
+    view = Mirror(runs, uri, page)
     with contextlib.suppress(KeyboardInterrupt), Console(stderr=True).status("mirroring to MLflow") as live:
         view.say = live.update
         while True:
@@ -82,15 +81,9 @@ def mirror(
 class Mirror:
     """One process's view of one folder of runs in one tracking store; `update` may be called any number of times."""
 
-    def __init__(
-        self,
-        runs: Path,
-        uri: str | None = None,
-        page: Callable[[Path], str] | None = None,
-        model_bytes: float = MODEL_BYTES,
-    ) -> None:
+    def __init__(self, runs: Path, uri: str | None = None, page: Callable[[Path], str] | None = None) -> None:
         self.say: Callable[[str], object] = lambda text: None  # what it is doing
-        self._has_pages, self._model_bytes = page is not None, model_bytes
+        self._has_pages = page is not None
         self._links: dict[str, str] = {}
         self.runs = Path(runs).resolve()
         if not self.runs.is_dir():
@@ -153,7 +146,7 @@ class Mirror:
             run = shown.get(member.record.run_key)
             self.say(f"{name}: run {number} of {len(members)}, {self._store.points:,} points sent")
             with _noted(problems, member.record.name):
-                view = read_run(self.runs, member, self._model_bytes)
+                view = read_run(self.runs, member)
                 if view.started_ms is not None:
                     self._counts[self._store.show(experiment, run, view, parent)[1]] += 1
                     shown.pop(view.key, None)

@@ -30,7 +30,7 @@ STUDY_KEY = "study"  # of the view of a study as a whole; those of runs are dige
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 5000  # of MLflow 3 (mlflow/utils/validation.py)
 BEGINNINGS = ("prepare", "warm_start")  # stages that runs share: not part of a run's duration
 HEADLINE = "headline"  # beside the stages in `points`: what is shown at the top level
-MODEL_BYTES = 100 * 2**20  # a larger model is copied on request only
+MODEL_BYTES = 100 * 2**20  # a larger model stays in runs/ alone
 
 
 class Point(NamedTuple):
@@ -114,8 +114,8 @@ def _member(
         return []
 
 
-def read_run(runs: Path, member: Member, model_bytes: float = MODEL_BYTES) -> View:
-    """Everything that is shown of one run, its model if it is not larger than `model_bytes`.
+def read_run(runs: Path, member: Member) -> View:
+    """Everything that is shown of one run.
 
     UserError: a file of the run is broken; the message names it.
     """
@@ -151,11 +151,9 @@ def read_run(runs: Path, member: Member, model_bytes: float = MODEL_BYTES) -> Vi
     started_ms, ended_ms = _own_times(state)
     model = None
     if state.state == "COMPLETE":
-        points[HEADLINE] = _headline(
-            stages, milliseconds(max(s.status.finished_at or 0 for s in state.stages.values()))
-        )
+        points[HEADLINE] = _headline(stages, _times([state])[1] or 0)
         model = next((run.path / "model" for run in reversed(stages.values()) if (run.path / "model").is_dir()), None)
-    if model and sum(path.stat().st_size for path in model.rglob("*")) > model_bytes:
+    if model and sum(path.stat().st_size for path in model.rglob("*")) > MODEL_BYTES:
         model = None
     return View(
         key=record.run_key,
@@ -178,7 +176,7 @@ def _params(record: RunRecord, study: StudyRecord | None) -> dict[str, Any]:
     varied = tuple(f"{name}." for name in (changed_parameters(study) if study else ()))
     usual = _usual(record.preset)
     values = flatten(record.params)
-    return {name: v for name, v in values.items() if f"{name}.".startswith(varied) or v != usual.get(name, v)}
+    return {name: v for name, v in values.items() if f"{name}.".startswith(varied) or v != usual.get(name, ...)}
 
 
 @functools.cache
@@ -287,16 +285,11 @@ def _means(runs: Path, study: StudyRecord, cell: str, members: Sequence[Member])
     mine = [member for member in members if member.cell and member.cell.name == cell]
     if not mine or len(mine) != len(study.of(cell)) or any(member.state.state != "COMPLETE" for member in mine):
         return []
-    found = []
-    for record, state, *_ in mine:
-        found.append(run_values({name: run for name in state.stages if (run := stage_of(runs, record, name))}))
     time_ms = _times([member.state for member in mine])[1] or 0
-    means = {name: [values[name] for values in found if name in values] for name in HEADLINES}
-    return [
-        Point(f"{metric_name(cell)}/{name}", sum(values) / len(values), time_ms, 0)
-        for name, values in means.items()
-        if values
-    ]
+    last = [stage_of(runs, member.record, [*member.state.stages][-1]) for member in mine]
+    found = [dict(scalars(run.results())) for run in last if run]
+    means = {name: [values[key] for values in found if (key := METRICS[name].key) in values] for name in HEADLINES}
+    return [Point(f"{metric_name(cell)}/{n}", sum(v) / len(v), time_ms, 0) for n, v in means.items() if v]
 
 
 def changes_of(cell: StudyCell, study: StudyRecord) -> str:
