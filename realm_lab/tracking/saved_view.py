@@ -72,7 +72,8 @@ def saved_view(study: StudyRecord) -> str:
         "orderByAsc": False,
         "startTime": "ALL",
         "selectedColumns": columns,
-        "columnWidths": dict.fromkeys(columns, 130) | {"tags.`realm.changes`": 300},
+        "columnOrder": columns,  # without an order, MLflow does not look at the widths
+        "columnWidths": dict.fromkeys(columns, 140) | {"tags.`realm.changes`": 300},
         "groupBy": {"aggregateFunction": "average", "groupByKeys": [group]},
         "runsHiddenMode": "SHOW_ALL",
         "isAccordionReordered": True,
