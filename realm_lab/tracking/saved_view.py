@@ -7,6 +7,7 @@ version 3.17. A version that does not know it shows the plain list of runs.
 from __future__ import annotations
 
 import base64
+import functools
 import itertools
 import json
 import zlib
@@ -39,15 +40,22 @@ def changed_parameters(study: StudyRecord) -> list[str]:
 
 
 def group_tag(study: StudyRecord) -> str:
-    """The tag to group by: `realm.cell`, or a copy under the name by which MLflow's colours differ most."""
+    """The tag to group by: `realm.cell`, or a copy under a name by which MLflow's colours of the cells differ more."""
+    return _group_tag(tuple(cell.name for cell in study.cells))
 
+
+@functools.cache
+def _group_tag(cells: tuple[str, ...]) -> str:
     def distance(tag: str) -> float:
-        colors = [bytes.fromhex(color(tag, cell.name)[1:]) for cell in study.cells]
+        colors = [bytes.fromhex(color(tag, cell)[1:]) for cell in cells]
         pairs = itertools.combinations(colors, 2)
         return min((sum((a - b) ** 2 for a, b in zip(*pair, strict=True)) for pair in pairs), default=0)
 
-    enough = 40**2
-    return next((tag for tag in GROUP_TAGS if distance(tag) >= enough), max(GROUP_TAGS, key=distance))
+    enough = 100**2
+    return next(
+        (tag for tag in GROUP_TAGS if distance(tag) >= enough),
+        max(GROUP_TAGS, key=lambda tag: len({color(tag, cell) for cell in cells})),
+    )
 
 
 def color(tag: str, cell: str) -> str:

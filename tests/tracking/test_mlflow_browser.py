@@ -53,12 +53,14 @@ def test_the_link_shows_the_runs_by_cell_the_three_metrics_and_the_curves(
     pictures.compare_picture(page, server.url, server.experiment, tmp_path / "compare.png")
     for cell in CELLS:
         assert page.get_by_text(f"Group: {cell}").or_(page.get_by_title(f"Group: {cell}")).first.is_visible()
-    for metric in ("pretrain/retrieval_utility", "pretrain/recall_at_5"):
-        lines = pictures.chart(page, metric).locator(".scatterlayer .js-line").all()
-        assert len({line.evaluate("line => line.style.stroke") for line in lines}) == 2  # of those that pre-train
     for metric in ("exact_match", "recall_at_5", "retrieval_utility"):
         bars = pictures.chart(page, metric).locator(".barlayer .point path").all()
-        assert len({bar.evaluate("bar => bar.style.fill") for bar in bars}) == len(CELLS)
+        colors = {bar.evaluate("bar => bar.style.fill") for bar in bars}
+        assert len(colors) == len(CELLS)
+    for metric in ("pretrain/retrieval_utility", "pretrain/recall_at_5"):
+        lines = pictures.chart(page, metric).locator(".scatterlayer .js-line").all()
+        strokes = {line.evaluate("line => line.style.stroke") for line in lines}
+        assert len(strokes & colors) == 2  # of the cells that pre-train
 
 
 def test_the_list_of_the_same_view_has_the_metrics_as_columns(
@@ -67,9 +69,9 @@ def test_the_list_of_the_same_view_has_the_metrics_as_columns(
     pictures.study_picture(page, server.url, server.experiment, tmp_path / "study.png")
     names = page.get_by_role("link", name=re.compile(r"-s\d$")).all_inner_texts()
     assert sorted(names) == RUNS
-    headers = page.locator(".ag-header-cell").all_inner_texts()
-    columns = ["exact_match", "recall_at_5", "retrieval_utility", "pretrain.masking", "realm.seed", "realm.changes"]
-    assert [header for header in headers if header in columns] == columns
+    headers = {header.strip() for header in page.locator(".ag-header-cell").all_inner_texts()}
+    columns = {"exact_match", "recall_at_5", "retrieval_utility", "pretrain.masking", "realm.seed", "realm.changes"}
+    assert columns <= headers
 
 
 def test_the_page_of_a_run_tells_its_story(page: Any, server: Served, pictures: ModuleType) -> None:
