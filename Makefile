@@ -77,9 +77,9 @@ test-numerics: setup-dev  ## run the numerical tests under each processor capabi
 ui: export MLFLOW_TRACKING_URI := $(TRACKING_URI)
 ui: export MLFLOW_BACKEND_STORE_URI := $(TRACKING_URI)
 ui: setup  ## mirror the runs into MLflow and show them on 127.0.0.1; PORT=5000
-	realm-lab mirror
-	@case "$$MLFLOW_TRACKING_URI" in http*) echo "that server shows the runs";; *) \
-	  echo "http://127.0.0.1:$(PORT) (stop it with Ctrl-C)"; \
+	@case "$$MLFLOW_TRACKING_URI" in http*) realm-lab mirror;; *) \
+	  realm-lab mirror --address http://127.0.0.1:$(PORT) && \
+	  echo "starting MLflow (some seconds); then open a link above; stop with Ctrl-C" && \
 	  MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --host 127.0.0.1 --port $(PORT) --workers 1;; esac
 
 lint: setup-dev  ## ruff check, ruff format --check, mypy

@@ -3,7 +3,7 @@
     python docs/mlflow_screenshots.py --runs runs --study masking
 
 mirrors the runs into a database of its own, starts MLflow's server on 127.0.0.1 and drives Debian's Chromium. Written
-are docs/mlflow-study.png (the list of runs, grouped by cell) and docs/mlflow-compare.png (curves of all cells).
+are docs/mlflow-compare.png (what the link of the study opens) and docs/mlflow-study.png (its list of runs).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from realm_lab.tracking.mlflow_mirror import mirror
+from realm_lab.tracking.saved_view import HEADLINES, link
 
 START_SECONDS = 180
-WAIT_MS = 45_000
+WAIT_MS = 120_000
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
-CURVES = ("retrieval_utility", "recall_at_5")
+CURVES = ("pretrain/retrieval_utility", "pretrain/recall_at_5")
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def served(uri: str, *options: str) -> Iterator[str]:
 
 
 @contextmanager
-def browser_tab(server: str, width: int = 1850, height: int = 1000) -> Iterator[Any]:
+def browser_tab(server: str, width: int = 1600, height: int = 900) -> Iterator[Any]:
     """A tab of Chromium that reaches the server and nothing else; `tab.outside` lists what else it asked for."""
     from playwright.sync_api import sync_playwright
 
@@ -98,18 +98,12 @@ def experiment_of(uri: str, study: str) -> str:
     return str(found.experiment_id)
 
 
-def open_grouped(tab: Any, server: str, experiment: str, more: str = "") -> None:
-    """The runs of a study, grouped by cell."""
-    url = f"{server}/#/experiments/{experiment}/runs?workflowType=machine_learning{more}"
-    tab.goto(url, wait_until="domcontentloaded")
-    group_by = tab.get_by_role("button", name="Group by")
-    group_by.wait_for()
-    if "realm.cell" not in group_by.inner_text():  # the page remembers
-        group_by.click()
-        tab.get_by_role("menuitemcheckbox", name="realm.cell", exact=True).click()
-        tab.keyboard.press("Escape")
+def open_view(tab: Any, server: str, experiment: str, mode: str = "CHART") -> None:
+    """The saved view of a study, as the link of `realm-lab mirror` opens it; `mode` TABLE: its list of runs."""
+    tab.goto(server + link(experiment).replace("CHART", mode), wait_until="domcontentloaded")
     tab.get_by_text("Group: ").or_(tab.get_by_title("Group: ")).first.wait_for()
     close_assistant(tab)
+    tab.get_by_role("button", name="Hide banner").click()
 
 
 def close_assistant(tab: Any) -> None:
@@ -121,39 +115,23 @@ def close_assistant(tab: Any) -> None:
 
 def study_picture(tab: Any, server: str, experiment: str, path: Path) -> None:
     """The list of a study's runs, grouped by cell, all groups open."""
-    open_grouped(tab, server, experiment)
-    edge = tab.locator(".ag-header-cell").filter(has_text="Run Name").last.bounding_box()
-    drag(tab, edge["x"] + edge["width"] - 2, edge["y"] + edge["height"] / 2, 100, 0)  # room for long names
+    open_view(tab, server, experiment, "TABLE")
     tab.screenshot(path=path)
 
 
-def drag(tab: Any, x: float, y: float, right: float, down: float) -> None:
-    """Press at (x, y), move by (right, down), and let the page settle."""
-    tab.mouse.move(x, y)
-    tab.mouse.down()
-    tab.mouse.move(x + right / 2, y + down / 2, steps=5)
-    tab.mouse.move(x + right, y + down, steps=5)
-    tab.mouse.up()
-    tab.wait_for_timeout(1500)
-
-
-def curves(tab: Any, metric: str) -> Any:
-    """The chart of a metric of pre-training."""
+def chart(tab: Any, metric: str) -> Any:
+    """The chart of a metric."""
     cards = tab.get_by_test_id("experiment-view-compare-runs-card")
-    return cards.filter(has=tab.get_by_text(f"pretrain/{metric}", exact=True))
+    return cards.filter(has=tab.get_by_text(metric, exact=True)).first
 
 
 def compare_picture(tab: Any, server: str, experiment: str, path: Path) -> None:
-    """Mean curves over the seeds, a color for each cell that pre-trains: retrieval utility beside recall@5."""
-    system = quote('tags.realm.system = "realm"')
-    open_grouped(tab, server, experiment, f"&compareRunsMode=CHART&searchFilter={system}")
-    tab.get_by_placeholder("Search metric charts").fill(f"pretrain/({'|'.join(CURVES)})$")
+    """What the link of a study opens: mean curves over the seeds, a color for each cell, and its scores as bars."""
+    open_view(tab, server, experiment)
     for metric in CURVES:
-        curves(tab, metric).locator(".scatterlayer .js-line").first.wait_for()
-    edge = tab.get_by_placeholder("Search metric charts").bounding_box()
-    drag(tab, edge["x"] - 60, 800, 90, 0)  # the border of the list: room for long names
-    card = tab.get_by_test_id("experiment-view-compare-runs-card").first.bounding_box()
-    drag(tab, card["x"] + card["width"] - 8, card["y"] + card["height"] - 8, 130, 160)  # larger charts
+        chart(tab, metric).locator(".scatterlayer .js-line").first.wait_for()
+    for metric in HEADLINES:
+        chart(tab, metric).locator(".barlayer .point").first.wait_for()
     tab.screenshot(path=path)
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 from realm_lab.cli.flags import add_everywhere, add_parameters, add_run, params_of, positive, share
 from realm_lab.errors import UserError
@@ -19,6 +20,8 @@ def add_mirror(add: Add) -> None:
     text = "tracking store (default: MLFLOW_TRACKING_URI, else launch.tracking_uri, else mlflow.db beside the runs)"
     mirror.add_argument("--uri", metavar="URI", help=text)
     mirror.add_argument("--follow", action="store_true", help="keep mirroring until all runs have finished")
+    text = "address of the MLflow server that will show the store, for the links (default: the store, if it is one)"
+    mirror.add_argument("--address", metavar="URL", help=text)
 
 
 def _run_mirror(options: argparse.Namespace) -> int:
@@ -29,9 +32,18 @@ def _run_mirror(options: argparse.Namespace) -> int:
 
         uri = load(parameters).launch.tracking_uri
     from realm_lab.tracking.mlflow_mirror import mirror
+    from realm_lab.tracking.tracking_store import is_server
 
-    summary = mirror(options.root / "runs", uri, options.follow)
+    def page(report: Path) -> str:
+        from realm_lab.reporting.report import page_of
+
+        return page_of(report)
+
+    summary = mirror(options.root / "runs", uri, options.follow, page=page)
     print(summary)
+    address = options.address or (summary.uri if is_server(summary.uri) else "")
+    for study, path in summary.links.items():
+        print(f"  {study}: {address.rstrip('/')}{path}")
     return 1 if summary.problems else 0
 
 

@@ -14,7 +14,7 @@ from realm_lab.metrics import metric as metric_of
 from realm_lab.reporting.frames import Run, column
 from realm_lab.reporting.published import Published, published
 from realm_lab.reporting.statistics import Comparison, Interval, compare, holm, per_example_interval
-from realm_lab.reporting.values import finite
+from realm_lab.tracking.run_values import finite
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
 ALPHA = 0.05

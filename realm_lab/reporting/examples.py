@@ -9,7 +9,7 @@ from typing import Any
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.reporting.frames import Run, StudyFrames, relative
-from realm_lab.reporting.values import finite
+from realm_lab.tracking.run_values import finite
 
 Example = dict[str, Any]
 MOMENTS = {"start": "before pre-training", "end": "after pre-training"}

@@ -16,9 +16,9 @@ import pandas as pd
 from realm_lab.core.files import atomic_write, read_json
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
-from realm_lab.reporting.values import run_values
 from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record
+from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import JobState, RunState, run_state
 from realm_lab.tracking.study_record import StudyRecord, StudyRun, read_study_record, study_folder, study_record_paths
 

@@ -21,7 +21,7 @@ from markupsafe import Markup, escape
 
 from realm_lab.reporting.frames import Summary
 from realm_lab.reporting.statistics import Interval
-from realm_lab.reporting.values import finite
+from realm_lab.tracking.run_values import finite
 
 FOLDER = Path(__file__).parent / "templates"
 NOTHING = "–"

@@ -95,9 +95,14 @@ def write_all(root: Path, *, force: bool = False) -> Path:
 
 def write_page(folder: Path) -> Path:
     """report.html of the report.md that is there, one self-contained page; returns its path."""
-    text = (folder / "report.md").read_text(encoding="utf-8")
-    write_text(folder / "report.html", page("page.html.j2", title=title_of(text), body=html(text, folder)))
+    write_text(folder / "report.html", page_of(folder / "report.md"))
     return folder / "report.html"
+
+
+def page_of(report: Path) -> str:
+    """A report.md as one self-contained page."""
+    text = report.read_text(encoding="utf-8")
+    return page("page.html.j2", title=title_of(text), body=html(text, report.parent))
 
 
 def write_report(study: StudyFrames, folder: Path, title: str = "", commands: Sequence[str] = ()) -> dict[str, Any]:

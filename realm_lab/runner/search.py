@@ -28,7 +28,6 @@ from optuna.trial import FrozenTrial, TrialState
 from realm_lab.core.files import digest, write_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
-from realm_lab.reporting.values import run_values
 from realm_lab.runner.cells import Cell, changes_title
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
@@ -39,6 +38,7 @@ from realm_lab.runner.sweep import FOLLOW_SECONDS, POLL_SECONDS, Request, cancel
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.run_dir import StageRun, stage_folder
+from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import JobState, StageStates
 from realm_lab.tracking.study_record import study_folder
 

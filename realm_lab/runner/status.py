@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from realm_lab.errors import UserError
-from realm_lab.reporting.values import run_values
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
 from realm_lab.tracking.run_dir import StageRun, read_run_record
+from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import STATES, RunState, StageStates, State
 from realm_lab.tracking.study_record import read_study_record, study_folder, study_record_paths
 

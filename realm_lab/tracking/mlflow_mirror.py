@@ -11,8 +11,8 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +22,7 @@ from realm_lab.core.lease import exclusive
 from realm_lab.errors import UserError
 from realm_lab.tracking.mlflow_store import Store, StoreError
 from realm_lab.tracking.run_dir import stage_of
+from realm_lab.tracking.saved_view import VIEW_TAG, link, saved_view
 from realm_lab.tracking.study_record import StudyRecord
 from realm_lab.tracking.tracking_store import default_uri, one_line
 from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, Member, read_groups, read_run, read_study
@@ -42,6 +43,7 @@ class MirrorSummary:
     removed: int = 0  # of a study that no longer has them
     points: int = 0
     problems: tuple[str, ...] = ()
+    links: dict[str, str] = field(default_factory=dict)  # study -> path of its view in MLflow's interface
 
     def __str__(self) -> str:
         states = ", ".join(f"{count} {state.lower()}" for state, count in sorted(self.states.items()))
@@ -51,15 +53,22 @@ class MirrorSummary:
         return text + (f"; {len(self.problems)} not shown: {'; '.join(self.problems)}" if self.problems else "")
 
 
-def mirror(runs: Path, uri: str | None = None, follow: bool = False, interval_seconds: float = 5.0) -> MirrorSummary:
+def mirror(
+    runs: Path,
+    uri: str | None = None,
+    follow: bool = False,
+    interval_seconds: float = 5.0,
+    page: Callable[[Path], str] | None = None,
+) -> MirrorSummary:
     """Bring MLflow up to date with `runs`; with `follow`, again and again until all runs are final or Ctrl-C.
 
     `uri`: the tracking store; else MLFLOW_TRACKING_URI, else mlflow.db (with mlartifacts/) beside `runs`.
+    `page`: makes a page (HTML) of a report.md, to be shown beside it.
     UserError: no such folder, or a store that cannot be opened.
     """
-    view = Mirror(runs, uri)
-    console = Console(stderr=True)
-    with contextlib.suppress(KeyboardInterrupt), console.status("mirroring to MLflow") as live:
+    view = Mirror(runs, uri, page)
+    with contextlib.suppress(KeyboardInterrupt), Console(stderr=True).status("mirroring to MLflow") as live:
+        view.say = live.update
         while True:
             states = view.update().states
             if not follow or (states and all(state in FINAL for state in states)):
@@ -72,14 +81,17 @@ def mirror(runs: Path, uri: str | None = None, follow: bool = False, interval_se
 class Mirror:
     """One process's view of one folder of runs in one tracking store; `update` may be called any number of times."""
 
-    def __init__(self, runs: Path, uri: str | None = None) -> None:
+    def __init__(self, runs: Path, uri: str | None = None, page: Callable[[Path], str] | None = None) -> None:
+        self.say: Callable[[str], object] = lambda text: None  # what it is doing
+        self._has_pages = page is not None
+        self._links: dict[str, str] = {}
         self.runs = Path(runs).resolve()
         if not self.runs.is_dir():
             raise UserError(f"{self.runs}: no such folder; train something first (dvc repro), or give --root DIR")
         self._lock = self.runs / ".mirror.lock"  # two mirrors at once would both miss a run, and both make it
         uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(self.runs)
         with exclusive(self._lock):
-            self._store = Store(uri, _source(self.runs))
+            self._store = Store(uri, _source(self.runs), page)
         self.summary = MirrorSummary(self._store.uri, {})
         self._seen: dict[str, object] = {}  # experiment -> what its files looked like when it was shown
         self._counts: Counter[str] = Counter()
@@ -99,7 +111,13 @@ class Mirror:
         counts = {what: self._counts[what] for what in ("created", "updated", "recreated", "removed")}
         by_state, shown = dict(Counter(map(str, states.values()))), tuple(dict.fromkeys(problems))
         self.summary = MirrorSummary(
-            self._store.uri, by_state, studies, points=self._store.points, problems=shown, **counts
+            self._store.uri,
+            by_state,
+            studies,
+            points=self._store.points,
+            problems=shown,
+            links={name: path for name, path in self._links.items() if groups[name][0]},
+            **counts,
         )
         return self.summary
 
@@ -110,14 +128,23 @@ class Mirror:
         if self._seen.get(name) == look:
             return
         before = len(problems)
-        experiment = self._store.experiment(name, _about(name), self.runs.parent / "mlartifacts" / name)
+        experiment = self._store.experiment(
+            name,
+            _about(name),
+            self.runs.parent / "mlartifacts" / name,
+            {VIEW_TAG: saved_view(study)} if study else {},
+        )
+        self._links[name] = link(experiment)
         shown = self._store.shown(experiment)
         parent = None
-        whole = read_study(self.runs, study, [member.state for member in members]) if study else None
+        whole = read_study(self.runs, study, members) if study else None
+        if whole and not self._has_pages:
+            whole.files.pop("report.html", None)
         if whole and whole.started_ms is not None:
             parent, _ = self._store.show(experiment, shown.pop(STUDY_KEY, None), whole, None)
-        for member in members:
+        for number, member in enumerate(members, 1):
             run = shown.get(member.record.run_key)
+            self.say(f"{name}: run {number} of {len(members)}, {self._store.points:,} points sent")
             with _noted(problems, member.record.name):
                 view = read_run(self.runs, member)
                 if view.started_ms is not None:
@@ -150,7 +177,7 @@ def _noted(problems: list[str], name: str = "") -> Iterator[None]:
 
 def _about(name: str) -> str:
     what = f"Runs of the study `{name}`" if name != UNPLANNED else "Runs that no study mentions any more"
-    return f"{what}, mirrored by `realm-lab mirror`. Group them by the tag `realm.cell` to see the mean over seeds."
+    return f"{what}, mirrored by `realm-lab mirror`. Open the saved view *by cell* to compare its cells."
 
 
 def _source(runs: Path) -> str:

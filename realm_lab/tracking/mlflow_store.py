@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import digest_file
+from realm_lab.core.files import digest_file, write_text
 from realm_lab.errors import UserError
 from realm_lab.tracking.tracking_store import check_database, is_server, one_line, without_password
 from realm_lab.tracking.views import Point, View
@@ -28,7 +30,7 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import LoggedModelOutput, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
 MAX_METRICS, MAX_PARAMS = 1000, 100  # of one log_batch call
@@ -45,6 +47,7 @@ STATUS_OF = {
 }
 PREFIX = "realm_lab/"  # of experiments
 OURS = ("realm.", "mlflow.")  # tags that the mirror writes; all others are people's
+CHOSEN = ("mlflow.runColor",)  # tags that are ours only until people choose their own
 NOTE = "mlflow.note.content"
 KEPT = "\n\n---\n*What you write below this line is kept.*\n"  # in a note, between ours and people's
 # The interface hides tags under "mlflow."; these are for the mirror alone.
@@ -58,7 +61,8 @@ StoreError = MlflowException  # the store refused something or does not answer
 class Store:
     """One tracking store, for the views of one `source`. UserError: a store that cannot be opened."""
 
-    def __init__(self, uri: str, source: str) -> None:
+    def __init__(self, uri: str, source: str, page: Callable[[Path], str] | None = None) -> None:
+        self._page = page  # a report.md as HTML
         self.uri = without_password(uri)
         self.points = 0  # sent so far
         self._is_server, self._source = is_server(uri), source
@@ -70,19 +74,23 @@ class Store:
         except MlflowException as error:
             raise UserError(f"tracking store {self.uri}: {one_line(error)}") from None
 
-    def experiment(self, name: str, note: str, artifacts: Path) -> str:
+    def experiment(self, name: str, note: str, artifacts: Path, tags: Mapping[str, str] | None = None) -> str:
         """The id of the experiment realm_lab/`name`, made or taken out of the trash if need be.
 
-        `artifacts`: where a bare database keeps files, which would else be below the current folder.
+        `artifacts`: where a bare database keeps files, which would else be below the current folder. `tags` are kept
+        up to date, `note` is only its first description.
         """
+        tags = tags or {}
         found = self._client.get_experiment_by_name(PREFIX + name)
         if found is None:
             location = None if self._is_server else artifacts.as_uri()
             # Without its kind the interface asks what sort of experiment this is.
-            tags = {NOTE: note, "mlflow.experimentKind": "custom_model_development"}
-            return str(self._client.create_experiment(PREFIX + name, artifact_location=location, tags=tags))
+            first = {NOTE: note, "mlflow.experimentKind": "custom_model_development", **tags}
+            return str(self._client.create_experiment(PREFIX + name, artifact_location=location, tags=first))
         if found.lifecycle_stage == "deleted":
             self._client.restore_experiment(found.experiment_id)
+        for tag in (tag for tag in tags if found.tags.get(tag) != tags[tag]):
+            self._client.set_experiment_tag(found.experiment_id, tag, tags[tag])
         return str(found.experiment_id)
 
     def experiments(self) -> list[str]:
@@ -105,6 +113,7 @@ class Store:
         before = dict(run.data.tags) if run else {}
         tags = view.tags | {KEY: view.key, SOURCE: self._source, NOTE: _note(view.note, before.get(NOTE, ""))}
         tags |= {"mlflow.parentRunId": parent} if parent else {}
+        tags |= {name: before[name] for name in CHOSEN if name in before}
         what = "created"
         if run is not None:
             if not _contradicts(run, view):
@@ -117,7 +126,10 @@ class Store:
         return run.info.run_id, what
 
     def delete(self, run: Run) -> None:
-        """Move a run to MLflow's trash."""
+        """Move a run to MLflow's trash, and delete its models."""
+        if run.outputs and run.outputs.model_outputs:
+            for output in run.outputs.model_outputs:
+                self._client.delete_logged_model(output.model_id)
         self._client.delete_run(run.info.run_id)
 
     def _fill(self, run: Run, view: View, tags: dict[str, str]) -> bool:
@@ -159,9 +171,27 @@ class Store:
             for name in (name for name in view.files if known.get(name) != wanted["files"][name]):
                 target = Path(scratch) / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(view.files[name], target)
+                if name.endswith(".html") and self._page:
+                    write_text(target, self._page(view.files[name]))
+                else:
+                    shutil.copyfile(view.files[name], target)
+            for name in (name for name in view.texts if known.get(name) != wanted["files"][name]):
+                write_text(Path(scratch) / name, view.texts[name])
             client.log_artifacts(run_id, scratch)
+        if wanted["model"] and not mark.get("model"):
+            self._send_model(run, view)
         client.set_tag(run_id, MARK, json.dumps(wanted))
+
+    def _send_model(self, run: Run, view: View) -> None:
+        """The trained model as a logged model of the run; what a killed mirror left of one is deleted."""
+        experiment, run_id, client = run.info.experiment_id, run.info.run_id, self._client
+        for left in client.search_logged_models([experiment], filter_string=f"source_run_id = '{run_id}'"):
+            client.delete_logged_model(left.model_id)
+        name = re.sub(r"[/:.%'\"]", "-", view.name)
+        model = client.create_logged_model(experiment, name, source_run_id=run_id, model_type="REALM")
+        client.log_model_artifacts(model.model_id, str(view.model))
+        client.finalize_logged_model(model.model_id, "READY")
+        client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
 
 
 def _note(ours: str, shown: str) -> str:
@@ -178,7 +208,9 @@ def _mark(run: Run) -> dict[str, Any]:
 def _mark_of(view: View) -> dict[str, Any]:
     """Of each stage how many points, and their digest; of each file its digest."""
     points = {stage: [len(points), _digest(points)] for stage, points in view.points.items()}
-    return {"points": points, "files": {name: digest_file(path)[:8] for name, path in view.files.items()}}
+    files = {name: digest_file(path)[:8] for name, path in view.files.items()}
+    files |= {name: hashlib.sha256(text.encode()).hexdigest()[:8] for name, text in view.texts.items()}
+    return {"points": points, "files": files, "model": view.model is not None}
 
 
 def _digest(points: list[Point]) -> str:
@@ -188,7 +220,7 @@ def _digest(points: list[Point]) -> str:
 def _contradicts(run: Run, view: View) -> bool:
     """True if `run` shows something that its folder no longer says, or was left half done."""
     mark = _mark(run)
-    if not mark or run.info.start_time != view.started_ms or not mark["files"].keys() <= view.files.keys():
+    if not mark or run.info.start_time != view.started_ms or not mark["files"].keys() <= {*view.files, *view.texts}:
         return True
     if any(view.params.get(name) != value for name, value in run.data.params.items()):
         return True

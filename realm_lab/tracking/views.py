@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from realm_lab.core.files import read_json
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError
-from realm_lab.params.load import flatten, show
+from realm_lab.metrics import METRICS
+from realm_lab.params.load import flatten, preset_values, show
+from realm_lab.params.parameters import Params
 from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record, run_record_paths, stage_of
+from realm_lab.tracking.run_values import run_values
+from realm_lab.tracking.saved_view import HEADLINES, changed_parameters, color, group_tag
 from realm_lab.tracking.state import STATES, RunState, StageState, run_state
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, read_study_record, study_folder, study_record_paths
 
 UNPLANNED = "unplanned"  # the experiment of runs that no study mentions
 STUDY_KEY = "study"  # of the view of a study as a whole; those of runs are digests
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 5000  # of MLflow 3 (mlflow/utils/validation.py)
+BEGINNINGS = ("prepare", "warm_start")  # stages that runs share: not part of a run's duration
+HEADLINE = "headline"  # beside the stages in `points`: what is shown at the top level
+MODEL_BYTES = 100 * 2**20  # a larger model stays in runs/ alone
 
 
 class Point(NamedTuple):
@@ -51,6 +60,8 @@ class View:
     params: dict[str, str] = field(default_factory=dict)
     points: dict[str, list[Point]] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)  # artifact path -> file
+    texts: dict[str, str] = field(default_factory=dict)  # artifact path -> content
+    model: Path | None = None  # the trained model's folder, once the run is complete
 
 
 class Member(NamedTuple):
@@ -127,13 +138,23 @@ def read_run(runs: Path, member: Member) -> View:
         "realm.error": state.error or "",
         "mlflow.source.name": "realm_lab",
     }
+    if study and cell:
+        group = group_tag(study)
+        tags |= {group: cell.name, "mlflow.runColor": color(group, cell.name)}
     mark = "COLLAPSED " if state.has_collapsed else "FLAGGED " if flags else ""
     files = {"run.json": runs / record.name / "run.json"}
     for stage, run in stages.items():
         names = ("config.yaml", "env.json", "results.json", "eval/predictions.jsonl")
         files |= {f"{stage}/{name}": run.path / name for name in names if (run.path / name).exists()}
-    params = flatten({"inputs": record.inputs, **record.params})
-    started_ms, ended_ms = _times([state])
+    everything = flatten({**record.params, "inputs": record.inputs})
+    points = {stage: _points(run, state.stages[stage]) for stage, run in stages.items()}
+    started_ms, ended_ms = _own_times(state)
+    model = None
+    if state.state == "COMPLETE":
+        points[HEADLINE] = _headline(stages, _times([state])[1] or 0)
+        model = next((run.path / "model" for run in reversed(stages.values()) if (run.path / "model").is_dir()), None)
+    if model and sum(path.stat().st_size for path in model.rglob("*")) > MODEL_BYTES:
+        model = None
     return View(
         key=record.run_key,
         name=mark + (f"{cell.name}-s{record.seed}" if cell else record.name),
@@ -142,10 +163,45 @@ def read_run(runs: Path, member: Member) -> View:
         ended_ms=ended_ms if state.state in ("COMPLETE", "FAILED") else None,
         note=f"Record: `runs/{record.name}/run.json`",
         tags={name: cut(value, MAX_TAG) for name, value in tags.items() if value},
-        params={metric_name(name): cut(show(value), MAX_PARAM) for name, value in params.items()},
-        points={stage: _points(run, state.stages[stage]) for stage, run in stages.items()},
+        params={metric_name(name): cut(show(value), MAX_PARAM) for name, value in _params(record, study).items()},
+        points=points,
         files=files,
+        texts={"params.yaml": "".join(f"{name}: {json.dumps(value)}\n" for name, value in everything.items())},
+        model=model,
     )
+
+
+def _params(record: RunRecord, study: StudyRecord | None) -> dict[str, Any]:
+    """The parameters that differ from the run's preset, and those that a cell of the study changes."""
+    varied = tuple(f"{name}." for name in (changed_parameters(study) if study else ()))
+    usual = _usual(record.preset)
+    values = flatten(record.params)
+    return {name: v for name, v in values.items() if f"{name}.".startswith(varied) or v != usual.get(name, ...)}
+
+
+@functools.cache
+def _usual(preset: str) -> dict[str, Any]:
+    return flatten(Params(**preset_values(preset), preset=preset))
+
+
+def _headline(stages: dict[str, StageRun], time_ms: int) -> list[Point]:
+    """The headline metrics of a complete run, named and computed as in results.csv."""
+    values = run_values(stages)
+    names = [metric.name for metric in METRICS.values() if metric.headline or metric.name == "device_hours"]
+    return [Point(name, values[name], time_ms, 0) for name in names if name in values]
+
+
+def _own_times(state: RunState) -> tuple[int | None, int | None]:
+    """When the run's own first stage began, and that plus the time that its own stages took, without waiting.
+
+    Until then, a beginning that it shares with others counts as its own, so that it is seen from the start.
+    """
+    begun = {name: stage.status for name, stage in state.stages.items() if stage.status.started_at}
+    own = [status for name, status in begun.items() if name not in BEGINNINGS] or list(begun.values())
+    if not own:
+        return None, None
+    started = min(status.started_at or 0.0 for status in own)
+    return milliseconds(started), milliseconds(started + sum(status.wall_seconds for status in own))
 
 
 def _times(states: Sequence[RunState]) -> tuple[int | None, int | None]:
@@ -190,8 +246,9 @@ def _points(run: StageRun, state: StageState) -> list[Point]:
     return points
 
 
-def read_study(runs: Path, study: StudyRecord, states: Sequence[RunState]) -> View:
-    """A study as a whole, above its runs, which are in these states: what it asks, how far it is, and its report."""
+def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> View:
+    """A study as a whole, above its runs: what it asks, how far it is, the means of its cells, and its report."""
+    states = [member.state for member in members]
     done = sum(state.state == "COMPLETE" for state in states)
     is_complete = done == len(study.runs)
     found = {state.state for state in states}
@@ -207,6 +264,7 @@ def read_study(runs: Path, study: StudyRecord, states: Sequence[RunState]) -> Vi
     }
     folder = runs.parent / "reports" / study.name
     reported = [*folder.glob("report.md"), *folder.glob("results.csv"), *folder.glob("figures/*.png")]
+    page = {"report.html": folder / "report.md"} if (folder / "report.md").exists() else {}  # made when it is sent
     return View(
         key=STUDY_KEY,
         name=study.name,
@@ -215,9 +273,23 @@ def read_study(runs: Path, study: StudyRecord, states: Sequence[RunState]) -> Vi
         ended_ms=ended_ms if is_complete else None,
         note=f"**{study.question}**",
         tags={name: cut(value, MAX_TAG) for name, value in tags.items()},
+        points={cell.name: _means(runs, study, cell.name, members) for cell in study.cells},
         files={"study.json": study_folder(runs, study.name) / "study.json"}
+        | page
         | {path.relative_to(folder).as_posix(): path for path in reported},
     )
+
+
+def _means(runs: Path, study: StudyRecord, cell: str, members: Sequence[Member]) -> list[Point]:
+    """`CELL/exact_match` and the like, means over the seeds of a cell, once all its runs are complete."""
+    mine = [member for member in members if member.cell and member.cell.name == cell]
+    if not mine or len(mine) != len(study.of(cell)) or any(member.state.state != "COMPLETE" for member in mine):
+        return []
+    time_ms = _times([member.state for member in mine])[1] or 0
+    last = [stage_of(runs, member.record, [*member.state.stages][-1]) for member in mine]
+    found = [dict(scalars(run.results())) for run in last if run]
+    means = {name: [values[key] for values in found if (key := METRICS[name].key) in values] for name in HEADLINES}
+    return [Point(f"{metric_name(cell)}/{n}", sum(v) / len(v), time_ms, 0) for n, v in means.items() if v]
 
 
 def changes_of(cell: StudyCell, study: StudyRecord) -> str:

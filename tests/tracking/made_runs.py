@@ -120,6 +120,7 @@ def make_run(runs: Path, system: str, seed: int, study: str | None = "default") 
         elif stage == "evaluate":
             scores = {"warm_start": 0.31, "realm": 0.62, "random_mask": 0.44}[system] + noise.gauss(0, 0.02)
             results = {"exact_match": scores, "f1": scores + 0.05, "recall_at_5": 0.5 * scores + 0.4}
+            results["retrieval_utility_end"] = 10 * scores
             bm25 = {"recall_at_5": 0.71, "gold_recall_at_5": None}
             complete(run, 0, results | {"questions": 400, "bm25": bm25}, began_at + 400, 20.0)
             (run.path / "eval").mkdir(exist_ok=True)

@@ -60,3 +60,11 @@ def run_ids(runs: Path, study: str = "default") -> dict[str, str]:
     experiment = client.get_experiment_by_name(f"realm_lab/{study}")
     assert experiment is not None
     return {str(run.info.run_name): run.info.run_id for run in client.search_runs([experiment.experiment_id])}
+
+
+def logged_models(runs: Path, study: str = "default") -> list[Any]:
+    """The logged models of a study's runs."""
+    client = client_of(runs)
+    experiment = client.get_experiment_by_name(f"realm_lab/{study}")
+    assert experiment is not None
+    return list(client.search_logged_models([experiment.experiment_id]))

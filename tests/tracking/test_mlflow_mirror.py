@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from mlflow import MlflowClient
+from transformers import AutoModel, BertConfig, BertModel
 
+from realm_lab.tracking import saved_view
 from realm_lab.tracking.mlflow_mirror import Mirror, mirror
 from realm_lab.tracking.run_dir import StageRun, stage_of, write_run_record
 from realm_lab.tracking.study_record import read_study_record, write_study_record
@@ -56,9 +62,10 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
     assert (summary.states, summary.created, summary.problems) == ({"COMPLETE": 1}, 1, ())
     run = only_run(runs)
     assert run["status"] == "FINISHED"
-    assert run["times"] == (BEGAN_AT * 1000, (BEGAN_AT + 420) * 1000)
-    expected = {"pretrain.reader.learning_rate": "3e-05", "corpus.toy.world_seed": "none"}
-    assert (expected | {"inputs.corpus": record.inputs["corpus"]}).items() <= run["params"].items()
+    # Pre-training begins at 200; the warm start before it is shared. Its stages took 90, 100 and 20 seconds.
+    assert run["times"] == ((BEGAN_AT + 200) * 1000, (BEGAN_AT + 200 + 210) * 1000)
+    # What differs from the preset; masking and world_seed do not.
+    assert run["params"] == {"pretrain.reader.learning_rate": "3e-05", "pretrain.steps": "200"}
     tags = {"run_key": record.run_key, "cell": "realm", "study": "default", "seed": "0", "state": "COMPLETE"}
     tags |= {"git_commit": "0123456789abcdef0123456789abcdef01234567", "system": "realm", "changes": "nothing"}
     assert {f"realm.{name}": value for name, value in tags.items()}.items() <= run["tags"].items()
@@ -70,7 +77,9 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
     assert "evaluate/bm25/gold_recall_at_5" not in run["points"]  # null
     assert [value for _, _, value in run["points"]["pretrain/final_retrieval_utility"]] == [0.8]  # not on the curve
     assert run["points"]["time/pretrain_minutes"][0][2] == 1.5
-    assert {"run.json", "pretrain/config.yaml", "evaluate/eval/predictions.jsonl"} <= set(run["files"])
+    top = {"exact_match", "recall_at_5", "retrieval_utility", "wall_seconds", "device_hours"}
+    assert {name for name in run["points"] if "/" not in name} == top
+    assert {"run.json", "params.yaml", "pretrain/config.yaml", "evaluate/eval/predictions.jsonl"} <= set(run["files"])
 
 
 def test_many_mirrors_leave_the_same_database_and_a_deleted_one_is_built_again(runs: Path) -> None:
@@ -192,6 +201,7 @@ def test_a_run_whose_folder_contradicts_what_is_shown_is_recreated_with_peoples_
     first = shown.run_ids(runs)["live-s0"]
     client = shown.client_of(runs)
     client.set_tag(first, "checked", "by Ada")
+    client.set_tag(first, "mlflow.runColor", "#123456")
     note = client.get_run(first).data.tags["mlflow.note.content"]
     client.set_tag(first, "mlflow.note.content", f"{note}look at step 90")
     stage.metrics.truncate_after(100)  # the checkpoint of step 150 turned out to be broken
@@ -202,6 +212,7 @@ def test_a_run_whose_folder_contradicts_what_is_shown_is_recreated_with_peoples_
     assert shown.run_ids(runs)["FLAGGED live-s0"] != first
     run = only_run(runs)
     assert (run["points"], run["tags"]["checked"]) == (points_of(stage), "by Ada")
+    assert run["tags"]["mlflow.runColor"] == "#123456"
     assert run["tags"]["realm.flags"] == "pretrain: non_finite_results"
     note = run["tags"]["mlflow.note.content"]
     assert note.endswith("look at step 90")
@@ -218,7 +229,10 @@ def test_a_run_whose_folder_contradicts_what_is_shown_is_recreated_with_peoples_
         ({"state": "PREEMPTED", "finished_at": BEGAN_AT + 70}, "KILLED", None, 100),
         ({"state": "RUNNING"}, "FAILED", None, 100),
         # By an error of its own: all of it is shown.
-        ({"state": "FAILED", "finished_at": BEGAN_AT + 80, "error": "out of memory"}, "FAILED", BEGAN_AT + 80, 150),
+        (
+            {"state": "FAILED", "finished_at": BEGAN_AT + 80, "wall_seconds": 80.0, "error": "out of memory"},
+            *("FAILED", BEGAN_AT + 80, 150),
+        ),
     ],
 )
 def test_how_a_run_ended_is_exact_and_may_be_resumed(
@@ -280,17 +294,64 @@ def test_a_study_is_an_experiment_with_its_question_and_report_above_its_runs(ru
     figures = runs.parent / "reports" / "default" / "figures"
     figures.mkdir(parents=True)
     (figures / "utility.png").write_bytes(b"png")
-    summary = mirror(runs)
+    (figures.parent / "report.md").write_text("# Masks")
+    summary = mirror(runs, page=lambda report: f"<h1>{report.read_text()}</h1>")
     assert (summary.studies, summary.created, summary.problems) == (1, 6, ())
     (study,) = shown.content(runs, kind="study").values()
     assert study["status"] == "FINISHED"
     told = {"question": "Which spans should be masked?", "baseline": "realm", "progress": "6 of 6 runs complete"}
     assert {f"realm.{name}": text for name, text in told.items()}.items() <= study["tags"].items()
-    assert (set(study["files"]), study["points"]) == ({"study.json", "figures/utility.png"}, {})
+    assert set(study["files"]) == {"study.json", "report.html", "report.md", "figures/utility.png"}
+    assert set(study["points"]) == {f"{cell}/{name}" for cell in made_runs.SYSTEMS for name in saved_view.HEADLINES}
+    scores = [run["points"]["exact_match"][0][2] for name, run in shown.content(runs).items() if "realm-" in name]
+    assert study["points"]["realm/exact_match"][0][2] == pytest.approx(sum(scores) / 2)
     for name, run in shown.content(runs).items():
         assert run["tags"]["mlflow.parentRunId"] == "default"
         assert name == f"{run['tags']['realm.cell']}-s{run['tags']['realm.seed']}"
-    assert shown.content(runs)["random_mask-s1"]["tags"]["realm.changes"] == "pretrain.masking = random_token"
+    masked = shown.content(runs)["random_mask-s1"]
+    assert masked["tags"]["realm.changes"] == "pretrain.masking = random_token"
+    assert masked["params"]["pretrain.masking"] == "random_token"
+    assert shown.content(runs)["realm-s0"]["params"]["pretrain.masking"] == "salient_span"  # a cell changes it
+
+
+def test_the_saved_view_of_a_study_groups_its_runs_by_cell_in_colors_of_their_own(runs: Path) -> None:
+    made_runs.make_runs(runs, seeds=(0,))
+    summary = mirror(runs)
+    experiment = shown.client_of(runs).get_experiment_by_name("realm_lab/default")
+    assert summary.links == {"default": saved_view.link(experiment.experiment_id)}
+    packed = json.loads(experiment.tags["mlflow.sharedViewState.realm_lab"])["state"].removeprefix("deflate;")
+    view = json.loads(zlib.decompress(base64.b64decode(packed)))
+    (key,) = view["groupBy"]["groupByKeys"]
+    found = shown.content(runs).values()
+    assert {run["tags"][key["groupByData"]] for run in found} == set(made_runs.SYSTEMS)
+    assert len({run["tags"]["mlflow.runColor"] for run in found}) == 3
+    columns = ["metrics.`exact_match`", "metrics.`recall_at_5`", "metrics.`retrieval_utility`"]
+    assert view["selectedColumns"][:4] == [*columns, "params.`pretrain.masking`"]
+    assert [card["metricKey"] for card in view["compareRunCharts"]][:2] == [
+        "pretrain/retrieval_utility",
+        "pretrain/recall_at_5",
+    ]
+
+
+def test_the_trained_model_is_a_logged_model_that_transformers_opens(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = made_runs.make_run(runs, "realm", 0)
+    finetune = stage_of(runs, record, "finetune")
+    assert finetune is not None
+    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=9)
+    BertModel(config).save_pretrained(finetune.path / "model" / "reader")
+    with monkeypatch.context() as patch:
+        patch.setattr("realm_lab.tracking.views.MODEL_BYTES", 10)
+        mirror(runs)
+        assert shown.logged_models(runs) == []
+    mirror(runs)
+    (model,) = shown.logged_models(runs)
+    assert (model.name, model.source_run_id) == ("realm-s0", shown.run_ids(runs)["realm-s0"])
+    folder = Path(urlsplit(model.artifact_location).path) / "reader"
+    assert AutoModel.from_pretrained(folder).config.hidden_size == 8
+    assert mirror(runs).updated == 0
+    assert len(shown.logged_models(runs)) == 1
 
 
 def test_runs_that_were_never_recorded_are_named_and_the_others_shown(runs: Path) -> None:
