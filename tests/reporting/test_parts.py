@@ -148,6 +148,6 @@ def test_the_knowledge_update_says_what_was_found(tmp_path: Path) -> None:
 
 
 def test_the_committed_knowledge_update_is_written_again(tmp_path: Path) -> None:
-    committed = Path(__file__).resolve().parents[2] / "reports" / "knowledge-update" / "results.json"
+    committed = Path(__file__).resolve().parents[2] / "reports" / "reference" / "knowledge-update" / "results.json"
     text = write_knowledge_update(json.loads(committed.read_text()), tmp_path).read_text(encoding="utf-8")
     assert "of 661 changed answers 25.0% follow the new version, 0.3% stay with the old, 74.7% are wrong" in text
