@@ -71,9 +71,7 @@ def expected_time(plan: StudyPlan, root: Path) -> str:
         return ""
     at_once = min(len(left), len(visible_gpus(plan.runs[0].params.launch.device)) or cores())
     time = f"{max(sum(left) / at_once, *left) * 60:.0f} min, {at_once} at a time"
-    return (
-        f"up to {time} ({sum(left):.2f} device hours for {len(left)} runs, by the reference results of the same cells)"
-    )
+    return f"up to {time} ({sum(left):.2f} device hours for {len(left)} runs, as in reports/reference)"
 
 
 def _differs(plan: StudyPlan, cell: Cell) -> str:

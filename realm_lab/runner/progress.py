@@ -66,9 +66,8 @@ class SweepProgress:
             if status.state == "RUNNING" and status.total_steps:
                 speed = status.steps_per_second
                 left = f", {(status.total_steps - status.step) / speed / 60:.1f} min left" if speed else ""
-                loss = next(
-                    (f", loss {row['loss']:.3f}" for row in reversed(run.metrics.rows()) if row.get("loss")), ""
-                )
+                losses = [row["loss"] for row in run.metrics.rows() if row.get("loss") is not None]
+                loss = f", loss {losses[-1]:.3f}" if losses else ""
                 stage, step = run.stage.replace("_", "-"), f"step {status.step} of {status.total_steps}"
                 self._say(f"{task.title}: {stage} {step}{loss}, {speed:.2f} steps/s{left}")
 
