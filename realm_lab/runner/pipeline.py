@@ -125,20 +125,17 @@ def _export_corpora(plan: StudyPlan, root: Path) -> None:
 
 
 def _export(stage: str, plan: StudyPlan, root: Path) -> None:
-    """Copy what a finished stage made, a folder `<system>-s<seed>` each, or `s<seed>` where all systems share it. What
-    evaluate exports is no report: it makes DVC run the stage in a fresh clone, where the committed reports exist and
-    the run records do not."""
+    """Copy the models of a finished stage, a folder `<system>-s<seed>` each, or `s<seed>` where all systems share it."""
     wanted: dict[str, str] = {}
-    runs = [run for run in plan.runs if stage in run.plan.stages]
+    with_it = [run for run in plan.runs if stage in run.plan.stages]
+    runs = [run for run in with_it if system_of(run.plan.system).stage(stage).keeps == "model"]
     target = root / "models" / stage
     shared = {run.seed: {other.plan.key(stage) for other in runs if other.seed == run.seed} for run in runs}
     for run in runs:
-        keeps = system_of(run.plan.system).stage(stage).keeps
-        target = target if keeps == "model" else root / "data" / "evaluated"
-        key, source = run.plan.key(stage), stage_folder(root / "runs", stage, run.plan.key(stage)) / keeps
+        key, source = run.plan.key(stage), stage_folder(root / "runs", stage, run.plan.key(stage)) / "model"
         is_shared = len(shared[run.seed]) == 1 < sum(other.seed == run.seed for other in runs)
         folder = target / (f"s{run.seed}" if is_shared else f"{run.plan.system}-s{run.seed}")
-        if not keeps or folder.name in wanted:
+        if folder.name in wanted:
             continue
         wanted[folder.name] = key
         if (folder / "manifest.json").exists() and read_json(folder / "manifest.json")["key"] == key:
