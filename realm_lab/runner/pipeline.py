@@ -125,7 +125,7 @@ def _export_corpora(plan: StudyPlan, root: Path) -> None:
 
 
 def _export(stage: str, plan: StudyPlan, root: Path) -> None:
-    """Copy the models of a finished stage, a folder `<system>-s<seed>` each, or `s<seed>` where all systems share it."""
+    """Copy the models of a finished stage, a folder `<system>-s<seed>` each, or `s<seed>` if all systems share it."""
     wanted: dict[str, str] = {}
     with_it = [run for run in plan.runs if stage in run.plan.stages]
     runs = [run for run in with_it if system_of(run.plan.system).stage(stage).keeps == "model"]
