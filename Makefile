@@ -18,7 +18,7 @@ PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev shell repro reference test test-all test-numerics ui lint params docs pictures clean
+.PHONY: help setup setup-dev shell repro experiments reference test test-all test-numerics ui lint params docs pictures clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -62,6 +62,9 @@ repro: setup  ## run the whole pipeline (dvc repro), about 15 minutes on two cor
 	echo "  source $(VENV)/bin/activate"; \
 	echo "  realm-lab ask \"who is the mayor of zovzen ?\""; \
 	echo "  realm-lab sweep quick --dry-run    # a first ablation, and how long it takes"
+
+experiments: setup  ## a table of the DVC experiments: headline metrics, and the parameters that differ
+	@dvc exp show --no-pager --only-changed --hide-workspace --drop '^(data/prepared|models|reports|params.yaml|realm_lab)'
 
 reference: setup  ## make your results of STUDY the committed reference results (for maintainers)
 	@test -f reports/$(STUDY)/report.md || { echo "make reference: no reports/$(STUDY); run realm-lab sweep $(STUDY)" >&2; exit 1; }
