@@ -57,13 +57,16 @@ def show_plan(plan: StudyPlan, root: Path) -> None:
 def expected_time(plan: StudyPlan, root: Path) -> str:
     """How long the runs that are not complete may take: the reference runs of the same cells, less what is done; "" if
     nothing is left or was measured. What runs share counts once for each of them, so it is an upper bound."""
-    measured: dict[str, float] = {}
+    rows: list[dict[str, str]] = []
     for path in (Path(root) / "reports" / "reference").glob("*/results.csv"):
         with open(path, newline="", encoding="utf-8") as file:
-            measured |= {row["run_key"]: float(row["device_hours"] or 0) for row in csv.DictReader(file)}
+            rows += [row for row in csv.DictReader(file) if row["device_hours"]]
     states, left = StageStates(Path(root) / "runs"), []
     for run in plan.runs:
-        known = [measured[other.run_key] for other in plan.of(run.cell) if measured.get(other.run_key)]
+        keys, cell = {other.run_key for other in plan.of(run.cell)}, (plan.name, run.cell)
+        same = [row for row in rows if row["run_key"] in keys]
+        same = same or [row for row in rows if plan.source and (row["study"], row["cell"]) == cell]
+        known = [float(row["device_hours"]) for row in same]
         state = state_of_run(run.plan, states)
         if state.state != "COMPLETE" and known:
             left.append(max(0.0, sum(known) / len(known) - state.wall_seconds / 3600))
