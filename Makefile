@@ -18,7 +18,7 @@ PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev shell repro test test-all test-numerics ui lint params docs pictures clean
+.PHONY: help setup setup-dev shell repro experiments reference test test-all test-numerics ui lint params docs pictures clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -54,9 +54,24 @@ shell: setup  ## open a shell with the environment active
 	@$${SHELL:-/bin/bash} -i
 
 repro: setup  ## run the whole pipeline (dvc repro), about 15 minutes on two cores
-	dvc repro
-	@sed -n 's/^\*\*\(.*\)\*\*$$/\n\1/p' reports/default/report.md | head -n 2
-	@echo "Next: open reports/index.html; make ui; source $(VENV)/bin/activate && realm-lab ask \"who is the mayor of zovzen ?\""
+	@start=$$(date +%s); dvc repro; code=$$?; test $$code = 0 || exit $$code; seconds=$$(( $$(date +%s) - start )); \
+	sed -n 's/^\*\*\(.*\)\*\*$$/\n\1/p' reports/default/report.md | head -n 2; \
+	printf '\nDone in %d min %d s. The results: reports/default/report.md, and reports/index.html for all studies.\n' \
+	  $$((seconds / 60)) $$((seconds % 60)); \
+	echo "Next: make ui shows the runs in MLflow; then"; \
+	echo "  source $(VENV)/bin/activate"; \
+	echo "  realm-lab ask \"who is the mayor of zovzen ?\""; \
+	echo "  realm-lab sweep quick --dry-run    # a first ablation, and how long it takes"
+
+experiments: setup  ## a table of the DVC experiments: headline metrics, and the parameters that differ
+	@dvc exp show --no-pager --only-changed --hide-workspace --drop '^(data/prepared|models|reports|params.yaml|realm_lab)'
+
+reference: setup  ## make your results of STUDY the committed reference results (for maintainers)
+	@test -f reports/$(STUDY)/report.md || { echo "make reference: no reports/$(STUDY); run realm-lab sweep $(STUDY)" >&2; exit 1; }
+	rm -rf reports/reference/$(STUDY)
+	cp -R reports/$(STUDY) reports/reference/
+	@test $(STUDY) != default || { rm -rf reports/reference/curves; cp -R reports/metrics.json reports/curves reports/reference/; }
+	@$(VENV)/bin/python -c 'from realm_lab.reporting.index import write_index; print(write_index("reports/reference"))'
 
 test: setup-dev  ## run every quick test, in parallel; ARGS="..." goes to pytest
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile -m "not slow" $(ARGS)

@@ -12,7 +12,7 @@ from realm_lab.core.files import atomic_write, write_json
 from realm_lab.metrics import CURVES
 from realm_lab.reporting.frames import StudyFrames, metric_columns
 
-HEADLINE = ("exact_match", "recall_at_5", "retrieval_utility", "follows")
+HEADLINE = {"exact_match": "EM", "recall_at_5": "R@5", "retrieval_utility": "utility"}
 SHARED = ("corpus_update", "bm25")  # groups of results with a place of their own: `bm25.recall_at_5`
 
 
@@ -50,13 +50,16 @@ def metrics(study: StudyFrames) -> dict[str, Any]:
 
 
 def headline(found: dict[str, Any]) -> dict[str, Any]:
-    """The few of the metrics that fit a line of a terminal: {group: {metric: mean over the seeds}}."""
-    groups = {name: group for name, group in found.items() if isinstance(group, dict)}
-    return {
-        name: chosen
-        for name, group in groups.items()
-        if (chosen := {metric: round(group[metric], 4) for metric in HEADLINE if metric in group})
+    """The few of the metrics whose table fits 120 columns of a terminal: {group: {metric: mean over the seeds}}."""
+    groups = {name: found[name] for name in ("realm", "warm_start", "bm25") if found.get(name)}
+    table: dict[str, Any] = {
+        group: {short: round(values[name], 4) for name, short in HEADLINE.items() if name in values}
+        for group, values in groups.items()
     }
+    table.get("warm_start", {}).pop("utility", None)  # what pre-training starts from
+    if update := found.get("corpus_update"):
+        table["follows"] = round(update["follows"], 4)
+    return table
 
 
 def _means(rows: pd.DataFrame, columns: dict[str, str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """reports/index.html: one self-contained page for all studies, made of what lies under reports/ and no run folder.
 
+It shows your own results, and those of reports/reference/, which are committed, where you have none of that name.
 The numbers of a study come from its results.csv, what is said of it from its summary.json, pictures from figures/, the
 explorer from default/examples.json. What has no summary of a study (a report made by hand, a search) is linked.
 """
@@ -27,14 +28,16 @@ def write_index(reports: Path) -> Path:
     reports = Path(reports)
     problems: list[str] = []
     studies, others, examples = [], [], None
-    folders = sorted(path for path in reports.iterdir() if path.is_dir()) if reports.is_dir() else []
-    for folder in sorted(folders, key=lambda path: path.name != DEFAULT):
+    found = [path.parent for pattern in ("reference/*/report.md", "*/report.md") for path in reports.glob(pattern)]
+    folders = {folder.name: folder for folder in found}  # your own before those of reference/
+    for _, folder in sorted(folders.items(), key=lambda item: (item[0] != DEFAULT, item[0])):
+        address = quote(folder.relative_to(reports).as_posix())
         try:
             if (folder / "results.csv").is_file():
-                studies.append(_study(folder))
-            elif (folder / "report.md").is_file():
+                studies.append(_study(folder) | {"address": address, "is_reference": address.startswith("reference/")})
+            else:
                 text = (folder / "report.md").read_text(encoding="utf-8", errors="replace")
-                others.append({"address": f"{quote(folder.name)}/report.md", "title": title_of(text, folder.name)})
+                others.append({"address": f"{address}/report.md", "title": title_of(text, folder.name)})
             if (folder / "examples.json").is_file():
                 examples = read_json(folder / "examples.json")
         except UserError as error:
@@ -67,7 +70,7 @@ def _study(folder: Path) -> dict[str, Any]:
         figures = [entry | {"data": picture(path)} for entry, path in pictures if path.is_file()]
         return summary | {
             "name": folder.name,
-            "address": quote(folder.name),
+            "anchor": quote(folder.name),
             "verdict": summary["verdict"].removeprefix(record.question).strip(),
             "cells": record.cells,
             "links": [name for name in ("report.html", "report.md", "results.csv") if (folder / name).is_file()],

@@ -43,8 +43,10 @@ def report(root: Path, study: str | None = None, *, force: bool = False, html: b
         return write_all(root, force=force)
     folder = Path(root) / "reports" / Path(study).stem
     is_run_here = (study_folder(Path(root) / "runs", folder.name) / "study.json").exists()
-    if is_run_here or not html or not (folder / "report.md").is_file():  # else committed, and run elsewhere
-        write_study_report(root, folder.name, force=force)
+    there = [one for one in (folder, folder.parent / "reference" / folder.name) if (one / "report.md").is_file()]
+    if html and there and not is_run_here:  # a reference result, or run elsewhere
+        return write_page(there[0])
+    write_study_report(root, folder.name, force=force)
     return write_page(folder) if html else folder / "report.md"
 
 

@@ -5,14 +5,17 @@ What a stage needs and is missing is done before it. DVC versions copies: checkp
 
 from __future__ import annotations
 
+import os
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from realm_lab.core.files import atomic_directory, is_ours, read_json, remove_directory
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun, StudyPlan, default_plan, record_study
+from realm_lab.runner.preview import expected_time
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
 from realm_lab.runner.sweep import drive, say
@@ -29,8 +32,11 @@ def run(stage: str, params: Params, root: Path) -> None:
     something in the input or in a run failed; finished runs are kept and not done again."""
     root = Path(root)
     plan = default_plan(params)
+    _share_runs(root)
     tasks = _tasks(stage, plan, root)
     if tasks:
+        if expected := expected_time(plan, root):
+            say(f"{stage.replace('_', '-')} and the stages after it: {expected}")
         launcher = LocalLauncher(root, plan.name)
         with stoppable(), sweeping(root, plan.name), closing(launcher):
             launcher.submit(tasks)
@@ -48,6 +54,8 @@ def run(stage: str, params: Params, root: Path) -> None:
 def _tasks(stage: str, plan: StudyPlan, root: Path) -> list[Task]:
     """What is to do; the runs are recorded. A run without this stage waits for the verb of one that it has."""
     record_study(plan, root)
+    if experiment := os.environ.get("DVC_EXP_NAME"):
+        _record_experiment(experiment, plan, _project(root))
     runs = [run for run in plan.runs if stage == "prepare" or stage in run.plan.stages]
     states = StageStates(root / "runs")
     return tasks_of(
@@ -57,6 +65,30 @@ def _tasks(stage: str, plan: StudyPlan, root: Path) -> list[Task]:
         until=stage,
         is_exported=lambda run, name: name != stage and _is_exported(run, name, root),
     )
+
+
+def _project(root: Path) -> Path:
+    """The project of a folder in which DVC runs a queued experiment, PROJECT/.dvc/tmp/exps/...; else the folder."""
+    found = [path.parents[2] for path in root.resolve().parents if path.parts[-3:] == (".dvc", "tmp", "exps")]
+    return found[0] if found else root
+
+
+def _share_runs(root: Path) -> None:
+    """A queued experiment works in a copy of the project that is deleted: its stages are kept in the project's runs/,
+    where it also finds what is done already. What is the copy's own is which runs are its default pipeline."""
+    runs, shared = root / "runs", _project(root) / "runs"
+    for name in ("stages", "corpora", "embeddings") if shared != runs else ():
+        if not (runs / name).exists():
+            runs.mkdir(exist_ok=True)
+            (shared / name).mkdir(parents=True, exist_ok=True)
+            (runs / name).symlink_to((shared / name).resolve())
+
+
+def _record_experiment(name: str, plan: StudyPlan, project: Path) -> None:
+    """A DVC experiment is a study by its own name as well, whatever the next one makes of the default pipeline."""
+    if (project / "experiments" / f"{name}.yaml").exists() or name == plan.name:
+        raise UserError(f"DVC experiment '{name}': a study has this name; choose another with `dvc exp run --name`")
+    record_study(replace(plan, name=name), project)
 
 
 def _is_exported(run: PlannedRun, stage: str, root: Path) -> bool:
@@ -93,20 +125,17 @@ def _export_corpora(plan: StudyPlan, root: Path) -> None:
 
 
 def _export(stage: str, plan: StudyPlan, root: Path) -> None:
-    """Copy what a finished stage made, a folder `<system>-s<seed>` each, or `s<seed>` where all systems share it. What
-    evaluate exports is no report: it makes DVC run the stage in a fresh clone, where the committed reports exist and
-    the run records do not."""
+    """Copy the models of a finished stage, a folder `<system>-s<seed>` each, or `s<seed>` if all systems share it."""
     wanted: dict[str, str] = {}
-    runs = [run for run in plan.runs if stage in run.plan.stages]
+    with_it = [run for run in plan.runs if stage in run.plan.stages]
+    runs = [run for run in with_it if system_of(run.plan.system).stage(stage).keeps == "model"]
     target = root / "models" / stage
     shared = {run.seed: {other.plan.key(stage) for other in runs if other.seed == run.seed} for run in runs}
     for run in runs:
-        keeps = system_of(run.plan.system).stage(stage).keeps
-        target = target if keeps == "model" else root / "data" / "evaluated"
-        key, source = run.plan.key(stage), stage_folder(root / "runs", stage, run.plan.key(stage)) / keeps
+        key, source = run.plan.key(stage), stage_folder(root / "runs", stage, run.plan.key(stage)) / "model"
         is_shared = len(shared[run.seed]) == 1 < sum(other.seed == run.seed for other in runs)
         folder = target / (f"s{run.seed}" if is_shared else f"{run.plan.system}-s{run.seed}")
-        if not keeps or folder.name in wanted:
+        if folder.name in wanted:
             continue
         wanted[folder.name] = key
         if (folder / "manifest.json").exists() and read_json(folder / "manifest.json")["key"] == key:

@@ -1,11 +1,13 @@
-"""What `sweep --dry-run` says: the cells, how they differ, and the state of their runs."""
+"""What `sweep --dry-run` says: the cells, how they differ, the state of their runs, and how long the rest takes."""
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.params.load import show
 from realm_lab.runner.cells import Cell
 from realm_lab.runner.plan import StudyPlan
@@ -44,10 +46,35 @@ def show_plan(plan: StudyPlan, root: Path) -> None:
     print_table(f"{plan.name}: {plan.question}", columns, rows)
     tasks = tasks_of(plan.runs, states, retry_failed=True)
     print(f"{len(plan.runs)} runs of {len(plan.all_cells)} cells; {len(tasks) or 'no'} tasks to do")
+    if expected := expected_time(plan, root):
+        print(expected)
     if plan.grid:
         tune = plan.grid.tune
         seeds = ", ".join(map(str, plan.grid.seeds)) or "none of the chosen ones"
         print(f"grid: {tune.parameter} in {', '.join(map(show, tune.values))}, seeds {seeds}; the best by {tune.by}")
+
+
+def expected_time(plan: StudyPlan, root: Path) -> str:
+    """How long the runs that are not complete may take: the reference runs of the same cells, less what is done; "" if
+    nothing is left or was measured. What runs share counts once for each of them, so it is an upper bound."""
+    rows: list[dict[str, str]] = []
+    for path in (Path(root) / "reports" / "reference").glob("*/results.csv"):
+        with open(path, newline="", encoding="utf-8") as file:
+            rows += [row for row in csv.DictReader(file) if row["device_hours"]]
+    states, left = StageStates(Path(root) / "runs"), []
+    for run in plan.runs:
+        keys, cell = {other.run_key for other in plan.of(run.cell)}, (plan.name, run.cell)
+        same = [row for row in rows if row["run_key"] in keys]
+        same = same or [row for row in rows if plan.source and (row["study"], row["cell"]) == cell]
+        known = [float(row["device_hours"]) for row in same]
+        state = state_of_run(run.plan, states)
+        if state.state != "COMPLETE" and known:
+            left.append(max(0.0, sum(known) / len(known) - state.wall_seconds / 3600))
+    if not left:
+        return ""
+    at_once = min(len(left), len(visible_gpus(plan.runs[0].params.launch.device)) or cores())
+    time = f"{max(sum(left) / at_once, *left) * 60:.0f} min, {at_once} at a time"
+    return f"up to {time} ({sum(left):.2f} device hours for {len(left)} runs, as in reports/reference)"
 
 
 def _differs(plan: StudyPlan, cell: Cell) -> str:

@@ -1,7 +1,9 @@
-"""What a sweep shows while it runs: a bar for each task on a terminal, a line for each that has ended anywhere."""
+"""What a sweep shows while it runs: a bar for each task on a terminal, elsewhere a line for each about once a minute;
+and a line for each that has ended."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from realm_lab.runner.schedule import UNFINISHED
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import JobState
+
+SECONDS_BETWEEN_LINES = 60.0
 
 
 class SweepProgress:
@@ -25,12 +29,18 @@ class SweepProgress:
         self.bars = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
         self._whole = self.bars.add_task("tasks", total=len(self.tasks))
         self._of_task: dict[str, TaskID] = {}
+        self._said_at = time.monotonic()
 
     def update(self, states: Mapping[str, JobState]) -> None:
-        for name in states.keys() & self.tasks.keys():  # others are of an earlier submission
+        is_time = time.monotonic() - self._said_at >= SECONDS_BETWEEN_LINES and not self.console.is_terminal
+        if is_time:
+            self._said_at = time.monotonic()
+        for name in [name for name in states if name in self.tasks]:  # others are of an earlier submission
             state, before = states[name], self._states.get(name)
             if state.state == "RUNNING" and self.console.is_terminal:
                 self._show_bar(self.tasks[name])
+            elif state.state == "RUNNING" and is_time:
+                self._say_progress(self.tasks[name])
             if state.state not in UNFINISHED and (before is None or before.state != state.state):
                 if name in self._of_task:
                     self.bars.remove_task(self._of_task.pop(name))
@@ -48,6 +58,18 @@ class SweepProgress:
                 title, total = f"{task.title}: {stage.replace('_', '-')}", status.total_steps or None
                 self.bars.update(self._of_task[task.name], description=title, completed=status.step, total=total)
                 return
+
+    def _say_progress(self, task: Task) -> None:
+        """Where the task's stage that runs is: step, loss, speed and the time that is left of it."""
+        for run in task.runs(self._root):
+            status = run.status()
+            if status.state == "RUNNING" and status.total_steps:
+                speed = status.steps_per_second
+                left = f", {(status.total_steps - status.step) / speed / 60:.1f} min left" if speed else ""
+                losses = [row["loss"] for row in run.metrics.rows() if row.get("loss") is not None]
+                loss = f", loss {losses[-1]:.3f}" if losses else ""
+                stage, step = run.stage.replace("_", "-"), f"step {status.step} of {status.total_steps}"
+                self._say(f"{task.title}: {stage} {step}{loss}, {speed:.2f} steps/s{left}")
 
     def _say_end(self, task: Task, state: JobState) -> None:
         if state.state == "COMPLETE":

@@ -149,7 +149,7 @@ def show_studies(root: Path, *, as_json: bool) -> None:
     for record in map(read_study_record, study_record_paths(Path(root) / "runs")):
         counts = study_status(record.name, root)["counts"]
         studies.append({"study": record.name, "counts": counts, "question": record.question})
-    known = {study["study"] for study in studies} | {"dvc"}  # DVC's own file lies beside the studies
+    known = {study["study"] for study in studies}
     for file in sorted((Path(root) / "experiments").glob("*.yaml")):
         if file.stem not in known and not file.stem.startswith("search-"):
             studies.append({"study": file.stem, "counts": {}, "question": ""})

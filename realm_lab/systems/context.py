@@ -18,13 +18,14 @@ from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import read_initial_embedder, read_initial_reader
 from realm_lab.models.reader import Reader
+from realm_lab.params.load import flatten, show
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.identity import Plan, corpus_folder, open_stage, plan_run
-from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun
+from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, read_run_records
 
 if TYPE_CHECKING:
     from realm_lab.systems.bm25 import Bm25
@@ -108,7 +109,21 @@ class Context:
             if read_json(manifest).get("key") == key:
                 return manifest.parent
         verb = stage.replace("_", "-")
-        raise UserError(f"{folder}: the {stage} stage has not finished for these parameters; run `realm-lab {verb}`")
+        raise UserError(
+            f"{folder}: the {stage} stage has not finished for these parameters; run `realm-lab {verb}`"
+            f"{self._nearest_finished(stage)}"
+        )
+
+    def _nearest_finished(self, stage: str) -> str:
+        """How a finished run of this system differs that differs least; "" where there is none."""
+        found, mine = [], {"seed": self.plan.seed, **flatten(self.params)}
+        for record in read_run_records(self.runs):
+            folder = self.runs / record.stages.get(stage, "") / "model" / "manifest.json"
+            if record.system == self.plan.system and folder.exists():
+                theirs = {"seed": record.seed, **flatten(record.params)}
+                differs = [key for key, value in theirs.items() if mine.get(key) != value and key != "preset"]
+                found.append((len(differs), [f"{key} = {show(theirs[key])}" for key in differs]))
+        return f". A finished run has {', '.join(min(found)[1][:5])}" if found and min(found)[0] else ""
 
     def trained(self) -> str:
         """The last stage before fine-tuning: pretrain, or warm_start where there is none."""

@@ -20,7 +20,7 @@ from tests.reporting import synthetic
 from tests.reporting.opened_page import open_page
 
 HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script> & \"q\" 'r'"
-REPORTS = Path(__file__).resolve().parents[2] / "reports"
+REPORTS = Path(__file__).resolve().parents[2] / "reports" / "reference"
 COMMITTED = sorted(
     path.parent.name for path in REPORTS.glob("*/summary.json") if (path.parent / "results.csv").exists()
 )

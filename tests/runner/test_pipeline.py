@@ -18,6 +18,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.reporting.report import write_study_report
 from realm_lab.runner import pipeline as stages
+from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import kept_corpus_folder, plan_run
 from realm_lab.tracking.run_dir import read_run_record, read_run_records
 from realm_lab.tracking.state import run_state
@@ -278,6 +279,13 @@ def test_models_are_found_where_dvc_keeps_them(project: Path, tiny: ModuleType) 
     shutil.rmtree(project / "models" / "pretrain")
     with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; run `realm-lab p"):
         tiny.run("finetune", tiny.params({"finetune.steps": 1}), project)
+
+
+def test_a_missing_model_names_what_a_finished_run_has_instead(done: Path, tiny: ModuleType) -> None:
+    for changed, seed, said in (({"pretrain.steps": 77}, 0, r"pretrain\.steps = \d+$"), ({}, 7, "seed = 0$")):
+        context = open_run(tiny.params(changed), done, seed, "realm")
+        with pytest.raises(UserError, match=r"run `realm-lab pretrain`\. A finished run has " + said):
+            context.model_folder("pretrain")
 
 
 def test_one_corpus_serves_all_other_ones_are_removed_and_a_lost_one_is_linked_again(

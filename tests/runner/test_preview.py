@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from realm_lab.runner.plan import StudyPlan, record_study
-from realm_lab.runner.preview import plan_as_json, show_plan
+from realm_lab.runner.preview import expected_time, plan_as_json, show_plan
 from tests.runner.conftest import STAGES, leave
 
 STUDY = """
@@ -59,3 +59,15 @@ def test_the_table_says_what_differs_and_what_is_there(
         "seeds 1; the best by cloze_exact_match",
     ):
         assert part in text, text
+
+
+def test_the_time_that_is_left_is_that_of_the_reference_runs(plan: StudyPlan, tmp_path: Path) -> None:
+    assert expected_time(plan, tmp_path) == ""
+    folder = tmp_path / "reports" / "reference" / "any"
+    folder.mkdir(parents=True)
+    realm, warm = plan.of("realm")[0].run_key, plan.of("warm")[0].run_key
+    table = (
+        f"study,cell,run_key,device_hours\nany,a,{realm},0.5\nany,b,{warm},0.25\nstudy,long,old,0.25\nany,realm,old,9\n"
+    )
+    (folder / "results.csv").write_text(table)
+    assert "(1.50 device hours for 5 runs, as in reports/reference)" in expected_time(plan, tmp_path)

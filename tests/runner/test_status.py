@@ -195,7 +195,6 @@ def test_json_has_the_same(root: Path, put: Put, capsys: pytest.CaptureFixture[s
 
 def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "experiments" / "new.yaml").write_text(STUDY)
-    (root / "experiments" / "dvc.yaml").write_text("stages: {}\n")
     assert shown(root, capsys) == ["study runs question", "far 6 pending How far is it?", "new never swept"]
     assert main(["status", "--root", str(root), "--json"]) == 0
     assert [study["study"] for study in json.loads(capsys.readouterr().out)] == ["far", "new"]

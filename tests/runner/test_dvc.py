@@ -1,0 +1,128 @@
+"""The pipeline under DVC, in a clone, with tiny parameters: what a user of DVC sees, and what git does not."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from realm_lab.core.files import read_json
+from realm_lab.reporting.default_run import headline
+from realm_lab.tracking.study_record import read_study_record
+from tests.test_readme import copy_of_checkout
+
+TINY = Path(__file__).parents[1] / "tiny.yaml"
+METRICS = ["Path", "bm25.R@5", "follows", "realm.EM", "realm.R@5", "realm.utility", "warm_start.EM", "warm_start.R@5"]
+COMMITTED = Path(__file__).parents[2] / "reports" / "reference" / "metrics.json"
+
+Run = Callable[..., str]
+
+
+def commands_in(folder: Path) -> Run:
+    """run("dvc status") -> what the command prints, in the folder; it must end well."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    author = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    environment = os.environ | author | {"PATH": path, "PYTHONPATH": str(folder), "DVC_NO_ANALYTICS": "1"}
+
+    def run(command: str) -> str:
+        done = subprocess.run(
+            command.split(), cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr[-3000:]}"
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone after `dvc repro` and a commit."""
+    folder = tmp_path_factory.mktemp("clone")
+    copy_of_checkout(folder)
+    shutil.copy2(TINY, folder / "params.yaml")
+    run = commands_in(folder)
+    run("git add --all")
+    run("git commit -qm tiny")
+    run("dvc repro")
+    assert run("git status --short") == "?? dvc.lock\n", "a run rewrites nothing that is committed"
+    run("git add dvc.lock")
+    run("git commit -qm run")
+    return folder
+
+
+def test_the_headline_of_the_reference_run_fits_a_terminal() -> None:
+    found = headline(read_json(COMMITTED))
+    assert list(found) == ["realm", "warm_start", "bm25", "follows"]
+    columns = [f"{group}.{name}" for group, values in found.items() if group != "follows" for name in values]
+    assert sorted([*columns, "follows"]) == METRICS[1:]
+    assert len("reports/headline.json  " + "    ".join(METRICS[1:])) <= 120
+
+
+@pytest.mark.slow
+def test_status_metrics_and_parameters(clone: Path) -> None:
+    run = commands_in(clone)
+    assert run("dvc status") == "Data and pipelines are up to date.\n"
+    head, row = run("dvc metrics show").splitlines()
+    assert head.split() == METRICS
+    assert re.fullmatch(r"reports/headline.json( +-?[\d.]+){7} *", row)
+    assert max(len(head), len(row)) <= 120
+    path = clone / "params.yaml"
+    before = path.read_text()
+    path.write_text(before.replace("preset: smoke", "preset: toy"))
+    run("dvc repro -q parameters")
+    found = [line.split() for line in run("dvc params diff").splitlines()]
+    assert found[0] == ["Path", "Param", "HEAD", "workspace"]
+    assert ["params.yaml", "preset", "smoke", "toy"] in found
+    assert any(name == "data/parameters.json" and key not in before for name, key, *_ in found[1:])
+    path.write_text(before)
+    run("dvc repro -q parameters")
+    assert run("dvc status") == "Data and pipelines are up to date.\n"
+
+
+@pytest.mark.slow
+def test_plots_have_a_line_for_each_seed_and_pictures_that_need_no_network(clone: Path) -> None:
+    commands_in(clone)("dvc plots show")
+    page = (clone / "dvc_plots" / "index.html").read_text()
+    assert '"color": {"field": "system"' in page
+    assert '"detail": {"field": "seed"' in page
+    assert len(re.findall(r'<img src="static/[^"]*\.png"', page)) == 2
+
+
+@pytest.mark.slow
+def test_a_queued_experiment_runs_what_it_changes_and_leaves_its_runs(clone: Path) -> None:
+    run = commands_in(clone)
+    stages = clone / "runs" / "stages"
+    before = {path.name for path in stages.iterdir()}
+    default = (clone / "runs" / "studies" / "default" / "study.json").read_bytes()
+    run("dvc exp run --queue -n short -S finetune.steps=1")
+    run("dvc exp run --run-all")
+    made = {path.name.split("-")[0] for path in stages.iterdir() if path.name not in before}
+    assert made == {"finetune", "evaluate"}
+    assert before <= {path.name for path in stages.iterdir()}, "what is shared is not deleted with the copy"
+    study = read_study_record(clone / "runs" / "studies" / "short" / "study.json")
+    assert all((stages / f"evaluate-{one.run_key[:12]}" / "results.json").is_file() for one in study.runs)
+    assert (clone / "runs" / "studies" / "default" / "study.json").read_bytes() == default
+    table = run("dvc exp show --no-pager --only-changed --hide-workspace --drop ^(data/prepared|models|reports|params)")
+    assert "[short]" in table
+    assert "finetune.steps" in table
+
+
+@pytest.mark.slow
+def test_a_clone_without_runs_gets_models_and_reports_from_a_remote(clone: Path, tmp_path: Path) -> None:
+    run = commands_in(clone)
+    run(f"dvc remote add --default --force shared {tmp_path / 'shared'}")
+    run("git add .dvc/config")
+    run("git commit -qm remote")
+    run("dvc push -q")
+    subprocess.run(["git", "clone", "-q", str(clone), str(tmp_path / "other")], check=True)
+    there = commands_in(tmp_path / "other")
+    there("dvc pull -q")
+    assert there("dvc status") == "Data and pipelines are up to date.\n"
+    assert there("dvc metrics show") == run("dvc metrics show")
+    assert "answer" in there("realm-lab ask where?")

@@ -1,0 +1,32 @@
+"""What a sweep prints where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from realm_lab.runner import progress
+from realm_lab.runner.plan import StudyPlan
+from realm_lab.runner.tasks import tasks_of
+from realm_lab.tracking.metric_log import MetricLog
+from realm_lab.tracking.state import JobState, StageStates
+from tests.runner.conftest import leave
+
+
+def test_a_running_stage_says_where_it_is(
+    planned: Callable[..., StudyPlan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    plan = planned("baseline: realm\ncells: {realm: }\n")
+    [task, *_] = tasks_of(plan.runs[:1], StageStates(tmp_path / "runs"))
+    leave(tmp_path, plan.runs[0], "prepare", "COMPLETE")
+    folder = leave(tmp_path, plan.runs[0], "warm_start", "RUNNING", step=30, total_steps=90, steps_per_second=0.5)
+    for step, values in ((20, {"loss": 3.25}), (30, {"recall_at_5": 0.5})):
+        MetricLog(folder / "metrics.jsonl").log(step, values)
+    progress.SweepProgress([task], tmp_path).update({task.name: JobState("RUNNING")})
+    assert "warm-start step 30 of 90, loss 3.250, 0.50 steps/s, 2.0 min left\n" in capsys.readouterr().err
