@@ -24,6 +24,7 @@ from realm_lab.corpus.records import AnswerKind, Passage
 from realm_lab.errors import UserError
 
 NO_ROW = -1
+LABEL_SEPARATOR = "\t"
 
 
 @contextmanager
@@ -176,16 +177,19 @@ class Sentences:
     """Sentences and their salient spans, which may be none.
 
     `spans[i]` is a flat list of (first wordpiece, end wordpiece) pairs; `origins` and `gold` are rows of the
-    knowledge corpus, or NO_ROW.
+    knowledge corpus, or NO_ROW; the tagger's label of each span is in text.arrow.
     """
 
-    COLUMNS = pa.schema([("tokens", TOKENS), ("spans", PLACES), ("origins", INT), ("gold", INT)])
+    COLUMNS = pa.schema(
+        [("tokens", TOKENS), ("spans", PLACES), ("origins", INT), ("gold", INT), ("labels", pa.string())]
+    )
 
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
         self.spans = Ragged(folder, "spans", np.int32)
         self.origins = read_column(folder / "origins.bin", len(self.tokens))  # the passage it was taken from (X = Z)
         self.gold = read_column(folder / "gold.bin", len(self.tokens))  # another passage known to hold the answer
+        self._text = TextTable(folder / "text.arrow") if (folder / "text.arrow").exists() else None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -193,6 +197,11 @@ class Sentences:
     def salient_spans(self, row: int) -> np.ndarray:
         """Wordpiece spans [first, end) of one sentence, int32 [spans, 2]."""
         return np.asarray(self.spans[row]).reshape(-1, 2)
+
+    def labels(self, row: int) -> tuple[str, ...] | None:
+        """The tagger's label of each salient span; None in a corpus that was prepared before labels were kept."""
+        stored = self._text and self._text.row(row)["labels"]
+        return stored if stored is None else tuple(filter(None, stored.split(LABEL_SEPARATOR)))
 
     def rows_with_spans(self) -> np.ndarray:
         """Rows with a salient span, ascending, int64; reads the offsets alone."""

@@ -13,6 +13,7 @@ import numpy as np
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import atomic_directory, write_json
 from realm_lab.core.process import ranks
+from realm_lab.corpus.vocabulary import wordpieces_by_id
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
 from realm_lab.models.embedder import Embedder
@@ -46,9 +47,7 @@ def warm_start(context: Context, run: StageRun) -> None:
     embedder.set_learned_null(False)  # pre-training's: the warm start is the same for every null document
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
-    vocabulary = context.tokenizer.get_vocab()
-    continues = np.zeros(max(vocabulary.values()) + 1, bool)
-    continues[[number for piece, number in vocabulary.items() if piece.startswith("##")]] = True
+    continues = np.array([piece.startswith("##") for piece in wordpieces_by_id(context.tokenizer)])
     sampler = PairSampler(
         pairs,
         context.special,
@@ -104,6 +103,7 @@ def pretrain(context: Context, run: StageRun) -> None:
             reader,
             context.corpus.sentences(),
             context.special,
+            wordpieces_by_id(context.tokenizer),
             _development_metrics(context),
             probe,
             builder,
