@@ -12,6 +12,7 @@ for one (as in the released code).
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -49,16 +50,14 @@ class MaskRequest(NamedTuple):
         bounds = [*self.word_starts.tolist(), self.length]
         return [
             (first, end, "".join(piece.removeprefix("##") for piece in self.wordpieces[first:end]))
-            for first, end in zip(bounds, bounds[1:], strict=False)
+            for first, end in itertools.pairwise(bounds)
         ]
 
     def spans_labelled(self, *labels: str) -> np.ndarray:
         """The salient spans of these labels, int32 [spans, 2]. UserError: the corpus was prepared without labels."""
         if self.labels is None:
-            raise UserError(
-                "this corpus was prepared without labels; delete its folder in data/prepared, prepare again"
-            )
-        return self.spans[[label in labels for label in self.labels]]
+            raise UserError("this corpus was prepared without labels; delete runs/corpora and prepare again")
+        return self.spans[np.array([label in labels for label in self.labels], bool)]
 
     def own_options(self, **defaults: Any) -> dict[str, Any]:
         """The scheme's options, those that are not given at their default.

@@ -200,8 +200,9 @@ class Sentences:
 
     def labels(self, row: int) -> tuple[str, ...] | None:
         """The tagger's label of each salient span; None in a corpus that was prepared before labels were kept."""
-        stored = self._text and self._text.row(row)["labels"]
-        return stored if stored is None else tuple(filter(None, stored.split(LABEL_SEPARATOR)))
+        if self._text is None:
+            return None
+        return tuple(filter(None, self._text.row(row)["labels"].split(LABEL_SEPARATOR)))
 
     def rows_with_spans(self) -> np.ndarray:
         """Rows with a salient span, ascending, int64; reads the offsets alone."""
