@@ -78,11 +78,7 @@ def load_run(name: PathLike, root: PathLike = ".") -> Run:
     from realm_lab.systems.context import Context
     from realm_lab.systems.identity import Plan
 
-    runs = Path(root) / "runs"
-    found = find_side(runs, str(name))
-    if len(found.runs) > 1:
-        raise UserError(f"'{name}' is {len(found.runs)} runs, one a seed; name one: {name}-sSEED")
-    record = read_run_record(runs / found.runs[0] / "run.json")
+    runs, record = Path(root) / "runs", load_record(name, root)
     try:
         params = Params(**record.params, seeds=[record.seed])
     except ValidationError as error:
@@ -91,6 +87,15 @@ def load_run(name: PathLike, root: PathLike = ".") -> Run:
     plan = Plan(_system(runs, str(name), record), record.seed, record.inputs["corpus"], keys)
     limit_threads(params.launch.threads)
     return Run(record.name, record, Context(params, plan, Path(root)))
+
+
+def load_record(name: PathLike, root: PathLike = ".") -> RunRecord:
+    """run.json of a run, by the same names; it need not be finished. UserError: as above."""
+    runs = Path(root) / "runs"
+    found = find_side(runs, str(name))
+    if len(found.runs) > 1:
+        raise UserError(f"'{name}' is {len(found.runs)} runs, one a seed; name one: {name}-sSEED")
+    return read_run_record(runs / found.runs[0] / "run.json")
 
 
 def _system(runs: Path, name: str, record: RunRecord) -> str:
