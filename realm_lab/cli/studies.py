@@ -67,7 +67,11 @@ def _request(options: argparse.Namespace, study: str) -> Request:
 
     given = vars(options)
     known = {field.name: given[field.name] for field in fields(Request) if field.name in given}
-    known |= {"path": find_study(study, options.root), "params_path": options.params, "as_json": options.json}
+    known |= {
+        "path": find_study(study, options.root, options.verb),
+        "params_path": options.params,
+        "as_json": options.json,
+    }
     known["overrides"] = dict(parse_override(text) for text in given.get("overrides", ()))
     return Request(**known)
 

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 
 from realm_lab.core.records import cut, validation_line
 from realm_lab.errors import UserError
+from realm_lab.params.checkpoint import with_sizes
 from realm_lab.params.parameters import Params
 from realm_lab.params.yaml_file import line_of, parse_yaml, read_yaml
 
@@ -61,7 +62,7 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     where: Path | str = "--preset" if "preset" in overrides else path
     values = _merge(preset_values(preset, where), given)
     values["preset"] = preset
-    return Source(path, document, values)
+    return Source(path, document, with_sizes(values, given))
 
 
 def _spelled_out(overrides: Mapping[str, Any]) -> dict[str, Any]:

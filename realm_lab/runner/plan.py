@@ -110,7 +110,17 @@ def plan_study(
     cells = cells_of(study)
     _check_common(study, cells, common)
     cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
-    resolved = [_resolve(study, cell, source) for cell in cells]
+    try:
+        resolved = [_resolve(study, cell, source) for cell in cells]
+    except UserError as error:
+        if not common:
+            raise
+        for cell in cells_of(study):
+            _resolve(study, cell, source)  # what is wrong without --set is the file's
+        wrong = str(error).partition(": ")[2]
+        raise UserError(
+            f"--set {', '.join(f'{key}={show(value)}' for key, value in common.items())}: {wrong}"
+        ) from None
     flat = [flatten(params) for params in resolved]
     base = flat[0]
     cells = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
-from realm_lab.runner.study import LauncherSettings
+from realm_lab.runner.study import LauncherSettings, nearest
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.run_lease import writer_of
 from realm_lab.tracking.state import JobState, StageStates, State
@@ -228,13 +229,25 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def find_study(name: str, root: Path) -> Path:
-    """The file of a study: a path, or a name in ROOT/experiments. UserError: there is none; it names those there
-    are."""
+def find_study(name: str, root: Path, verb: str = "sweep") -> Path:
+    """The file of a study, or of a search (`verb` search): a path, or a name in ROOT/experiments.
+
+    Raises:
+        UserError: there is none, and which is nearest; or it is one for the other verb.
+    """
     given, folder = Path(name), Path(root) / "experiments"
-    path = folder / f"{given.name.removesuffix('.yaml')}.yaml"
-    for found in (given, path):
-        if found.suffix == ".yaml" and found.is_file():
+    stem = given.name.removesuffix(".yaml")
+    path = folder / f"{stem}.yaml"
+    places = [given, folder / f"search-{stem}.yaml", path] if verb == "search" else [given, path]
+    for found in places:
+        if found.suffix == ".yaml" and found.is_file() and found.name != "dvc.yaml":
+            fits = "search" if re.search(r"^space:", found.read_text("utf-8", "replace"), re.MULTILINE) else "sweep"
+            if fits != verb:
+                kind = "a search" if fits == "search" else "a study"
+                raise UserError(f"{found}: is {kind}; run `realm-lab {fits} {found.stem}`")
             return found
-    there = ", ".join(sorted(other.stem for other in folder.glob("*.yaml"))) or "none"
-    raise UserError(f"study '{name}': no such file, and no {path}; studies there: {there}")
+    known = {other.stem for other in folder.glob("*.yaml")} - {"dvc"}
+    if not known:
+        raise UserError(f"study '{name}': no such file, and no studies in {folder}; `realm-lab init FOLDER` has one")
+    near = nearest(f"search-{stem}" if verb == "search" else stem, known)
+    raise UserError(f"study '{name}': no such file, and no {path}; did you mean '{near}'? `realm-lab status` lists all")
