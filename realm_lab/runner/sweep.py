@@ -17,6 +17,7 @@ from typing import Any
 from realm_lab.errors import UserError
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.preview import plan_as_json, show_plan
+from realm_lab.runner.profile import on_cluster
 from realm_lab.runner.progress import SweepProgress
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
@@ -47,6 +48,16 @@ class Request:
     cancel: bool = False
     force: bool = False  # replace a report of more complete runs
     trials: int | None = None  # of a search; None: its own
+    profile: str | None = None  # of a cluster
+    slurm: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
+
+    def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
+        """The launcher that is asked for: SLURM where its settings are given, else the study's."""
+        asked = settings
+        if self.profile is not None or self.slurm:
+            asked = on_cluster(settings, self.root, self.profile, self.slurm)
+        name = self.launcher or (settings.default if asked is settings else "slurm")
+        return make_launcher(name, asked, Path(self.root), study)
 
 
 def sweep(request: Request) -> int:
@@ -63,7 +74,7 @@ def sweep(request: Request) -> int:
         else:
             show_plan(plan, root)
         return 0
-    launcher = make_launcher(request.launcher or plan.launcher.default, plan.launcher, root, plan.name)
+    launcher = request.launcher_for(plan.launcher, plan.name)
     tasks = tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=request.retry_failed)
     launcher.check(tasks)
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
