@@ -1,4 +1,4 @@
-"""The settings of your cluster, outside the study files: YAML with the keys of launcher.slurm, and --slurm KEY=VALUE."""
+"""The settings of your cluster, outside the study files: YAML with the keys of launcher.slurm, and --slurm."""
 
 from __future__ import annotations
 
