@@ -29,6 +29,7 @@ from benchmarks.real_text import SEED, Text, add_arguments, models, parameters, 
 from benchmarks.work import TRAINING, encoder_flops, word_flops
 from realm_lab.core.files import write_json
 from realm_lab.core.seeding import numpy_generator
+from realm_lab.corpus.vocabulary import load_tokenizer, wordpieces_by_id
 from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import CandidateReader, Reading
@@ -183,7 +184,10 @@ def _task(params: Params, text: Text, arguments: argparse.Namespace) -> Pretrain
             for block in encoder.blocks:
                 block.compile(dynamic=True)
     sentences = text.corpus.sentences()
-    return PretrainTask(params, SEED, retriever, reader, sentences, text.special, lambda retriever, reader: {})
+    vocabulary = wordpieces_by_id(load_tokenizer(text.corpus.tokenizer_folder))
+    return PretrainTask(
+        params, SEED, retriever, reader, sentences, text.special, vocabulary, lambda retriever, reader: {}
+    )
 
 
 def _recorded(task: PretrainTask, step: int) -> Recorded:

@@ -1,7 +1,37 @@
 """realm_lab: experiments on retrieval-augmented language-model pre-training (REALM, Guu et al. 2020)."""
 
+import importlib
+from typing import Any
+
 __version__ = "0.1.0"
 
 # Part of every run's identity. Bump it when the golden losses move: results made by
 # different numerics must never be taken for one another.
 ENGINE_VERSION = 1
+
+# The public names and where they are. They are imported when they are first used: `import realm_lab` costs nothing.
+_PUBLIC = {
+    "load_run": "api",
+    "results": "api",
+    "sweep": "api",
+    "Metric": "metrics",
+    "MaskRequest": "masking",
+    "System": "systems.registry",
+    "Stage": "systems.registry",
+    "register_masking": "masking",
+    "register_metric": "metrics",
+    "register_refresh": "retrieval.refresh",
+    "register_system": "systems.registry",
+    "UserError": "errors",
+}
+__all__ = ["ENGINE_VERSION", *_PUBLIC]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'realm_lab' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"realm_lab.{_PUBLIC[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_PUBLIC]

@@ -12,7 +12,8 @@ for one (as in the released code).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -34,6 +35,29 @@ class MaskRequest(NamedTuple):
     rate: float  # pretrain.mask_rate: the share of wordpieces to mask
     salient_spans: int  # pretrain.salient_spans: how many salient spans to mask
     options: Mapping[str, Any] = MappingProxyType({})  # pretrain.masking_options: the scheme's own
+    token_ids: np.ndarray | Sequence[int] = ()  # [length]
+    wordpieces: Sequence[str] = ()  # as in the vocabulary, [length]: "zov", "##zen"
+    labels: Sequence[str] | None = None  # of each salient span, by the tagger: "date", "name", "PER", ...
+
+    @property
+    def word_starts(self) -> np.ndarray:
+        """The wordpieces that begin a word (or are punctuation), ascending, int64; the first one is among them."""
+        return np.array([at for at, piece in enumerate(self.wordpieces) if not (at and piece.startswith("##"))], int)
+
+    @property
+    def words(self) -> list[tuple[int, int, str]]:
+        """The words as (first wordpiece, end, text); normalised as the tokenizer does, often in lower case."""
+        bounds = [*self.word_starts.tolist(), self.length]
+        return [
+            (first, end, "".join(piece.removeprefix("##") for piece in self.wordpieces[first:end]))
+            for first, end in itertools.pairwise(bounds)
+        ]
+
+    def spans_labelled(self, *labels: str) -> np.ndarray:
+        """The salient spans of these labels, int32 [spans, 2]. UserError: the corpus was prepared without labels."""
+        if self.labels is None:
+            raise UserError("this corpus was prepared without labels; delete runs/corpora and prepare again")
+        return self.spans[np.array([label in labels for label in self.labels], bool)]
 
     def own_options(self, **defaults: Any) -> dict[str, Any]:
         """The scheme's options, those that are not given at their default.
@@ -89,11 +113,17 @@ def masking_scheme(name: str) -> Scheme:
 
 def check_masking(settings: Pretrain) -> None:
     """Raise a UserError for an unknown scheme, or for options that it refuses: it masks one sentence on trial."""
-    spans = np.array([[2, 4]], np.int32)
-    masking_scheme(settings.masking)(
-        MaskRequest(8, spans, settings.mask_rate, settings.salient_spans, settings.masking_options),
-        np.random.default_rng(0),
+    request = MaskRequest(
+        8,
+        np.array([[2, 4]], np.int32),
+        settings.mask_rate,
+        settings.salient_spans,
+        settings.masking_options,
+        np.arange(8),
+        "a sentence on tri ##al , it ended".split(),
+        ["name"],
     )
+    masking_scheme(settings.masking)(request, np.random.default_rng(0))
 
 
 def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int) -> MaskedSentence:

@@ -21,7 +21,7 @@ PACKAGE = REPOSITORY / "realm_lab"
 # From the bottom: a package may import those before it.
 PACKAGES = (
     "errors core params metrics tracking corpus masking models retrieval evaluation training reporting systems runner "
-    "planner cli __main__"
+    "planner api cli __main__"
 ).split()
 TORCH_FREE = ("errors", "params", "metrics", "tracking", "corpus", "reporting", "cli")
 ONLY_DOOR = {

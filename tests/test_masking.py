@@ -22,6 +22,7 @@ from realm_lab.masking import (
     MASKING_SCHEMES,
     SPAN_MAX_LENGTH,
     MaskRequest,
+    Scheme,
     check_masking,
     mask,
     masking_scheme,
@@ -301,3 +302,21 @@ def test_a_module_that_cannot_be_imported_is_named(
         assert reason.lower() in message.lower()
         assert "PYTHONPATH" in message
         assert "\n" not in message
+
+
+def test_the_schemes_of_the_docs_mask_whole_words_and_persons() -> None:
+    text = (Path(__file__).parents[1] / "docs/extending.md").read_text()
+    code = next(block for block in text.split("```python\n") if "whole_words" in block).partition("```")[0]
+    docs: dict[str, Scheme] = {}
+    exec(code, docs)
+    pieces = "zov ##zen met ada love ##lace in paris .".split()
+    spans = np.array([[0, 2], [3, 6], [7, 8]], np.int32)
+    request = MaskRequest(9, spans, 0.3, 1, {}, np.arange(9), pieces, ["LOC", "PER", "LOC"])
+    assert [text for _, _, text in request.words] == "zovzen met ada lovelace in paris .".split()
+    for generator in map(np.random.default_rng, range(20)):
+        chosen = set(docs["whole_words"](request, generator).tolist())
+        assert 3 <= len(chosen) <= 4
+        assert all(len(chosen & {a, b}) != 1 for a, b in ((0, 1), (4, 5)))
+        assert docs["persons"](request, generator).tolist() == [3, 4, 5]
+    with pytest.raises(UserError, match="prepared without labels"):
+        request._replace(labels=None).spans_labelled("PER")

@@ -19,6 +19,7 @@ from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
 from realm_lab.cli.flags import add_everywhere, add_parameters, params_of
+from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.studies import add_studies
 from realm_lab.cli.tools import add_index, add_mirror, add_tools
 from realm_lab.errors import UserError
@@ -102,9 +103,11 @@ def build_parser() -> argparse.ArgumentParser:
 
         return add
 
+    add_init(adder("start"))
     _add_stages(adder("pipeline"))
     add_studies(adder("studies"), adder("look"))
     add_asking(adder("look"))
+    add_runs(adder("look"), adder("tools"))
     add_mirror(adder("look"))
     add_index(adder("tools"))
     add_tools(adder("tools"))

@@ -31,6 +31,10 @@ def add_studies(add: Add, add_look: Add) -> None:
     search.add_argument("--trials", type=positive, metavar="N", help="how many in all (default: the search's)")
     for verb in (sweep, search):
         verb.add_argument("--launcher", choices=["inline", "local", "slurm"], help="default: the file's, else local")
+        text = "settings of your cluster: profiles/NAME.yaml, ~/.config/realm_lab/NAME.yaml, or a file"
+        verb.add_argument("--profile", metavar="NAME", help=text)
+        text = "one setting of SLURM, for example partition=gpu; may be repeated"
+        verb.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help=text)
         verb.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
         verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
         verb.add_argument("--follow", action="store_true", help="stay until all has finished, mirroring to MLflow")
@@ -67,8 +71,13 @@ def _request(options: argparse.Namespace, study: str) -> Request:
 
     given = vars(options)
     known = {field.name: given[field.name] for field in fields(Request) if field.name in given}
-    known |= {"path": find_study(study, options.root), "params_path": options.params, "as_json": options.json}
+    known |= {
+        "path": find_study(study, options.root, options.verb),
+        "params_path": options.params,
+        "as_json": options.json,
+    }
     known["overrides"] = dict(parse_override(text) for text in given.get("overrides", ()))
+    known["slurm"] = dict(parse_override(text) for text in options.slurm)
     return Request(**known)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, chain, islice
 from typing import Literal, NamedTuple
@@ -15,7 +15,7 @@ from realm_lab.core.seeding import derive_seed
 from realm_lab.corpus.chunking import cut_passages, split_sentences
 from realm_lab.corpus.records import Document, Passage, Question, Span
 from realm_lab.corpus.salient_spans import MakeTagger, Tagger
-from realm_lab.corpus.store import NO_ROW, Passages, Sentences
+from realm_lab.corpus.store import LABEL_SEPARATOR, NO_ROW, Passages, Sentences
 from realm_lab.corpus.vocabulary import WordEncoder
 
 HELD_OUT_SHARE = 0.02  # of the sentences of file corpora: half for development, half for test
@@ -36,6 +36,17 @@ class Cut(NamedTuple):
     passages: pa.RecordBatch  # PASSAGE_COLUMNS; empty where only sentences were asked for
     sentences: dict[str, pa.RecordBatch]  # of each of PARTS; `origins` are rows of `passages`, or NO_ROW
     dropped: Counter[str]
+
+
+class PlacedSpans(NamedTuple):
+    """The salient spans of a tokenised sentence."""
+
+    spans: list[int]  # wordpieces [start, end), flat
+    labels: list[str]  # of each span
+
+    def columns(self) -> dict[str, object]:
+        """As they are stored."""
+        return {"spans": self.spans, "labels": LABEL_SEPARATOR.join(self.labels)}
 
 
 class _Told(NamedTuple):
@@ -86,26 +97,27 @@ class Cutter:
         if kind != "passages":
             spans = self._tagger.tag_batch([each.text for each in told], [each.context for each in told])
             for each, tagged in zip(told, spans, strict=True):
-                flat = place_spans(self._encoder, each.text, tagged, dropped)
-                placed = self._part(each.tokens, flat, each.identity, dropped)
-                if placed is not None:
-                    row = {"tokens": each.tokens, "spans": placed[1], "origins": each.origin, "gold": NO_ROW}
-                    sentences[placed[0]].append(row)
+                placed = place_spans(self._encoder, each.text, tagged, dropped)
+                part = self._part(each.tokens, placed, each.identity, dropped)
+                if part is not None:
+                    row = {"tokens": each.tokens, "origins": each.origin, "gold": NO_ROW} | part[1].columns()
+                    sentences[part[0]].append(row)
         rows = {part: pa.RecordBatch.from_pylist(found, Sentences.COLUMNS) for part, found in sentences.items()}
         return Cut(pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS), rows, dropped)
 
     def _part(
-        self, ids: list[int], spans: list[int], identity: str, dropped: Counter[str]
-    ) -> tuple[str, list[int]] | None:
+        self, ids: list[int], placed: PlacedSpans, identity: str, dropped: Counter[str]
+    ) -> tuple[str, PlacedSpans] | None:
         """The part that a sentence belongs to, and its spans there; None where it cannot be a query."""
         place = derive_seed(0, "held-out", identity) / 2**63
         held_out = place < HELD_OUT_SHARE
-        if not is_fit(ids, spans, self._sentence_length, dropped, needs_span=held_out):
+        if not is_fit(ids, placed.spans, self._sentence_length, dropped, needs_span=held_out):
             return None
         if not held_out:
-            return "sentences", spans
-        chosen = 2 * (derive_seed(0, "held-out-span", identity) % (len(spans) // 2))
-        return "cloze_dev" if place < HELD_OUT_SHARE / 2 else "cloze_test", spans[chosen : chosen + 2]
+            return "sentences", placed
+        chosen = derive_seed(0, "held-out-span", identity) % len(placed.labels)
+        only = PlacedSpans(placed.spans[2 * chosen : 2 * chosen + 2], placed.labels[chosen : chosen + 1])
+        return "cloze_dev" if place < HELD_OUT_SHARE / 2 else "cloze_test", only
 
 
 def passage_row(passage: Passage, title: list[int], sentences: Sequence[list[int]]) -> dict[str, object]:
@@ -134,10 +146,11 @@ def is_fit(
     return False
 
 
-def place_spans(encoder: WordEncoder, text: str, spans: Iterable[Span], dropped: Counter[str]) -> list[int]:
-    """Wordpiece spans [start, end) of a text that was just encoded, flat; what does not align is counted."""
+def place_spans(encoder: WordEncoder, text: str, spans: Sequence[Span], dropped: Counter[str]) -> PlacedSpans:
+    """The wordpieces of the spans of a text that was just encoded; what does not align is counted."""
     if not spans:
-        return []
+        return PlacedSpans([], [])
     placed = encoder.place_spans(text, [(span.start, span.end) for span in spans])
     dropped[MISALIGNED_SPAN] += placed.count(None)
-    return [place for pair in placed if pair is not None for place in pair]
+    kept = [(pair, span.label) for pair, span in zip(placed, spans, strict=True) if pair is not None]
+    return PlacedSpans([place for pair, _ in kept for place in pair], [label for _, label in kept])

@@ -14,6 +14,7 @@ from realm_lab.corpus.store import Manifest
 from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.vocabulary import load_tokenizer, save_tokenizer, tokenizer_digest, train_wordpiece
 from realm_lab.errors import UserError
+from realm_lab.params.checkpoint import hub_remedy
 from realm_lab.params.parameters import Params
 
 FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is taken
@@ -108,6 +109,6 @@ def _files_source(params: Params, workers: int, make_tagger: MakeTagger) -> File
 
 def _folder_digest(folder: Path) -> dict[str, str]:
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder; set tokenizer.checkpoint to a Hugging Face folder")
+        raise UserError(f"{folder}: no such folder; set tokenizer.checkpoint to one: {hub_remedy(folder)}")
     names = ("vocab.txt", "tokenizer.json", "tokenizer_config.json")
     return {name: digest_file(folder / name) for name in names if (folder / name).exists()}

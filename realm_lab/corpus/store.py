@@ -23,6 +23,7 @@ from realm_lab.corpus.records import AnswerKind, Passage
 from realm_lab.errors import UserError
 
 NO_ROW = -1
+LABEL_SEPARATOR = "\t"
 
 
 class RaggedWriter:
@@ -153,16 +154,19 @@ class Sentences:
     """Sentences and their salient spans, which may be none.
 
     `spans[i]` is a flat list of (first wordpiece, end wordpiece) pairs; `origins` and `gold` are rows of the
-    knowledge corpus, or NO_ROW.
+    knowledge corpus, or NO_ROW; the tagger's label of each span is in text.arrow.
     """
 
-    COLUMNS = pa.schema([("tokens", TOKENS), ("spans", PLACES), ("origins", INT), ("gold", INT)])
+    COLUMNS = pa.schema(
+        [("tokens", TOKENS), ("spans", PLACES), ("origins", INT), ("gold", INT), ("labels", pa.string())]
+    )
 
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
         self.spans = Ragged(folder, "spans", np.int32)
         self.origins = np.fromfile(folder / "origins.bin", np.int32)  # the passage it was taken from (X = Z)
         self.gold = np.fromfile(folder / "gold.bin", np.int32)  # another passage known to hold the answer
+        self._text = TextTable(folder / "text.arrow") if (folder / "text.arrow").exists() else None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -170,6 +174,12 @@ class Sentences:
     def salient_spans(self, row: int) -> np.ndarray:
         """Wordpiece spans [first, end) of one sentence, int32 [spans, 2]."""
         return np.asarray(self.spans[row]).reshape(-1, 2)
+
+    def labels(self, row: int) -> tuple[str, ...] | None:
+        """The tagger's label of each salient span; None in a corpus that was prepared before labels were kept."""
+        if self._text is None:
+            return None
+        return tuple(filter(None, self._text.row(row)["labels"].split(LABEL_SEPARATOR)))
 
     def rows_with_spans(self) -> np.ndarray:
         """Rows with a salient span, ascending, int64; reads the offsets alone."""

@@ -79,9 +79,9 @@ class ToySource:
         rows = []
         for (sentence, origin, gold), tokens in zip(told, encoded, strict=True):
             wanted = [span for span in sentence.spans if span.label == "object" or not held_out]
-            spans = place_spans(self._encoder, sentence.text, wanted, dropped)
-            if is_fit(tokens, spans, self._length, dropped, needs_span=held_out):
-                rows.append({"tokens": tokens, "spans": spans, "origins": origin, "gold": gold})
+            placed = place_spans(self._encoder, sentence.text, wanted, dropped)
+            if is_fit(tokens, placed.spans, self._length, dropped, needs_span=held_out):
+                rows.append({"tokens": tokens, "origins": origin, "gold": gold} | placed.columns())
         batches = {name: pa.RecordBatch.from_pylist(rows if name == part else [], Sentences.COLUMNS) for name in PARTS}
         return Cut(pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS), batches, dropped)
 
@@ -95,7 +95,7 @@ class ToySource:
             sentences = [article.sentence for article in batch]
             columns = {
                 "sentences": self._encoder.encode([sentence.text for sentence in sentences]),
-                "spans": [place_spans(self._encoder, each.text, each.spans, self.dropped) for each in sentences],
+                "spans": [place_spans(self._encoder, each.text, each.spans, self.dropped).spans for each in sentences],
                 "restated": self._encoder.encode([article.restated for article in batch]),
                 "other": self._encoder.encode([article.other for article in batch]),
             }

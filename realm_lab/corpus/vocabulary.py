@@ -45,6 +45,11 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
     return SpecialIds(*(number for number in ids if number is not None))
 
 
+def wordpieces_by_id(tokenizer: Tokenizer) -> list[str]:
+    """The wordpiece of each token id; one that continues a word begins with ##."""
+    return [tokenizer.id_to_token(number) or "" for number in range(tokenizer.get_vocab_size())]
+
+
 def train_wordpiece(texts: Iterable[str], size: int) -> Tokenizer:
     """Learn a WordPiece vocabulary of at most `size` entries (fewer where the text has no more to offer).
 

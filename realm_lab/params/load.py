@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from realm_lab.core.records import cut, validation_line
 from realm_lab.errors import UserError
+from realm_lab.params.checkpoint import with_sizes
 from realm_lab.params.parameters import Params
 from realm_lab.params.yaml_file import line_of, parse_yaml, read_yaml
 
@@ -59,7 +60,8 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
             raise _unknown(f"--set {cut(key)}", key)
     given = {key: value for key, value in flatten(document).items() if value is not None} | overrides
     preset = given.setdefault("preset", "toy")
-    return Source(path, document, preset_values(preset, "--preset" if "preset" in overrides else path) | given)
+    values = preset_values(preset, "--preset" if "preset" in overrides else path) | given
+    return Source(path, document, with_sizes(values, given))
 
 
 def resolve(flat: Mapping[str, Any]) -> Params:

@@ -25,7 +25,9 @@ def read_yaml(path: Path) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; run from the project's folder or give --params FILE") from None
+        raise UserError(
+            f"{path}: no such file; run from the project's folder, give --params FILE, or `realm-lab init FOLDER`"
+        ) from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); give another with --params FILE") from None
     except UnicodeDecodeError as error:

@@ -86,7 +86,9 @@ def write_all(root: Path, *, force: bool = False) -> Path:
     root = Path(root)
     records = [path.parent.name for path in study_record_paths(root / "runs")]
     if not records and not (root / "reports").is_dir():
-        raise UserError(f"{root}: no runs and no reports here; run `realm-lab sweep NAME` first, or give --root DIR")
+        raise UserError(
+            f"{root}: no runs and no reports here; run `realm-lab sweep NAME` first, or `realm-lab init FOLDER`"
+        )
     for name in (name for name in records if not name.startswith(SEARCH)):
         try:
             write_study_report(root, name, force=force)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def plan_study(
     cells = cells_of(study)
     _check_common(study, cells, common)
     cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
-    resolved = [_resolve(study, cell, source) for cell in cells]
+    resolved = _resolve_all(study, cells, source, common)
     flat = [flatten(params) for params in resolved]
     base = flat[0]
     cells = [
@@ -224,6 +224,19 @@ def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) ->
             if key in cell.places:
                 message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it away"
                 raise study.problem(message, *cell.places[key])
+
+
+def _resolve_all(study: Study, cells: Sequence[Cell], source: Source, common: Mapping[str, Any]) -> list[Params]:
+    """The parameters of each cell. What is wrong because of --set (`common`) alone is told of --set."""
+    try:
+        return [_resolve(study, cell, source) for cell in cells]
+    except UserError as error:
+        if not common:
+            raise
+        for cell in cells_of(study):
+            _resolve(study, cell, source)  # what is wrong without --set is the file's
+        given, wrong = [f"{key}={show(value)}" for key, value in common.items()], str(error).partition(": ")[2]
+        raise UserError(f"--set {', '.join(given)}: {wrong}") from None
 
 
 def _resolve(study: Study, cell: Cell, source: Source) -> Params:

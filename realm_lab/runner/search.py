@@ -30,7 +30,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import show
 from realm_lab.runner.cells import Cell, changes_title
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
-from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
+from realm_lab.runner.schedule import UNFINISHED, Launcher
 from realm_lab.runner.search_file import SearchPlan, plan_search
 from realm_lab.runner.stopping import Stop, stoppable, sweeping
 from realm_lab.runner.study import LocalOptions
@@ -76,7 +76,7 @@ def search(request: Request) -> int:
     if settings.local.processes is None:  # no more processes than trials at a time need
         local = LocalOptions(processes=plan.search.parallel * len(plan.search.seeds))
         settings = settings.model_copy(update={"local": local})
-    launcher = make_launcher(request.launcher or settings.default, settings, root, plan.name)
+    launcher = request.launcher_for(settings, plan.name)
     launcher.check([])
     stop, owner = Stop(), None
     try:

@@ -157,5 +157,6 @@ def show_studies(root: Path, *, as_json: bool) -> None:
         print(json.dumps(studies, indent=2))
         return
     rows = [(study["study"], in_words(study["counts"]) or "never swept", study["question"]) for study in studies]
-    title = "" if rows else "no studies: none in experiments, and none was swept"
-    print_table(title, ("study", "runs", "question"), rows)
+    if not rows:
+        raise UserError(f"{root}: no studies and no runs; go to a project, or make one: `realm-lab init FOLDER`")
+    print_table("", ("study", "runs", "question"), rows)

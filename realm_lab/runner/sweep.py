@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -16,12 +17,13 @@ from typing import Any
 from realm_lab.errors import UserError
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.preview import plan_as_json, show_plan
+from realm_lab.runner.profile import on_cluster
 from realm_lab.runner.progress import SweepProgress
 from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
-from realm_lab.runner.study import LauncherSettings
+from realm_lab.runner.study import LauncherSettings, nearest
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.run_lease import writer_of
 from realm_lab.tracking.state import JobState, StageStates, State
@@ -46,6 +48,16 @@ class Request:
     cancel: bool = False
     force: bool = False  # replace a report of more complete runs
     trials: int | None = None  # of a search; None: its own
+    profile: str | None = None  # of a cluster
+    slurm: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
+
+    def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
+        """The launcher that is asked for: SLURM where its settings are given, else the study's."""
+        asked = settings
+        if self.profile is not None or self.slurm:
+            asked = on_cluster(settings, self.root, self.profile, self.slurm)
+        name = self.launcher or (settings.default if asked is settings else "slurm")
+        return make_launcher(name, asked, Path(self.root), study)
 
 
 def sweep(request: Request) -> int:
@@ -62,7 +74,7 @@ def sweep(request: Request) -> int:
         else:
             show_plan(plan, root)
         return 0
-    launcher = make_launcher(request.launcher or plan.launcher.default, plan.launcher, root, plan.name)
+    launcher = request.launcher_for(plan.launcher, plan.name)
     tasks = tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=request.retry_failed)
     launcher.check(tasks)
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
@@ -228,13 +240,25 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def find_study(name: str, root: Path) -> Path:
-    """The file of a study: a path, or a name in ROOT/experiments. UserError: there is none; it names those there
-    are."""
+def find_study(name: str, root: Path, verb: str = "sweep") -> Path:
+    """The file of a study, or of a search (`verb` search): a path, or a name in ROOT/experiments.
+
+    Raises:
+        UserError: there is none, and which is nearest; or it is one for the other verb.
+    """
     given, folder = Path(name), Path(root) / "experiments"
-    path = folder / f"{given.name.removesuffix('.yaml')}.yaml"
-    for found in (given, path):
-        if found.suffix == ".yaml" and found.is_file():
+    stem = given.name.removesuffix(".yaml")
+    path = folder / f"{stem}.yaml"
+    places = [given, folder / f"search-{stem}.yaml", path] if verb == "search" else [given, path]
+    for found in places:
+        if found.suffix == ".yaml" and found.is_file() and found.name != "dvc.yaml":
+            fits = "search" if re.search(r"^space:", found.read_text("utf-8", "replace"), re.MULTILINE) else "sweep"
+            if fits != verb:
+                kind = "a search" if fits == "search" else "a study"
+                raise UserError(f"{found}: is {kind}; run `realm-lab {fits} {found.stem}`")
             return found
-    there = ", ".join(sorted(other.stem for other in folder.glob("*.yaml"))) or "none"
-    raise UserError(f"study '{name}': no such file, and no {path}; studies there: {there}")
+    known = {other.stem for other in folder.glob("*.yaml")} - {"dvc"}
+    if not known:
+        raise UserError(f"study '{name}': no such file, and no studies in {folder}; `realm-lab init FOLDER` has one")
+    near = nearest(f"search-{stem}" if verb == "search" else stem, known)
+    raise UserError(f"study '{name}': no such file, and no {path}; did you mean '{near}'? `realm-lab status` lists all")

@@ -15,7 +15,7 @@ from realm_lab.corpus.vocabulary import encode_batch_plain
 from realm_lab.errors import UserError
 from realm_lab.systems.context import Context
 from realm_lab.systems.reading import DenseRetriever
-from realm_lab.systems.registry import Unsupported, system_of
+from realm_lab.systems.registry import Unsupported
 
 if TYPE_CHECKING:
     from realm_lab.corpus.store import Sentences
@@ -68,9 +68,8 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
     """
     if not question.strip():
         raise UserError("the question is empty")
-    system = system_of(context.plan.system)(context)
     retrieved = context.bm25.search([question], k) if retriever == "bm25" else None
-    answer = system.answer([question], retrieved, k)[0]
+    answer = context.system.answer([question], retrieved, k)[0]
     candidates = [
         ReadPassage(
             passage=context.passages.text.row(candidate.row),
@@ -80,7 +79,7 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
             reader_probability=math.exp(candidate.log_span),
             utility=utility,
         )
-        for candidate, utility in zip(answer.candidates, system.utilities(question, answer), strict=True)
+        for candidate, utility in zip(answer.candidates, context.system.utilities(question, answer), strict=True)
     ]
     return Reply(question, answer.text, candidates, answer.best if candidates else None, _warning(context, question))
 
@@ -107,7 +106,7 @@ def fill(context: Context, sentence: str, k: int = 5) -> Filling:
     blank = re.search(r"\[MASK\](?:\s*\[MASK\])*", sentence)
     if blank is None or MASK in sentence[blank.end() :]:
         raise UserError(f"write one blank into the sentence: {MASK}, or several {MASK} side by side")
-    system = system_of(context.plan.system)(context).before_finetuning()
+    system = context.system.before_finetuning()
     if not isinstance(system, DenseRetriever):
         raise Unsupported(f"system {system.name} fills no blanks")
     before, after = map(list, context.wordpieces([sentence[: blank.start()], sentence[blank.end() :]]))

@@ -25,6 +25,7 @@ from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.identity import Plan, corpus_folder, open_stage, plan_run
+from realm_lab.systems.registry import System, system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, read_run_records
 
 if TYPE_CHECKING:
@@ -71,6 +72,11 @@ class Context:
     def passages(self) -> Passages:
         """The knowledge corpus."""
         return self.corpus.passages()
+
+    @cached_property
+    def system(self) -> System:
+        """The finished run's system."""
+        return system_of(self.plan.system)(self)
 
     @cached_property
     def bm25(self) -> Bm25:

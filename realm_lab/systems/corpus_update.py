@@ -85,7 +85,7 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
             for side, (knowledge, source) in corpora.items()
         },
     }
-    system = system_of(plan.system)(context)
+    system = context.system
     knowledge = {side: found for side, (found, _) in corpora.items()}
     questions = _questions(context, update)
     if questions:

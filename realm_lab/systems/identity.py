@@ -18,6 +18,7 @@ from realm_lab.core.extensions import own_source
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.errors import UserError
+from realm_lab.params.checkpoint import hub_remedy
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values
 from realm_lab.systems.registry import system_of
@@ -142,6 +143,7 @@ def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -
     paths = sorted(path for pattern in ("*.safetensors", "*.json") for path in folder.rglob(pattern) if path.is_file())
     for wanted in ("config.json", "model.safetensors"):
         if not any(path.parent == folder and path.suffix == Path(wanted).suffix for path in paths):
+            remedy = remedy if folder.is_dir() else f"{remedy}; {hub_remedy(folder)}"
             raise UserError(f"parameter '{parameter}': {folder / wanted}: no such file; {remedy}")
     return digest({path.relative_to(folder).as_posix(): digest_file(path) for path in paths})
 

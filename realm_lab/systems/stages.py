@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from realm_lab import ENGINE_VERSION
-from realm_lab.core.files import atomic_directory, write_json
+from realm_lab.core.files import atomic_directory, write_json, write_text
 from realm_lab.core.process import ranks
+from realm_lab.corpus.vocabulary import save_tokenizer, wordpieces_by_id
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
 from realm_lab.models.embedder import Embedder
@@ -37,6 +38,18 @@ from realm_lab.training.pretrain import Evaluation, PretrainTask
 from realm_lab.training.probes import ReaderProbe
 from realm_lab.training.warm_start import WarmStartTask
 
+CARD = """\
+---
+library_name: transformers
+tags: [realm, retrieval, open-domain-qa]
+---
+# {name} of a REALM run (Guu et al. 2020), after {stage}
+
+Made by realm_lab, stage key `{key}`. `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` open this folder
+as a BERT model. What transformers has no place for (projections, span head) is in the other .safetensors files, which
+realm_lab reads: set `finetune.initial_reader` or `finetune.initial_retriever` to this folder.
+"""
+
 
 def warm_start(context: Context, run: StageRun) -> None:
     """BERT training of the reader, then the Inverse Cloze Task for the embedder."""
@@ -46,9 +59,7 @@ def warm_start(context: Context, run: StageRun) -> None:
     embedder.set_learned_null(False)  # pre-training's: the warm start is the same for every null document
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
-    vocabulary = context.tokenizer.get_vocab()
-    continues = np.zeros(max(vocabulary.values()) + 1, bool)
-    continues[[number for piece, number in vocabulary.items() if piece.startswith("##")]] = True
+    continues = np.array([piece.startswith("##") for piece in wordpieces_by_id(context.tokenizer)])
     sampler = PairSampler(
         pairs,
         context.special,
@@ -61,7 +72,7 @@ def warm_start(context: Context, run: StageRun) -> None:
     task = WarmStartTask(params, seed, reader, embedder, sampler, context.passages, context.special)
     train(task, run, params.launch, context.device)
     task.finish()
-    _finish(run, reader, embedder, 0.0)
+    _finish(context, run, reader, embedder, 0.0)
 
 
 def _initial_encoder(context: Context, reader: Reader) -> Encoder | None:
@@ -104,12 +115,13 @@ def pretrain(context: Context, run: StageRun) -> None:
             reader,
             context.corpus.sentences(),
             context.special,
+            wordpieces_by_id(context.tokenizer),
             _development_metrics(context),
             probe,
             builder,
         )
         train(task, run, params.launch, context.device)
-    _finish(run, reader, embedder, retriever.null_offset)
+    _finish(context, run, reader, embedder, retriever.null_offset)
 
 
 def _approximate_search(settings: Search, seed: int) -> MakeSearch | None:
@@ -155,7 +167,7 @@ def tune(context: Context, run: StageRun, initial: Initial, retriever: Any, sett
     questions = context.corpus.questions("train")
     task = FinetuneTask(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
     train(task, run, params.launch, context.device)
-    _finish(run, reader, embedder, null_offset)
+    _finish(context, run, reader, embedder, null_offset)
 
 
 def compile_encoders(params: Params, *encoders: Encoder) -> None:
@@ -165,13 +177,16 @@ def compile_encoders(params: Params, *encoders: Encoder) -> None:
             encoder.compile(dynamic=True)
 
 
-def _finish(run: StageRun, reader: Reader, embedder: Embedder, null_offset: float) -> None:
+def _finish(context: Context, run: StageRun, reader: Reader, embedder: Embedder, null_offset: float) -> None:
     """Export the models, write the last metrics as results, drop checkpoints and index; the first rank does."""
     if ranks().rank:
         return
     with atomic_directory(run.path / "model") as scratch:
         write_reader(reader, scratch / "reader", span_head=run.stage == "finetune")
         write_embedder(embedder, scratch / "embedder", null_offset)
+        for name in ("reader", "embedder"):
+            save_tokenizer(context.tokenizer, scratch / name, reader.encoder.shape.positions)
+            write_text(scratch / name / "README.md", CARD.format(name=name, stage=run.stage, key=run.key))
         write_json(scratch / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
     last: dict[str, float] = {}
     for row in run.metrics.rows():

@@ -50,8 +50,8 @@ class QueryStream:
     draws; a mask depends on its sentence and the generator alone.
     """
 
-    def __init__(self, settings: Pretrain, sentences: Sentences, mask_id: int, seed: int):
-        self._settings, self._sentences, self._mask_id = settings, sentences, mask_id
+    def __init__(self, settings: Pretrain, sentences: Sentences, mask_id: int, seed: int, vocabulary: Sequence[str]):
+        self._settings, self._sentences, self._mask_id, self._vocabulary = settings, sentences, mask_id, vocabulary
         self._scheme = masking_scheme(settings.masking)
         self._by_span = settings.sentence_choice == "by_span"
         self._rows: np.ndarray | None = None  # None: items are the rows themselves, or spans
@@ -78,10 +78,17 @@ class QueryStream:
 
     def masked(self, row: int, generator: np.random.Generator) -> MaskedSentence:
         """The sentence with what the scheme chose masked."""
-        tokens = self._sentences.tokens[row]
-        spans = self._sentences.salient_spans(row)
-        settings = self._settings
-        request = MaskRequest(len(tokens), spans, settings.mask_rate, settings.salient_spans, settings.masking_options)
+        tokens, settings = self._sentences.tokens[row], self._settings
+        request = MaskRequest(
+            len(tokens),
+            self._sentences.salient_spans(row),
+            settings.mask_rate,
+            settings.salient_spans,
+            settings.masking_options,
+            tokens,
+            [self._vocabulary[token] for token in tokens],
+            self._sentences.labels(row),
+        )
         return mask(tokens, self._scheme(request, generator), self._mask_id)
 
 
@@ -104,6 +111,7 @@ class PretrainTask:
         reader: Reader,
         sentences: Sentences,
         special: SpecialIds,
+        vocabulary: Sequence[str],  # the wordpiece of each token id
         evaluation: Evaluation,
         probe: ReaderProbe | None = None,
         builder: ProcessBuilder | None = None,
@@ -117,7 +125,7 @@ class PretrainTask:
         self._evaluation, self._probe = evaluation, probe
         self._policy = CandidatePolicy.of(settings)
         self._policy.check(len(retriever.passages))
-        self._stream = QueryStream(settings, sentences, special.mask, seed)
+        self._stream = QueryStream(settings, sentences, special.mask, seed, vocabulary)
         self._candidate_reader = CandidateReader(params, reader, retriever.passages, special)
         towers = settings.train_query_tower, settings.train_document_tower
         self._models = TrainedModels.of(params, settings, reader, retriever.embedder, *towers)

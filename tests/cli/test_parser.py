@@ -67,7 +67,7 @@ def test_help_names_every_verb(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert [verb for verb in VERBS if not re.search(rf"^  {verb}\b", done.stdout, re.MULTILINE)] == []
     groups = re.findall(r"^(\w+):$", done.stdout, re.MULTILINE)
-    assert groups == ["options", "pipeline", "studies", "look", "tools"]
+    assert groups == ["options", "start", "pipeline", "studies", "look", "tools"]
     assert realm_lab(cwd=tmp_path).stdout == done.stdout
 
 
@@ -126,7 +126,10 @@ def test_preset_and_set_go_before_the_file(stages: Stages, project: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--params", "absent.yaml"], "absent.yaml: no such file; run from the project's folder or give --params FILE"),
+        (
+            ["--params", "absent.yaml"],
+            "absent.yaml: no such file; run from the project's folder, give --params FILE, or `realm-lab init FOLDER`",
+        ),
         (["--set", "pretrain.step=1"], "unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.steps'"),
         (["--preset", "tou"], "preset 'tou' is not one of toy, smoke, real, paper"),
     ],

@@ -122,5 +122,5 @@ def test_a_span_that_no_wordpiece_matches_is_counted(tokenizer: Tokenizer) -> No
     encoder = WordEncoder(tokenizer)
     encoder.encode([text])
     dropped: Counter[str] = Counter()
-    assert place_spans(encoder, text, [Span(0, 1, "x"), Span(2, 4, "y")], dropped) == [0, 1]
+    assert place_spans(encoder, text, [Span(0, 1, "x"), Span(2, 4, "y")], dropped) == ([0, 1], ["y"])
     assert dropped == {MISALIGNED_SPAN: 1}

@@ -64,6 +64,7 @@ def assert_same_sentences(prepared: Prepared, stored: Sentences, split: str, lab
         tokens = stored.tokens[number]
         assert prepared.text(tokens) == sentence.text
         spans = [sentence.text[span.start : span.end] for span in sentence.spans if span.label in labels]
+        assert stored.labels(number) == tuple(span.label for span in sentence.spans if span.label in labels)
         assert [prepared.text(tokens[first:end]) for first, end in stored.salient_spans(number)] == spans
         assert stored.gold[number] == row
         assert stored.origins[number] == NO_ROW

@@ -56,7 +56,7 @@ def test_passages_are_read_row_by_row_as_views_into_the_memory_map(tmp_path: Pat
 
 def test_rows_with_spans_and_the_rows_of_spans(tmp_path: Path) -> None:
     spans: list[list[int]] = [[], [0, 1, 2, 4], [], [], [1, 2], [3, 5, 0, 1, 6, 7], []]
-    rows = [{"tokens": [7] * 9, "spans": pairs, "origins": NO_ROW, "gold": NO_ROW} for pairs in spans]
+    rows = [{"tokens": [7] * 9, "spans": pairs, "origins": NO_ROW, "gold": NO_ROW, "labels": ""} for pairs in spans]
     sentences = Sentences(write_part(tmp_path, Sentences.COLUMNS, rows), np.uint16)
     assert (len(sentences), sentences.span_count()) == (7, 6)
     assert sentences.rows_with_spans().tolist() == [1, 4, 5]

@@ -214,7 +214,10 @@ def test_a_file_that_cannot_be_read_is_one_short_line(tmp_path: Path, text: str 
 
 def test_a_missing_file_says_how_to_name_one_or_is_not_needed(tmp_path: Path) -> None:
     message = refusal(tmp_path / "params.yaml")
-    assert message == "params.yaml: no such file; run from the project's folder or give --params FILE"
+    assert (
+        message
+        == "params.yaml: no such file; run from the project's folder, give --params FILE, or `realm-lab init FOLDER`"
+    )
     assert load(tmp_path / "params.yaml", {"preset": "smoke"}).preset == "smoke"
     assert tmp_path.name in refusal(tmp_path)  # a folder
 

@@ -374,7 +374,11 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["mni"], "study 'mni': no such file, and no {root}/experiments/mni.yaml; studies there: mini"),
+        (
+            ["mni"],
+            "study 'mni': no such file, and no {root}/experiments/mni.yaml; did you mean 'mini'? `realm-lab status` "
+            "lists all",
+        ),
         (["mini", "--set", "pretrain.stpes=3"], "--set pretrain.stpes: unknown parameter"),
     ],
 )

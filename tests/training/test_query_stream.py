@@ -21,6 +21,7 @@ from realm_lab.training.pretrain import QueryStream
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 MASK = SPECIAL.mask
+VOCABULARY = [str(token) for token in range(1000)]
 # The spans of each sentence; three have none.
 SPANS: list[list[int]] = [[0, 2], [], [1, 3, 5, 6], [4, 5], [], [0, 1, 2, 3, 4, 6, 7, 8, 9, 12], [3, 6, 8, 9], []]
 SALIENT = [row for row, spans in enumerate(SPANS) if spans]
@@ -45,7 +46,7 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Sentences:
 def stream(sentences: Sentences, **changes: Any) -> QueryStream:
     seed = changes.pop("seed", 3)
     # Not validated: a scheme and a choice that do not fit are wanted here.
-    return QueryStream(Pretrain().model_copy(update=changes), sentences, MASK, seed)
+    return QueryStream(Pretrain().model_copy(update=changes), sentences, MASK, seed, VOCABULARY)
 
 
 def epochs(queries: QueryStream, count: int) -> list[list[int]]:

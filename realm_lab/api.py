@@ -1,0 +1,141 @@
+"""The Python interface: what `import realm_lab` offers. docs/api.md explains it.
+
+run = realm_lab.load_run("default/realm-s0")
+run.ask("who is the mayor of zovzen ?").answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from realm_lab.core.records import validation_line
+from realm_lab.errors import UserError
+from realm_lab.params.parameters import Params
+from realm_lab.reporting.compare import find_side
+from realm_lab.reporting.frames import load_committed, load_study
+from realm_lab.tracking.run_dir import RunRecord, read_run_record
+from realm_lab.tracking.study_record import read_study_record, study_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from realm_lab.systems.ask import Filling, Reply
+    from realm_lab.systems.context import Context
+
+PathLike = Path | str
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A passage that a run retrieves; scores of one question can be compared, those of two systems cannot."""
+
+    id: str
+    title: str
+    body: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. Corpus and models are read at the first question, and kept for the next."""
+
+    name: str
+    record: RunRecord = field(repr=False)
+    context: Context = field(repr=False, compare=False)
+
+    def ask(self, question: str, k: int = 5, retriever: str = "run") -> Reply:
+        """The answer from the best k passages of the run's own retriever, or of BM25 (`retriever="bm25"`)."""
+        from realm_lab.systems.ask import ask
+
+        return ask(self.context, question, k, retriever)
+
+    def fill(self, sentence: str, k: int = 5) -> Filling:
+        """The best filling of the [MASK] of a sentence, by the run before fine-tuning."""
+        from realm_lab.systems.ask import fill
+
+        return fill(self.context, sentence, k)
+
+    def retrieve(self, question: str, k: int = 5) -> list[Hit]:
+        """The k passages that the run retrieves, best first."""
+        found = self.context.system.retrieve([question], k)
+        pairs = zip(found.rows_QK[0], found.scores_QK[0], strict=True)
+        rows = [(self.context.passages.text.row(row), float(score)) for row, score in pairs if row >= 0]
+        return [Hit(text["id"], text["title"], text["body"], score) for text, score in rows]
+
+
+def load_run(name: PathLike, root: PathLike = ".") -> Run:
+    """A finished run, by its folder, its name or the beginning of it, or as STUDY/CELL-sSEED.
+
+    Raises:
+        UserError: no such run, or several of that name.
+    """
+    from realm_lab.core.process import limit_threads
+    from realm_lab.systems.context import Context
+    from realm_lab.systems.identity import Plan
+
+    runs, record = Path(root) / "runs", load_record(name, root)
+    try:
+        params = Params(**record.params, seeds=[record.seed])
+    except ValidationError as error:
+        raise UserError(f"{runs / record.name}: of another version of realm_lab ({validation_line(error)})") from None
+    keys = {stage: folder.rpartition("-")[2] for stage, folder in record.stages.items()}
+    plan = Plan(_system(runs, str(name), record), record.seed, record.inputs["corpus"], keys)
+    limit_threads(params.launch.threads)
+    return Run(record.name, record, Context(params, plan, Path(root)))
+
+
+def load_record(name: PathLike, root: PathLike = ".") -> RunRecord:
+    """run.json of a run, by the same names; it need not be finished. UserError: as above."""
+    runs = Path(root) / "runs"
+    found = find_side(runs, str(name))
+    if len(found.runs) > 1:
+        raise UserError(f"'{name}' is {len(found.runs)} runs, one a seed; name one: {name}-sSEED")
+    return read_run_record(runs / found.runs[0] / "run.json")
+
+
+def _system(runs: Path, name: str, record: RunRecord) -> str:
+    """As a study writes it: package.module:Class for a system of one's own, of which a run knows the name alone."""
+    path = study_folder(runs, name.partition("/")[0]) / "study.json"
+    if not path.is_file():
+        return record.system
+    study = read_study_record(path).everything()
+    return next(study.cell(run.cell).system for run in study.runs if run.run == record.name)
+
+
+def results(study: str, root: PathLike = ".") -> pd.DataFrame:
+    """A row for each run of a study, as in its results.csv: cell, seed, status and a column for each metric.
+
+    From the runs here, else from the committed report in reports/STUDY.
+    """
+    if not (study_folder(Path(root) / "runs", study) / "study.json").exists():
+        committed = Path(root) / "reports" / study
+        if (committed / "results.csv").exists():
+            return load_committed(committed)[1]
+    return load_study(Path(root) / "runs", study).results
+
+
+def sweep(
+    study: PathLike,
+    root: PathLike = ".",
+    *,
+    launcher: str | None = None,
+    seeds: int | None = None,
+    set: Mapping[str, Any] | None = None,
+    retry_failed: bool = False,
+) -> pd.DataFrame:
+    """Run what is missing of a study (a name in ROOT/experiments, or a file) and write its report, as the verb does;
+    the results so far. With launcher="slurm" the jobs are only submitted."""
+    from realm_lab.runner.sweep import Request, find_study
+    from realm_lab.runner.sweep import sweep as run
+
+    path = find_study(str(study), Path(root))
+    request = Request(
+        path, Path(root), launcher=launcher, seeds=seeds, overrides=dict(set or {}), retry_failed=retry_failed
+    )
+    run(request)
+    return results(path.stem, root)

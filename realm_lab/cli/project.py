@@ -1,0 +1,77 @@
+"""The verbs `init`, `runs`, `logs` and `gc`: a project of one's own, and what its runs left."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+Add = Callable[..., argparse.ArgumentParser]
+
+
+def add_init(add: Add) -> None:
+    """Add `init` to the command line."""
+    init = add("init", _run_init, "make a project in a new folder: parameters, DVC pipeline, a study, sample text")
+    init.add_argument("folder", type=Path, help="where; in a Git repository or not")
+    init.add_argument("--preset", default="toy", metavar="NAME", help="toy, smoke, real or paper (default: toy)")
+
+
+def add_runs(add: Add, add_tool: Add) -> None:
+    """Add `runs`, `logs` and `gc` to the command line."""
+    runs = add("runs", _run_runs, "list all runs with their state and their studies")
+    runs.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    logs = add("logs", _run_logs, "print the newest log of a run")
+    logs.add_argument("name", metavar="RUN", help="its name or the beginning of it, or STUDY/CELL-sSEED")
+    collect = add_tool(
+        "gc", _run_gc, "list runs, stages and embeddings that no study or report needs; --yes deletes them"
+    )
+    collect.add_argument("--yes", action="store_true", help="delete what is listed")
+    text = "also what only this study needs, with its record; may be repeated"
+    collect.add_argument("--forget", action="append", default=[], metavar="STUDY", help=text)
+
+
+def _run_init(options: argparse.Namespace) -> None:
+    from realm_lab.runner.project import init
+
+    folder = options.root / options.folder
+    init(folder, options.preset)
+    print(f"{folder}: ready. Next: cd {folder}; realm-lab doctor; dvc repro; realm-lab sweep quick")
+
+
+def _run_runs(options: argparse.Namespace) -> None:
+    from realm_lab.runner.housekeeping import list_runs
+    from realm_lab.runner.status import print_table
+
+    found = list_runs(options.root)
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return
+    rows = [
+        (run["run"], run["state"].lower(), ", ".join(run["studies"]) or "none: see `realm-lab gc`") for run in found
+    ]
+    print_table("" if rows else "no runs here", ("run", "state", "study/cell"), rows)
+
+
+def _run_logs(options: argparse.Namespace) -> None:
+    from realm_lab.api import load_record
+    from realm_lab.runner.housekeeping import newest_log
+
+    log = newest_log(options.root, load_record(options.name, options.root))
+    print(log, file=sys.stderr)
+    print(log.read_text(encoding="utf-8", errors="replace"), end="")
+
+
+def _run_gc(options: argparse.Namespace) -> None:
+    from realm_lab.runner.housekeeping import remove, size_of, unneeded
+
+    found = unneeded(options.root, options.forget)
+    folders = [*found.folders, *(options.root / "runs" / "embeddings" / key[:12] for key in found.embeddings)]
+    sizes = {folder: size_of(folder) / 2**20 for folder in folders}
+    for folder, size in sizes.items():
+        print(f"{size:10,.1f} MiB  {folder}")
+    if options.yes:
+        remove(options.root, found)
+    last = "deleted" if options.yes else "nothing is deleted without --yes" if folders else "everything is needed"
+    print(f"{len(folders)} folders, {sum(sizes.values()):,.1f} MiB; {last}")

@@ -1,0 +1,45 @@
+"""What model.checkpoint decides: the sizes of the model, read from its config.json before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from realm_lab.core.files import read_json
+from realm_lab.errors import UserError
+
+# parameter -> its name in config.json
+SIZES = {
+    "hidden_size": "hidden_size",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "activation": "hidden_act",
+}
+
+
+def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat parameters with the sizes of model.checkpoint, where that is a folder and `given` (params.yaml with the
+    overrides, no preset) does not say them.
+
+    Raises:
+        UserError: `given` has another size than the folder.
+    """
+    folder = values.get("model.checkpoint")
+    path = Path(folder) / "config.json" if isinstance(folder, str) else None
+    config = read_json(path) if path is not None and path.is_file() else None
+    if not isinstance(config, dict):
+        return values
+    found = {f"model.{ours}": config[theirs] for ours, theirs in SIZES.items() if theirs in config}
+    for name, size in found.items():
+        if given.get(name) is not None and given[name] != size:
+            raise UserError(f"parameter '{name}' is {given[name]}, but {path} has {size}; leave it empty")
+    return values | found
+
+
+def hub_remedy(name: Path | str) -> str:
+    """How to get a folder that is not there from the Hugging Face Hub."""
+    parts = str(name).removeprefix("hf:").strip("/").split("/")
+    hub = "/".join(parts) if len(parts) == 2 and parts[0] != "models" else "google-bert/bert-base-uncased"
+    return f"a model of the Hub is fetched with `hf download {hub} --local-dir models/checkpoint`; name that folder"

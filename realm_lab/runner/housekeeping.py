@@ -1,0 +1,124 @@
+"""`realm-lab runs`, `logs` and `gc`: what is under runs/, what it wrote last, and what nothing needs any more."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from realm_lab.core.files import is_ours, read_json
+from realm_lab.errors import UserError
+from realm_lab.retrieval.embeddings import EmbeddingStore
+from realm_lab.runner.schedule import UNFINISHED
+from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
+from realm_lab.runner.stopping import sweepers
+from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, read_run_records
+from realm_lab.tracking.run_lease import writer_of
+from realm_lab.tracking.state import StageStates
+from realm_lab.tracking.study_record import read_study_record, study_folder, study_record_paths
+
+
+class Unneeded(NamedTuple):
+    """What `gc` would remove."""
+
+    folders: list[Path]
+    embeddings: list[str]  # keys in the store
+    kept_embeddings: set[str]
+
+
+def list_runs(root: Path) -> list[dict[str, Any]]:
+    """Every run under ROOT/runs: its name, state, and the studies (STUDY/CELL) that it belongs to."""
+    runs = Path(root) / "runs"
+    states, members = StageStates(runs, jobs_of_stages(root)), defaultdict(list)
+    for record in map(read_study_record, study_record_paths(runs)):
+        for run in record.everything().runs:
+            members[run.run].append(f"{record.name}/{run.cell}")
+    return [
+        {"run": run.name, "state": states.run(_keys(run), run.inputs["corpus"]).state, "studies": members[run.name]}
+        for run in read_run_records(runs)
+    ]
+
+
+def newest_log(root: Path, run: RunRecord) -> Path:
+    """The log, of a process or a SLURM job, that a stage of this run wrote last. UserError: there is none."""
+    runs, stages = Path(root) / "runs", _stages(run)
+    studies = [path.parent.name for path in study_record_paths(runs)]
+    submitted = [job for study in studies for job in latest_jobs(root, study)]
+    jobs = {job.job for job in submitted if stages & {run.path.name for run in job.runs(root)}}
+    found = [log for stage in stages for log in runs.glob(f"studies/*/logs/{stage}*.txt")]
+    found += [log for job in jobs for log in runs.glob(f"studies/*/slurm/{job}_*_log.*")]
+    found = [log for log in found if log.stat().st_size] or found
+    if not found:
+        raise UserError(f"{runs / run.name}: no log; it was not begun here, or ran inline")
+    return max(found, key=lambda log: log.stat().st_mtime)
+
+
+def unneeded(root: Path, forget: Sequence[str] = ()) -> Unneeded:
+    """Runs that no study and no report names, and the stages, corpora and embeddings that no other run needs.
+
+    The studies in `forget` count as if they were not there; their records go too. What a process or a queued job works
+    on is kept, with all that its run needs.
+
+    Raises:
+        UserError: no such study, one that is being swept, or a record that cannot be read.
+    """
+    runs = Path(root) / "runs"
+    for study in forget:
+        if not (study_folder(runs, study) / "study.json").is_file():
+            raise UserError(f"--forget {study}: no such study in {runs / 'studies'}; see `realm-lab status`")
+        if sweepers(root, study):
+            raise UserError(f"--forget {study}: it is being swept; `realm-lab sweep {study} --cancel` first")
+    records = read_run_records(runs)
+    wanted = {
+        run.run
+        for record in map(read_study_record, study_record_paths(runs))
+        if record.name not in forget
+        for run in record.everything().runs
+    }
+    reported = _reported(Path(root) / "reports", forget)
+    jobs = jobs_of_stages(root, must_answer=True)
+    live = {path.name for path in (runs / "stages").glob("*") if writer_of(path)}
+    live |= {stage for stage, job in jobs.items() if job.state in UNFINISHED}
+    kept = [run for run in records if run.name in wanted or run.run_key in reported or live & _stages(run)]
+    stages = live.union(*map(_stages, kept))
+    corpora = {run.inputs["corpus"][:KEY_LENGTH] for run in kept}
+    folders = [runs / run.name for run in records if run not in kept]
+    folders += [path.parent for path in sorted(runs.glob("stages/*/config.yaml")) if path.parent.name not in stages]
+    folders += [path for path in sorted(runs.glob("corpora/*")) if path.name not in corpora and is_ours(path)]
+    folders += [study_folder(runs, study) for study in forget]
+    manifests = [path for path in runs.glob("corpora/*/manifest.json") if path.parent.name in corpora]
+    digests = {read_json(path)["digest"] for path in manifests}
+    published = EmbeddingStore(runs / "embeddings").published()
+    keep = {entry.key for entry in published if entry.identity.corpus_digest in digests}
+    return Unneeded(folders, [entry.key for entry in published if entry.key not in keep], keep)
+
+
+def remove(root: Path, found: Unneeded) -> None:
+    """Delete it."""
+    for folder in found.folders:
+        shutil.rmtree(folder)
+    EmbeddingStore(Path(root) / "runs" / "embeddings").prune(found.kept_embeddings)
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of the files in a folder."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _keys(run: RunRecord) -> dict[str, str]:
+    return {stage: folder.rpartition("-")[2] for stage, folder in run.stages.items()}
+
+
+def _stages(run: RunRecord) -> set[str]:
+    return {*(Path(folder).name for folder in run.stages.values()), f"prepare-{run.inputs['corpus'][:KEY_LENGTH]}"}
+
+
+def _reported(reports: Path, forget: Sequence[str]) -> set[str]:
+    keys: set[str] = set()
+    for path in (path for path in reports.glob("*/results.csv") if path.parent.name not in forget):
+        with path.open(encoding="utf-8", newline="") as file:
+            keys |= {row.get("run_key", "") for row in csv.DictReader(file)}
+    return keys

@@ -1,0 +1,42 @@
+"""The settings of your cluster, outside the study files: YAML with the keys of launcher.slurm, and --slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from realm_lab.core.records import validation_line
+from realm_lab.errors import UserError
+from realm_lab.params.yaml_file import parse_yaml
+from realm_lab.runner.study import LauncherSettings, SlurmOptions
+
+
+def on_cluster(
+    settings: LauncherSettings, root: Path, profile: str | None, given: Mapping[str, Any]
+) -> LauncherSettings:
+    """A study's settings under those of a profile, and both under what is `given`. A profile is a file, or a name in
+    ROOT/profiles or ~/.config/realm_lab. UserError: no such file, or no such setting."""
+    values, where = settings.slurm.model_dump(exclude_unset=True), "--slurm"
+    if profile is not None:
+        path = profile_path(root, profile)
+        where = f"{path} or --slurm" if given else str(path)
+        values |= parse_yaml(path.read_text(encoding="utf-8"), str(path), "safe") or {}
+    try:
+        slurm = SlurmOptions(**(values | dict(given)))
+    except ValidationError as error:
+        keys = ", ".join(SlurmOptions.model_fields)
+        raise UserError(f"{where}: {validation_line(error)}; the settings are {keys}") from None
+    return settings.model_copy(update={"slurm": slurm})
+
+
+def profile_path(root: Path, name: str) -> Path:
+    """Where a profile is."""
+    folders = (Path(root) / "profiles", Path.home() / ".config" / "realm_lab")
+    places = [Path(name), *(folder / f"{name}.yaml" for folder in folders)]
+    found = next((place for place in places if place.suffix == ".yaml" and place.is_file()), None)
+    if found is None:
+        raise UserError(f"--profile {name}: no such file; write {places[1]} with lines such as `partition: gpu`")
+    return found

@@ -1,0 +1,72 @@
+"""The Python interface on a study of one tiny run, which it makes itself."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import realm_lab
+from tests import tiny
+
+DOCS = Path(__file__).parents[1] / "docs"
+QUESTION = "who is the mayor of zovzen ?"
+STUDY = """question: Does it learn?
+seeds: [0]
+baseline: realm
+cells: {realm: {title: REALM}}
+metrics: [exact_match]
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with one finished study, `trial`."""
+    root = tmp_path_factory.mktemp("api")
+    shutil.copy(tiny.PARAMETERS, root / "params.yaml")
+    (root / "experiments").mkdir()
+    (root / "experiments" / "trial.yaml").write_text(STUDY)
+    results = realm_lab.sweep("trial", root, launcher="inline", set={"launch.log_interval_steps": 4})
+    assert results[["cell", "seed", "status"]].to_numpy().tolist() == [["realm", 0, "COMPLETE"]]
+    return root
+
+
+def test_a_run_answers_fills_and_retrieves(project: Path) -> None:
+    run = realm_lab.load_run("trial/realm-s0", project)
+    assert run == realm_lab.load_run(project / "runs" / run.name, project)
+    hits = run.retrieve(QUESTION, k=3)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    reply = run.ask(QUESTION, k=3)
+    assert [candidate.passage and candidate.passage["id"] for candidate in reply.candidates] == [hit.id for hit in hits]
+    assert run.fill("the mayor of zovzen is [MASK] .", k=2).answer
+    frame = realm_lab.results("trial", project)
+    assert 0 <= frame["exact_match"][0] <= 1
+
+
+def test_names_that_mean_no_run_are_refused(project: Path) -> None:
+    with pytest.raises(realm_lab.UserError, match="no run and no study 'nothing'"):
+        realm_lab.load_run("nothing", project)
+    with pytest.raises(realm_lab.UserError, match="no runs of study 'nothing' here"):
+        realm_lab.results("nothing", project)
+
+
+def test_importing_costs_nothing_and_names_are_there() -> None:
+    heavy = "{'torch', 'pandas', 'numpy', 'pydantic'} & {*sys.modules}"
+    code = (
+        f"import realm_lab, sys; assert not {heavy}; print(*[getattr(realm_lab, n) and n for n in realm_lab.__all__])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(re.findall(r"`(register_\w+)`", (DOCS / "api.md").read_text())) < set(done.stdout.split())
+
+
+@pytest.mark.slow
+def test_the_notebook_runs(project: Path) -> None:
+    nbformat = pytest.importorskip("nbformat")
+    client = pytest.importorskip("nbclient").NotebookClient
+    text = (DOCS / "tour.ipynb").read_text().replace("default/", "trial/").replace('\\"default\\"', '\\"trial\\"')
+    done = client(nbformat.reads(text, as_version=4), resources={"metadata": {"path": str(project)}}).execute()
+    assert "exact_match" in done.cells[7]["outputs"][0]["data"]["text/html"]

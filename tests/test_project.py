@@ -1,0 +1,114 @@
+"""A project made by `realm-lab init`, with the wheel alone, and what `gc` finds in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from realm_lab import cli
+from realm_lab.core.files import write_json
+from realm_lab.params.load import flatten, load
+from realm_lab.params.reference_page import render_params_yaml
+from realm_lab.params.yaml_file import parse_yaml
+from realm_lab.runner.project import TEMPLATE
+from realm_lab.tracking.run_dir import RunRecord, StageRun, write_run_record
+from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
+from tests import tiny
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def without_code(text: str) -> str:
+    """A dvc.yaml without what only a checkout has."""
+    text = re.sub(r"^ +- realm_lab/.*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"realm_lab/[\w/.]+(, )?", "", text).replace(", ]", "]")
+    return re.sub(r"^ +deps: \[\]\n", "", text, flags=re.MULTILINE)
+
+
+def test_the_pipeline_of_a_project_is_that_of_the_checkout() -> None:
+    assert (TEMPLATE / "dvc.yaml").read_text() == without_code((REPOSITORY / "dvc.yaml").read_text())
+    ours, theirs = (
+        re.sub(r"foreach:\n( +- .*\n)+", "", without_code(path.read_text()))
+        for path in (REPOSITORY / "experiments" / "dvc.yaml", TEMPLATE / "experiments" / "dvc.yaml")
+    )
+    assert ours == theirs
+
+
+def test_a_project_is_made_once_and_its_parameters_are_the_preset(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--root", str(tmp_path), "init", "mine", "--preset", "smoke"]) == 0
+    assert "realm-lab doctor" in capsys.readouterr().out
+    assert load(tmp_path / "mine" / "params.yaml").preset == "smoke"
+    assert (tmp_path / "mine" / "examples" / "countries.jsonl").is_file()
+    assert cli.main(["--root", str(tmp_path), "init", "mine"]) == 2
+    assert "is there already; name a new folder" in capsys.readouterr().err
+    assert cli.main(["--root", str(tmp_path), "init", "other", "--preset", "smoky"]) == 2
+    assert not (tmp_path / "other").exists()
+
+
+def recorded(runs: Path, key: str, study: str | None) -> RunRecord:
+    stages = {"evaluate": f"stages/evaluate-{key * 12}"}
+    record = RunRecord("realm", 0, key * 12, "c", "toy", 1, {}, {"corpus": key * 12}, stages)
+    write_run_record(runs, record)
+    StageRun.open(runs, "evaluate", key * 12, {})
+    if study:
+        cells = (StudyCell("realm", "REALM", "realm", {}),)
+        members = (StudyRun("realm", 0, record.run_key, record.name),)
+        write_study_record(runs, StudyRecord(study, "?", "realm", cells, (0,), members))
+    return record
+
+
+def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    kept, mistaken, loose = recorded(runs, "a", "good"), recorded(runs, "b", "mistake"), recorded(runs, "c", None)
+    write_json(runs / "notes" / "mine.json", {})
+    folders = {record.name: runs / record.name for record in (kept, mistaken, loose)}
+    assert cli.main(["--root", str(tmp_path), "gc"]) == 0
+    said = capsys.readouterr().out
+    assert "2 folders" in said
+    assert "nothing is deleted without --yes" in said
+    assert all(folder.exists() for folder in folders.values())
+    assert cli.main(["--root", str(tmp_path), "gc", "--yes", "--forget", "mistake"]) == 0
+    left = {str(path.relative_to(runs)) for path in runs.rglob("*.*") if path.is_file()}
+    good = {f"{kept.name}/run.json", "stages/evaluate-aaaaaaaaaaaa/config.yaml", "studies/good/study.json"}
+    assert left == good | {"notes/mine.json"}
+    assert cli.main(["--root", str(tmp_path), "gc", "--forget", "nothing"]) == 2
+    assert cli.main(["--root", str(tmp_path), "runs"]) == 0
+    assert "good/realm" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_with_the_wheel_alone_dvc_repro_runs(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    for name in ("realm_lab", "examples", "experiments"):
+        shutil.copytree(REPOSITORY / name, source / name, symlinks=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore", ".dvcignore"):
+        shutil.copy(REPOSITORY / name, source)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    options = ["--no-deps", "--no-index", "--no-build-isolation", "--target", str(tmp_path / "site")]
+    subprocess.run([*pip, "install", *options, str(source)], check=True)
+    shutil.rmtree(source)
+    path = os.pathsep.join([str(tmp_path / "site" / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "PATH": path}
+
+    def shell(*command: str, folder: Path) -> str:
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    shell("realm-lab", "init", "project", "--preset", "smoke", folder=tmp_path)
+    project = tmp_path / "project"
+    filled = flatten(parse_yaml(tiny.PARAMETERS.read_text(), "tiny.yaml", "safe"))
+    (project / "params.yaml").write_text(render_params_yaml(filled))
+    shell("dvc", "repro", folder=project)
+    assert "up to date" in shell("dvc", "status", "dvc.yaml", folder=project)
+    assert (project / "reports" / "index.html").is_file()
+    assert "quick" in shell("realm-lab", "sweep", "quick", "--seeds", "1", "--dry-run", folder=project)
+    assert "runs/stages" not in shell("realm-lab", "gc", folder=project)
