@@ -112,11 +112,12 @@ def write_report(study: StudyFrames, folder: Path, title: str = "", commands: Se
     tuned = tune(study)
     answer = verdict(record, results)
     if tuned is not None:
-        answer = f"{answer} {tuned_verdict(tuned)}".rstrip()
+        answer = answer._replace(rest=f"{answer.rest} {tuned_verdict(tuned)}".strip())
     found = drawings(study, results)
     examples = load_examples(study)
     summary = summarised(study) | {
-        "verdict": answer,
+        "verdict": str(answer),
+        "lead": answer.lead,
         "warnings": [*tables.unfinished(study), *confounds(study), *study.problems],
         "flags": study.flags,
         "figures": [drawing.entry for drawing in found],
