@@ -67,7 +67,9 @@ def test_deltas_are_those_of_the_given_numbers(tmp_path: Path) -> None:
     assert "\n**Exact match falls from 0.960 (REALM) to " in text
     assert "in all 6 seeds; that is too few seeds for a significance test, which needs at least 7.**\n" in text
     make_study(tmp_path / "runs", tuple(range(6)), name="pair", cells=CELLS[:2])
-    assert "**Exact match falls significantly from 0.960 (REALM) to 0.260 (warm start only).**" in report(tmp_path, "pair")
+    assert "**Exact match falls significantly from 0.960 (REALM) to 0.260 (warm start only).**" in report(
+        tmp_path, "pair"
+    )
 
 
 def test_the_verdict_says_what_other_metrics_show(tmp_path: Path) -> None:
