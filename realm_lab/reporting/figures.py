@@ -80,7 +80,7 @@ class Panel(NamedTuple):
 
 
 def draw(name: str, caption: str, make: Callable[[], Figure | None], *, is_paper: bool = False) -> Drawing | None:
-    """Call `make` in the style of the reports and keep its figure as PNG, and as PDF for a paper; None: nothing to draw."""
+    """Call `make` in the style of the reports; its figure as PNG, for a paper as PDF too. None: nothing to draw."""
     with rc_context(STYLE):
         figure = make()
         if figure is None:

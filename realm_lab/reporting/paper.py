@@ -24,10 +24,10 @@ SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
 SIGNIFICANT, ONE_WAY = "*", "†"
 MARKS = {SIGNIFICANT: "$^{*}$", ONE_WAY: r"$^{\dagger}$"}
 NOTE = (
-    rf"Mean $\pm$ standard deviation over $n$ seeds; the best mean is bold. $\Delta$: mean paired difference from the "
-    rf"first row, with Student's 95\,\% interval; $p$: exact sign-flip test, Holm-corrected, and the smallest value that "
-    rf"this many seeds can give. {MARKS[SIGNIFICANT]}~significant ($p \le {ALPHA}$); {MARKS[ONE_WAY]}~the same direction "
-    r"in every seed, too few for significance."
+    r"Mean $\pm$ standard deviation over $n$ seeds; the best mean is bold. $\Delta$: mean paired difference from "
+    r"the first row, with Student's 95\,\% interval; $p$: exact sign-flip test, Holm-corrected, and the smallest value "
+    rf"that this many seeds can give. {MARKS[SIGNIFICANT]}~significant ($p \le {ALPHA}$); {MARKS[ONE_WAY]}~the same "
+    r"direction in every seed, too few for significance."
 )
 
 
@@ -64,9 +64,10 @@ def table(rows: Rows, caption: str, label: str, note: str = "", *, escaped: bool
     body = [[row.get(name, "--") if escaped else latex(row.get(name, "–")) for name in names] for row in rows]
     lines = [" & ".join(line) + r" \\" for line in ([latex(name) for name in names], *body)]
     return "\n".join((
-        "% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering\small", rf"\caption{{{latex(caption[0].upper() + caption[1:])}}}",
-        rf"\label{{tab:{label}}}", rf"\begin{{tabular}}{{{''.join('r' if one else 'l' for one in right)}}}", r"\toprule",
-        lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}",
+        "% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering\small",
+        rf"\caption{{{latex(caption[0].upper() + caption[1:])}}}",
+        rf"\label{{tab:{label}}}", rf"\begin{{tabular}}{{{''.join('r' if one else 'l' for one in right)}}}",
+        r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}",
         *([r"", r"\smallskip", rf"\parbox{{\linewidth}}{{\footnotesize {note}}}"] if note else []), r"\end{table}", "",
     ))  # fmt: skip
 
@@ -90,7 +91,8 @@ def write_tables(
         write_text(folder / "tables" / f"{key}.tex", text)
     document = [
         r"\documentclass[a4paper,landscape]{article}", r"\usepackage[T1]{fontenc}", r"\usepackage[utf8]{inputenc}",
-        r"\usepackage{booktabs,graphicx}", r"\setlength{\textwidth}{26cm}\setlength{\oddsidemargin}{-1cm}", r"\begin{document}",
+        r"\usepackage{booktabs,graphicx}", r"\setlength{\textwidth}{26cm}\setlength{\oddsidemargin}{-1cm}",
+        r"\begin{document}",
         *(rf"\input{{{key}}}" for key in made),
         *(
             r"\begin{figure}\centering\includegraphics[width=.8\linewidth]{../figures/" + one["name"] + ".pdf}"

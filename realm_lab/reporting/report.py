@@ -25,8 +25,8 @@ from realm_lab.reporting.figures import Drawing
 from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, summarise, write_results
 from realm_lab.reporting.index import write_index
 from realm_lab.reporting.paper import write_tables
-from realm_lab.reporting.reproduce import expected_rows
 from realm_lab.reporting.rendering import html, page, render, title_of
+from realm_lab.reporting.reproduce import expected_rows
 from realm_lab.reporting.study_figures import drawings
 from realm_lab.reporting.tuning import seeds_text, tune, tuned_content, tuned_json, tuned_verdict
 from realm_lab.reporting.verdict import verdict

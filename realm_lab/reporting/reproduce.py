@@ -1,9 +1,8 @@
 """Is a report right? Its numbers are compared with each other, and with runs that are here (docs/reproduce.md).
 
-The unit is the seed, as everywhere. Of a run that was made again, the mean deviation d over the m seeds that both have
-is compared with what two such sets of runs differ by: t = d / (sd · √(2/m)), with sd over the report's n seeds and n - 1
-degrees of freedom. Seeds share their data, so this is cautious. Holm's correction over everything that is compared keeps
-the chance of any false "off" at 5 %.
+The mean deviation d of a cell's new runs over the m seeds that both have is compared with what two such sets of runs
+differ by: t = d / (sd · √(2/m)), sd over the report's n seeds, n - 1 degrees of freedom. Holm's correction over all
+that is compared keeps the chance of any false "off" at 5 %.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`realm-lab reproduce`: reports against themselves, against the runs that are here, or against a cell that is run again.
+"""`realm-lab reproduce`: reports against themselves, the runs that are here, or a cell that is run again.
 
-A cell is run again by an ordinary sweep in a project of its own, which has nothing of this one but the study's file, its
-parameters and the raw data; what is there already is not run twice.
+A cell is run again by an ordinary sweep in a project of its own, with the study's file, the parameters and the raw data
+of this one; what has finished there is not run twice.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def _run_again(
     if study == "default":
         systems = {name: {"system": name} for name in DEFAULT_SYSTEMS}
         document: dict[str, Any] = {
-            "question": summary["question"], "baseline": summary["baseline"], "seeds": summary["seeds"], "cells": systems
+            "question": summary["question"], "baseline": summary["baseline"], "seeds": summary["seeds"],
+            "cells": systems,
         }  # fmt: skip
     else:
         document = json.loads(json.dumps(read_yaml(find_study(study, root))))

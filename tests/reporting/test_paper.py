@@ -37,7 +37,7 @@ def test_every_table_and_figure_is_there_for_a_paper(tmp_path: Path, study: Stud
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert main(arguments[:-1]) == 0, "what is there stays as new as the report"
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    if not shutil.which("kpsewhich") or not subprocess.run(["kpsewhich", "booktabs.sty"], check=False).returncode == 0:
+    if not shutil.which("kpsewhich") or subprocess.run(["kpsewhich", "booktabs.sty"], check=False).returncode != 0:
         pytest.skip("no LaTeX with booktabs: apt-get install texlive-latex-recommended")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     ran = subprocess.run(command, cwd=folder / "tables", capture_output=True, text=True, check=False)
