@@ -1,6 +1,6 @@
 """reports/index.html: one self-contained page for all studies, made of what lies under reports/ and no run folder.
 
-The numbers of a study come from its results.csv, what is said of it from its summary.json, pictures from figures/, the
+The numbers of a study come from its results.csv, its verdict from its summary.json, pictures from figures/, the
 explorer from default/examples.json. What has no summary of a study (a report made by hand, a search) is linked.
 """
 
