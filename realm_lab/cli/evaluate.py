@@ -27,7 +27,7 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     files.add_argument("--out", type=Path, metavar="FILE", help="also write the scores as JSON")
 
     update = evaluate.add_argument_group("another corpus", "ask a finished run with it; nothing is trained")
-    text = "files of texts: the new corpus"
+    text = "text files of the new corpus"
     update.add_argument("--corpus", type=Path, nargs="+", metavar="PATH", help=text)
     text = "the old corpus (default: the run's own corpus)"
     update.add_argument("--corpus-old", type=Path, nargs="+", default=(), metavar="PATH", help=text)
@@ -37,7 +37,7 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     update.add_argument("--seed", type=int, metavar="N", help="seed of the run to ask (default: the first)")
     update.add_argument("--system", default="realm", help="system of the run to ask (default: realm)")
 
-    text = "of --predictions and --corpus, with their answers (default: the prepared test questions)"
+    text = "questions with answers, for --predictions or --corpus (default: the prepared test questions)"
     evaluate.add_argument("--questions", type=Path, metavar="FILE", help=text)
     evaluate.add_argument("--json", action="store_true", help="print JSON (with --predictions or --corpus)")
 
