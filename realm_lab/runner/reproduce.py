@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from realm_lab.core.files import write_text
 from realm_lab.errors import UserError
