@@ -27,17 +27,17 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     files.add_argument("--out", type=Path, metavar="FILE", help="also write the scores as JSON")
 
     update = evaluate.add_argument_group("another corpus", "ask a finished run with it; nothing is trained")
-    text = "files of texts: the new corpus"
+    text = "text files of the new corpus"
     update.add_argument("--corpus", type=Path, nargs="+", metavar="PATH", help=text)
     text = "the old corpus (default: the run's own corpus)"
     update.add_argument("--corpus-old", type=Path, nargs="+", default=(), metavar="PATH", help=text)
     text = "sentences with a [MASK], their answers and the document each is from; may be repeated"
     update.add_argument("--cloze", type=_named, action="append", default=[], metavar="NAME=FILE", help=text)
-    update.add_argument("--name", help="of this experiment: runs/RUN/corpus_updates/NAME (default: of the first file)")
-    update.add_argument("--seed", type=int, metavar="N", help="of the run to ask (default: the first of seeds)")
-    update.add_argument("--system", default="realm", help="of the run to ask (default: realm)")
+    update.add_argument("--name", help="output folder runs/RUN/corpus_updates/NAME (default: the first file's name)")
+    update.add_argument("--seed", type=int, metavar="N", help="seed of the run to ask (default: the first)")
+    update.add_argument("--system", default="realm", help="system of the run to ask (default: realm)")
 
-    text = "of --predictions and --corpus, with their answers (default: the prepared test questions)"
+    text = "questions with answers, for --predictions or --corpus (default: the prepared test questions)"
     evaluate.add_argument("--questions", type=Path, metavar="FILE", help=text)
     evaluate.add_argument("--json", action="store_true", help="print JSON (with --predictions or --corpus)")
 

@@ -131,6 +131,8 @@ def _add_stages(add: Callable[..., argparse.ArgumentParser]) -> None:
     report = add("report", _run_report, "write the reports of all runs here, and the overview reports/index.html")
     report.add_argument("study", nargs="?", help="only reports/STUDY, and the overview (default: every study)")
     report.add_argument("--html", action="store_true", help="also reports/STUDY/report.html, one self-contained page")
+    text = "also LaTeX tables (reports/STUDY/tables/*.tex) and PDF figures"
+    report.add_argument("--paper", action="store_true", help=text)
     report.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
 
 
@@ -169,7 +171,7 @@ def _run_evaluate(options: argparse.Namespace) -> None:
 def _run_report(options: argparse.Namespace) -> None:
     from realm_lab.reporting.report import report  # pandas and matplotlib take a second to import
 
-    print(report(options.root, options.study, force=options.force, html=options.html))
+    print(report(options.root, options.study, force=options.force, html=options.html, paper=options.paper))
 
 
 def _unknown(words: Sequence[str], verb: str) -> str:

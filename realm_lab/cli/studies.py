@@ -1,4 +1,4 @@
-"""The verbs of studies: `sweep`, `search`, `status` and `compare`."""
+"""The verbs of studies: `sweep`, `search`, `status`, `compare` and `reproduce`."""
 
 from __future__ import annotations
 
@@ -51,6 +51,20 @@ def add_studies(add: Add, add_look: Add) -> None:
     compare.add_argument("runs", nargs="+", metavar="RUN", help=text)
     compare.add_argument("--out", type=Path, metavar="DIR", help="where the page goes (default: ROOT/reports/compare)")
     compare.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+    text = "compare reports with the runs that are here, or run one cell again and compare: OK, within noise or off"
+    again = add_look("reproduce", _run_reproduce, text)
+    again.add_argument("target", nargs="?", metavar="STUDY[/CELL]", help="default: every report")
+    again.add_argument("--rerun", action="store_true", help="run again, in a project of its own, even what is here")
+    text = "run again with the smoke preset and one seed: a test of the plumbing, no numbers are compared"
+    again.add_argument("--quick", action="store_true", help=text)
+    again.add_argument("--scratch", type=Path, metavar="DIR", help="where to run (default: ROOT/runs/reproduce)")
+
+
+def _run_reproduce(options: argparse.Namespace) -> int:
+    from realm_lab.runner.reproduce import reproduce
+
+    return reproduce(options.root, options.target, rerun=options.rerun, is_quick=options.quick, scratch=options.scratch)
 
 
 def _run_sweep(options: argparse.Namespace) -> int:

@@ -59,7 +59,9 @@ def add_index(add: Add) -> None:
         return verb
 
     build = add_verb("build", "embed the knowledge corpus with a finished stage's embedder; resumes")
-    build.add_argument("--stage", metavar="NAME", help="whose embedder (default: the last stage before fine-tuning)")
+    build.add_argument(
+        "--stage", metavar="NAME", help="stage that trained the embedder (default: the last before fine-tuning)"
+    )
     add_verb("list", "show what is embedded: corpus, embedder, size; a folder may be deleted, it is built again")
 
 
@@ -81,14 +83,16 @@ def add_tools(add: Add) -> None:
     add_parameters(plan)
     text = "size of the corpus (default: the prepared corpus's)"
     plan.add_argument("--passages", type=positive, metavar="N", help=text)
-    text = "a GPU of the table, for example H100 (default: what `realm-lab bench` measured, ROOT/runs/bench.json)"
+    text = (
+        "a known GPU, for example H100 (default: this machine as measured by `realm-lab bench`, ROOT/runs/bench.json)"
+    )
     plan.add_argument("--device", metavar="NAME", help=text)
     text = "number of devices used for training and search (default: 1)"
     plan.add_argument("--trainers", type=positive, default=1, metavar="N", help=text)
     text = "number of devices that embed the corpus for a refresh (default: 1)"
     plan.add_argument("--builders", type=positive, default=1, metavar="N", help=text)
     plan.add_argument("--price", type=float, metavar="AMOUNT", help="price per device-hour")
-    text = "fraction of the peak FLOPs that a GPU of the table reaches (default: 0.35)"
+    text = "fraction of its peak FLOPs that a known GPU reaches (default: 0.35)"
     plan.add_argument("--efficiency", type=share, default=0.35, metavar="SHARE", help=text)
     plan.add_argument("--json", action="store_true", help="print JSON instead of tables")
     bench = add("bench", _run_bench, "measure this machine with the configured model, for `realm-lab plan`")

@@ -239,7 +239,7 @@ class Pretrain(Section):
     calibrate_null: bool = False
     """Shift the null document's score, once, to the mean score of the candidates (neither paper nor code)."""
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
-    """Never retrieve the passage a query comes from (Guu, section 3.4; code), or nothing of its article."""
+    """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"
     """The likelihood marginalises whole answers (Guu, Eq. 1), or each masked token by itself (code)."""
     train_reader: bool = True

@@ -18,7 +18,7 @@ from realm_lab.tracking.run_values import finite
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
 ALPHA = 0.05
-NOT_DISTINGUISHABLE = "not distinguishable"
+NO_DIFFERENCE = "no significant difference"
 
 
 class CellResult(NamedTuple):
@@ -34,12 +34,11 @@ class CellResult(NamedTuple):
 
     @property
     def finding(self) -> str:
-        """In words: lower, higher, the same direction in each seed, or not distinguishable."""
-        found = finding(self.comparison, self.corrected_p, self.smallest_p)
+        """In words: lower, higher, the same direction in each seed, no significant difference, or too few seeds."""
         if self.comparison and len(self.comparison.seeds) == 1:
             if self.per_example and self.per_example.excludes_zero:
-                return f"{'higher' if self.comparison.mean > 0 else 'lower'} for these two models, one seed"
-        return found
+                return f"{'higher' if self.comparison.mean > 0 else 'lower'} for this pair of models (one seed)"
+        return finding(self.comparison, self.corrected_p, self.smallest_p)
 
     @property
     def mean(self) -> float | None:
@@ -65,18 +64,22 @@ class MetricResult(NamedTuple):
 
 
 def finding(comparison: Comparison | None, corrected_p: float | None, smallest: float | None) -> str:
-    """One cell in words. Where no result could have been significant, an effect in every seed is called just that."""
+    """One cell in words. "No significant difference" only where these seeds could have shown one."""
     if comparison is None or corrected_p is None or smallest is None:
         return "no data"
-    way = "higher" if comparison.mean > 0 else "lower"
+    way, seeds = "higher" if comparison.mean > 0 else "lower", len(comparison.seeds)
     if corrected_p <= ALPHA:
         return way
-    if len(comparison.seeds) == 1:
-        return NOT_DISTINGUISHABLE
-    one_way = min(comparison.deltas) > 0 or max(comparison.deltas) < 0
-    if smallest > ALPHA and one_way:
-        return f"{way} in each of {len(comparison.seeds)} seeds, too few to be significant"
-    return NOT_DISTINGUISHABLE
+    if smallest <= ALPHA:
+        return NO_DIFFERENCE
+    if seeds > 1 and (min(comparison.deltas) > 0 or max(comparison.deltas) < 0):
+        return f"{way} in {all_seeds(seeds)}, too few for significance"
+    return "one seed is too few to tell" if seeds == 1 else f"{seeds} seeds are too few to tell"
+
+
+def all_seeds(seeds: int) -> str:
+    """ "both seeds", "all 3 seeds"."""
+    return "both seeds" if seeds == 2 else f"all {seeds} seeds"
 
 
 class Scores:

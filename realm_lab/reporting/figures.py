@@ -36,6 +36,7 @@ DOTS_PER_INCH = 150
 PALETTE_COLOURS = 96  # of the PNG, which makes it a third as large; lines and letters have few
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
+    "pdf.fonttype": 42,  # TrueType, which publishers ask for
     "text.parse_math": False,
     "axes.titlesize": 9.0,
     "axes.titlelocation": "left",
@@ -59,6 +60,7 @@ class Drawing(NamedTuple):
     name: str
     caption: str
     png: bytes
+    pdf: bytes = b""  # only for papers
 
     @property
     def entry(self) -> dict[str, str]:
@@ -77,18 +79,21 @@ class Panel(NamedTuple):
     lines: Sequence[tuple[float, str]] = ()  # thin horizontal lines with their names: bounds, references
 
 
-def draw(name: str, caption: str, make: Callable[[], Figure | None]) -> Drawing | None:
-    """Call `make` in the style of the reports and keep its figure as PNG; None where there is nothing to draw."""
+def draw(name: str, caption: str, make: Callable[[], Figure | None], *, is_paper: bool = False) -> Drawing | None:
+    """Call `make` in the style of the reports; its figure as PNG, for a paper as PDF too. None: nothing to draw."""
     with rc_context(STYLE):
         figure = make()
         if figure is None:
             return None
         file = io.BytesIO()
         figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+        pdf = io.BytesIO()
+        if is_paper:  # without a date, so that the same numbers give the same bytes
+            figure.savefig(pdf, format="pdf", metadata=dict.fromkeys(("CreationDate", "Creator", "Producer")))
     small = io.BytesIO()
     image = Image.open(file).convert("RGB").quantize(PALETTE_COLOURS, dither=Image.Dither.NONE)
     image.save(small, format="PNG", optimize=True)
-    return Drawing(name, caption, small.getvalue())
+    return Drawing(name, caption, small.getvalue(), pdf.getvalue())
 
 
 def canvas(height_inches: float) -> Figure:

@@ -1,7 +1,7 @@
 """reports/index.html: one self-contained page for all studies, made of what lies under reports/ and no run folder.
 
 It shows your own results, and those of reports/reference/, which are committed, where you have none of that name.
-The numbers of a study come from its results.csv, what is said of it from its summary.json, pictures from figures/, the
+The numbers of a study come from its results.csv, its verdict from its summary.json, pictures from figures/, the
 explorer from default/examples.json. What has no summary of a study (a report made by hand, a search) is linked.
 """
 
@@ -17,6 +17,7 @@ from realm_lab.reporting.comparison import compare_cells
 from realm_lab.reporting.frames import load_committed
 from realm_lab.reporting.rendering import page, picture, title_of
 from realm_lab.reporting.tables import result_rows
+from realm_lab.reporting.verdict import Verdict, verdict
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
 DEFAULT = "default"
@@ -66,12 +67,16 @@ def _study(folder: Path) -> dict[str, Any]:
     try:
         record = design_of(summary)
         found = compare_cells(record, results, summary["metrics"])
+        answer = verdict(record, found)
+        if "lead" in summary:  # with what is known of runs alone: axes, a tuned grid
+            answer = Verdict(summary["lead"], summary["verdict"].removeprefix(summary["lead"]).strip())
         pictures = [(entry, folder / "figures" / f"{entry['name']}.png") for entry in summary.get("figures", [])]
         figures = [entry | {"data": picture(path)} for entry, path in pictures if path.is_file()]
         return summary | {
             "name": folder.name,
             "anchor": quote(folder.name),
-            "verdict": summary["verdict"].removeprefix(record.question).strip(),
+            "lead": answer.lead,
+            "rest": answer.rest,
             "cells": record.cells,
             "links": [name for name in ("report.html", "report.md", "results.csv") if (folder / name).is_file()],
             "tables": [(one.metric, result_rows(one, results)) for one in found],

@@ -2,6 +2,7 @@
 
     results.csv     a row for each run            summary.json    by cell, with what was found
     report.md       the report, templates/study.md.j2             figures/*.png
+    tables/*.tex    LaTeX tables, with figures/*.pdf only with `--paper`
 
 A report is never replaced by one of fewer complete runs (they may have been run elsewhere), unless that is asked for.
 """
@@ -23,7 +24,9 @@ from realm_lab.reporting.examples import explorer_data, load_examples, table_3
 from realm_lab.reporting.figures import Drawing
 from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, summarise, write_results
 from realm_lab.reporting.index import write_index
+from realm_lab.reporting.paper import write_tables
 from realm_lab.reporting.rendering import html, page, render, title_of
+from realm_lab.reporting.reproduce import expected_rows
 from realm_lab.reporting.study_figures import drawings
 from realm_lab.reporting.tuning import seeds_text, tune, tuned_content, tuned_json, tuned_verdict
 from realm_lab.reporting.verdict import verdict
@@ -35,27 +38,33 @@ SEARCH = "search-"  # what the names of searches begin with; they write reports 
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end")
 
 
-def report(root: Path, study: str | None = None, *, force: bool = False, html: bool = False) -> Path:
+def report(
+    root: Path, study: str | None = None, *, force: bool = False, html: bool = False, paper: bool = False
+) -> Path:
     """`realm-lab report [STUDY]`: one study or all; returns the path that a person wants to open."""
     if study is None:
-        if html:
-            raise UserError("report --html: name the study whose page is to be written, `realm-lab report NAME --html`")
+        if html or paper:
+            flag = "--html" if html else "--paper"
+            raise UserError(f"report {flag}: name the study, `realm-lab report NAME {flag}`")
         return write_all(root, force=force)
     folder = Path(root) / "reports" / Path(study).stem
     is_run_here = (study_folder(Path(root) / "runs", folder.name) / "study.json").exists()
     there = [one for one in (folder, folder.parent / "reference" / folder.name) if (one / "report.md").is_file()]
-    if html and there and not is_run_here:  # a reference result, or run elsewhere
+    if html and there and not is_run_here and not paper:  # a reference result, or run elsewhere
         return write_page(there[0])
-    write_study_report(root, folder.name, force=force)
+    write_study_report(root, folder.name, force=force, paper=paper)
+    if paper:
+        return folder / "tables" / "all.tex"
     return write_page(folder) if html else folder / "report.md"
 
 
 def write_study_report(
-    root: Path, name: str, *, force: bool = False, jobs: Mapping[str, JobState] | None = None
+    root: Path, name: str, *, force: bool = False, jobs: Mapping[str, JobState] | None = None, paper: bool = False
 ) -> Path:
     """Write reports/NAME of a study that has been recorded, and the page of all studies; returns the folder.
 
-    `force` replaces a report that counts more complete runs, too; `jobs` is what a scheduler says of its stages.
+    `force` replaces a report that counts more complete runs, too; `jobs` is what a scheduler says of its stages;
+    `paper` also writes LaTeX tables and PDF figures, which are from then on kept as new as the report.
 
     Raises:
         UserError: no such study here, or the report that is there has more complete runs.
@@ -68,7 +77,7 @@ def write_study_report(
             f"{folder / 'report.md'}: counts {reported} complete runs, here are {complete}; it stays as it is (run the "
             "rest, or replace it with --force)"
         )
-    write_report(study, folder)
+    write_report(study, folder, paper=paper or (folder / "tables" / "all.tex").is_file())
     if name == DEFAULT:
         write_default_outputs(study, root / "reports")
     write_index(root / "reports")
@@ -109,7 +118,9 @@ def page_of(report: Path) -> str:
     return page("page.html.j2", title=title_of(text), body=html(text, report.parent))
 
 
-def write_report(study: StudyFrames, folder: Path, title: str = "", commands: Sequence[str] = ()) -> dict[str, Any]:
+def write_report(
+    study: StudyFrames, folder: Path, title: str = "", commands: Sequence[str] = (), *, paper: bool = False
+) -> dict[str, Any]:
     """Everything of one study into `folder`; returns what summary.json says.
 
     `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep).
@@ -121,11 +132,12 @@ def write_report(study: StudyFrames, folder: Path, title: str = "", commands: Se
     tuned = tune(study)
     answer = verdict(record, results)
     if tuned is not None:
-        answer = f"{answer} {tuned_verdict(tuned)}".rstrip()
-    found = drawings(study, results)
+        answer = answer._replace(rest=f"{answer.rest} {tuned_verdict(tuned)}".strip())
+    found = drawings(study, results, is_paper=paper)
     examples = load_examples(study)
     summary = summarised(study) | {
-        "verdict": answer,
+        "verdict": str(answer),
+        "lead": answer.lead,
         "warnings": [*tables.unfinished(study), *confounds(study), *study.problems],
         "flags": study.flags,
         "figures": [drawing.entry for drawing in found],
@@ -133,6 +145,14 @@ def write_report(study: StudyFrames, folder: Path, title: str = "", commands: Se
     }
     if tuned is not None:
         summary["tuned"] = tuned_json(tuned)
+    content = tuned_content(tuned) if tuned else None
+    rows = [(result, tables.result_rows(result, study.results)) for result in results]
+    others = {
+        "overlap": tables.group_rows(study.results, study.cells, tables.OVERLAPS),
+        "cost": tables.cost_rows(study),
+        "changes": tables.change_rows(study),
+        "corpus_update": tables.group_rows(study.results, study.cells, tables.CORPUS_UPDATE),
+    }
     text = render(
         "study.md.j2",
         title=title or f"Study: {record.name}",
@@ -141,20 +161,20 @@ def write_report(study: StudyFrames, folder: Path, title: str = "", commands: Se
         baseline=record.cell(record.baseline).title,
         seeds=seeds_text(record.seeds),
         presets=sorted({run.record.preset for run in study.runs}),
-        results=[(result, tables.result_rows(result, study.results)) for result in results],
-        overlap=tables.group_rows(study.results, study.cells, tables.OVERLAPS),
-        tuned=tuned_content(tuned) if tuned else None,
-        cost=tables.cost_rows(study),
-        changes=tables.change_rows(study),
-        corpus_update=tables.group_rows(study.results, study.cells, tables.CORPUS_UPDATE),
+        results=rows,
+        tuned=content,
+        **others,
         runs=tables.run_rows(study),
         worked=table_3(study, examples),
+        expected=expected_rows(record, study.results, record.metrics or DEFAULT_METRICS),
         machines=sorted({machine for run in study.runs for machine in run.environment("cpu")}),
         commits=sorted({commit for run in study.runs for commit in run.environment("git_commit")}),
     )
     write_results(folder / "results.csv", study.results)
     write_figures(folder, found)
     write_text(folder / "report.md", text)
+    if paper:
+        write_tables(folder, rows, tables.titled(others, content), summary["figures"])
     write_json(folder / "summary.json", summary)
     if record.name == DEFAULT:
         write_json(folder / "examples.json", explorer_data(study, examples))
@@ -185,13 +205,17 @@ def summarised(study: StudyFrames) -> dict[str, Any]:
 
 
 def write_figures(folder: Path, found: list[Drawing]) -> None:
-    """figures/NAME.png of each drawing; a PNG of an earlier report of ours that has no data any more is removed."""
+    """figures/NAME.png of each drawing, and NAME.pdf for a paper; those of our earlier report without data go."""
     before = _summary(folder)
     for drawing in found:
         with atomic_write(folder / "figures" / f"{drawing.name}.png", "wb") as file:
             file.write(drawing.png)
+        if drawing.pdf:
+            with atomic_write(folder / "figures" / f"{drawing.name}.pdf", "wb") as file:
+                file.write(drawing.pdf)
     for name in {entry["name"] for entry in before.get("figures", ())} - {drawing.name for drawing in found}:
-        (folder / "figures" / f"{Path(name).name}.png").unlink(missing_ok=True)
+        for suffix in ("png", "pdf"):
+            (folder / "figures" / f"{Path(name).name}.{suffix}").unlink(missing_ok=True)
 
 
 def _summary(folder: Path) -> dict[str, Any]:

@@ -92,6 +92,11 @@ def smallest_p(seeds: int) -> float:
     return min(1.0, 2.0 ** (1 - seeds)) if seeds <= EXACT_SEEDS else 1.0 / RESAMPLES
 
 
+def needed_seeds(comparisons: int, level: float = 1 - LEVEL) -> int:
+    """The fewest seeds with which the sign-flip test can be significant after Holm's correction."""
+    return 1 + math.ceil(math.log2(max(1, comparisons) / level) - 1e-9)
+
+
 def holm(ps: Sequence[float]) -> list[float]:
     """Holm's adjusted p of each of several tests: the chance of any false alarm among all stays at its level."""
     order = np.argsort(ps)

@@ -134,6 +134,22 @@ def run_rows(study: StudyFrames) -> Rows:
     return rows
 
 
+def titled(others: Mapping[str, Rows], tuned: Mapping[str, Any] | None) -> dict[str, tuple[str, Rows]]:
+    """name -> (title, rows) of the tables besides those of the metrics, for a paper."""
+    titles = {
+        "overlap": "Exact match by overlap with training",
+        "cost": "Mean minutes of a run, by stage",
+        "changes": "What each cell changes",
+        "corpus_update": "Answers after the corpus was replaced without training",
+    }
+    found = {name: (titles[name], rows) for name, rows in others.items()}
+    if tuned:
+        found["grid"] = (f"{tuned['by']} by {tuned['tuning'].parameter}", tuned["grid"])
+        for place, (title, rows) in enumerate(tuned["results"]):
+            found[f"tuned_{place}"] = (f"{title}, each cell at its best {tuned['short']}", rows)
+    return found
+
+
 def coverage(study: StudyFrames, cell: str | None = None) -> dict[str, Any]:
     """How many runs there are, how many are complete, and how many are in each state."""
     results = study.results if cell is None else study.results[study.results["cell"] == cell]

@@ -15,7 +15,7 @@ from realm_lab.reporting.comparison import MetricResult, Scores, as_json, compar
 from realm_lab.reporting.frames import StudyFrames, summarise
 from realm_lab.reporting.rendering import NOTHING, mean_sd
 from realm_lab.reporting.tables import tuned_rows
-from realm_lab.reporting.verdict import sentence, verdict, words
+from realm_lab.reporting.verdict import sentences, verdict, words
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyTuning
 
 
@@ -81,15 +81,17 @@ def tuned_verdict(tuned: Tuned) -> str:
         return ""
     tuning, own = tuned.tuning, show(tuned.tuning.own)
     is_complete = all(row.chosen is not None for row in tuned.grid)
-    return sentence(
+    answer = verdict(tuned.study, tuned.results)
+    found = sentences(
         "tuned_verdict.j2",
         parameter=words(tuning.parameter),
         seeds=seeds_text(tuning.seeds),
         is_same=is_complete and {*tuned.chosen.values()} == {own},
         own=own,
         others=" or ".join(show(value) for value in tuning.values if value != tuning.own),
-        answer=verdict(tuned.study, tuned.results, question=False),
+        answer=str(answer)[0].lower() + str(answer)[1:],
     )
+    return str(found)
 
 
 def tuned_content(tuned: Tuned) -> dict[str, Any]:

@@ -3,67 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from realm_lab.reporting.comparison import (
-    NOT_DISTINGUISHABLE,
+    NO_DIFFERENCE,
     AxisEffect,
+    CellResult,
     MetricResult,
     axis_effects,
     finding,
     points_of,
 )
-from realm_lab.reporting.rendering import number, render, signed
+from realm_lab.reporting.rendering import interval, number, render, signed
+from realm_lab.reporting.statistics import needed_seeds
 from realm_lab.tracking.study_record import StudyRecord
 
 Groups = list[tuple[str, list[tuple[str, str]]]]  # (finding, [(title, signed difference)])
 
 
-def verdict(study: StudyRecord, results: list[MetricResult], *, question: bool = True) -> str:
-    """By the first metric; `question` puts the study's question before it."""
-    asked = study.question if question else ""
+class Verdict(NamedTuple):
+    """`lead`: one sentence that answers the question; `rest`: what else there is to know."""
+
+    lead: str
+    rest: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.lead} {self.rest}".rstrip()
+
+
+def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
+    """By the first metric, then what other metrics show."""
     if not results or not results[0].baseline.values:
-        return sentence("verdict.j2", question=asked, answered=False)
+        return sentences("verdict.j2", answered=False)
     first = results[0]
     effects = axis_effects(study, {cell.cell.name: cell.values for cell in first.cells})
-    groups = _grouped((c.finding, c.cell.title, c.comparison.mean if c.comparison else None) for c in first.cells[1:])
-    return sentence(
+    compared = [cell for cell in first.cells[1:] if cell.comparison]
+    groups: dict[str, list[dict[str, str]]] = {}
+    for cell in sorted(first.cells[1:], key=_rank):
+        groups.setdefault(cell.finding, []).append(_cell(cell, first.metric.digits))
+    return sentences(
         "verdict.j2",
-        question=asked,
         answered=True,
         metric=first.metric.title,
         baseline=first.baseline.cell.title,
-        mean=number(first.baseline.mean),
+        mean=number(first.baseline.mean, first.metric.digits),
         seeds=len(first.baseline.values),
-        groups=groups,
+        groups=[*groups.items()],
+        needed=needed_seeds(len(compared)),
         axes=[_axis(study, axis, effects, first) for axis in study.axes] if effects else [],
         elsewhere=[] if effects else _elsewhere(results),
     )
 
 
-def sentence(template: str, **values: Any) -> str:
-    """A template of running text, on one line."""
-    return " ".join(render(template, **values).split())
+def sentences(template: str, **values: Any) -> Verdict:
+    """A template of running text, a sentence a line."""
+    lines = [" ".join(line.split()) for line in render(template, **values).splitlines()]
+    lead, *rest = [line for line in lines if line]
+    return Verdict(lead[0].upper() + lead[1:], " ".join(line[0].upper() + line[1:] for line in rest))
 
 
-def _grouped(found: Iterable[tuple[str, str, float | None]]) -> Groups:
-    """What was found by its words: directions first, then what cannot be told apart, then what has no data."""
+def _rank(cell: CellResult) -> int:
+    """Differences first, then what has none, then what has too few seeds or no data."""
+    words = cell.finding
+    if words.startswith(("lower", "higher")):
+        return len(words) > len("higher")
+    return 2 if words == NO_DIFFERENCE else 4 if words == "no data" else 3
+
+
+def _cell(cell: CellResult, digits: int) -> dict[str, str]:
+    found = cell.comparison
+    return {
+        "title": cell.cell.title,
+        "mean": number(cell.mean, digits),
+        "delta": signed(found and found.mean, digits),
+        "interval": interval(found and found.interval, digits),
+    }
+
+
+def _grouped(found: Iterable[tuple[str, str, float]]) -> Groups:
+    """(finding, title, difference) by the finding: directions first."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for words, title, mean in found:
-        groups.setdefault(words, []).append((title, "" if mean is None else signed(mean, 3)))
-    return sorted(groups.items(), key=lambda item: (item[0] == "no data", item[0] == NOT_DISTINGUISHABLE, item[0]))
+        groups.setdefault(words, []).append((title, signed(mean, 3)))
+    return sorted(groups.items(), key=lambda item: (not item[0].startswith(("lower", "higher")), item[0]))
 
 
 def _elsewhere(results: list[MetricResult]) -> Groups:
     """For cells that the first metric cannot tell from the baseline: where the other measures of quality can."""
-    alike = {cell.cell.name for cell in results[0].cells[1:] if cell.finding == NOT_DISTINGUISHABLE}
+    alike = {cell.cell.name for cell in results[0].cells[1:] if _rank(cell) > 1}
     found: Groups = []
     for result in (result for result in results[1:] if not result.is_cost):
         for words in ("lower", "higher"):
             cells = [c for c in result.cells[1:] if c.cell.name in alike and c.finding == words and c.comparison]
             if cells:
                 shown = [(c.cell.title, signed(c.comparison.mean, 3)) for c in cells if c.comparison]
-                found.append((f"{words} {result.metric.title}", shown))
+                found.append((f"{result.metric.title} is {words}", shown))
     return found
 
 

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ class Request:
     cancel: bool = False
     force: bool = False  # replace a report of more complete runs
     trials: int | None = None  # of a search; None: its own
+    cell: str = ""  # only this one, beside a baseline without runs
     profile: str | None = None  # of a cluster
     slurm: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
 
@@ -68,6 +69,8 @@ def sweep(request: Request) -> int:
     plan = plan_study(
         request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
     )
+    if request.cell:
+        plan = replace(plan, runs=tuple(run for run in plan.runs if run.cell == request.cell))
     if request.dry_run:
         if request.as_json:
             print(json.dumps(plan_as_json(plan, root), indent=2))

@@ -86,9 +86,9 @@ def test_two_runs_are_one_pair_and_no_seed_is_claimed(made: tuple[Path, StudyRec
     assert item["delta"] == pytest.approx(deltas.mean()) == pytest.approx(ours - theirs)
     assert item["per_example_interval"] == pytest.approx([deltas.mean() - half, deltas.mean() + half], abs=0.02)
     assert (item["interval"], item["corrected_p"]) == (None, 1.0)
-    assert item["finding"] == "lower for these two models, one seed"
+    assert item["finding"] == "lower for this pair of models (one seed)"
     utility = found["comparisons"]["retrieval_utility_end"]["realm-s1"]
-    assert (utility["per_example_interval"], utility["finding"]) == (None, "not distinguishable")
+    assert (utility["per_example_interval"], utility["finding"]) == (None, "one seed is too few to tell")
     assert any("no seed in common" in text for text in found["warnings"])
 
 
@@ -105,7 +105,7 @@ def test_questions_of_another_corpus_are_not_paired_by_their_ids(tmp_path: Path,
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = compared(tmp_path, folder_of(study, "realm", 0), folder_of(study, "random_token", 1))
     item = found["comparisons"]["exact_match"]["realm-s1"]
-    assert (item["per_example_interval"], item["finding"]) == (None, "not distinguishable")
+    assert (item["per_example_interval"], item["finding"]) == (None, "one seed is too few to tell")
 
 
 def test_what_is_missing_or_unfair_is_warned_of(tmp_path: Path, study: StudyRecord) -> None:
@@ -131,7 +131,7 @@ def test_the_terminal_and_the_report_say_the_same(
     page = Path(printed.splitlines()[-1])
     assert page == tmp_path / "table.realm-vs-table.warm_start-vs-table.random_token" / "report.html"
     text = (page.parent / "report.md").read_text()
-    for part in ("random_token", "salient_span", "exact match", "−0.7", "warm_start", "system warm_start"):
+    for part in ("random_token", "salient_span", "Exact match", "−0.7", "warm_start", "system warm_start"):
         assert part in printed
         assert part in text.replace("\\_", "_")
     assert "95 %, examples" in printed

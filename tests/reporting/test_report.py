@@ -63,37 +63,40 @@ def test_deltas_are_those_of_the_given_numbers(tmp_path: Path) -> None:
     low, high = found["per_example_interval"]
     assert low < np.subtract(ours, theirs).mean() < high
     text = report(tmp_path)
-    assert "not distinguishable: no null document (0.000)" in text
-    assert "lower in each of 6 seeds, too few to be significant: warm start only (−0.7" in text
+    assert "For 0.960 (no null document), 6 seeds are too few to tell." in text
+    assert "\n**Exact match falls from 0.960 (REALM) to " in text
+    assert "in all 6 seeds; that is too few seeds for a significance test, which needs at least 7.**\n" in text
     make_study(tmp_path / "runs", tuple(range(6)), name="pair", cells=CELLS[:2])
-    assert "By exact match, against REALM (0.960, n = 6): lower: warm start only" in report(tmp_path, "pair")
+    assert "**Exact match falls significantly from 0.960 (REALM) to 0.260 (warm start only).**" in report(
+        tmp_path, "pair"
+    )
 
 
 def test_the_verdict_says_what_other_metrics_show(tmp_path: Path) -> None:
     cells = tuple(cell for cell in CELLS if cell.name in ("realm", "no_null"))
     study = make_study(tmp_path / "runs", tuple(range(6)), cells=cells)
-    said = "not distinguishable: no null document (0.000)."
-    assert verdict(study, compared(tmp_path)).endswith(said), "nothing else differs"
+    said = "There is no significant difference in exact match from REALM (0.960, 6 seeds) for no null"
+    assert verdict(study, compared(tmp_path)).lead.startswith(said)
+    assert verdict(study, compared(tmp_path)).rest == "", "nothing else differs"
     for run in study.of("no_null"):
         path = stage_folder(tmp_path / "runs", study, "no_null", run.seed, "evaluate") / "results.json"
         edit(path, lambda found: found.update(recall_at_5=0.0))
     results = compared(tmp_path)
-    assert f"{said} Significant in other metrics: lower recall@5, zero-shot: no null document (−0." in verdict(
-        study, results
-    )
+    said = "Other metrics do differ significantly: recall@5, zero-shot is lower for no null document (−0."
+    assert verdict(study, results).rest.startswith(said)
     costs = [result._replace(metric=METRICS["wall_seconds"]) for result in results[1:]]
-    assert "Significant" not in verdict(study, [results[0], *costs]), "a cost is no result"
-    assert "No answer yet" in verdict(study, [])
+    assert verdict(study, [results[0], *costs]).rest == "", "a cost is no result"
+    assert "No answer yet" in verdict(study, []).lead
 
 
 @pytest.mark.parametrize(
     ("deltas", "corrected", "smallest", "words"),
     [
         ((-0.1, -0.2, -0.1), 0.01, 0.01, "lower"),
-        ((0.1, 0.9, 0.11), 0.25, 0.25, "higher in each of 3 seeds, too few to be significant"),
-        ((0.1, 0.1, -0.11), 0.25, 0.25, "not distinguishable"),
-        ((0.1, 0.2, 0.3, 0.1, 0.2, 0.4), 0.06, 0.03, "not distinguishable"),
-        ((0.1,), 1.0, 1.0, "not distinguishable"),
+        ((0.1, 0.9, 0.11), 0.25, 0.25, "higher in all 3 seeds, too few for significance"),
+        ((0.1, 0.1, -0.11), 0.25, 0.25, "3 seeds are too few to tell"),
+        ((0.1, 0.2, 0.3, 0.1, 0.2, 0.4), 0.06, 0.03, "no significant difference"),
+        ((0.1,), 1.0, 1.0, "one seed is too few to tell"),
     ],
 )
 def test_findings(deltas: tuple[float, ...], corrected: float, smallest: float, words: str) -> None:

@@ -1,0 +1,102 @@
+"""The tables of a report as LaTeX: reports/NAME/tables/*.tex, and all.tex, a document with every table and figure.
+
+A table needs the package booktabs. Its best mean is bold; marks at a difference are explained below the table.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from realm_lab.core.files import write_text
+from realm_lab.reporting.comparison import ALPHA, CellResult, MetricResult
+from realm_lab.reporting.rendering import is_number
+from realm_lab.reporting.tables import Rows
+
+SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\textasciigrave{}", "−": "$-$", "±": r"$\pm$", "–": "--",
+    "—": "---", "Δ": r"$\Delta$", "✓": r"$\surd$", "×": r"$\times$", "≤": r"$\le$", "≥": r"$\ge$", "·": r"$\cdot$",
+    "…": r"\dots{}", "§": r"\S{}", "⁰": "$^0$", "¹": "$^1$", "²": "$^2$", "³": "$^3$",
+}  # fmt: skip
+SIGNIFICANT, ONE_WAY = "*", "†"
+MARKS = {SIGNIFICANT: "$^{*}$", ONE_WAY: r"$^{\dagger}$"}
+NOTE = (
+    r"Mean $\pm$ standard deviation over $n$ seeds; the best mean is bold. $\Delta$: mean paired difference from "
+    r"the first row, with Student's 95\,\% interval; $p$: exact sign-flip test, Holm-corrected, and the smallest value "
+    rf"that this many seeds can give. {MARKS[SIGNIFICANT]}~significant ($p \le {ALPHA}$); {MARKS[ONE_WAY]}~the same "
+    r"direction in every seed, too few for significance."
+)
+
+
+def latex(text: str) -> str:
+    """`text` for LaTeX: special characters escaped, signs as formulas, what no Latin font has as `?`."""
+    shown = "".join(SPECIAL.get(one, one) for one in unicodedata.normalize("NFC", " ".join(text.split())))
+    return re.sub(r"[^\x20-\x7e\u00a1-\u017e]", "?", shown)
+
+
+def metric_table(result: MetricResult, rows: Rows) -> Rows:
+    """Rows of `tables.result_rows` as LaTeX cells: the best mean bold, a finding as a mark at its difference."""
+    cells: dict[str, CellResult] = {cell.cell.title: cell for cell in result.cells}
+    means = {title: round(cell.mean, result.metric.digits) for title, cell in cells.items() if cell.mean is not None}
+    best = {"up": max, "down": min}.get(result.metric.better)
+    target = best(means.values()) if best and means else None
+    found = []
+    for row in rows:
+        shown = {key: latex(value) for key, value in row.items() if key != "finding"}
+        cell = cells.get(row["cell"])
+        if target is not None and means.get(row["cell"]) == target:
+            shown["mean ± sd"] = rf"\textbf{{\boldmath {shown['mean ± sd']}}}"
+        if cell and cell.finding in ("lower", "higher"):
+            shown["Δ"] += MARKS[SIGNIFICANT]
+        elif cell and cell.finding.endswith("too few for significance"):
+            shown["Δ"] += MARKS[ONE_WAY]
+        found.append(shown)
+    return found
+
+
+def table(rows: Rows, caption: str, label: str, note: str = "", *, escaped: bool = False) -> str:
+    """A floating table of rows with the same keys; columns of numbers are flush right."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    right = [all(is_number(row.get(name, "–")) or row[name][:1] in "-$\\+0123456789" for row in rows) for name in names]
+    body = [[row.get(name, "--") if escaped else latex(row.get(name, "–")) for name in names] for row in rows]
+    lines = [" & ".join(line) + r" \\" for line in ([latex(name) for name in names], *body)]
+    return "\n".join((
+        "% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering\small",
+        rf"\caption{{{latex(caption[0].upper() + caption[1:])}}}",
+        rf"\label{{tab:{label}}}", rf"\begin{{tabular}}{{{''.join('r' if one else 'l' for one in right)}}}",
+        r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}",
+        *([r"", r"\smallskip", rf"\parbox{{\linewidth}}{{\footnotesize {note}}}"] if note else []), r"\end{table}", "",
+    ))  # fmt: skip
+
+
+def write_tables(
+    folder: Path, results: Sequence[tuple[MetricResult, Rows]], others: Mapping[str, tuple[str, Rows]],
+    figures: Sequence[Mapping[str, str]],
+) -> None:  # fmt: skip
+    """tables/NAME.tex for each metric and each of `others` (name -> title, rows), and tables/all.tex."""
+    name = folder.name
+    made = {
+        result.metric.name: table(
+            metric_table(result, rows), f"{result.metric.title}, study {name}"
+            + f" ({result.metric.unit})" * bool(result.metric.unit), f"{name}-{result.metric.name}", NOTE, escaped=True,
+        ) for result, rows in results
+    }  # fmt: skip
+    made |= {
+        key: table(rows, f"{title}, study {name}", f"{name}-{key}") for key, (title, rows) in others.items() if rows
+    }
+    for key, text in made.items():
+        write_text(folder / "tables" / f"{key}.tex", text)
+    document = [
+        r"\documentclass[a4paper,landscape]{article}", r"\usepackage[T1]{fontenc}", r"\usepackage[utf8]{inputenc}",
+        r"\usepackage{booktabs,graphicx}", r"\setlength{\textwidth}{26cm}\setlength{\oddsidemargin}{-1cm}",
+        r"\begin{document}",
+        *(rf"\input{{{key}}}" for key in made),
+        *(
+            r"\begin{figure}\centering\includegraphics[width=.8\linewidth]{../figures/" + one["name"] + ".pdf}"
+            + rf"\caption{{{latex(one['caption'])}}}\end{{figure}}" for one in figures
+        ), r"\end{document}", "",
+    ]  # fmt: skip
+    write_text(folder / "tables" / "all.tex", "\n".join(document))

@@ -1,0 +1,111 @@
+"""`realm-lab reproduce`: reports against themselves, the runs that are here, or a cell that is run again.
+
+A cell is run again by an ordinary sweep in a project of its own, with the study's file, the parameters and the raw data
+of this one; what has finished there is not run twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml  # type: ignore[import-untyped]
+
+from realm_lab.core.files import write_text
+from realm_lab.errors import UserError
+from realm_lab.params.yaml_file import read_yaml
+from realm_lab.runner.sweep import Request, find_study, say, sweep
+from realm_lab.systems.identity import DEFAULT_SYSTEMS
+from realm_lab.tracking.study_record import study_folder
+
+EXIT_OFF = 1
+
+
+def reproduce(
+    root: Path, target: str | None = None, *, rerun: bool = False, is_quick: bool = False, scratch: Path | None = None
+) -> int:
+    """Print what was compared; returns 1 where a number is off or a run failed.
+
+    Raises:
+        UserError: no such report or cell; a new run without the name of a cell.
+    """
+    from realm_lab.reporting.frames import load_committed, load_study
+    from realm_lab.reporting.reproduce import contradictions, expected_folder
+
+    name, _, cell = (target or "").partition("/")
+    if (rerun or is_quick) and not cell:
+        raise UserError("reproduce: name the cell that is to be run again, for example `masking/random_span`")
+    reports = Path(root) / "reports"
+    names = sorted({path.parent.name for path in reports.glob("**/results.csv")} - {"compare"})
+    if name and name not in names:
+        raise UserError(f"{reports}: no report of study '{name}'; there are {', '.join(names) or 'none'}")
+    code = 0
+    for study in [name] if name else names:
+        folder = expected_folder(root, study)
+        summary, expected = load_committed(folder)
+        cells = [cell] if cell else [*summary["cells"]]
+        if unknown := {*cells} - {*summary["cells"]}:
+            raise UserError(f"study {study} has no cell '{unknown.pop()}'; it has {', '.join(summary['cells'])}")
+        if wrong := contradictions(folder):
+            print(*(f"{study}: off: {line}" for line in wrong), sep="\n")
+            code = EXIT_OFF
+        is_here = (study_folder(Path(root) / "runs", study) / "study.json").is_file()
+        found = load_study(Path(root) / "runs", study).results if is_here else expected[:0]
+        if cell and (rerun or is_quick or not (found[found["cell"] == cell]["status"] == "COMPLETE").any()):
+            found = _run_again(root, study, cell, summary, is_quick, scratch or Path(root) / "runs" / "reproduce")
+            if is_quick:
+                is_done = not found.empty and (found[found["cell"] == cell]["status"] == "COMPLETE").all()
+                print(f"{target}: {'runs (smoke preset; no number compared)' if is_done else 'failed'}")
+                return code if is_done else EXIT_OFF
+        code = max(code, _compare(study, expected, found, cells, summary, wrong))
+    return code
+
+
+def _compare(
+    study: str, expected: pd.DataFrame, found: pd.DataFrame, cells: list[str], summary: dict[str, Any], wrong: list[str]
+) -> int:
+    from realm_lab.reporting.reproduce import compare_runs, in_words
+
+    checks = compare_runs(expected, found, cells)
+    shown = [check for check in checks if check.metric in summary["metrics"] or check.state == "off"]
+    print(*(in_words(check, study) for check in shown), sep="\n", end="\n" * bool(shown))
+    states = [check.state for check in checks]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    rest = counts or f"no runs here; to run a cell again: realm-lab reproduce {study}/{summary['baseline']}"
+    print(f"{study}: report {'off' if wrong else 'consistent'}; {rest}")
+    return EXIT_OFF if "off" in states else 0
+
+
+def _run_again(
+    root: Path, study: str, cell: str, summary: dict[str, Any], is_quick: bool, scratch: Path
+) -> pd.DataFrame:
+    """The results of the cell, run in `scratch`, with the smoke preset and one seed if `is_quick`."""
+    from realm_lab.reporting.frames import load_study
+
+    folder = scratch / ("quick" if is_quick else "full")
+    if study == "default":
+        systems = {name: {"system": name} for name in DEFAULT_SYSTEMS}
+        document: dict[str, Any] = {
+            "question": summary["question"], "baseline": summary["baseline"], "seeds": summary["seeds"],
+            "cells": systems,
+        }  # fmt: skip
+    else:
+        document = json.loads(json.dumps(read_yaml(find_study(study, root))))
+    if is_quick:
+        document = {key: value for key, value in document.items() if key not in ("set", "tune")}
+        document |= {"preset": "smoke", "seeds": [0]}
+    document.pop("figures", None)
+    write_text(folder / "experiments" / f"{study}.yaml", yaml.safe_dump(document, sort_keys=False))
+    parameters = Path(root) / "params.yaml"
+    if not is_quick and parameters.is_file():
+        write_text(folder / "params.yaml", parameters.read_text(encoding="utf-8"))
+    for inputs in ("data/raw", "models/checkpoint"):
+        if (Path(root) / inputs).is_dir() and not (folder / inputs).exists():
+            (folder / inputs).parent.mkdir(parents=True, exist_ok=True)
+            os.symlink((Path(root) / inputs).resolve(), folder / inputs)
+    say(f"{study}/{cell} is run again in {folder}")
+    sweep(Request(folder / "experiments" / f"{study}.yaml", folder, cell=cell, force=True))
+    return load_study(folder / "runs", study).results

@@ -1,0 +1,44 @@
+"""The LaTeX tables and PDF figures of a report."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from realm_lab.cli import main
+from realm_lab.reporting.paper import latex
+from realm_lab.tracking.study_record import StudyRecord, write_study_record
+
+
+def test_text_is_escaped_for_latex() -> None:
+    assert latex("50 % of $x_1$ & {a} \\b #1 ~^") == (
+        r"50 \% of \$x\_1\$ \& \{a\} \textbackslash{}b \#1 \textasciitilde{}\textasciicircum{}"
+    )
+    assert latex("0.9 ± 0.1, −0.3, é 中") == r"0.9 $\pm$ 0.1, $-$0.3, é ?"
+
+
+def test_every_table_and_figure_is_there_for_a_paper(tmp_path: Path, study: StudyRecord) -> None:
+    cells = (replace(study.cells[0], title="50 % \\of {REALM}_1 & $x$ ✓"), *study.cells[1:])
+    write_study_record(tmp_path / "runs", replace(study, cells=cells))
+    arguments = ["report", "table", "--root", str(tmp_path), "--paper"]
+    assert main(arguments) == 0
+    folder = tmp_path / "reports" / "table"
+    names = {path.stem for path in (folder / "tables").iterdir()}
+    assert names == {"all", "exact_match", "recall_at_5", "retrieval_utility_end", "changes", "corpus_update", "cost"}
+    table = (folder / "tables" / "exact_match.tex").read_text(encoding="utf-8")
+    assert r"\toprule" in table
+    assert table.count(r"\textbf") == 2, "two cells share the best mean"
+    assert "the same direction in every seed" in table
+    assert {path.stem for path in (folder / "figures").glob("*.pdf")} == {"deltas", "curves", "cost", "staleness"}
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert main(arguments[:-1]) == 0, "what is there stays as new as the report"
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    if not shutil.which("kpsewhich") or subprocess.run(["kpsewhich", "booktabs.sty"], check=False).returncode != 0:
+        pytest.skip("no LaTeX with booktabs: apt-get install texlive-latex-recommended")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+    ran = subprocess.run(command, cwd=folder / "tables", capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-2000:]

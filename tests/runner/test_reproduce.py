@@ -1,0 +1,87 @@
+"""`realm-lab reproduce` on committed reports: what agrees, what is noise, and what is wrong."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from realm_lab.cli import main
+from realm_lab.core.files import read_json, write_json
+from realm_lab.reporting.report import write_study_report
+from realm_lab.reporting.reproduce import compare_runs, contradictions
+from tests.reporting.synthetic import make_study
+
+REPORTS = Path(__file__).resolve().parents[2] / "reports"
+COMMITTED = sorted(path.parent for path in REPORTS.glob("**/results.csv"))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("made")
+    make_study(root / "runs")
+    write_study_report(root, "table")
+    return root
+
+
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
+def test_no_committed_report_contradicts_itself(folder: Path) -> None:
+    assert contradictions(folder) == []
+
+
+def test_the_runs_that_made_a_report_agree(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "--root", str(made)]) == 0
+    told = capsys.readouterr().out
+    assert "table/no_null: exact_match: expected 0.960 (± 0.035), found 0.960 over 3 seeds, p = 1: OK" in told
+    assert "table: report consistent; " in told
+    text = (made / "reports" / "table" / "report.md").read_text(encoding="utf-8")
+    assert "| realm-lab reproduce table/no_null | 0.960 ± 0.035 |" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "told"),
+    [
+        ("report.md", "| 0.960 ± 0.010 |", "| 0.990 ± 0.010 |", "report.md: exact match, REALM: mean ± sd is 0.990"),
+        ("report.md", "| 0.960 ± 0.035 |", "| 0.960 ± 0.095 |", "report.md: Expected values"),
+        ("results.csv", ",COMPLETE,0.95,", ",COMPLETE,0.99,", "summary.json: realm, exact_match: mean is 0.96"),
+    ],
+)
+def test_a_planted_number_is_found(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, old: str, new: str, told: str
+) -> None:
+    shutil.copytree(made / "reports", tmp_path / "reports")
+    path = tmp_path / "reports" / "table" / name
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), encoding="utf-8")
+    assert main(["reproduce", "table", "--root", str(tmp_path)]) == 1
+    assert f"table: off: {told}" in capsys.readouterr().out
+
+
+def test_a_report_of_other_numbers_than_its_runs_is_off(made: Path, tmp_path: Path) -> None:
+    """Also where results.csv, summary.json and report.md agree with each other."""
+    shutil.copytree(made, tmp_path / "root")
+    results = tmp_path / "root" / "runs"
+    [path, *_] = sorted(results.glob("stages/evaluate-*/results.json"))
+    write_json(path, read_json(path) | {"exact_match": 0.1})
+    assert main(["reproduce", "table", "--root", str(tmp_path / "root")]) == 1
+
+
+def test_noise_is_told_from_a_wrong_number() -> None:
+    def table(*values: float, seconds: float) -> pd.DataFrame:
+        rows = [("realm", seed, "key", value, seconds) for seed, value in enumerate(values)]
+        return pd.DataFrame(rows, columns=["cell", "seed", "run_key", "exact_match", "wall_seconds"])
+
+    expected = table(0.90, 0.92, 0.94, 0.92, seconds=1.0)
+    names = ["exact_match"]
+    [close] = compare_runs(expected, table(0.91, 0.93, seconds=2.0), ["realm"], names)
+    assert (close.state, close.seeds) == ("within noise", 2)
+    assert close.p == pytest.approx(0.58, abs=0.02)  # t = 0.01 / 0.0163 with 3 degrees of freedom
+    [far] = compare_runs(expected, table(0.6, 0.7, seconds=2.0), ["realm"], names)
+    assert far.state == "off"
+    [same] = compare_runs(expected, table(0.91, 0.92, seconds=1.0), ["realm"], names)
+    assert same.state == "off", "the very run that made the report has another number"
+    [one] = compare_runs(expected[:1], table(0.5, seconds=2.0), ["realm"], names)
+    assert (one.state, one.p) == ("unknown", None)
