@@ -32,7 +32,7 @@ def commands_in(folder: Path) -> Run:
 
     def run(command: str) -> str:
         done = subprocess.run(
-            command.split(), cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+            command.split(), cwd=folder, env=environment, capture_output=True, text=True, timeout=1800, check=False
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr[-3000:]}"
         return done.stdout
