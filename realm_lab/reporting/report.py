@@ -147,12 +147,7 @@ def write_report(
         summary["tuned"] = tuned_json(tuned)
     content = tuned_content(tuned) if tuned else None
     rows = [(result, tables.result_rows(result, study.results)) for result in results]
-    others = {
-        "overlap": tables.group_rows(study.results, study.cells, tables.OVERLAPS),
-        "cost": tables.cost_rows(study),
-        "changes": tables.change_rows(study),
-        "corpus_update": tables.group_rows(study.results, study.cells, tables.CORPUS_UPDATE),
-    }
+    others = tables.other_rows(study)
     text = render(
         "study.md.j2",
         title=title or f"Study: {record.name}",

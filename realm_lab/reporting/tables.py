@@ -134,6 +134,16 @@ def run_rows(study: StudyFrames) -> Rows:
     return rows
 
 
+def other_rows(study: StudyFrames) -> dict[str, Rows]:
+    """The tables of a study besides those of the metrics and the runs, by name."""
+    return {
+        "overlap": group_rows(study.results, study.cells, OVERLAPS),
+        "cost": cost_rows(study),
+        "changes": change_rows(study),
+        "corpus_update": group_rows(study.results, study.cells, CORPUS_UPDATE),
+    }
+
+
 def titled(others: Mapping[str, Rows], tuned: Mapping[str, Any] | None) -> dict[str, tuple[str, Rows]]:
     """name -> (title, rows) of the tables besides those of the metrics, for a paper."""
     titles = {

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml  # type: ignore[import-untyped]
 
 from realm_lab.core.files import write_text
 from realm_lab.errors import UserError
@@ -98,7 +97,7 @@ def _run_again(
         document = {key: value for key, value in document.items() if key not in ("set", "tune")}
         document |= {"preset": "smoke", "seeds": [0]}
     document.pop("figures", None)
-    write_text(folder / "experiments" / f"{study}.yaml", yaml.safe_dump(document, sort_keys=False))
+    write_text(folder / "experiments" / f"{study}.yaml", json.dumps(document, indent=2))
     parameters = Path(root) / "params.yaml"
     if not is_quick and parameters.is_file():
         write_text(folder / "params.yaml", parameters.read_text(encoding="utf-8"))
