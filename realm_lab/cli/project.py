@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -64,14 +65,13 @@ def _run_logs(options: argparse.Namespace) -> None:
 
 
 def _run_gc(options: argparse.Namespace) -> None:
-    from realm_lab.runner.housekeeping import remove, size_of, unneeded
+    from realm_lab.runner.housekeeping import size_of, unneeded
 
-    found = unneeded(options.root, options.forget)
-    folders = [*found.folders, *(options.root / "runs" / "embeddings" / key[:12] for key in found.embeddings)]
+    folders = unneeded(options.root, options.forget)
     sizes = {folder: size_of(folder) / 2**20 for folder in folders}
     for folder, size in sizes.items():
         print(f"{size:10,.1f} MiB  {folder}")
-    if options.yes:
-        remove(options.root, found)
+        if options.yes:
+            shutil.rmtree(folder)
     last = "deleted" if options.yes else "nothing is deleted without --yes" if folders else "everything is needed"
     print(f"{len(folders)} folders, {sum(sizes.values()):,.1f} MiB; {last}")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import csv
-import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from realm_lab.core.files import is_ours, read_json
 from realm_lab.errors import UserError
-from realm_lab.retrieval.embeddings import EmbeddingStore
 from realm_lab.runner.schedule import UNFINISHED
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.stopping import sweepers
@@ -19,14 +17,6 @@ from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, read_run_records
 from realm_lab.tracking.run_lease import writer_of
 from realm_lab.tracking.state import StageStates
 from realm_lab.tracking.study_record import read_study_record, study_folder, study_record_paths
-
-
-class Unneeded(NamedTuple):
-    """What `gc` would remove."""
-
-    folders: list[Path]
-    embeddings: list[str]  # keys in the store
-    kept_embeddings: set[str]
 
 
 def list_runs(root: Path) -> list[dict[str, Any]]:
@@ -56,8 +46,9 @@ def newest_log(root: Path, run: RunRecord) -> Path:
     return max(found, key=lambda log: log.stat().st_mtime)
 
 
-def unneeded(root: Path, forget: Sequence[str] = ()) -> Unneeded:
-    """Runs that no study and no report names, and the stages, corpora and embeddings that no other run needs.
+def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
+    """Folders that nothing needs: runs that no study and no report names, and stages, corpora and embeddings of no
+    other run.
 
     The studies in `forget` count as if they were not there; their records go too. What a process or a queued job works
     on is kept, with all that its run needs.
@@ -91,16 +82,8 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> Unneeded:
     folders += [study_folder(runs, study) for study in forget]
     manifests = [path for path in runs.glob("corpora/*/manifest.json") if path.parent.name in corpora]
     digests = {read_json(path)["digest"] for path in manifests}
-    published = EmbeddingStore(runs / "embeddings").published()
-    keep = {entry.key for entry in published if entry.identity.corpus_digest in digests}
-    return Unneeded(folders, [entry.key for entry in published if entry.key not in keep], keep)
-
-
-def remove(root: Path, found: Unneeded) -> None:
-    """Delete it."""
-    for folder in found.folders:
-        shutil.rmtree(folder)
-    EmbeddingStore(Path(root) / "runs" / "embeddings").prune(found.kept_embeddings)
+    published = (path.parent / "identity.json" for path in sorted(runs.glob("embeddings/*/manifest.json")))
+    return folders + [path.parent for path in published if read_json(path)["corpus_digest"] not in digests]
 
 
 def size_of(folder: Path) -> int:

@@ -318,6 +318,7 @@ def test_the_saved_view_of_a_study_groups_its_runs_by_cell_in_colors_of_their_ow
     made_runs.make_runs(runs, seeds=(0,))
     summary = mirror(runs)
     experiment = shown.client_of(runs).get_experiment_by_name("realm_lab/default")
+    assert experiment is not None
     assert summary.links == {"default": saved_view.link(experiment.experiment_id)}
     packed = json.loads(experiment.tags["mlflow.sharedViewState.realm_lab"])["state"].removeprefix("deflate;")
     view = json.loads(zlib.decompress(base64.b64decode(packed)))
