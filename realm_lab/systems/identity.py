@@ -142,7 +142,7 @@ def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -
         raise UserError(f"parameter '{parameter}': no folder '{folder}'; {remedy}")
     paths = sorted(path for pattern in ("*.safetensors", "*.json") for path in folder.rglob(pattern) if path.is_file())
     for wanted in ("config.json", "model.safetensors"):
-        if not any(path.parent == folder and path.suffix == Path(wanted).suffix for path in paths):
+        if folder / wanted not in paths:
             remedy = remedy if folder.is_dir() else f"{remedy}; {hub_remedy(folder)}"
             raise UserError(f"parameter '{parameter}': {folder / wanted}: no such file; {remedy}")
     return digest({path.relative_to(folder).as_posix(): digest_file(path) for path in paths})

@@ -43,9 +43,9 @@ CARD = """\
 library_name: transformers
 tags: [realm, retrieval, open-domain-qa]
 ---
-# {name} of a REALM run (Guu et al. 2020), after {stage}
+# {name} of a REALM run (Guu et al. 2020)
 
-Made by realm_lab, stage key `{key}`. `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` open this folder
+Made by realm_lab. `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` open this folder
 as a BERT model. What transformers has no place for (projections, span head) is in the other .safetensors files, which
 realm_lab reads: set `finetune.initial_reader` or `finetune.initial_retriever` to this folder.
 """
@@ -186,7 +186,7 @@ def _finish(context: Context, run: StageRun, reader: Reader, embedder: Embedder,
         write_embedder(embedder, scratch / "embedder", null_offset)
         for name in ("reader", "embedder"):
             save_tokenizer(context.tokenizer, scratch / name, reader.encoder.shape.positions)
-            write_text(scratch / name / "README.md", CARD.format(name=name, stage=run.stage, key=run.key))
+            write_text(scratch / name / "README.md", CARD.format(name=name))
         write_json(scratch / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
     last: dict[str, float] = {}
     for row in run.metrics.rows():

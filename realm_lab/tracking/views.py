@@ -16,8 +16,7 @@ from realm_lab.core.files import read_json
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
-from realm_lab.params.load import flatten, preset_values, show
-from realm_lab.params.parameters import Params
+from realm_lab.params.load import flatten, preset_values, resolve, show
 from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record, run_record_paths, stage_of
 from realm_lab.tracking.run_values import run_values
@@ -181,7 +180,7 @@ def _params(record: RunRecord, study: StudyRecord | None) -> dict[str, Any]:
 
 @functools.cache
 def _usual(preset: str) -> dict[str, Any]:
-    return flatten(Params(**preset_values(preset), preset=preset))
+    return flatten(resolve(preset_values(preset) | {"preset": preset}))
 
 
 def _headline(stages: dict[str, StageRun], time_ms: int) -> list[Point]:

@@ -179,7 +179,7 @@ def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path, 
     other = tiny.params({"pretrain.steps": 3})
     with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; run `realm-lab p"):
         fill(open_run(other, line, 0, "realm"), "who is [MASK] ?")
-    with pytest.raises(UserError, match="the pretrain stage has not finished"):
+    with pytest.raises(UserError, match="not a prepared corpus; run `realm-lab prepare` first"):
         fill(open_run(params, line, 1, "realm"), "who is [MASK] ?")  # another seed
 
 
