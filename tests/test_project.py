@@ -32,7 +32,7 @@ def without_code(text: str) -> str:
 
 
 def test_the_pipeline_of_a_project_is_that_of_the_checkout() -> None:
-    assert (TEMPLATE / "dvc.yaml").read_text() == without_code((REPOSITORY / "dvc.yaml").read_text())
+    assert (TEMPLATE / "pipeline.yaml").read_text() == without_code((REPOSITORY / "dvc.yaml").read_text())
 
 
 def test_a_project_is_made_once_and_its_parameters_are_the_preset(

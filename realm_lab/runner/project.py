@@ -33,6 +33,7 @@ def init(folder: Path, preset: str) -> None:
     }
     for name in ("gitignore", "dvcignore"):
         texts[f".{name}"] = texts.pop(name)
+    texts["dvc.yaml"] = texts.pop("pipeline.yaml")  # of that name, DVC would take it for a pipeline of the checkout
     written = render_params_yaml({"preset": preset})
     texts["params.yaml"] = HEAD + written[written.index("preset:") :]
     study = "experiments/quick.yaml"
