@@ -17,7 +17,7 @@ from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.reporting.compare import find_side
-from realm_lab.reporting.frames import load_committed, load_study
+from realm_lab.reporting.frames import load_committed, load_study, report_folder
 from realm_lab.tracking.run_dir import RunRecord, read_run_record
 from realm_lab.tracking.study_record import read_study_record, study_folder
 
@@ -110,12 +110,12 @@ def _system(runs: Path, name: str, record: RunRecord) -> str:
 def results(study: str, root: PathLike = ".") -> pd.DataFrame:
     """A row for each run of a study, as in its results.csv: cell, seed, status and a column for each metric.
 
-    From the runs here, else from the committed report in reports/STUDY.
+    From the runs here, else from the report of runs made elsewhere (reports/STUDY or reports/reference/STUDY).
     """
     if not (study_folder(Path(root) / "runs", study) / "study.json").exists():
-        committed = Path(root) / "reports" / study
-        if (committed / "results.csv").exists():
-            return load_committed(committed)[1]
+        there = report_folder(Path(root), study)
+        if there is not None:
+            return load_committed(there)[1]
     return load_study(Path(root) / "runs", study).results
 
 

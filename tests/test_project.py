@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from realm_lab import cli
-from realm_lab.core.files import write_json
+from realm_lab.core.files import write_json, write_text
 from realm_lab.params.load import flatten, load
 from realm_lab.params.reference_page import render_params_yaml
 from realm_lab.params.yaml_file import parse_yaml
@@ -64,6 +64,10 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
     runs = tmp_path / "runs"
     kept, mistaken, loose = recorded(runs, "a", "good"), recorded(runs, "b", "mistake"), recorded(runs, "c", None)
     write_json(runs / "notes" / "mine.json", {})
+    reported = recorded(runs, "d", None)  # a report of reference results rests on it
+    write_text(tmp_path / "reports" / "reference" / "old" / "results.csv", f"run_key\n{reported.run_key}\n")
+    write_json(tmp_path / "elsewhere" / "study.json", {})
+    assert cli.main(["--root", str(tmp_path), "gc", "--yes", "--forget", "../../elsewhere"]) == 2
     folders = {record.name: runs / record.name for record in (kept, mistaken, loose)}
     assert cli.main(["--root", str(tmp_path), "gc"]) == 0
     said = capsys.readouterr().out
@@ -73,7 +77,8 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
     assert cli.main(["--root", str(tmp_path), "gc", "--yes", "--forget", "mistake"]) == 0
     left = {str(path.relative_to(runs)) for path in runs.rglob("*.*") if path.is_file()}
     good = {f"{kept.name}/run.json", "stages/evaluate-aaaaaaaaaaaa/config.yaml", "studies/good/study.json"}
-    assert left == good | {"notes/mine.json"}
+    assert left == good | {"notes/mine.json", f"{reported.name}/run.json", "stages/evaluate-dddddddddddd/config.yaml"}
+    assert (tmp_path / "elsewhere" / "study.json").is_file()
     assert cli.main(["--root", str(tmp_path), "gc", "--forget", "nothing"]) == 2
     assert cli.main(["--root", str(tmp_path), "runs"]) == 0
     assert "good/realm" in capsys.readouterr().out

@@ -159,6 +159,12 @@ def load_runs(runs: Path, record: StudyRecord, jobs: Mapping[str, JobState] | No
     return StudyFrames(record, [run for run in found if run is not None], _table(rows), problems)
 
 
+def report_folder(root: Path, study: str) -> Path | None:
+    """Where the report of a study is: your own, else the one in reports/reference; None if there is none."""
+    places = (Path(root) / "reports" / study, Path(root) / "reports" / "reference" / study)
+    return next((folder for folder in places if (folder / "report.md").is_file()), None)
+
+
 def load_committed(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """(summary.json, results.csv) of a report whose runs may be elsewhere.
 

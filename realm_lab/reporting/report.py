@@ -22,7 +22,7 @@ from realm_lab.reporting.confounds import confounds
 from realm_lab.reporting.default_run import write_default_outputs
 from realm_lab.reporting.examples import explorer_data, load_examples, table_3
 from realm_lab.reporting.figures import Drawing
-from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, summarise, write_results
+from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, report_folder, summarise, write_results
 from realm_lab.reporting.index import write_index
 from realm_lab.reporting.paper import write_tables
 from realm_lab.reporting.rendering import html, page, render, title_of
@@ -49,9 +49,9 @@ def report(
         return write_all(root, force=force)
     folder = Path(root) / "reports" / Path(study).stem
     is_run_here = (study_folder(Path(root) / "runs", folder.name) / "study.json").exists()
-    there = [one for one in (folder, folder.parent / "reference" / folder.name) if (one / "report.md").is_file()]
+    there = report_folder(root, folder.name)
     if html and there and not is_run_here and not paper:  # a reference result, or run elsewhere
-        return write_page(there[0])
+        return write_page(there)
     write_study_report(root, folder.name, force=force, paper=paper)
     if paper:
         return folder / "tables" / "all.tex"

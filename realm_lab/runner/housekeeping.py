@@ -57,18 +57,14 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
         UserError: no such study, one that is being swept, or a record that cannot be read.
     """
     runs = Path(root) / "runs"
+    studies = [read_study_record(path) for path in study_record_paths(runs)]
     for study in forget:
-        if not (study_folder(runs, study) / "study.json").is_file():
+        if study not in {record.name for record in studies}:
             raise UserError(f"--forget {study}: no such study in {runs / 'studies'}; see `realm-lab status`")
         if sweepers(root, study):
             raise UserError(f"--forget {study}: it is being swept; `realm-lab sweep {study} --cancel` first")
     records = read_run_records(runs)
-    wanted = {
-        run.run
-        for record in map(read_study_record, study_record_paths(runs))
-        if record.name not in forget
-        for run in record.everything().runs
-    }
+    wanted = {run.run for record in studies if record.name not in forget for run in record.everything().runs}
     reported = _reported(Path(root) / "reports", forget)
     jobs = jobs_of_stages(root, must_answer=True)
     live = {path.name for path in (runs / "stages").glob("*") if writer_of(path)}
@@ -101,7 +97,7 @@ def _stages(run: RunRecord) -> set[str]:
 
 def _reported(reports: Path, forget: Sequence[str]) -> set[str]:
     keys: set[str] = set()
-    for path in (path for path in reports.glob("*/results.csv") if path.parent.name not in forget):
+    for path in (path for path in reports.rglob("results.csv") if path.parent.name not in forget):
         with path.open(encoding="utf-8", newline="") as file:
             keys |= {row.get("run_key", "") for row in csv.DictReader(file)}
     return keys

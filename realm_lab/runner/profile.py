@@ -23,7 +23,10 @@ def on_cluster(
     if profile is not None:
         path = profile_path(root, profile)
         where = f"{path} or --slurm" if given else str(path)
-        values |= parse_yaml(path.read_text(encoding="utf-8"), str(path), "safe") or {}
+        found = parse_yaml(path.read_text(encoding="utf-8"), str(path), "safe") or {}
+        if not isinstance(found, dict):
+            raise UserError(f"{path}: no settings; write lines such as `partition: gpu`")
+        values |= found
     try:
         slurm = SlurmOptions(**(values | dict(given)))
     except ValidationError as error:

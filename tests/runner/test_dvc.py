@@ -14,6 +14,7 @@ import pytest
 
 from realm_lab.core.files import read_json
 from realm_lab.reporting.default_run import headline
+from realm_lab.tracking.study_record import read_study_record
 from tests.test_readme import copy_of_checkout
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
@@ -27,7 +28,8 @@ def commands_in(folder: Path) -> Run:
     """run("dvc status") -> what the command prints, in the folder; it must end well."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     author = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    environment = os.environ | author | {"PATH": path, "PYTHONPATH": str(folder), "DVC_NO_ANALYTICS": "1"}
+    own = {"PATH": path, "PYTHONPATH": str(folder), "DVC_NO_ANALYTICS": "1", "COLUMNS": "200"}
+    environment = os.environ | author | own
 
     def run(command: str) -> str:
         done = subprocess.run(
@@ -64,13 +66,23 @@ def test_the_headline_of_the_reference_run_fits_a_terminal() -> None:
 
 
 @pytest.mark.slow
-def test_status_is_clean_and_metrics_fit_a_terminal(clone: Path) -> None:
+def test_status_metrics_and_parameters(clone: Path) -> None:
     run = commands_in(clone)
     assert run("dvc status") == "Data and pipelines are up to date.\n"
     head, row = run("dvc metrics show").splitlines()
     assert head.split() == METRICS
     assert re.fullmatch(r"reports/headline.json( +-?[\d.]+){7} *", row)
     assert max(len(head), len(row)) <= 120
+    path = clone / "params.yaml"
+    before = path.read_text()
+    path.write_text(before.replace("questions: 12, ", ""))  # the preset's value is in use then
+    run("dvc repro -q parameters")
+    found = [line.split() for line in run("dvc params diff").splitlines()]
+    assert found[0] == ["Path", "Param", "HEAD", "workspace"]
+    assert ["data/parameters.json", "evaluate.questions", "12"] in [line[:3] for line in found if line[-1] != "12"]
+    path.write_text(before)
+    run("dvc repro -q parameters")
+    assert run("dvc status") == "Data and pipelines are up to date.\n"
 
 
 @pytest.mark.slow
@@ -80,3 +92,37 @@ def test_plots_have_a_line_for_each_seed_and_pictures_that_need_no_network(clone
     assert '"color": {"field": "system"' in page
     assert '"detail": {"field": "seed"' in page
     assert len(re.findall(r'<img src="static/[^"]*\.png"', page)) == 2
+
+
+@pytest.mark.slow
+def test_a_queued_experiment_runs_what_it_changes_and_leaves_its_runs(clone: Path) -> None:
+    run = commands_in(clone)
+    stages = clone / "runs" / "stages"
+    before = {path.name for path in stages.iterdir()}
+    default = (clone / "runs" / "studies" / "default" / "study.json").read_bytes()
+    run("dvc exp run --queue -n short -S finetune.steps=1")
+    run("dvc exp run --run-all")
+    made = {path.name.split("-")[0] for path in stages.iterdir() if path.name not in before}
+    assert made == {"finetune", "evaluate"}
+    assert before <= {path.name for path in stages.iterdir()}, "what is shared is not deleted with the copy"
+    study = read_study_record(clone / "runs" / "studies" / "short" / "study.json")
+    assert all((stages / f"evaluate-{one.run_key[:12]}" / "results.json").is_file() for one in study.runs)
+    assert (clone / "runs" / "studies" / "default" / "study.json").read_bytes() == default
+    table = run("dvc exp show --no-pager --only-changed --hide-workspace --drop ^(data/prepared|models|reports|params)")
+    assert "[short]" in table
+    assert "finetune.steps" in table
+
+
+@pytest.mark.slow
+def test_a_clone_without_runs_gets_models_and_reports_from_a_remote(clone: Path, tmp_path: Path) -> None:
+    run = commands_in(clone)
+    run(f"dvc remote add --default --force shared {tmp_path / 'shared'}")
+    run("git add .dvc/config")
+    run("git commit -qm remote")
+    run("dvc push -q")
+    subprocess.run(["git", "clone", "-q", str(clone), str(tmp_path / "other")], check=True)
+    there = commands_in(tmp_path / "other")
+    there("dvc pull -q")
+    assert there("dvc status") == "Data and pipelines are up to date.\n"
+    assert there("dvc metrics show") == run("dvc metrics show")
+    assert "answer" in there("realm-lab ask where?")

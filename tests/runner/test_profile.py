@@ -19,5 +19,8 @@ def test_the_command_line_goes_before_the_profile_and_that_before_the_study(tmp_
     assert (found.partition, found.cpus_per_task, found.mem_gb) == ("gpu", 4, 16)
     with pytest.raises(UserError, match=r"--profile other: no such file; write .*profiles/other.yaml"):
         on_cluster(study, tmp_path, "other", {})
+    (tmp_path / "profiles" / "list.yaml").write_text("- gpu\n")
+    with pytest.raises(UserError, match=r"list.yaml: no settings; write lines such as"):
+        on_cluster(study, tmp_path, "list", {})
     with pytest.raises(UserError, match=r"--slurm: partitoin: .*the settings are partition, account"):
         on_cluster(study, tmp_path, None, {"partitoin": "x"})

@@ -103,12 +103,11 @@ def inline(root: Path) -> int:
 
 def members(root: Path) -> dict[str, dict[str, StageRun]]:
     """Cell -> the stages of its run, without the corpus."""
-    study = read_study_record(root / "runs" / "studies" / "mini" / "study.json")
-    found = {run.cell: read_run_record(root / "runs" / run.run / "run.json").stages for run in study.runs}
-    return {
-        cell: {stage: StageRun(root / "runs" / folder, stage) for stage, folder in folders.items()}
-        for cell, folders in found.items()
-    }
+    runs, found = root / "runs", {}
+    for run in read_study_record(runs / "studies" / "mini" / "study.json").runs:
+        folders = read_run_record(runs / run.run / "run.json").stages
+        found[run.cell] = {stage: StageRun(runs / folder, stage) for stage, folder in folders.items()}
+    return found
 
 
 def stages(root: Path) -> dict[str, StageRun]:
@@ -134,8 +133,7 @@ def names_of_the_dead_run(root: Path) -> set[str]:
     """What status, results.csv, summary.json and MLflow call the one run."""
     from mlflow import MlflowClient
 
-    uri = f"sqlite:///{root / 'mlflow.db'}"
-    mirror(root / "runs", uri)
+    mirror(root / "runs", uri := f"sqlite:///{root / 'mlflow.db'}")
     client = MlflowClient(tracking_uri=uri)
     runs = client.search_runs([found.experiment_id for found in client.search_experiments()])
     shown = {run.data.tags["realm.state"] for run in runs if run.data.tags.get("realm.kind") == "run"}

@@ -1,0 +1,83 @@
+"""What MLflow shows of a study: its experiment, the saved view, and the models of its runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from transformers import AutoModel, BertConfig, BertModel
+
+from realm_lab.tracking import saved_view
+from realm_lab.tracking.mlflow_mirror import mirror
+from realm_lab.tracking.run_dir import stage_of
+from tests.tracking import made_runs, shown
+
+
+def test_a_study_is_an_experiment_with_its_question_and_report_above_its_runs(runs: Path) -> None:
+    made_runs.make_runs(runs)
+    figures = runs.parent / "reports" / "default" / "figures"
+    figures.mkdir(parents=True)
+    (figures / "utility.png").write_bytes(b"png")
+    (figures.parent / "report.md").write_text("# Masks")
+    summary = mirror(runs, page=lambda report: f"<h1>{report.read_text()}</h1>")
+    assert (summary.studies, summary.created, summary.problems) == (1, 6, ())
+    (study,) = shown.content(runs, kind="study").values()
+    assert study["status"] == "FINISHED"
+    told = {"question": "Which spans should be masked?", "baseline": "realm", "progress": "6 of 6 runs complete"}
+    assert {f"realm.{name}": text for name, text in told.items()}.items() <= study["tags"].items()
+    assert set(study["files"]) == {"study.json", "report.html", "report.md", "figures/utility.png"}
+    assert set(study["points"]) == {f"{cell}/{name}" for cell in made_runs.SYSTEMS for name in saved_view.HEADLINES}
+    scores = [run["points"]["exact_match"][0][2] for name, run in shown.content(runs).items() if "realm-" in name]
+    assert study["points"]["realm/exact_match"][0][2] == pytest.approx(sum(scores) / 2)
+    for name, run in shown.content(runs).items():
+        assert run["tags"]["mlflow.parentRunId"] == "default"
+        assert name == f"{run['tags']['realm.cell']}-s{run['tags']['realm.seed']}"
+    masked = shown.content(runs)["random_mask-s1"]
+    assert masked["tags"]["realm.changes"] == "pretrain.masking = random_token"
+    assert masked["params"]["pretrain.masking"] == "random_token"
+    assert shown.content(runs)["realm-s0"]["params"]["pretrain.masking"] == "salient_span"  # a cell changes it
+
+
+def test_the_saved_view_of_a_study_groups_its_runs_by_cell_in_colors_of_their_own(runs: Path) -> None:
+    made_runs.make_runs(runs, seeds=(0,))
+    summary = mirror(runs)
+    experiment = shown.client_of(runs).get_experiment_by_name("realm_lab/default")
+    assert experiment is not None
+    assert summary.links == {"default": saved_view.link(experiment.experiment_id)}
+    packed = json.loads(experiment.tags["mlflow.sharedViewState.realm_lab"])["state"].removeprefix("deflate;")
+    view = json.loads(zlib.decompress(base64.b64decode(packed)))
+    (key,) = view["groupBy"]["groupByKeys"]
+    found = shown.content(runs).values()
+    assert {run["tags"][key["groupByData"]] for run in found} == set(made_runs.SYSTEMS)
+    assert len({run["tags"]["mlflow.runColor"] for run in found}) == 3
+    columns = ["metrics.`exact_match`", "metrics.`recall_at_5`", "metrics.`retrieval_utility`"]
+    assert view["selectedColumns"][:4] == [*columns, "params.`pretrain.masking`"]
+    assert [card["metricKey"] for card in view["compareRunCharts"]][:2] == [
+        "pretrain/retrieval_utility",
+        "pretrain/recall_at_5",
+    ]
+
+
+def test_the_trained_model_is_a_logged_model_that_transformers_opens(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = made_runs.make_run(runs, "realm", 0)
+    finetune = stage_of(runs, record, "finetune")
+    assert finetune is not None
+    config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=9)
+    BertModel(config).save_pretrained(finetune.path / "model" / "reader")
+    with monkeypatch.context() as patch:
+        patch.setattr("realm_lab.tracking.views.MODEL_BYTES", 10)
+        mirror(runs)
+        assert shown.logged_models(runs) == []
+    mirror(runs)
+    (model,) = shown.logged_models(runs)
+    assert (model.name, model.source_run_id) == ("realm-s0", shown.run_ids(runs)["realm-s0"])
+    folder = Path(urlsplit(model.artifact_location).path) / "reader"
+    assert AutoModel.from_pretrained(folder).config.hidden_size == 8
+    assert mirror(runs).updated == 0
+    assert len(shown.logged_models(runs)) == 1
