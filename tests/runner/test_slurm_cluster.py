@@ -125,8 +125,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     monkeypatch.chdir(project.root)
     runs = {run.cell: run for run in project.plan().runs}
     pretrain = {cell: project.stage(run, "pretrain") for cell, run in runs.items()}
-    tasks = project.sweep()
-    shared, *parts = tasks
+    shared, *parts = project.sweep()
     task = {part.cells[0]: part.name for part in parts}
     assert (shared.stages, set(task)) == (("prepare", "warm_start"), set(runs))
     most = 0
@@ -175,7 +174,6 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     assert {part.cells for part in project.sweep()} == {("killed",), ("cancelled",)}
     wait_until(is_over, "the jobs of the second sweep have ended")
     assert {state.state for state in states().values()} == {"COMPLETE"}
-    assert tasks_of(project.plan().runs, StageStates(project.root / "runs")) == []
     assert most == 2  # array_parallelism
     assert_each_went_on({cell: run.status().attempt for cell, run in pretrain.items()})
     assert_as_uninterrupted(project, tiny, tmp_path / "inline")
@@ -190,7 +188,8 @@ def assert_each_went_on(attempts: dict[str, int]) -> None:
 
 
 def assert_as_uninterrupted(project: Project, tiny: ModuleType, place: Path) -> None:
-    """Metrics and weights are to the bit those of runs in this process that nothing stopped."""
+    """Nothing is left to do; metrics and weights are to the bit those of runs in this process that nothing stopped."""
+    assert tasks_of(project.plan().runs, StageStates(project.root / "runs")) == []
     inline = Project(place, tiny, STUDY)
     for run in inline.plan().runs:
         for stage in ("prepare", "warm_start", *STAGES):
