@@ -114,6 +114,8 @@ class Assembly:
         schema = Questions.COLUMNS
         if any(question.answer_kind != "text" for question, _, _ in asked):
             schema = schema.append(Questions.KIND)
+        if any(question.groups for question, _, _ in asked):
+            schema = schema.append(Questions.GROUPS)
         writer = PartWriter(self._folder / f"questions_{split}", schema, self._dtype)
         encoded = encode_batch_plain(self._source.tokenizer, [question.question for question, _, _ in asked])
         rows = [

@@ -15,12 +15,12 @@ from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.vocabulary import load_tokenizer, save_tokenizer, tokenizer_digest, train_wordpiece
 from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import hub_remedy
-from realm_lab.params.parameters import Params
+from realm_lab.params.parameters import EASY_WORLD, Params
 
 FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is taken
 # At these values a corpus is what it was before the parameter existed, so it keeps its key.
 NEUTRAL: dict[str, dict[str, object]] = {
-    "toy": {"restate_facts": False},
+    "toy": {"restate_facts": False, **EASY_WORLD},
     "files": {"dev_split": "none", "drop_pages": []},
 }
 CUTTING_VERSION = 2  # raised when the same files yield other passages, sentences or spans
@@ -41,6 +41,7 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
         if corpus[source][name] == neutral:
             del corpus[source][name]
     if source == "toy":
+        del corpus["toy"]["world"]  # the knobs that it sets count
         world_seed = params.corpus.toy.world_seed
         described["seed"] = seed if world_seed is None else world_seed
     else:

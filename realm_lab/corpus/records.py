@@ -53,6 +53,7 @@ class Question(NamedTuple):
     document: str | None  # id of the gold document; None where unknown
     answer_kind: AnswerKind = "text"  # "regex": each answer is a regular expression (CuratedTREC)
     answers_updated: tuple[str, ...] = ()  # in the later version of the corpus, where the file tells; else empty
+    groups: tuple[str, ...] = ()  # of questions that are scored apart as well, such as "relation_held_out"
 
 
 def text_hash(*parts: str) -> int:

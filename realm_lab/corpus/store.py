@@ -222,7 +222,8 @@ class Questions:
             ("answers_updated", pa.list_(pa.string())),
         ]
     )
-    KIND = pa.field("answer_kind", pa.string())  # a further column, where not all answers are plain text
+    # further columns, where not all answers are plain text, and where questions are in groups
+    KIND, GROUPS = pa.field("answer_kind", pa.string()), pa.field("groups", pa.list_(pa.string()))
 
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
@@ -233,6 +234,7 @@ class Questions:
         self.answers: list[list[str]] = text.column("answers")
         self.answers_updated: list[list[str]] = text.column("answers_updated")
         self.answer_kinds: list[AnswerKind] = text.column("answer_kind", "text")
+        self.groups: list[list[str]] = text.column("groups", [])
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -148,6 +148,9 @@ company | {s} has more offices than {f} . | {s} once sued {f} in court . |
     {s} shares a warehouse with {f} . | {s} hired engineers away from {f} .
 """
 
+# Nobody who is named, in words that other wordings have.
+UNNAMED = {"country": "this nation", "city": "this town", "person": "this neighbour", "company": "this firm"}
+
 # Endings of news sentences.
 _TAILS = """
 according to a report . | as everybody knows . | to this day . | without any doubt . | says an old guide .

@@ -23,13 +23,13 @@ Item = TypeVar("Item")
 
 
 class ToySource:
-    """The world of a seed. Held-out sentences ask for the value of the fact alone, and have nothing else to mask."""
+    """The world of a seed. A held-out sentence has one span to mask, never the subject of a fact."""
 
     drops_duplicates = False  # of passages with the same title and text all are kept
 
     def __init__(self, params: Params, seed: int):
         toy, longest = params.corpus.toy, params.finetune.max_span_wordpieces
-        self._world = ToyWorld(toy.entities, toy.fillers_per_entity, toy.changed_fraction, seed, toy.restate_facts)
+        self._world = ToyWorld(toy, seed)
         self._articles, self._length = toy.articles, params.corpus.sentence_length
         self._is_same = params.corpus.pretrain_corpus == "same"
         self.versions = 2 if toy.changed_fraction else 1
@@ -59,17 +59,23 @@ class ToySource:
             for number, ((passage, inside), title) in enumerate(zip(batch, titles, strict=True)):
                 tokens = [next(pieces) for _ in inside]  # the body is its sentences with blanks between
                 rows.append(passage_row(passage, title, tokens))
-                if self._is_same and world.split_of((first + number) // world.passages_per_entity) == "train":
-                    told += [(sentence, number, NO_ROW) for sentence in inside]
+                entity, place = divmod(first + number, world.passages_per_entity)
+                if self._is_same and world.split_of(entity) == "train":
+                    gold = world.other_statement(entity, place)
+                    told += [(sentence, number, gold if sentence.spans else NO_ROW) for sentence in inside]
             yield self._cut(rows, "sentences", told)
             first += len(batch)
 
     def pretrain_cuts(self) -> Iterator[Cut]:
-        """News, with the rows that state the same facts; where X = Z the held-out ones alone."""
+        """News, with the rows that state the same facts. Where X = Z the held-out ones alone, and beside them those
+        facts in the words of Z, which are the queries that X = Z trains on."""
         for split in SPLITS[1:] if self._is_same else SPLITS:
             for batch in batched(self._world.sentences(split)):
                 part = "sentences" if split == "train" else f"cloze_{split}"
                 yield self._cut([], part, [(sentence, NO_ROW, gold) for sentence, gold in batch])
+            if self._is_same:
+                for told in batched(self._world.encyclopedia_clozes(split)):
+                    yield self._cut([], f"cloze_{split}", told)
 
     def _cut(self, passages: list[dict[str, object]], part: str, told: Sequence[tuple[Sentence, int, int]]) -> Cut:
         """Rows of passages, and sentences of one part, each with its origin in `passages` and its gold row."""
@@ -78,7 +84,7 @@ class ToySource:
         encoded = self._encoder.encode([sentence.text for sentence, _, _ in told])
         rows = []
         for (sentence, origin, gold), tokens in zip(told, encoded, strict=True):
-            wanted = [span for span in sentence.spans if span.label == "object" or not held_out]
+            wanted = [span for span in sentence.spans if span.label != "subject" or not held_out]
             placed = place_spans(self._encoder, sentence.text, wanted, dropped)
             if is_fit(tokens, placed.spans, self._length, dropped, needs_span=held_out):
                 rows.append({"tokens": tokens, "origins": origin, "gold": gold} | placed.columns())

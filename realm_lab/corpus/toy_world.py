@@ -6,6 +6,9 @@ differently; questions ask about facts of training, development and test entitie
 A corpus update changes the value of some facts (the paper's Table 4). Throw-away articles about entities outside
 the world teach a reader to use a passage without teaching it any fact.
 
+In the sharp world several entities bear one name, so that a name finds more passages than are read; X has masks that no
+passage fills and masks that need none; and training asks for half of the relations.
+
 Everything about an entity is a pure function of (seed, entity number), so a world of a million entities streams
 in bounded memory.
 """
@@ -14,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeVar
 
@@ -22,6 +25,7 @@ import numpy as np
 
 from realm_lab.core.seeding import derive_seed, numpy_generator
 from realm_lab.corpus.records import Passage, Question, Sentence, Span
+from realm_lab.corpus.store import NO_ROW
 from realm_lab.corpus.toy_language import (
     FILLERS,
     POOL_SIZE,
@@ -29,9 +33,11 @@ from realm_lab.corpus.toy_language import (
     RELATIONS,
     TAILS,
     TYPES,
+    UNNAMED,
     Relation,
     template_words,
 )
+from realm_lab.params.parameters import ToyWorld as Settings
 
 SYLLABLES = 96  # first and second syllables each: names are pairs, so every syllable is frequent
 FIRST_YEAR, LAST_YEAR = 1700, 1999
@@ -80,25 +86,20 @@ def _syllables() -> list[str]:
 
 
 class ToyWorld:
-    """One world. `entities` scales it; `fillers_per_entity` adds fact-free passages under each title.
+    """The world of some settings and a seed."""
 
-    With `restate_facts` a second passage of the article states each fact in its other wording.
-    """
-
-    def __init__(
-        self, entities: int, fillers_per_entity: int, changed_fraction: float, seed: int, restate_facts: bool = False
-    ):
-        self.entities, self.fillers_per_entity = entities, fillers_per_entity
-        self.changed_fraction, self.seed, self.restate_facts = changed_fraction, seed, restate_facts
+    def __init__(self, settings: Settings, seed: int):
+        self.settings, self.seed, self.entities = settings, seed, settings.entities
         syllables = _syllables()
         self._first, self._second = syllables[:SYLLABLES], syllables[SYLLABLES:]
-        reserved = entities + POOL_SIZE * len(POOLS)
+        reserved = self.entities + POOL_SIZE * len(POOLS)
         self.pieces_per_name = 2
         while SYLLABLES**self.pieces_per_name < 8 * reserved:  # leave most names to throw-away entities
             self.pieces_per_name += 1
         self.name = lru_cache(NAMES_KEPT)(self._name)
         self._names = Permutation(SYLLABLES**self.pieces_per_name, derive_seed(seed, "names"))
-        self._order = Permutation(entities, derive_seed(seed, "split"))
+        self._shared_names = -(-self.entities // settings.entities_per_name)
+        self._order = Permutation(self._shared_names, derive_seed(seed, "split"))
 
     @cached_property
     def vocabulary(self) -> list[str]:
@@ -110,9 +111,13 @@ class ToyWorld:
         """The entity's type; types take turns."""
         return TYPES[entity % len(TYPES)]
 
+    def subject(self, entity: int) -> str:
+        """The name that an entity bears, with others of other types."""
+        return self.name(entity // self.settings.entities_per_name)
+
     def split_of(self, entity: int) -> str:
-        """train (60 %), dev or test (20 % each), by subject."""
-        place = self._order(entity) / self.entities
+        """train (60 %), dev or test (20 % each), by name."""
+        place = self._order(entity // self.settings.entities_per_name) / self._shared_names
         if place < HELD_OUT_FRACTION:
             return "test"
         return "dev" if place < 2 * HELD_OUT_FRACTION else "train"
@@ -135,7 +140,7 @@ class ToyWorld:
             other = value
             while other == value:
                 other = self._draw(relation, entity, rng)
-            known.append((relation, value, other if rng.random() < self.changed_fraction else value))
+            known.append((relation, value, other if rng.random() < self.settings.changed_fraction else value))
         return known
 
     def _draw(self, relation: Relation, entity: int, rng: np.random.Generator) -> str:
@@ -144,100 +149,179 @@ class ToyWorld:
             return _year(rng)
         if kind == "pool":
             return self.name(self.entities + POOLS.index(pool) * POOL_SIZE + int(rng.integers(POOL_SIZE)))
-        return self.name(self._another(TYPES.index(kind), entity, rng))
+        return self._another(kind, entity, rng)
 
-    def _another(self, kind: int, entity: int, rng: np.random.Generator) -> int:
-        """A random entity of a type other than `entity` itself."""
+    def _another(self, kind: str, entity: int, rng: np.random.Generator) -> str:
+        """The name of a random entity of a type, other than that of `entity`."""
         while True:
-            other = int(rng.integers(self.entities // len(TYPES))) * len(TYPES) + kind
-            if other != entity:
-                return other
+            other = int(rng.integers(self.entities // len(TYPES))) * len(TYPES) + TYPES.index(kind)
+            if self.subject(other) != self.subject(entity):
+                return self.subject(other)
 
     @property
     def passages_per_entity(self) -> int:
         """Passages under one title; those of entity e are rows e * passages_per_entity and on."""
-        return len(RELATIONS[TYPES[0]]) * (2 if self.restate_facts else 1) + self.fillers_per_entity
+        return len(RELATIONS[TYPES[0]]) * (2 if self.settings.restate_facts else 1) + self.settings.fillers_per_entity
 
     def gold_rows(self, entity: int, fact: int) -> list[int]:
         """Rows of the passages that state a fact of an entity; the first is the one that always exists."""
         first = entity * self.passages_per_entity
-        again = len(RELATIONS[TYPES[0]]) + self.fillers_per_entity + fact
-        return [first + fact, first + again] if self.restate_facts else [first + fact]
+        again = len(RELATIONS[TYPES[0]]) + self.settings.fillers_per_entity + fact
+        return [first + fact, first + again] if self.settings.restate_facts else [first + fact]
+
+    def other_statement(self, entity: int, place: int) -> int:
+        """The row that states the fact of passage `place` of an entity again, or NO_ROW."""
+        facts = len(RELATIONS[TYPES[0]])
+        fact = place if place < facts else place - facts - self.settings.fillers_per_entity
+        rows = self.gold_rows(entity, fact)
+        if len(rows) < 2 or fact < 0:
+            return NO_ROW
+        return rows[1] if place < facts else rows[0]
 
     def passages(self, version: int = 0) -> Iterator[tuple[Passage, list[Sentence]]]:
         """The knowledge corpus Z in row order; version 1 states the changed values in the same words."""
         for entity in range(self.entities):
-            subject, kind = self.name(entity), self.type_of(entity)
-            rng = numpy_generator(self.seed, "passages", entity)
-            bodies: list[list[Sentence]] = []
-            restated: list[Sentence] = []
-            for relation, old, new in self.facts(entity):
-                value, chosen = (old, new)[version], int(rng.integers(2))
-                fact = _fill(relation.encyclopedia[chosen], s=subject, o=value)
-                restated.append(_fill(relation.encyclopedia[1 - chosen], s=subject, o=value))
-                pair = [fact, self._filler(kind, entity, subject, rng)]
-                bodies.append(pair if rng.random() < 0.5 else pair[::-1])
-            for _ in range(self.fillers_per_entity):
-                bodies.append([self._filler(kind, entity, subject, rng) for _ in range(2)])
-            for again in restated if self.restate_facts else []:
-                pair = [again, self._filler(kind, entity, subject, rng)]
-                bodies.append(pair if rng.random() < 0.5 else pair[::-1])
-            for number, sentences in enumerate(bodies):
-                identifier = f"{subject}/{number}"
-                body = " ".join(sentence.text for sentence in sentences)
-                yield Passage(identifier, subject, body, identifier, subject), sentences
+            article = self._article(entity)
+            for number, sentences in enumerate(self._bodies(entity, version)[0]):
+                identifier, body = f"{article}/{number}", " ".join(sentence.text for sentence in sentences)
+                yield Passage(identifier, self.subject(entity), body, identifier, article), sentences
+
+    def _bodies(self, entity: int, version: int = 0) -> tuple[list[list[Sentence]], list[Sentence]]:
+        """The sentences of each passage of an entity, and each of its facts in its other wording of Z."""
+        subject, kind = self.subject(entity), self.type_of(entity)
+        rng = numpy_generator(self.seed, "passages", entity)
+        bodies: list[list[Sentence]] = []
+        restated: list[Sentence] = []
+        for relation, old, new in self.facts(entity):
+            value, chosen = (old, new)[version], int(rng.integers(2))
+            fact = _fill(relation.encyclopedia[chosen], self._salient, s=subject, o=value)
+            restated.append(_fill(relation.encyclopedia[1 - chosen], self._salient, s=subject, o=value))
+            bodies.append(self._beside(fact, kind, entity, rng))
+        for _ in range(self.settings.fillers_per_entity):
+            bodies.append([self._filler(kind, entity, subject, rng) for _ in range(2)])
+        if self.settings.restate_facts:
+            bodies += [self._beside(again, kind, entity, rng) for again in restated]
+        return bodies, restated
+
+    def _beside(self, fact: Sentence, kind: str, entity: int, rng: np.random.Generator) -> list[Sentence]:
+        """A fact and a filler, in either order."""
+        pair = [fact, self._filler(kind, entity, self.subject(entity), rng)]
+        return pair if rng.random() < 0.5 else pair[::-1]
+
+    def _article(self, entity: int) -> str:
+        """Name of the article of an entity, its type where others bear its name."""
+        subject = self.subject(entity)
+        return subject if self.settings.entities_per_name == 1 else f"{subject} ({self.type_of(entity)})"
 
     def _filler(self, kind: str, entity: int, subject: str, rng: np.random.Generator) -> Sentence:
-        wording = _one_of(FILLERS[kind], rng)
-        return _fill(wording, s=subject, f=self.name(self._another(TYPES.index(kind), entity, rng)))
+        """A sentence that states nothing asked for; nothing in it is salient, for no passage could tell it."""
+        return _fill(_one_of(FILLERS[kind], rng), {}, s=subject, f=self._another(kind, entity, rng))
+
+    @property
+    def _salient(self) -> dict[str, str]:
+        """Role -> label of the names of a fact that are salient spans."""
+        return {"o": "object"} if self.settings.salient == "object" else {"s": "subject", "o": "object"}
 
     def sentences(self, split: str) -> Iterator[tuple[Sentence, int]]:
-        """News sentences (X) about the facts of one split, with the row of the passage that states the same fact."""
+        """News sentences (X) about the facts of one split, each with the row of the passage that states the same fact.
+
+        Their spans say what a mask asks for: "object" and "subject" of a fact, a "word" that the sentence alone tells,
+        or, of sentences with NO_ROW, the value of an "unknown" name or of somebody "unnamed".
+        """
         for entity in range(self.entities):
             if self.split_of(entity) != split:
                 continue
-            subject = self.name(entity)
+            subject, kind = self.subject(entity), self.type_of(entity)
             rng = numpy_generator(self.seed, "news", entity)
+            others = numpy_generator(self.seed, "other-news", entity)
+            unanswerable = self.settings.unanswerable_fraction
             for number, (relation, value, _) in enumerate(self.facts(entity)):
+                gold = self.gold_rows(entity, number)[0]
                 for wording in relation.news:
-                    sentence = _fill(_with_tail(wording, True, rng), s=subject, o=value)
-                    yield sentence, self.gold_rows(entity, number)[0]
+                    text = _with_tail(wording, True, rng)
+                    if others.random() < self.settings.syntax_fraction:
+                        yield _with_word(text, wording, others, s=subject, o=value), gold
+                    else:
+                        yield _fill(text, self._salient, s=subject, o=value), gold
+                    while others.random() < unanswerable:
+                        yield self._unanswerable(kind, entity, others), NO_ROW
+
+    def _unanswerable(self, kind: str, entity: int, rng: np.random.Generator) -> Sentence:
+        """News about a name that Z does not have, or about nobody named, valued as any fact is."""
+        relation = _one_of(RELATIONS[kind], rng)
+        text = _with_tail(_one_of(relation.news, rng), True, rng)
+        subject, label = UNNAMED[kind], "unnamed"
+        if rng.random() < 0.5:
+            subject, label = self.name(self._throw_away(rng, 1)[0]), "unknown"
+        return _fill(text, {"o": label}, s=subject, o=self._draw(relation, entity, rng))
+
+    def _throw_away(self, rng: np.random.Generator, count: int) -> list[int]:
+        """Numbers of names that nothing in the world bears."""
+        first, last = self.entities + POOL_SIZE * len(POOLS), SYLLABLES**self.pieces_per_name
+        return rng.integers(first, last, size=count).tolist()
+
+    def encyclopedia_clozes(self, split: str) -> Iterator[tuple[Sentence, int, int]]:
+        """The facts of one split in the words of Z, but not in those of the passage that states them first: each with
+        the row of the passage that it stands in (NO_ROW where facts are not restated) and the row of that first one.
+        Their span has the label "encyclopedia"."""
+        for entity in range(self.entities):
+            if self.split_of(entity) != split:
+                continue
+            for number, fact in enumerate(self._bodies(entity)[1]):
+                first, *again = self.gold_rows(entity, number)
+                span = next(span for span in fact.spans if span.label == "object")
+                sentence = Sentence(fact.text, (span._replace(label="encyclopedia"),))
+                yield sentence, again[0] if again else NO_ROW, first
 
     def questions(self, split: str) -> Iterator[tuple[Question, str, list[int]]]:
         """(question, answer after the corpus update, rows of the gold passages), two wordings a fact."""
         for entity in range(self.entities):
             if self.split_of(entity) != split:
                 continue
-            subject = self.name(entity)
+            half = self.settings.asked_relations == "half"
             for number, (relation, old, new) in enumerate(self.facts(entity)):
-                for style, wording in enumerate((relation.question_encyclopedia, relation.question_news)):
-                    text = wording.format(s=subject)
-                    gold = f"{subject}/{number}"
-                    yield Question(f"{gold}?{style}", text, (old,), gold), new, self.gold_rows(entity, number)
+                held_out = half and number % 2 == 1
+                if split == "train" and held_out:
+                    continue
+                wordings = ("encyclopedia", relation.question_encyclopedia), ("news", relation.question_news)
+                for style, (name, wording) in enumerate(wordings):
+                    text = wording.format(s=self.subject(entity))
+                    gold = f"{self._article(entity)}/{number}"
+                    groups = [f"wording_{name}"]
+                    if half:
+                        groups.append("relation_held_out" if held_out else "relation_asked")
+                    question = Question(f"{gold}?{style}", text, (old,), gold, groups=tuple(groups))
+                    yield question, new, self.gold_rows(entity, number)
 
     def articles(self, count: int) -> Iterator[Article]:
         """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world."""
-        first, last = self.entities + POOL_SIZE * len(POOLS), SYLLABLES**self.pieces_per_name
         rng = numpy_generator(self.seed, "articles")
         for _ in range(count):
             kind = TYPES[int(rng.integers(len(TYPES)))]
-            subject, value, other, third, fourth = map(self.name, rng.integers(first, last, size=5).tolist())
+            subject, value, other, third, fourth = map(self.name, self._throw_away(rng, 5))
             relation, another = _two_of(RELATIONS[kind], rng)
             news = rng.random() < 0.5
             one, two = _two_of(relation.news if news else relation.encyclopedia, rng)
             value = _year(rng) if relation.value == "year" else value
-            sentence = _fill(_with_tail(one, news, rng), s=subject, o=value)
+            sentence = _fill(_with_tail(one, news, rng), _SALIENT, s=subject, o=value)
             restated = _with_tail(two, news, rng).format(s=subject, o=value)
             other = _year(rng) if another.value == "year" else other
             choices = another.news if news else another.encyclopedia
             different = _with_tail(_one_of(choices, rng), news, rng).format(s=subject, o=other)
             yield Article(
                 sentence,
-                self._beside_filler(restated, kind, subject, third, rng),
-                self._beside_filler(different, kind, subject, fourth, rng),
+                self._beside_filler(restated, relation, kind, subject, third, rng),
+                self._beside_filler(different, another, kind, subject, fourth, rng),
             )
 
-    def _beside_filler(self, text: str, kind: str, subject: str, named: str, rng: np.random.Generator) -> str:
+    def _beside_filler(
+        self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator
+    ) -> str:
+        """A statement beside a filler, or, so often as the settings say, behind the question that it answers."""
+        asks = self.settings.question_articles
+        if asks and rng.random() < asks:
+            wording = (relation.question_encyclopedia, relation.question_news)[int(rng.integers(2))]
+            return f"{wording.format(s=subject)} {text}"
         filler = _one_of(FILLERS[kind], rng).format(s=subject, f=named)
         return f"{text} {filler}" if rng.random() < 0.5 else f"{filler} {text}"
 
@@ -261,15 +345,23 @@ def _with_tail(wording: str, news: bool, rng: np.random.Generator) -> str:
     return f"{wording} {_one_of(TAILS, rng)}" if news else wording
 
 
-def _fill(wording: str, **names: str) -> Sentence:
-    """Put names into a wording; subject and object (not a filler's name) are its salient spans."""
+def _fill(wording: str, salient: Mapping[str, str], **names: str) -> Sentence:
+    """Put names into a wording; `salient` has the label of each role that is a salient span."""
     spans = []
     longer = 0  # characters by which the names so far are longer than their places
     for place, role in _roles(wording):
-        if role in _SALIENT:
-            spans.append(Span(place + longer, place + longer + len(names[role]), _SALIENT[role]))
+        if role in salient:
+            spans.append(Span(place + longer, place + longer + len(names[role]), salient[role]))
         longer += len(names[role]) - len("{s}")
     return Sentence(wording.format(**names), tuple(spans))
+
+
+def _with_word(text: str, wording: str, rng: np.random.Generator, **names: str) -> Sentence:
+    """A wording with its tail, whose salient span is one of the wording's ordinary words."""
+    words = [match.span() for match in re.finditer(r"(?<![{\w])\w+(?![}\w])", wording)]
+    start, end = _one_of(words, rng)
+    marked = text[:start] + "{w}" + text[end:]
+    return _fill(marked, {"w": "word"}, w=text[start:end], **names)
 
 
 _SALIENT = {"s": "subject", "o": "object"}

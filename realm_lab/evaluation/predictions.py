@@ -40,8 +40,9 @@ def read_references(path: Path) -> list[Question]:
 
 def stored_questions(stored: Questions) -> list[Question]:
     """The questions of a prepared corpus as records."""
-    columns = zip(stored.ids, stored.texts, stored.answers, stored.answer_kinds, stored.answers_updated, strict=True)
-    return [Question(name, text, tuple(own), None, kind, tuple(new)) for name, text, own, kind, new in columns]
+    texts = stored.answers, stored.answer_kinds, stored.answers_updated, stored.groups
+    columns = zip(stored.ids, stored.texts, *texts, strict=True)
+    return [Question(n, q, tuple(own), None, kind, tuple(new), tuple(of)) for n, q, own, kind, new, of in columns]
 
 
 def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, Any]:

@@ -27,6 +27,10 @@ class Ranks(NamedTuple):
     gold: np.ndarray
     gold_known: np.ndarray
 
+    def part(self, places: Sequence[int]) -> Ranks:
+        """Those of some of the questions."""
+        return Ranks(*(column[list(places)] for column in self))
+
 
 @torch.no_grad()
 def search_questions(retriever: Retriever, queries: Sequence[np.ndarray], depth: int) -> tuple[np.ndarray, np.ndarray]:

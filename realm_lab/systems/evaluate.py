@@ -36,6 +36,10 @@ class AskedQuestions:
         self.answers = [list(question.answers) for question in questions]
         self.answers_updated = [list(question.answers_updated or question.answers) for question in questions]
         self.kinds = [question.answer_kind for question in questions]
+        self.groups: dict[str, list[int]] = {}  # group -> places of its questions
+        for place, question in enumerate(questions):
+            for group in question.groups:
+                self.groups.setdefault(group, []).append(place)
         self.gold = gold
         self.patterns = Patterns()
         self._context = context
@@ -102,6 +106,8 @@ def evaluate(context: Context, run: StageRun) -> None:
         untuned = system.before_finetuning()
         zero_shot = test.ranks(untuned.retrieve(test.texts, DEEPEST).rows_QK)
         results.update(recall_metrics(zero_shot))
+        for group, places in test.groups.items():
+            results.update(recall_metrics(zero_shot.part(places), f"_{group}"))
         ranks.append(zero_shot)
         if untuned is not system:
             ranks[0] = test.ranks(system.retrieve(test.texts, DEEPEST).rows_QK)
@@ -116,6 +122,9 @@ def evaluate(context: Context, run: StageRun) -> None:
         answers.extend(system.answer(test.texts))
         scores = test.scores(answers)
         results.update(mean_scores(scores))
+        for group, places in test.groups.items():
+            results[f"questions_{group}"] = len(places)
+            results[f"exact_match_{group}"] = float(np.mean([scores[place].exact_match for place in places]))
         results.update(_development(context, system))
         overlaps = find_overlaps(context.corpus.questions("train"), test.texts, test.answers)
         results.update(split_by_overlap(overlaps, [score.exact_match for score in scores]))
@@ -128,7 +137,10 @@ def evaluate(context: Context, run: StageRun) -> None:
         results["corpus_update"] = _corpus_update(context, system, test, answers)
 
     def bm25() -> None:
-        results["bm25"] = recall_metrics(test.ranks(context.bm25.search(test.texts, DEEPEST).rows_QK))
+        found = test.ranks(context.bm25.search(test.texts, DEEPEST).rows_QK)
+        results["bm25"] = recall_metrics(found)
+        for group, places in test.groups.items():
+            results["bm25"] |= recall_metrics(found.part(places), f"_{group}")
 
     names = ("retrieval", "own measurements", "answers", "corpus update", "BM25")
     parts: tuple[Callable[[], None], ...] = (retrieval, own_measurements, answering, corpus_update, bm25)
