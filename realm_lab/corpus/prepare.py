@@ -21,7 +21,7 @@ FORMAT = 2  # of a prepared folder: raised when the same text is stored in anoth
 # At these values a corpus is what it was before the parameter existed, so it keeps its key.
 NEUTRAL: dict[str, dict[str, object]] = {
     "toy": {"restate_facts": False},
-    "files": {"dev_split": "none", "drop_pages": []},
+    "files": {"drop_pages": []},
 }
 CUTTING_VERSION = 2  # raised when the same files yield other passages, sentences or spans
 PASSAGE_WORDPIECES = "wordpieces of passages"  # counted of file corpora
@@ -46,6 +46,8 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
     else:
         files = params.corpus.files
         del corpus["files"]["tagger_model"]  # its content counts instead
+        if not files.holds_out_dev:
+            del corpus["files"]["dev_split"]  # it splits nothing
         paths = sorted({path for role in FILE_ROLES for path in getattr(files, role)})
         described["files"] = {path: digest_input(path) for path in paths}
         described["cutting"] = [CUTTING_VERSION, version("sentencex")]

@@ -63,12 +63,13 @@ class Files(Section):
     questions_train: list[str] = []
     """Questions to fine-tune on."""
     questions_dev: list[str] = []
-    """Questions of the curves drawn during pre-training."""
+    """Development questions: of the curves drawn during pre-training, and of `exact_match_dev`."""
     questions_test: list[str] = []
     """Questions of the final evaluation."""
-    dev_split: Literal["none", "orqa"] = "none"
-    """`orqa`: the questions of questions_train whose text has hash 0 modulo 10 are the development questions and not
-    trained on (code: create_data_splits, for all three data sets)."""
+    dev_split: Literal["none", "orqa"] = "orqa"
+    """Development questions where questions_dev names none. `orqa`: the questions of questions_train whose text has
+    hash 0 modulo 10, which are not trained on (code: create_data_splits, for all three data sets). `none`: there are
+    none, and nothing can be chosen by them."""
     tagger_model: str | None = None
     """Of `tagger: model`: a Hugging Face token-classification folder; docs/data.md says how to make one."""
     max_articles: Positive | None = None
@@ -81,11 +82,10 @@ class Files(Section):
     """Kinds of pages to leave out, by their titles: "List of ...", "Index of ...", "Outline of ...",
     "... (disambiguation)" (code, of ORQA)."""
 
-    @model_validator(mode="after")
-    def _one_dev_set(self) -> Files:
-        if self.dev_split == "orqa" and self.questions_dev:
-            raise ValueError("dev_split: orqa takes dev from questions_train; name no questions_dev, or set it to none")
-        return self
+    @property
+    def holds_out_dev(self) -> bool:
+        """Whether some of questions_train are development questions."""
+        return self.dev_split == "orqa" and bool(self.questions_train) and not self.questions_dev
 
 
 class Corpus(Section):
@@ -106,6 +106,11 @@ class Corpus(Section):
     expression; neither was released)."""
     toy: ToyWorld = ToyWorld()
     files: Files = Files()
+
+    @property
+    def has_dev_questions(self) -> bool:
+        """Whether there are questions that something may be chosen by."""
+        return self.source == "toy" or bool(self.files.questions_dev) or self.files.holds_out_dev
 
     @model_validator(mode="after")
     def _tagger_fits(self) -> Corpus:

@@ -116,7 +116,7 @@ def pretrain(context: Context, run: StageRun) -> None:
             context.corpus.sentences(),
             context.special,
             wordpieces_by_id(context.tokenizer),
-            _development_metrics(context),
+            development_metrics(context),
             probe,
             builder,
         )
@@ -133,7 +133,7 @@ def _approximate_search(settings: Search, seed: int) -> MakeSearch | None:
     return lambda vectors_ND, exact: FaissSearch(settings.backend, vectors_ND, settings.faiss_options(), seed, exact)
 
 
-def _development_metrics(context: Context) -> Evaluation:
+def development_metrics(context: Context) -> Evaluation:
     """Zero-shot recall and retrieval utility on development questions and sentences, as far as there are any."""
     cloze, asked = context.corpus.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
     tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
