@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from realm_lab.retrieval.candidates import Candidates
 from realm_lab.retrieval.retriever import ABSENT, NULL
 from realm_lab.tracking.bounds import BOUNDS, Bound
+from realm_lab.training.pretrain import PretrainTask
 from realm_lab.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means
 
 # A full row, a row that a small corpus left short, and one with the null document alone.
@@ -158,3 +160,18 @@ def test_a_loss_of_retrieval_is_flagged_after_the_patience_and_at_the_end(
         found |= {*collapse.flags()}
     says = "collapsed: recall@5 on development questions below 0.2, half of step 0, since step"
     assert sorted(found) == [f"{says} {step}" for step in since]
+
+
+def test_every_evaluation_is_looked_at() -> None:
+    found = iter([START, START | {"recall_at_5": LOST}])
+    fresh = SimpleNamespace(refresh=lambda step: None)
+    task: Any = SimpleNamespace(
+        retriever=SimpleNamespace(searching_exactly=lambda: fresh),
+        reader=None,
+        _evaluation=lambda retriever, reader: next(found),
+        _index=SimpleNamespace(measure=lambda retriever: {"index_overlap": 1.0}),
+        _watch=CollapseWatch(500, 8),
+    )
+    for step in (0, 8):
+        PretrainTask.evaluate(task, step)
+    assert len(task._watch.flags()) == 1
