@@ -91,9 +91,9 @@ _CURVES = (
     Metric("score_spread", "spread of the top scores", "curve", "train", "", 2, ""),
     Metric("gold_among_candidates", "gold passage among the candidates", "curve", "train"),
     Metric("index_staleness_steps", "age of the index", "curve", "", "steps", 1, ""),
-    Metric("index_overlap", "overlap of stale and fresh top k", "curve", "dev", "", 3, ""),
+    Metric("index_overlap", "overlap of stale and fresh top k", "curve", "train", "", 3, ""),
     Metric("index_overlap_sampled", "overlap of stale and fresh top k, sampled", "curve", "train", "", 3, ""),
-    Metric("prior_shift", "shift of p(z|x) by staleness", "curve", "dev", "", 3, "down"),
+    Metric("prior_shift", "shift of p(z|x) by staleness", "curve", "train", "", 3, "down"),
     Metric("prior_shift_sampled", "shift of p(z|x) by staleness, sampled", "curve", "train", "", 3, "down"),
     Metric("marginal_log_likelihood", "marginal log-likelihood", "curve", "train", "nats", 2, headline=True),
 )

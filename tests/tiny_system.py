@@ -35,7 +35,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
         "passage_length": 32,
         "sentence_length": 26,
         "tagger": "exact",
-        "toy": {"entities": 40, "articles": 200},
+        "toy": {"world": "easy", "entities": 40, "articles": 200},
     },
     "model": {
         "hidden_size": 32,

@@ -117,7 +117,7 @@ class FilesCorpus:
         names: list[str] = getattr(self._files, f"questions_{split}")
         maximum = {"train": self._files.max_train_questions, "test": self._files.max_test_questions}.get(split)
         dropped = self._counts[f"questions_{split}"] = Counter()
-        if self._files.dev_split == "none" or split == "test":
+        if split == "test" or not self._files.holds_out_dev:
             return evenly_spaced(list(self._answerable(names, dropped, known)), maximum, dropped)
         wanted = split == "dev"
         counted = Counter[str]() if wanted else dropped  # one file for two splits: what it lacks is told once

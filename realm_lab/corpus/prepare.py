@@ -15,13 +15,14 @@ from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.vocabulary import load_tokenizer, save_tokenizer, tokenizer_digest, train_wordpiece
 from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import hub_remedy
-from realm_lab.params.parameters import EASY_WORLD, Params
+from realm_lab.params.parameters import Params
+from realm_lab.params.toy import EASY_WORLD
 
 FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is taken
 # At these values a corpus is what it was before the parameter existed, so it keeps its key.
 NEUTRAL: dict[str, dict[str, object]] = {
     "toy": {"restate_facts": False, **EASY_WORLD},
-    "files": {"dev_split": "none", "drop_pages": []},
+    "files": {"drop_pages": []},
 }
 CUTTING_VERSION = 2  # raised when the same files yield other passages, sentences or spans
 PASSAGE_WORDPIECES = "wordpieces of passages"  # counted of file corpora
@@ -47,6 +48,8 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
     else:
         files = params.corpus.files
         del corpus["files"]["tagger_model"]  # its content counts instead
+        if not files.holds_out_dev:
+            del corpus["files"]["dev_split"]  # it splits nothing
         paths = sorted({path for role in FILE_ROLES for path in getattr(files, role)})
         described["files"] = {path: digest_input(path) for path in paths}
         described["cutting"] = [CUTTING_VERSION, version("sentencex")]

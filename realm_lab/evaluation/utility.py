@@ -106,4 +106,5 @@ def cloze_metrics(result: ClozeResult) -> dict[str, float]:
     if (result.gold_B >= 0).any():
         known = result.gold_B >= 0
         values["cloze_gold_among_candidates"] = float((result.rows_BK == result.gold_B[:, None]).any(1)[known].mean())
+        values["cloze_gold_known"] = float(known.sum())
     return values

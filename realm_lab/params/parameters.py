@@ -8,7 +8,7 @@ sections.py, which holds the sections Search, Refresh, Watch and Optimiser.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -28,57 +28,7 @@ from realm_lab.params.sections import (
     Watch,
     neutral,
 )
-
-EASY_WORLD = {
-    "entities_per_name": 1,
-    "unanswerable_fraction": 0.0,
-    "syntax_fraction": 0.0,
-    "salient": "both",
-    "asked_relations": "all",
-    "question_articles": 0.0,
-}
-
-
-class ToyWorld(Section):
-    """The embedded world of entities and facts that needs no download. In the sharp world, whose knobs are below, a
-    retriever must learn more than names, a stale index misses passages, and some masks no passage can fill."""
-
-    world: Annotated[Literal["sharp", "easy"], OBSERVES] = "sharp"
-    """`easy`: the knobs from entities_per_name to question_articles that are not named are off, for smoke tests. Names
-    then find their passages, and every mask can be filled."""
-    entities: Annotated[int, Field(ge=40, le=4_000_000, multiple_of=4)] = 256
-    """Entities of four types; each has an article of several passages."""
-    entities_per_name: Annotated[int, Field(ge=1, le=4), neutral(1)] = 3
-    """Entities, of as many types, that bear one name: the more, the less a name alone finds."""
-    unanswerable_fraction: Annotated[float, Field(ge=0.0, le=0.9), neutral(0.0)] = 0.3
-    """Share of the sentences of X whose masked value no passage states: half are about names that Z lacks, half about
-    nobody who is named ("this city"). Only X that is another corpus than Z has them."""
-    syntax_fraction: Annotated[float, Field(ge=0.0, le=0.9), neutral(0.0)] = 0.1
-    """Share of the other sentences of X in which an ordinary word is the salient span: the sentence alone tells it."""
-    salient: Annotated[Literal["object", "both"], neutral("both")] = "object"
-    """Which names of a sentence about a fact are salient: its value, or its subject as well, which no query tells."""
-    asked_relations: Annotated[Literal["half", "all"], neutral("all")] = "half"
-    """The relations of each type that training questions ask for; development and test ask for all."""
-    question_articles: Annotated[Fraction, neutral(0.0)] = 0.2
-    """Share of the throw-away passages that hold a question, so that its words are known before fine-tuning."""
-    fillers_per_entity: NonNegative = 2
-    """Passages of each article that hold no fact."""
-    articles: Positive = 70_000
-    """Throw-away articles from which the reader learns to copy in its warm start."""
-    changed_fraction: Fraction = 0.5
-    """Share of the facts that the corpus update changes (Guu, Table 4)."""
-    restate_facts: Annotated[bool, neutral(False)] = False
-    """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
-    exists outside the passage that a query comes from."""
-    world_seed: NonNegative | None = None
-    """Seed of the world; empty: each run seed has a world of its own."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _easy(cls, values: Any) -> Any:
-        is_easy = isinstance(values, dict) and values.get("world") == "easy"
-        return EASY_WORLD | values if is_easy else values
-
+from realm_lab.params.toy import ToyWorld
 
 PageKind = Literal["list", "index", "outline", "disambiguation"]
 
@@ -95,12 +45,13 @@ class Files(Section):
     questions_train: list[str] = []
     """Questions to fine-tune on."""
     questions_dev: list[str] = []
-    """Questions of the curves drawn during pre-training."""
+    """Development questions: of the curves drawn during pre-training, and of `exact_match_dev`."""
     questions_test: list[str] = []
     """Questions of the final evaluation."""
-    dev_split: Literal["none", "orqa"] = "none"
-    """`orqa`: the questions of questions_train whose text has hash 0 modulo 10 are the development questions and not
-    trained on (code: create_data_splits, for all three data sets)."""
+    dev_split: Literal["none", "orqa"] = "orqa"
+    """Development questions where questions_dev names none. `orqa`: the questions of questions_train whose text has
+    hash 0 modulo 10, which are not trained on (code: create_data_splits, for all three data sets). `none`: there are
+    none, and nothing can be chosen by them."""
     tagger_model: str | None = None
     """Of `tagger: model`: a Hugging Face token-classification folder; docs/data.md says how to make one."""
     max_articles: Positive | None = None
@@ -113,11 +64,10 @@ class Files(Section):
     """Kinds of pages to leave out, by their titles: "List of ...", "Index of ...", "Outline of ...",
     "... (disambiguation)" (code, of ORQA)."""
 
-    @model_validator(mode="after")
-    def _one_dev_set(self) -> Files:
-        if self.dev_split == "orqa" and self.questions_dev:
-            raise ValueError("dev_split: orqa takes dev from questions_train; name no questions_dev, or set it to none")
-        return self
+    @property
+    def holds_out_dev(self) -> bool:
+        """Whether some of questions_train are development questions."""
+        return self.dev_split == "orqa" and bool(self.questions_train) and not self.questions_dev
 
 
 class Corpus(Section):
@@ -138,6 +88,11 @@ class Corpus(Section):
     expression; neither was released)."""
     toy: ToyWorld = ToyWorld()
     files: Files = Files()
+
+    @property
+    def has_dev_questions(self) -> bool:
+        """Whether there are questions that something may be chosen by."""
+        return self.source == "toy" or bool(self.files.questions_dev) or self.files.holds_out_dev
 
     @model_validator(mode="after")
     def _tagger_fits(self) -> Corpus:
@@ -269,7 +224,8 @@ class Pretrain(Section):
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or none."""
     calibrate_null: bool = False
-    """Shift the null document's score, once, to the mean score of the candidates (neither paper nor code)."""
+    """Shift the null document's score, once, to the mean score of the candidates (neither paper nor code). The
+    curves begin after it; results named `_start` are of the models before it, so compare within the curves."""
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"

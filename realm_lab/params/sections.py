@@ -87,13 +87,15 @@ def _marks(field: FieldInfo) -> dict[str, Any]:
 
 
 class Watch(Section):
-    """Probes and early warnings of a collapse during pre-training: p(z|x) flat, all on the null document, or a reader
-    that gains nothing from the gold passage (tracking/bounds.py)."""
+    """Probes and early warnings of a collapse during pre-training: p(z|x) flat, all on the null document, a reader that
+    gains nothing from the gold passage, or less than half of the held-out retrieval of step 0 left, which is looked at
+    in every evaluation (tracking/bounds.py)."""
 
     interval_steps: Positive = 100
     """Steps between two looks with the probes."""
     patience_steps: Positive = 500
-    """Steps a quantity must stay out of its bounds before the run is flagged."""
+    """Steps a quantity must stay out of its bounds before the run is flagged. Retrieval that is lost at the last step
+    is flagged at once."""
 
 
 FAISS_OPTIONS = {

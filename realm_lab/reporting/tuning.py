@@ -1,7 +1,7 @@
 """A study at each cell's best value of its tuned parameter: the grid, what is chosen, and whether the answer changes.
 
-The choice is by a development curve of pre-training, never by a result, and only from equal budgets: every value of a
-cell with every seed of the grid.
+The choice is by a measure of development data, never of test data, and only from equal budgets: every value of a cell
+with every seed of the grid.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from realm_lab.metrics import curve
+from realm_lab.metrics import CURVES, curve, metric
 from realm_lab.params.load import show
 from realm_lab.reporting.comparison import MetricResult, Scores, as_json, compare_cells
 from realm_lab.reporting.frames import StudyFrames, summarise
@@ -20,7 +20,7 @@ from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyTuning
 
 
 class GridRow(NamedTuple):
-    """One cell that pre-trains. `found`: for each value of the grid, seed -> the curve's end."""
+    """One cell that pre-trains. `found`: for each value of the grid, seed -> the measure that chooses."""
 
     cell: StudyCell
     found: list[dict[int, float]]
@@ -68,10 +68,9 @@ def tune(study: StudyFrames) -> Tuned | None:
     return Tuned(record, tuning, grid, found, compare_cells(record, equal, record.metrics))
 
 
-def best(found: list[dict[int, float]], own: int, *, higher: bool = True) -> int:
-    """The place of the value with the best mean; of equal ones the cells' own, then the first."""
-    sign = 1.0 if higher else -1.0
-    means = [sign * sum(values.values()) / len(values) for values in found]
+def best(found: list[dict[int, float]], own: int) -> int:
+    """The place of the value with the highest mean; of equal ones the cells' own, then the first."""
+    means = [sum(values.values()) / len(values) for values in found]
     return max(range(len(means)), key=lambda place: (means[place], place == own, -place))
 
 
@@ -103,7 +102,8 @@ def tuned_content(tuned: Tuned) -> dict[str, Any]:
         "short": short,
         "values": " and ".join(show(value) for value in tuning.values),
         "own": own,
-        "by": curve(tuning.by).title,
+        "by": f"{curve(tuning.by).title} at the end of pre-training" if is_curve(tuning) else metric(tuning.by).title,
+        "is_curve": is_curve(tuning),
         "seeds": seeds_text(tuning.seeds),
         "untuned": [cell.title for cell in tuned.study.cells if cell.name not in of_grid],
         "missing": [(row.cell.title, "; ".join(row.missing)) for row in tuned.grid if row.missing],
@@ -142,19 +142,31 @@ def seeds_text(seeds: tuple[int, ...]) -> str:
 
 
 def _grid_row(study: StudyFrames, cell: StudyCell, tuning: StudyTuning) -> GridRow:
-    ends = study.curves[study.curves["metric"] == tuning.by]
     found, missing = [], []
     for value in tuning.values:
-        name = tuning.name_at(cell.name, value)
-        done = {run.seed for run in study.of(name) if run.has_finished("pretrain")}
-        last = ends[ends["cell"] == name].groupby("seed")["value"].last()
-        values = {int(seed): float(end) for seed, end in last.items() if seed in done and seed in tuning.seeds}
+        measured = _measured(study, tuning.name_at(cell.name, value), tuning)
+        values = {seed: number for seed, number in measured.items() if seed in tuning.seeds}
         found.append(values)
         missing += [f"{show(value)}, seed {seed}" for seed in tuning.seeds if seed not in values]
     if missing or not tuning.seeds:
         return GridRow(cell, found, missing or ["any seed"], None)
     own = tuning.values.index(tuning.own)
-    return GridRow(cell, found, [], best(found, own, higher=curve(tuning.by).better != "down"))
+    return GridRow(cell, found, [], best(found, own))
+
+
+def is_curve(tuning: StudyTuning) -> bool:
+    """Whether the measure that chooses is a curve of pre-training, and not a result."""
+    return tuning.by in CURVES
+
+
+def _measured(study: StudyFrames, cell: str, tuning: StudyTuning) -> dict[int, float]:
+    """What chooses, seed -> value, of the runs of a cell that have it: the end of a curve, or a result."""
+    if not is_curve(tuning):
+        return {run.seed: run.values[tuning.by] for run in study.of(cell) if tuning.by in run.values}
+    done = {run.seed for run in study.of(cell) if run.has_finished("pretrain")}
+    ends = study.curves[(study.curves["metric"] == tuning.by) & (study.curves["cell"] == cell)]
+    last = ends.groupby("seed")["value"].last()
+    return {int(seed): float(end) for seed, end in last.items() if seed in done}
 
 
 def _shown(row: GridRow, tuning: StudyTuning) -> dict[str, str]:

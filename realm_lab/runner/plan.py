@@ -121,7 +121,7 @@ def plan_study(
     planned = [(cell, params, chosen) for cell, params in zip(cells, resolved, strict=True)]
     grid = None
     if study.tune is not None:
-        grid = grid_of(study, study.tune, cells, base, chosen)
+        grid = grid_of(study, study.tune, cells, resolved[0], chosen)
         planned += [(tuned.cell, _resolve(study, tuned.cell, source), grid.seeds) for tuned in grid.cells]
     runs = _runs(study, planned, base)
     axes = study.axes if len(study.axes) > 1 else {}

@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from realm_lab.errors import UserError
-from realm_lab.metrics import CURVES, METRICS
+from realm_lab.metrics import CURVES
 from realm_lab.params.load import explain, flatten, read_source, resolve, show
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun
-from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, chosen_by, overrides_of, read_study_file
+from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, check_choice, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run
 
 
@@ -119,15 +119,13 @@ def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> S
     the line, what is wrong there, and the remedy: an unknown key or metric, a value that its parameter cannot have, or
     a baseline that is not in the space."""
     search = read_study_file(Path(path), Search)
-    known = [*chosen_by(), *(name for name, metric in METRICS.items() if metric.split == "dev")]
-    problem = f"metric: '{search.metric}' is none that is measured on development data"
-    search.choose(search.metric, known, problem, "metric")
     preset = {} if search.preset is None else {"preset": search.preset}
     source = read_source(params_path or Path(root) / "params.yaml", preset)
     common = overrides_of(search, search.set, "set", launch=True)
     values = source.values | common
     with search.at("set", prefix="set: "):
         base = _params(values)
+    check_choice(search, search.metric, base.corpus, "metric")
     if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
         message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
         raise search.problem(message, "pruning", "after_steps")

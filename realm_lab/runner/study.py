@@ -17,6 +17,7 @@ from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.load import PRESETS, parameter_fields, show
+from realm_lab.params.parameters import Corpus
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
@@ -111,7 +112,8 @@ class Tune(Part):
     seeds: Seeds
     """Of the study's seeds, those that every value is run with; the best values are compared on them alone."""
     by: str = "cloze_exact_match"
-    """A curve of pre-training, on dev entities: the best value has the highest mean over the seeds at the end of it."""
+    """A measure of development data: a curve of pre-training (its last value) or `exact_match_dev`. The best value has
+    the highest mean over the seeds."""
 
 
 class StudyFile(Part):
@@ -259,8 +261,19 @@ def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, l
 
 
 def chosen_by() -> list[str]:
-    """The curves by which one value of a parameter can be better than another: measured on development data."""
-    return [name for name, curve in CURVES.items() if curve.split == "dev" and curve.better == "up"]
+    """The measures by which something may be chosen: of development data, and more is better."""
+    entries = (*CURVES.values(), *METRICS.values())
+    return [entry.name for entry in entries if entry.split == "dev" and entry.better == "up"]
+
+
+def check_choice(study: StudyFile, name: str, corpus: Corpus, *keys: str) -> None:
+    """Refuse a choice by a measure that is not of development data, or of questions that the corpus does not have."""
+    known, reason = chosen_by(), "is not measured on development data"
+    if name in known and not corpus.has_dev_questions:
+        known = [other for other in known if not other.startswith(("recall_at_", "exact_match"))]
+        reason = "needs development questions, and corpus.files neither names nor holds out any"
+    if name not in known:
+        raise study.problem(f"{'.'.join(keys)}: '{name}' {reason}; choose one of {', '.join(known)}", *keys)
 
 
 def _check_parameter(study: StudyFile, name: str, place: tuple[str | int, ...], launch: bool) -> None:

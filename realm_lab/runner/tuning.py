@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from realm_lab.params.load import show
+from realm_lab.params.load import flatten, show
+from realm_lab.params.parameters import Params
 from realm_lab.runner.cells import CELL_NAME, Cell, Place, changes_title
-from realm_lab.runner.study import Study, Tune, chosen_by, overrides_of
+from realm_lab.runner.study import Study, Tune, check_choice, overrides_of
 from realm_lab.systems.registry import system_of
 
-STAGE = "pretrain"  # by whose end a value is chosen
+STAGE = "pretrain"  # which a grid varies
 
 
 class TunedCell(NamedTuple):
@@ -31,13 +32,13 @@ class Grid(NamedTuple):
     cells: tuple[TunedCell, ...]
 
 
-def grid_of(study: Study, tune: Tune, cells: Sequence[Cell], base: Mapping[str, Any], seeds: Sequence[int]) -> Grid:
+def grid_of(study: Study, tune: Tune, cells: Sequence[Cell], base: Params, seeds: Sequence[int]) -> Grid:
     """Every cell with the tuned stage at every value but its own, which is that of the `base` parameters. UserError: a
     parameter that is unknown, none of pre-training, or changed by a cell; a value or seed twice, or a seed that is none
-    of the study's; an unknown metric."""
+    of the study's; a measure that may choose nothing."""
     overrides_of(study, {tune.parameter: None}, "tune", "parameter")
     if not tune.parameter.startswith(f"{STAGE}."):
-        message = f"tune: '{tune.parameter}' is no parameter of pre-training, by whose end a value is chosen"
+        message = f"tune: '{tune.parameter}' is no parameter of pre-training, which a grid varies"
         raise study.problem(f"{message}; name one, such as pretrain.retriever.learning_rate", "tune", "parameter")
     for cell in cells:
         if tune.parameter in cell.places:
@@ -49,9 +50,8 @@ def grid_of(study: Study, tune: Tune, cells: Sequence[Cell], base: Mapping[str, 
         if seed not in study.seeds:
             message = f"tune.seeds: {seed} is no seed of the study; choose among {', '.join(map(str, study.seeds))}"
             raise study.problem(message, "tune", "seeds", number)
-    problem = f"tune.by: '{tune.by}' is no curve of pre-training of which more is better"
-    study.choose(tune.by, chosen_by(), problem, "tune", "by")
-    own = base[tune.parameter]
+    check_choice(study, tune.by, base.corpus, "tune", "by")
+    own = flatten(base)[tune.parameter]
     if own not in tune.values:
         listed = ", ".join(show(value) for value in [own, *tune.values])
         message = f"tune.values: {show(own)}, which the cells have otherwise, is not among them"

@@ -60,6 +60,21 @@ class AskedQuestions:
         asked = self.answers, self.gold, self.kinds, self.ids, self.patterns
         return rank_answers(rows_QK, self._context.passages, *asked)
 
+    def recalls(self, ranks: Ranks) -> dict[str, float]:
+        """Of all, and of each group."""
+        values = recall_metrics(ranks)
+        for group, places in self.groups.items():
+            values |= recall_metrics(ranks.part(places), f"_{group}")
+        return values
+
+    def exact_matches(self, scores: Sequence[Scores]) -> dict[str, Any]:
+        """Of each group, and how many questions it has."""
+        values: dict[str, Any] = {}
+        for group, places in self.groups.items():
+            values[f"exact_match_{group}"] = float(np.mean([scores[place].exact_match for place in places]))
+            values[f"questions_{group}"] = len(places)
+        return values
+
     def matches(self, answers: Sequence[Answer], references: Sequence[Sequence[str]]) -> list[bool]:
         """Whether each answer is one of its question's references."""
         asked = zip(answers, references, self.kinds, self.ids, strict=True)
@@ -105,9 +120,7 @@ def evaluate(context: Context, run: StageRun) -> None:
     def retrieval() -> None:
         untuned = system.before_finetuning()
         zero_shot = test.ranks(untuned.retrieve(test.texts, DEEPEST).rows_QK)
-        results.update(recall_metrics(zero_shot))
-        for group, places in test.groups.items():
-            results.update(recall_metrics(zero_shot.part(places), f"_{group}"))
+        results.update(test.recalls(zero_shot))
         ranks.append(zero_shot)
         if untuned is not system:
             ranks[0] = test.ranks(system.retrieve(test.texts, DEEPEST).rows_QK)
@@ -122,9 +135,7 @@ def evaluate(context: Context, run: StageRun) -> None:
         answers.extend(system.answer(test.texts))
         scores = test.scores(answers)
         results.update(mean_scores(scores))
-        for group, places in test.groups.items():
-            results[f"questions_{group}"] = len(places)
-            results[f"exact_match_{group}"] = float(np.mean([scores[place].exact_match for place in places]))
+        results.update(test.exact_matches(scores))
         results.update(_development(context, system))
         overlaps = find_overlaps(context.corpus.questions("train"), test.texts, test.answers)
         results.update(split_by_overlap(overlaps, [score.exact_match for score in scores]))
@@ -137,10 +148,7 @@ def evaluate(context: Context, run: StageRun) -> None:
         results["corpus_update"] = _corpus_update(context, system, test, answers)
 
     def bm25() -> None:
-        found = test.ranks(context.bm25.search(test.texts, DEEPEST).rows_QK)
-        results["bm25"] = recall_metrics(found)
-        for group, places in test.groups.items():
-            results["bm25"] |= recall_metrics(found.part(places), f"_{group}")
+        results["bm25"] = test.recalls(test.ranks(context.bm25.search(test.texts, DEEPEST).rows_QK))
 
     names = ("retrieval", "own measurements", "answers", "corpus update", "BM25")
     parts: tuple[Callable[[], None], ...] = (retrieval, own_measurements, answering, corpus_update, bm25)

@@ -116,7 +116,7 @@ def pretrain(context: Context, run: StageRun) -> None:
             context.corpus.sentences(),
             context.special,
             wordpieces_by_id(context.tokenizer),
-            _development_metrics(context),
+            development_metrics(context),
             probe,
             builder,
         )
@@ -133,11 +133,9 @@ def _approximate_search(settings: Search, seed: int) -> MakeSearch | None:
     return lambda vectors_ND, exact: FaissSearch(settings.backend, vectors_ND, settings.faiss_options(), seed, exact)
 
 
-def _development_metrics(context: Context) -> Evaluation:
-    """Zero-shot recall and retrieval utility on development questions and sentences."""
+def development_metrics(context: Context) -> Evaluation:
+    """Zero-shot recall and retrieval utility on development questions and sentences, as far as there are any."""
     cloze, asked = context.corpus.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
-    if not len(asked):
-        asked = AskedQuestions.of_split(context, "test")
     tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
 
     def measure(retriever: Retriever, reader: Reader) -> dict[str, float]:
@@ -146,7 +144,7 @@ def _development_metrics(context: Context) -> Evaluation:
             values |= cloze_metrics(run_cloze(context.params, retriever, reader, cloze, context.special, count))
         if tokens:
             rows_BK, _ = search_questions(retriever, tokens, max(DEPTHS))
-            values |= recall_metrics(asked.ranks(rows_BK))
+            values |= recall_metrics(asked.ranks(rows_BK)) | {"questions_dev": float(len(asked))}
         return values
 
     return measure

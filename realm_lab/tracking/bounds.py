@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -13,6 +14,11 @@ class Bound(NamedTuple):
     is_upper: bool
     limit: float
     unit: str
+    counts_at_end: bool = False  # crossed at the last step, the run has collapsed, however short that has lasted
+
+    def is_crossed(self, value: float) -> bool:
+        """Whether a value is out of bounds; NaN is."""
+        return not (value <= self.limit if self.is_upper else value >= self.limit)
 
     @property
     def crossed(self) -> str:
@@ -28,3 +34,23 @@ BOUNDS = (
     # the reader does not gain from the passage that helps most
     Bound("probe_gold_utility", "utility of gold passages", False, 0.0, " nats a token"),
 )
+
+# Held-out retrieval, the best judge first: a share of items, how many items, and for people
+RETRIEVAL = (
+    ("cloze_gold_among_candidates", "cloze_gold_known", "gold passages among the candidates of held-out sentences"),
+    ("recall_at_5", "questions_dev", "recall@5 on development questions"),
+)
+LEAST_SHARE = 0.05
+LEAST_HITS = 20  # of 20 hits less than half are left by chance in 1 of 200 samples (Poisson)
+
+
+def retrieval_bound(start: Mapping[str, float]) -> Bound | None:
+    """The bound on held-out retrieval: half of what it was at step 0, of which `start` is the evaluation.
+
+    The first of RETRIEVAL is bounded that found something then; None where none did, and nothing can be lost.
+    """
+    for metric, items, quantity in RETRIEVAL:
+        share = start.get(metric, 0.0)
+        if share >= LEAST_SHARE and share * start[items] >= LEAST_HITS:
+            return Bound(metric, quantity, False, share / 2, ", half of step 0,", counts_at_end=True)
+    return None

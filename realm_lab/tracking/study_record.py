@@ -55,8 +55,8 @@ class TunedStudyCell:
 class StudyTuning:
     """The grid that every cell that pre-trains is run on, besides being run as it is.
 
-    `own` is the value that the study's cells have, `by` the curve of pre-training on dev entities whose mean over
-    `seeds` at the end says which value is best. `cells` and `runs` are those of the other values.
+    `own` is the value that the study's cells have, `by` the measure of development data whose mean over `seeds` (of a
+    curve: at its end) says which value is best. `cells` and `runs` are those of the other values.
     """
 
     parameter: str

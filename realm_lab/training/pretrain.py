@@ -129,7 +129,8 @@ class PretrainTask:
         self._candidate_reader = CandidateReader(params, reader, retriever.passages, special)
         towers = settings.train_query_tower, settings.train_document_tower
         self._models = TrainedModels.of(params, settings, reader, retriever.embedder, *towers)
-        self._watch, self._health = CollapseWatch(settings.watch.patience_steps), dict[str, float]()
+        self._watch = CollapseWatch(settings.watch.patience_steps, settings.steps)
+        self._health = dict[str, float]()
         self._flops = PretrainingFlops(
             params, retriever.passages, reader.encoder.shape, retriever.embedder.document_encoder.shape
         )
@@ -262,7 +263,9 @@ class PretrainTask:
         """Utility, likelihood and zero-shot recall on held-out text, with a fresh index."""
         fresh = self.retriever.searching_exactly()
         fresh.refresh(step)
-        return self._evaluation(fresh, self.reader) | self._index.measure(fresh)
+        values = self._evaluation(fresh, self.reader) | self._index.measure(fresh)
+        self._watch.update(step, values)
+        return values
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights, moments, the index with the weights that made it, and refreshes under way."""

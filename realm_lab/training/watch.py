@@ -13,7 +13,7 @@ from torch import Tensor
 from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
 from realm_lab.retrieval.candidates import Candidates
 from realm_lab.retrieval.retriever import ABSENT, NULL
-from realm_lab.tracking.bounds import BOUNDS, Bound
+from realm_lab.tracking.bounds import BOUNDS, RETRIEVAL, Bound, retrieval_bound
 
 QUANTITIES = (
     "marginal_log_likelihood",  # log p(y|x), nats
@@ -24,6 +24,7 @@ QUANTITIES = (
     "null_probability",  # where the null document is a candidate
     "retrieval_utility_train",  # sum_z p(z|x) RU(z|x), nats, where something was read without a passage
 )
+START = tuple(name for metric, items, _ in RETRIEVAL for name in (metric, items))
 
 
 def health_means(health_2Q: Tensor) -> dict[str, float]:
@@ -72,38 +73,54 @@ class CollapseWatch:
     """Bounds with patience: a flag is up once a quantity was out of its bounds at every look for `patience_steps`.
 
     A look is a call of `update` that has a value of the quantity; one look inside the bounds starts the count anew.
-    Values of single batches are noisy, so a run near a bound may go in and out of it and is not flagged.
+    Values of single batches are noisy, so a run near a bound may go in and out of it and is not flagged. Held-out
+    retrieval is bounded by half of its value at step 0, and what is lost at the last step is flagged without patience.
     """
 
-    def __init__(self, patience_steps: int, bounds: Sequence[Bound] = BOUNDS):
-        self._bounds, self._patience_steps = bounds, patience_steps
+    def __init__(self, patience_steps: int, total_steps: int, bounds: Sequence[Bound] = BOUNDS):
+        self._bounds, self._patience_steps, self._total_steps = [*bounds], patience_steps, total_steps
+        self._start: dict[str, float] = {}  # of the evaluation at step 0, what the bound on retrieval is made of
         self._since = [-1] * len(bounds)  # the first look of the present stay out of bounds; -1: inside
         self._seen = [-1] * len(bounds)  # the latest look
 
     def update(self, step: int, values: Mapping[str, float]) -> None:
         """One look after `step` steps."""
+        if step == 0:
+            self._bound_retrieval({name: values[name] for name in START if name in values})
         for number, bound in enumerate(self._bounds):
             value = values.get(bound.metric)
             if value is not None:
-                inside = value <= bound.limit if bound.is_upper else value >= bound.limit  # false for NaN
                 self._seen[number] = step
-                if inside:
+                if not bound.is_crossed(value):
                     self._since[number] = -1
                 elif self._since[number] < 0:
                     self._since[number] = step
+
+    def _bound_retrieval(self, start: dict[str, float]) -> None:
+        if bound := retrieval_bound(start):
+            self._start = start
+            self._bounds.append(bound)
+            self._since.append(-1)
+            self._seen.append(-1)
 
     def flags(self) -> tuple[str, ...]:
         """The flags that are up, for example "collapsed: p(null|x) above 0.99 since step 1200"."""
         return tuple(
             f"collapsed: {bound.quantity} {bound.crossed} since step {since}"
             for bound, since, seen in zip(self._bounds, self._since, self._seen, strict=True)
-            if since >= 0 and seen - since >= self._patience_steps
+            if since >= 0
+            and (seen - since >= self._patience_steps or (bound.counts_at_end and seen == self._total_steps))
         )
 
     def state(self) -> dict[str, Tensor]:
         """For a checkpoint."""
-        return {"watch": torch.tensor([self._since, self._seen], dtype=torch.int64)}
+        start = [self._start.get(name, 0.0) for name in START]
+        return {
+            "watch": torch.tensor([self._since, self._seen], dtype=torch.int64),
+            "watch.start": torch.tensor(start, dtype=torch.float64),
+        }
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
+        self._bound_retrieval(dict(zip(START, tensors["watch.start"].tolist(), strict=True)))
         self._since, self._seen = tensors["watch"].tolist()

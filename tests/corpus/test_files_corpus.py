@@ -137,7 +137,7 @@ def test_a_long_article_is_not_held_as_a_whole(monkeypatch: pytest.MonkeyPatch) 
 
 def test_questions_of_articles_left_out_are_left_out_before_sampling(train: str, dev: str) -> None:
     named: dict[str, Any] = {"knowledge": [train, dev], "questions_train": [train], "questions_test": [dev]}
-    corpus = corpus_of(**named, max_articles=2, max_train_questions=4, max_test_questions=3)
+    corpus = corpus_of(**named, max_articles=2, max_train_questions=4, max_test_questions=3, dev_split="none")
     train_questions = asked(corpus, "train")
     assert [question.id for question in train_questions] == ["Train_0-0-0", "Train_0-1-0", "Train_1-0-0", "Train_1-1-0"]
     assert [question.id for question in asked(corpus, "test")] == ["Dev_0-0-0", "Dev_1-0-0", "Dev_2-0-1"]

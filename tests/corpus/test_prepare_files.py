@@ -14,6 +14,7 @@ import pytest
 from realm_lab.core.files import digest
 from realm_lab.corpus import prepare as prepare_module
 from realm_lab.corpus.cutting import MIN_SENTENCE_WORDPIECES
+from realm_lab.corpus.files_corpus import is_orqa_dev
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.store import NO_ROW
 from realm_lab.errors import UserError
@@ -163,7 +164,9 @@ def test_gold_rows_of_files_hold_the_answer_and_are_of_the_document(filed: Prepa
     passages = filed.corpus.passages()
     questions = filed.corpus.questions("test")
     assert len(questions) == 80 * 3 * 2
-    assert len(filed.corpus.questions("dev")) == 0
+    trained, held_out = (set(filed.corpus.questions(split).texts) for split in ("train", "dev"))
+    assert held_out == {text for text in questions.texts if is_orqa_dev(text)} != set()
+    assert trained == set(questions.texts) - held_out  # the same file, without what is held out
     for number in range(len(questions)):
         article, place, kind = questions.ids[number].split("-")
         rows = questions.gold[number].tolist()
@@ -270,10 +273,12 @@ def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters(tiny: 
     assert "restate_facts" not in inputs_of(toy)["toy"]
     restated = toy.model_copy(update={"toy": toy.toy.model_copy(update={"restate_facts": True})})
     assert inputs_of(restated)["toy"]["restate_facts"] is True
-    neutral = {"dev_split": "none", "drop_pages": []}
+    neutral = {"dev_split": "none", "drop_pages": [], "questions_train": [__file__]}
     files = toy.model_copy(update={"source": "files", "files": toy.files.model_copy(update=neutral)})
     found = inputs_of(files)["files"]
-    assert not found.keys() & {*neutral, "tagger_model"}
+    assert not found.keys() & {"dev_split", "drop_pages", "tagger_model"}
     for name, value in {"dev_split": "orqa", "drop_pages": ["list"]}.items():
         other = files.model_copy(update={"files": files.files.model_copy(update={name: value})})
         assert inputs_of(other)["files"] == found | {name: value}
+    whole = files.files.model_copy(update={"dev_split": "orqa", "questions_dev": [__file__]})
+    assert "dev_split" not in inputs_of(files.model_copy(update={"files": whole}))["files"]  # nothing is held out

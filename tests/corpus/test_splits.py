@@ -36,7 +36,7 @@ def files(tmp_path: Path) -> Files:
     (tmp_path / "z.jsonl").write_text('{"id": "d", "title": "T", "text": "A text."}\n', encoding="utf-8")
     lines = [json.dumps({"id": str(n), "question": f"what is {n}", "answer": ["x"]}) for n in range(80)]
     (tmp_path / "q.jsonl").write_text("\n".join([*lines, '{"question": "none", "answer": []}']), encoding="utf-8")
-    return Files(knowledge=[str(tmp_path / "z.jsonl")], questions_train=[str(tmp_path / "q.jsonl")], dev_split="orqa")
+    return Files(knowledge=[str(tmp_path / "z.jsonl")], questions_train=[str(tmp_path / "q.jsonl")])
 
 
 def test_the_split_takes_dev_out_of_train(files: Files) -> None:
@@ -56,6 +56,18 @@ def test_without_the_split_train_is_whole(files: Files) -> None:
     assert list(corpus.questions("dev", set())) == []
 
 
-def test_two_development_sets_are_refused() -> None:
-    with pytest.raises(ValueError, match="dev_split: orqa"):
-        Files(dev_split="orqa", questions_dev=["x"], questions_train=["y"])
+def test_named_development_questions_are_taken_and_nothing_is_held_out(files: Files) -> None:
+    corpus = FilesCorpus(Corpus(files=files.model_copy(update={"questions_dev": files.questions_train})))
+    assert [len(corpus.questions(name, set())) for name in SPLITS] == [80, 80, 0]
+
+
+def test_a_corpus_says_whether_it_has_development_questions(files: Files) -> None:
+    assert Corpus(source="toy", tagger="exact").has_dev_questions
+    assert Corpus(files=files).has_dev_questions
+    for update, there in (
+        ({"dev_split": "none"}, False),
+        ({"questions_train": []}, False),
+        ({"questions_train": [], "questions_dev": ["d"]}, True),
+        ({"dev_split": "none", "questions_dev": ["d"]}, True),
+    ):
+        assert Corpus(files=files.model_copy(update=update)).has_dev_questions is there

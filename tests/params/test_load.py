@@ -99,11 +99,6 @@ BACKEND, OPTIONS = "pretrain.search.backend", "pretrain.search.options"
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"corpus.source": "files"}, "'corpus': tagger: exact", "use tagger: rule"),
     ({"corpus.tagger": "model"}, "'corpus': tagger: model reads English", "use tagger: exact"),
-    (
-        FILES | {"corpus.files.dev_split": "orqa", "corpus.files.questions_dev": ["a"]},
-        "dev_split: orqa takes dev from questions_train",
-        "name no questions_dev",
-    ),
     (FILES, "corpus.files.knowledge is empty", "name at least one file"),
     ({"corpus.files.knowledge": ["a.txt"]}, "corpus.source is toy", "set corpus.source to files"),
     (FILES | {"corpus.files.pretrain": ["a.txt"]}, "pretrain_corpus: same ignores files.pretrain", "separate"),

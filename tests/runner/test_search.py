@@ -11,9 +11,11 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
+from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.parameters import Params
 from realm_lab.runner.search_file import plan_search
 from realm_lab.runner.stopping import sweeping
+from realm_lab.runner.study import chosen_by
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
@@ -222,8 +224,7 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
         (space("{low: 1, high: 2}", "pretrain.masking"), 4, "is no number; list its values as 'choices'"),
         (space("{low: 1.0e-4, high: 1.0e-2}", "finetune.reader.learning_rate"), 4, "changes nothing up to 'pretrain'"),
         (SPACE + "sampler: grid\n", 7, "sampler: input should be 'tpe' or 'random' (given: 'grid')"),
-        (SPACE + "metric: utility\n", 7, "'utility' is none that is measured on development data; the nearest one is"),
-        (SPACE + "metric: exact_match\n", 7, "the nearest one is 'exact_match_dev'"),
+        (SPACE + "metric: utility\n", 7, "metric: 'utility' is not measured on development data; choose one of retr"),
         (SPACE + "pruning: {after_steps: 12}\n", 7, "pruning.after_steps: a trial has 12 steps; give fewer"),
         (SPACE + "pruning: {after_step: 4}\n", 7, "unknown key 'after_step' of pruning; the nearest"),
         (SPACE + "launcher: {cloud: {}}\n", 7, "unknown key 'cloud' of launcher"),
@@ -239,6 +240,28 @@ def test_a_mistake_in_the_file_is_named_with_its_line(
     assert found.startswith("search-mine.yaml: " if line is None else f"search-mine.yaml, line {line}: "), found
     assert message in found, found
     assert "\n" not in found
+
+
+def test_no_measure_of_test_data_pays_a_search(tmp_path: Path) -> None:
+    allowed = ", ".join(chosen_by())
+    assert "exact_match_dev" in allowed
+    for name in {*METRICS, *CURVES} - {*chosen_by()}:
+        with pytest.raises(UserError) as error:
+            plan_search(write_search(tmp_path, SPACE + f"metric: {name}\n"), tmp_path, params_path=PARAMETERS)
+        says = (
+            f"search-mine.yaml, line 7: metric: '{name}' is not measured on development data; choose one of {allowed}"
+        )
+        assert str(error.value).endswith(says)
+
+
+def test_a_search_by_questions_needs_development_questions(tmp_path: Path) -> None:
+    (tmp_path / "z.jsonl").write_text('{"title": "T", "text": "A text."}\n', encoding="utf-8")
+    files = "corpus.source: files, corpus.tagger: rule, corpus.pretrain_corpus: same"
+    text = SPACE + f"set: {{{files}, corpus.files.knowledge: [{tmp_path / 'z.jsonl'}]}}\n"
+    for name in ("recall_at_5", "exact_match_dev"):
+        with pytest.raises(UserError, match=f"'{name}' needs development questions.*; choose one of retrieval_utility"):
+            plan_search(write_search(tmp_path, text + f"metric: {name}\n"), tmp_path, params_path=PARAMETERS)
+    assert plan_search(write_search(tmp_path, text), tmp_path, params_path=PARAMETERS).base.corpus.source == "files"
 
 
 @pytest.mark.parametrize("name", ["search-retriever", "search-smoke"])

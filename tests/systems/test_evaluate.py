@@ -20,6 +20,7 @@ from realm_lab.retrieval.index import Embedded
 from realm_lab.systems.evaluate import AskedQuestions
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import system_of
+from realm_lab.systems.stages import development_metrics
 
 PASSAGES = 320
 
@@ -117,3 +118,23 @@ def test_a_text_has_three_scores_an_expression_one_and_an_answer_from_nowhere_tw
     right, patterns = scores("regex", ["(", "pa.?r"])
     assert right == Scores(1.0, None, None)
     assert [(problem.question, problem.pattern) for problem in patterns.problems] == [("q1", "(")]
+
+
+def test_test_questions_never_stand_in_for_development_questions(tiny: ModuleType) -> None:
+    splits: list[str] = []
+
+    class NoQuestions:
+        ids = texts = answers = answer_kinds = answers_updated = gold = ()
+
+        def __len__(self) -> int:
+            return 0
+
+    def questions(split: str) -> NoQuestions:
+        splits.append(split)
+        return NoQuestions()
+
+    corpus = SimpleNamespace(sentences=lambda name: [], questions=questions)
+    context: Any = SimpleNamespace(corpus=corpus, params=tiny.params(), question_tokens=list)
+    retriever: Any = None
+    assert development_metrics(context)(retriever, retriever) == {}  # no curve of recall
+    assert splits == ["dev"]

@@ -34,6 +34,9 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "corpus.tagger": "rule",
     "corpus.pretrain_corpus": "same",
     "corpus.toy.entities": 44,
+    "corpus.toy.world": None,  # sets other parameters
+    "corpus.toy.salient": "object",
+    "corpus.toy.asked_relations": "half",
     "corpus.toy.world_seed": 3,
     "tokenizer.checkpoint": None,
     "model.checkpoint": None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from realm_lab.retrieval.candidates import Candidates
 from realm_lab.retrieval.retriever import ABSENT, NULL
 from realm_lab.tracking.bounds import BOUNDS, Bound
+from realm_lab.training.pretrain import PretrainTask
 from realm_lab.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means
 
 # A full row, a row that a small corpus left short, and one with the null document alone.
@@ -84,7 +86,7 @@ NULL_BOUND = Bound("null_probability", "p(null|x)", True, 0.9, "")
 
 
 def watch(*bounds: Bound) -> CollapseWatch:
-    return CollapseWatch(500, bounds or BOUNDS)
+    return CollapseWatch(500, 10_000, bounds or BOUNDS)
 
 
 def flags_after(collapse: CollapseWatch, metric: str, values: list[float], start: int = 100) -> list[tuple[str, ...]]:
@@ -128,3 +130,48 @@ def test_a_resumed_watch_says_what_one_that_never_stopped_says(killed_at: int) -
     assert found == expected
     assert any(expected)
     assert all(torch.equal(tensor, through.state()[name]) for name, tensor in second.state().items())
+
+
+START = {"recall_at_5": 0.4, "questions_dev": 100.0}
+LOST, KEPT = 0.19, 0.2
+
+
+@pytest.mark.parametrize(
+    ("recalls", "since"),
+    [
+        ([KEPT] * 9 + [LOST], [1000]),  # the final state
+        ([KEPT, LOST, LOST, LOST, LOST, LOST, KEPT, KEPT, KEPT, KEPT], []),  # back before the patience was over
+        ([LOST] * 6 + [KEPT] * 4, [100]),  # lost for all of it, though not at the end
+        ([LOST] * 10, [100]),
+    ],
+)
+@pytest.mark.parametrize("resumed_at", [None, 4])
+def test_a_loss_of_retrieval_is_flagged_after_the_patience_and_at_the_end(
+    recalls: list[float], since: list[int], resumed_at: int | None
+) -> None:
+    collapse, found = CollapseWatch(500, 1000), set[str]()
+    collapse.update(0, START)
+    collapse.update(0, {"null_probability": 0.1})  # the probes at step 0
+    for number, recall in enumerate(recalls, 1):
+        if number == resumed_at:
+            state, collapse = collapse.state(), CollapseWatch(500, 1000)
+            collapse.load_state(state)
+        collapse.update(100 * number, START | {"recall_at_5": recall})
+        found |= {*collapse.flags()}
+    says = "collapsed: recall@5 on development questions below 0.2, half of step 0, since step"
+    assert sorted(found) == [f"{says} {step}" for step in since]
+
+
+def test_every_evaluation_is_looked_at() -> None:
+    found = iter([START, START | {"recall_at_5": LOST}])
+    fresh = SimpleNamespace(refresh=lambda step: None)
+    task: Any = SimpleNamespace(
+        retriever=SimpleNamespace(searching_exactly=lambda: fresh),
+        reader=None,
+        _evaluation=lambda retriever, reader: next(found),
+        _index=SimpleNamespace(measure=lambda retriever: {"index_overlap": 1.0}),
+        _watch=CollapseWatch(500, 8),
+    )
+    for step in (0, 8):
+        PretrainTask.evaluate(task, step)
+    assert len(task._watch.flags()) == 1
