@@ -196,6 +196,8 @@ class InverseCloze(Section):
 
     steps: NonNegative = 100_000
     """Optimiser steps (Lee); 0 leaves the projections untrained (a cold start)."""
+    attempts: Annotated[Positive, neutral(1)] = 1
+    """Above 1: the first quarter is done with so many projections, then all with the one most often right (ours)."""
     batch_size: Positive = 4096
     """Sentences a step, which are each other's negatives (Lee)."""
     optimiser: Optimiser = Optimiser(learning_rate=1e-4)
