@@ -138,7 +138,7 @@ class DenseRetriever(SpanReader):
 
         context, settings = self.context, self.context.params.evaluate
         sentences = context.corpus.sentences("cloze_test")
-        results: dict[str, Any] = {"cloze_sentences": min(settings.cloze_sentences, len(sentences))}
+        results: dict[str, Any] = {"cloze_sentences": 0}
         examples: list[dict[str, Any]] = []
         if not len(sentences):
             return results, examples
@@ -148,6 +148,7 @@ class DenseRetriever(SpanReader):
             return run_cloze(context.params, *models, sentences, context.special, settings.cloze_sentences)
 
         end = start = measured(self.before_finetuning())
+        results["cloze_sentences"] = len(end.masked)
         if "pretrain" in context.plan.stages:
             start = measured(type(self)(context, initial_state(context, "pretrain")))
         for when, found in (("start", start), ("end", end)):

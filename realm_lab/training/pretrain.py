@@ -34,7 +34,7 @@ from realm_lab.training.flops import PretrainingFlops
 from realm_lab.training.index import RefreshedIndex
 from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.probes import ReaderProbe, StalenessProbe
-from realm_lab.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means
+from realm_lab.training.watch import CollapseWatch, candidate_health, health_means, quantities
 
 CALIBRATION_SENTENCES = 64
 STALENESS_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared
@@ -181,11 +181,12 @@ class PretrainTask:
         if settings.marginal == "example":
             normaliser = settings.batch_size
         total = torch.zeros(1, dtype=torch.float64)
-        health_2Q = torch.zeros(2, len(QUANTITIES), dtype=torch.float64)
+        kinds = sorted(set(self._kinds(rows, masked))) if logged else []  # of the whole batch: the same on every rank
+        health_2Q = torch.zeros(2, len(quantities(kinds)), dtype=torch.float64)
         candidates = [np.empty((0, settings.candidates), np.int64)]
         for start in range(0, len(mine), at_once):
             part = list(mine[start : start + at_once])
-            objective = self._objective(rows[part], [masked[i] for i in part], read_null=logged)
+            objective = self._objective(rows[part], [masked[i] for i in part], kinds, read_null=logged)
             loss = -objective.total / normaliser
             if loss.requires_grad:
                 loss.backward()
@@ -199,7 +200,7 @@ class PretrainTask:
         values |= self._models.step(step)
 
         # Log what the step says about the retriever, the age of its index, and its cost.
-        self._health = health_means(health_2Q)
+        self._health = health_means(health_2Q, kinds)
         read_BK = gather_rows(torch.from_numpy(np.concatenate(candidates))).numpy()
         self._index.after_step(self._flops.step(masked, read_BK))
         values |= self._health | self._index.metrics(step)
@@ -212,8 +213,14 @@ class PretrainTask:
         generator = numpy_generator(self.seed, "pretrain-masks", step)
         return rows, [self._stream.masked(int(row), generator) for row in rows]
 
-    def _objective(self, rows: np.ndarray, masked: Sequence[MaskedSentence], read_null: bool) -> Objective:
-        """log p(y|x) of some sentences (sections 3.2 to 3.4).
+    def _kinds(self, rows: np.ndarray, masked: Sequence[MaskedSentence]) -> list[str]:
+        """The kind of each sentence: what the masked span is."""
+        return [self._sentences.kind(int(row), one.positions) for row, one in zip(rows, masked, strict=True)]
+
+    def _objective(
+        self, rows: np.ndarray, masked: Sequence[MaskedSentence], kinds: Sequence[str], read_null: bool
+    ) -> Objective:
+        """log p(y|x) of some sentences (sections 3.2 to 3.4); their health apart for each of `kinds`.
 
         With `read_null`, and no null document among the candidates, they are read without a passage too, without a
         gradient: what a passage is worth (Eq. 2) is measured against that.
@@ -243,7 +250,8 @@ class PretrainTask:
                 nulls_B1 = np.full((len(masked), 1), NULL, np.int64)
                 log_null_B = self._candidate_reader.read(masked, nulls_B1).log_probs_BK[:, 0]
         gold_B = np.asarray(self._sentences.gold[rows])
-        health_2Q = candidate_health(found, log_reader_BK, log_null_B, gold_B)
+        kind_B = self._kinds(rows, masked) if kinds else []
+        health_2Q = candidate_health(found, log_reader_BK, log_null_B, gold_B, kind_B, kinds)
         return Objective(objective_B.sum(), found.rows_BK, health_2Q)
 
     def watch(self, step: int) -> dict[str, float]:
