@@ -142,8 +142,8 @@ class Embedder(nn.Module):
     def set_learned_null(self, learned: bool) -> None:
         """Give the null document a vector of zeros where it has none, or take it away.
 
-        Zeros: every query gives it the score 0, which neither favours it nor rules it out, and the score's gradient
-        in the vector is the query's vector, so that it learns from the first step on.
+        Zeros stand for "not yet placed": where passages score far above 0 they rule the null document out, and then it
+        learns nothing. Pre-training begins by placing it among the passages (`initialise_null`).
         """
         if learned and self.null_vector is None:
             self.null_vector = nn.Parameter(torch.zeros_like(self.query_projection.weight[:, 0]))

@@ -239,7 +239,7 @@ class Pretrain(Section):
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or none."""
     calibrate_null: bool = False
-    """Shift the null document's score, once, to the mean score of the candidates (neither paper nor code)."""
+    """Shift the null document's score, once, so that mean p(null|x) is 1/candidates (neither paper nor code)."""
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"

@@ -27,7 +27,7 @@ from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood, marginal_log_likelihood_per_token
 from realm_lab.params.parameters import Params, Pretrain
-from realm_lab.retrieval.candidates import CandidatePolicy, calibrate_null
+from realm_lab.retrieval.candidates import CandidatePolicy, calibrate_null, initialise_null
 from realm_lab.retrieval.retriever import NULL, Retriever
 from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.flops import PretrainingFlops
@@ -52,7 +52,7 @@ class QueryStream:
 
     def __init__(self, settings: Pretrain, sentences: Sentences, mask_id: int, seed: int, vocabulary: Sequence[str]):
         self._settings, self._sentences, self._mask_id, self._vocabulary = settings, sentences, mask_id, vocabulary
-        self._scheme = masking_scheme(settings.masking)
+        self._seed, self._scheme = seed, masking_scheme(settings.masking)
         self._by_span = settings.sentence_choice == "by_span"
         self._rows: np.ndarray | None = None  # None: items are the rows themselves, or spans
         self._count = sentences.span_count() if self._by_span else len(sentences)
@@ -91,6 +91,28 @@ class QueryStream:
         )
         return mask(tokens, self._scheme(request, generator), self._mask_id)
 
+    def sample(self, count: int, purpose: str) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The first sentences, masked for a purpose of their own: rows and queries."""
+        rows = self.rows(0, min(count, len(self)))
+        return rows, [self.masked(int(row), numpy_generator(self._seed, purpose, int(row))).tokens for row in rows]
+
+    def origins(self, rows: np.ndarray) -> np.ndarray:
+        """The passages that sentences were taken from."""
+        return np.asarray(self._sentences.origins[rows])
+
+
+def place_null(settings: Pretrain, retriever: Retriever, stream: QueryStream) -> None:
+    """Put the null document where pre-training begins with it, by some training queries; the same at every call."""
+    null_D, policy = retriever.embedder.null_vector, CandidatePolicy.of(settings)
+    is_new = null_D is not None and not null_D.any()
+    if is_new or settings.calibrate_null:
+        rows, queries = stream.sample(CALIBRATION_SENTENCES, "calibration")
+        exclude = policy.exclusion(retriever, stream.origins(rows))
+        if is_new:
+            initialise_null(retriever, policy, queries, exclude)
+        if settings.calibrate_null:
+            calibrate_null(retriever, policy, queries, exclude)
+
 
 class Objective(NamedTuple):
     """What is trained, and what was read for it."""
@@ -126,6 +148,7 @@ class PretrainTask:
         self._policy = CandidatePolicy.of(settings)
         self._policy.check(len(retriever.passages))
         self._stream = QueryStream(settings, sentences, special.mask, seed, vocabulary)
+        place_null(settings, retriever, self._stream)
         self._candidate_reader = CandidateReader(params, reader, retriever.passages, special)
         towers = settings.train_query_tower, settings.train_document_tower
         self._models = TrainedModels.of(params, settings, reader, retriever.embedder, *towers)
@@ -141,23 +164,13 @@ class PretrainTask:
             settings.train_document_tower,
             builder,
         )
-        if settings.calibrate_null:
-            rows, queries = self._some_queries(CALIBRATION_SENTENCES, "calibration")
-            calibrate_null(retriever, self._policy, queries, self._policy.exclusion(retriever, sentences.origins[rows]))
 
     def _staleness_probe(self) -> StalenessProbe:
         """Queries like those of training, always the same."""
-        rows, queries = self._some_queries(STALENESS_SENTENCES, "staleness-queries")
+        rows, queries = self._stream.sample(STALENESS_SENTENCES, "staleness-queries")
         return StalenessProbe(
             self._policy, queries, self._sentences.origins[rows], len(self.retriever.passages), self.seed
         )
-
-    def _some_queries(self, count: int, purpose: str) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The first sentences of the stream, masked for a purpose of their own: rows and queries."""
-        rows = self._stream.rows(0, min(count, len(self._stream)))
-        return rows, [
-            self._stream.masked(int(row), numpy_generator(self.seed, purpose, int(row))).tokens for row in rows
-        ]
 
     def train_step(self, step: int) -> dict[str, float]:
         """One optimiser step on log p(y|x) (Eq. 1); `batch_size` sentences over all ranks."""
