@@ -8,7 +8,7 @@ which no entry names, is still collected and shown, under its own name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Source = Literal["results", "curve", "run"]
@@ -73,6 +73,12 @@ _ENTRIES = (
     Metric("retrieval_utility_best_end", "utility of the best candidate after pre-training", unit="nats", digits=2),
     Metric("cloze_log_likelihood_start", "log-likelihood of masked spans before pre-training", unit="nats", digits=2),
     Metric("cloze_log_likelihood_end", "log-likelihood of masked spans after pre-training", unit="nats", digits=2),
+    Metric("cloze_gold_log_likelihood_start", "log p(y|gold,x) before pre-training", unit="nats", digits=2),
+    Metric("cloze_gold_log_likelihood_end", "log p(y|gold,x) after pre-training", unit="nats", digits=2),
+    Metric("cloze_null_log_likelihood_start", "log p(y|null,x) before pre-training", unit="nats", digits=2, better=""),
+    Metric("cloze_null_log_likelihood_end", "log p(y|null,x) after pre-training", unit="nats", digits=2, better=""),
+    Metric("cloze_gold_rank_start", "median rank of the gold passage before pre-training", digits=1, better="down"),
+    Metric("cloze_gold_rank_end", "median rank of the gold passage after pre-training", digits=1, better="down"),
     Metric("cloze_exact_match_start", "cloze exact match before pre-training"),
     Metric("cloze_exact_match_end", "cloze exact match after pre-training"),
 )
@@ -85,6 +91,9 @@ _CURVES = (
     Metric("recall_at_5", "zero-shot recall@5", "curve", "dev", headline=True),
     Metric("recall_at_20", "zero-shot recall@20", "curve", "dev"),
     Metric("cloze_log_likelihood", "log-likelihood of masked spans", "curve", "dev", "nats", 2),
+    Metric("cloze_gold_log_likelihood", "log p(y|gold,x)", "curve", "dev", "nats", 2),
+    Metric("cloze_null_log_likelihood", "log p(y|null,x)", "curve", "dev", "nats", 2, ""),
+    Metric("cloze_gold_rank", "median rank of the gold passage", "curve", "dev", "", 1, "down"),
     Metric("cloze_exact_match", "cloze exact match", "curve", "dev"),
     Metric("candidate_entropy", "entropy of p(z|x)", "curve", "train", "nats", 2, ""),
     Metric("null_probability", "p(null document)", "curve", "train", "", 3, ""),
@@ -98,6 +107,18 @@ _CURVES = (
     Metric("marginal_log_likelihood", "marginal log-likelihood", "curve", "train", "nats", 2, headline=True),
 )
 
+# Names with {kind} are measured for each kind of masked span that there is, by the label of the span.
+_BY_KIND = (
+    Metric("gold_among_candidates_{kind}", "gold passage among the candidates, {kind} masked", "curve", "train"),
+    Metric("null_probability_{kind}", "p(null document), {kind} masked", "curve", "train", better=""),
+    Metric("cloze_gold_among_candidates_{kind}", "gold passage among the candidates, {kind} clozes", "curve", "dev"),
+    Metric("cloze_gold_among_candidates_{kind}_start", "gold passage among the candidates before, {kind} clozes"),
+    Metric("cloze_gold_among_candidates_{kind}_end", "gold passage among the candidates after, {kind} clozes"),
+    Metric("cloze_null_probability_{kind}", "p(null document), {kind} clozes", "curve", "dev", better=""),
+    Metric("cloze_null_probability_{kind}_start", "p(null document) before, {kind} clozes", better=""),
+    Metric("cloze_null_probability_{kind}_end", "p(null document) after, {kind} clozes", better=""),
+)
+
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ENTRIES}
 """Metrics of a run, one number each, by name; `results.csv` has a column for each that a study knows."""
 
@@ -107,12 +128,22 @@ CURVES: dict[str, Metric] = {metric.name: metric for metric in _CURVES}
 
 def metric(name: str) -> Metric:
     """The metric of that name; one that is not registered is shown under its own name, with no direction."""
-    return METRICS.get(name) or Metric(name, name.replace("_", " "), better="")
+    return METRICS.get(name) or of_kind(name, "results") or Metric(name, name.replace("_", " "), better="")
 
 
 def curve(name: str) -> Metric:
     """The curve of that name, as `metric`."""
-    return CURVES.get(name) or Metric(name, name.replace("_", " "), "curve", "", better="")
+    return CURVES.get(name) or of_kind(name, "curve") or Metric(name, name.replace("_", " "), "curve", "", better="")
+
+
+def of_kind(name: str, source: Source) -> Metric | None:
+    """The metric of that name that is measured by kind of masked span, whatever the kind; None: no such metric."""
+    for pattern in _BY_KIND:
+        before, after = pattern.name.split("{kind}")
+        kind = name[len(before) : len(name) - len(after)]
+        if pattern.source == source and kind and name == pattern.name.format(kind=kind):
+            return replace(pattern, name=name, title=pattern.title.format(kind=kind))
+    return None
 
 
 def register_metric(entry: Metric) -> Metric:

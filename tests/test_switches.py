@@ -95,6 +95,7 @@ SWITCHES: dict[str, Switch] = {
     "warm_start.reader.related_fraction": Switch(0.0, ("reader",)),
     "warm_start.reader.related_only_fraction": Switch(0.75, ("reader",)),
     "warm_start.embedder.steps": Switch(3, ("embedder",)),
+    "warm_start.embedder.attempts": Switch(8, ("embedder",)),
     "warm_start.embedder.batch_size": Switch(7, ("embedder",)),
     **optimiser("warm_start.embedder.optimiser", ("embedder",)),
     "warm_start.embedder.initial_encoder": Switch("reader", ("embedder",)),

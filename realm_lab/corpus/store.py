@@ -24,6 +24,7 @@ from realm_lab.errors import UserError
 
 NO_ROW = -1
 LABEL_SEPARATOR = "\t"
+NO_KIND = "none"
 
 
 class RaggedWriter:
@@ -180,6 +181,18 @@ class Sentences:
         if self._text is None:
             return None
         return tuple(filter(None, self._text.row(row)["labels"].split(LABEL_SEPARATOR)))
+
+    def kind(self, row: int, positions: np.ndarray) -> str:
+        """What a query with these wordpieces masked asks for: the label of the first salient span that one of them is
+        in, or NO_KIND."""
+        labels = self.labels(row) or ()
+        inside = ((first <= positions) & (positions < end) for first, end in self.salient_spans(row))
+        return next((label for label, masked in zip(labels, inside, strict=False) if masked.any()), NO_KIND)
+
+    def kinds(self) -> np.ndarray:
+        """The label of the first salient span of each sentence, or NO_KIND, [sentences]; reads all labels."""
+        texts = self._text.column("labels") if self._text is not None else [""] * len(self)
+        return np.array([text.split(LABEL_SEPARATOR)[0] or NO_KIND for text in texts])
 
     def rows_with_spans(self) -> np.ndarray:
         """Rows with a salient span, ascending, int64; reads the offsets alone."""

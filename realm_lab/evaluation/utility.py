@@ -21,6 +21,7 @@ from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import NULL, Retriever
 
 SENTENCES_AT_ONCE = 32
+MAIN_KIND = "object"  # of the sentences that the headline measures are of, where gold passages are known
 
 
 class ClozeResult(NamedTuple):
@@ -32,14 +33,22 @@ class ClozeResult(NamedTuple):
     log_reader_BK: Tensor  # log p(y|z,x), nats per span
     utility_BK: Tensor  # RU(z|x)
     top1_correct_B: Tensor  # all masked wordpieces right, read with the top passage
-    gold_B: np.ndarray
+    gold_B: np.ndarray  # -1: unknown, and what follows says nothing
+    log_gold_B: Tensor  # log p(y|gold,x), whether retrieved or not
+    gold_rank_B: np.ndarray  # among all passages but the one that the sentence was taken from, from 1
+    kind_B: np.ndarray  # the label of the masked span
+
+    def only(self, chosen_B: np.ndarray) -> ClozeResult:
+        """Some of the sentences."""
+        masked = [one for one, is_chosen in zip(self.masked, chosen_B, strict=True) if is_chosen]
+        return self._replace(masked=masked, **{name: getattr(self, name)[chosen_B] for name in self._fields[1:]})
 
 
 @torch.no_grad()
 def run_cloze(
     params: Params, retriever: Retriever, reader: Reader, sentences: Sentences, special: SpecialIds, count: int
 ) -> ClozeResult:
-    """Read the first `count` held-out sentences, each with its one span masked, under every candidate.
+    """Read held-out sentences (`chosen_sentences`), each with its one span masked, under every candidate.
 
     Candidates are found and ranked as in pre-training, and p(z|x) is over the same ones, but the null document is
     always read and the passage a sentence was taken from never is, so that utility is comparable between runs.
@@ -48,27 +57,33 @@ def run_cloze(
     retriever.embedder.eval()
     policy = CandidatePolicy.of(params.pretrain)
     candidate_reader = CandidateReader(params, reader, retriever.passages, special)
-    numbers = evenly_spaced(len(sentences), count)
+    numbers = chosen_sentences(sentences, count)
     masked = [mask_first_span(sentences, int(number), special.mask) for number in numbers]
-    origins = np.asarray(sentences.origins[numbers], np.int64)
-    rows, priors, readers, right = [], [], [], []
+    origins, gold_B = (np.asarray(rows[numbers], np.int64) for rows in (sentences.origins, sentences.gold))
+    rows, priors, readers, right, ranks = [], [], [], [], []
     for start in range(0, len(masked), SENTENCES_AT_ONCE):
-        part = masked[start : start + SENTENCES_AT_ONCE]
-        exclude = policy.exclusion(retriever, origins[start : start + SENTENCES_AT_ONCE], always=True)
-        found = policy.retrieve(retriever, [sentence.tokens for sentence in part], exclude, compare_null=True)
+        here = slice(start, start + SENTENCES_AT_ONCE)
+        part, tokens = masked[here], [sentence.tokens for sentence in masked[here]]
+        exclude = policy.exclusion(retriever, origins[here], always=True)
+        found = policy.retrieve(retriever, tokens, exclude, compare_null=True)
         rows.append(found.rows_BK)
         priors.append(found.log_prior_BK.cpu())
-        readers.append(candidate_reader.read(part, found.rows_BK).log_probs_BK.cpu())
+        with_gold = np.concatenate([found.rows_BK, gold_B[here, None]], axis=1)
+        readers.append(candidate_reader.read(part, with_gold).log_probs_BK.cpu())
         right.append(candidate_reader.restores(part, found.rows_BK[:, 1]))
+        ranks.append(retriever.rank(retriever.embed_queries(tokens), gold_B[here], exclude))
     log_reader_BK = torch.cat(readers)
     return ClozeResult(
         masked,
         np.concatenate(rows),
         torch.cat(priors),
-        log_reader_BK,
-        retrieval_utility(log_reader_BK, log_reader_BK[:, 0]),
+        log_reader_BK[:, :-1],
+        retrieval_utility(log_reader_BK[:, :-1], log_reader_BK[:, 0]),
         torch.cat(right),
-        np.asarray(sentences.gold[numbers]),
+        gold_B,
+        log_reader_BK[:, -1],
+        np.concatenate(ranks),
+        sentences.kinds()[numbers],
     )
 
 
@@ -78,33 +93,65 @@ def mask_first_span(sentences: Sentences, number: int, mask_id: int) -> MaskedSe
     return mask(sentences.tokens[number], np.arange(first, end), mask_id)
 
 
+def chosen_sentences(sentences: Sentences, count: int) -> np.ndarray:
+    """Up to `count` evenly spaced sentences of each kind, ascending; of all together where no gold passage is known."""
+    kind_N = sentences.kinds()
+    if not (sentences.gold >= 0).any():
+        kind_N[:] = ""
+    groups = [np.flatnonzero(kind_N == kind) for kind in np.unique(kind_N)]
+    return np.sort(np.concatenate([group[evenly_spaced(len(group), count)] for group in groups]))
+
+
 def evenly_spaced(total: int, count: int) -> np.ndarray:
     """Up to `count` numbers from 0 to total - 1, evenly spaced, the first and the last among them."""
     return np.unique(np.linspace(0, total - 1, min(count, total)).round().astype(np.int64))
 
 
 def cloze_metrics(result: ClozeResult) -> dict[str, float]:
-    """Means over the sentences; utilities in nats per span, but for the one per token, a mean over masked tokens."""
-    prior_BK = result.log_prior_BK.exp()
-    is_real_BK = torch.from_numpy(result.rows_BK[:, 1:] >= 0)
-    top = result.log_prior_BK[:, 1:].argmax(1, keepdim=True)
-    utility_B = (prior_BK * result.utility_BK).sum(1)
+    """Means over the sentences; utilities in nats per span, but for the one per token, a mean over masked tokens.
+
+    Where gold passages are known, of those sentences alone that have one and MAIN_KIND masked. Beside them p(null), the
+    coverage of gold passages, likelihood and exact match by kind, where there are several kinds.
+    """
+    is_main_B = (result.gold_B >= 0) & (result.kind_B == MAIN_KIND)
+    main = result.only(is_main_B) if is_main_B.any() else result
+    prior_BK = main.log_prior_BK.exp()
+    is_real_BK = torch.from_numpy(main.rows_BK[:, 1:] >= 0)
+    top = main.log_prior_BK[:, 1:].argmax(1, keepdim=True)
+    utility_B = (prior_BK * main.utility_BK).sum(1)
+    best_B = main.utility_BK[:, 1:].masked_fill(~is_real_BK, -torch.inf).max(1).values
     values = {
         "retrieval_utility": utility_B.mean().item(),
-        "retrieval_utility_per_token": utility_B.sum().item() / sum(len(each.positions) for each in result.masked),
-        "retrieval_utility_top1": result.utility_BK[:, 1:].gather(1, top).mean().item(),
-        "retrieval_utility_best": result.utility_BK[:, 1:]
-        .masked_fill(~is_real_BK, -torch.inf)
-        .max(1)
-        .values.mean()
-        .item(),
-        "cloze_log_likelihood": marginal_log_likelihood(result.log_prior_BK, result.log_reader_BK).mean().item(),
-        "cloze_exact_match": result.top1_correct_B.float().mean().item(),
-        "cloze_entropy": -(prior_BK * result.log_prior_BK).sum(1).mean().item(),
-        "cloze_null_probability": prior_BK[:, result.rows_BK[0] == NULL].sum(1).mean().item(),
+        "retrieval_utility_per_token": utility_B.sum().item() / sum(len(each.positions) for each in main.masked),
+        "retrieval_utility_top1": main.utility_BK[:, 1:].gather(1, top).mean().item(),
+        "retrieval_utility_best": best_B.mean().item(),
+        "cloze_log_likelihood": marginal_log_likelihood(main.log_prior_BK, main.log_reader_BK).mean().item(),
+        "cloze_null_log_likelihood": main.log_reader_BK[:, 0].mean().item(),
+        "cloze_exact_match": main.top1_correct_B.float().mean().item(),
+        "cloze_entropy": -(prior_BK * main.log_prior_BK).sum(1).mean().item(),
     }
-    if (result.gold_B >= 0).any():
-        known = result.gold_B >= 0
-        values["cloze_gold_among_candidates"] = float((result.rows_BK == result.gold_B[:, None]).any(1)[known].mean())
-        values["cloze_gold_known"] = float(known.sum())
+    known_B = main.gold_B >= 0
+    if known_B.any():
+        values["cloze_gold_log_likelihood"] = main.log_gold_B[known_B].mean().item()
+        values["cloze_gold_known"] = float(known_B.sum())
+        values["cloze_gold_rank"] = float(np.median(main.gold_rank_B[known_B]))
+    values |= _retrieved(main)
+    kinds = np.unique(result.kind_B).tolist()
+    for kind in kinds if len(kinds) > 1 else []:
+        part = result.only(result.kind_B == kind)
+        found = _retrieved(part) | {
+            "cloze_log_likelihood": marginal_log_likelihood(part.log_prior_BK, part.log_reader_BK).mean().item(),
+            "cloze_exact_match": part.top1_correct_B.float().mean().item(),
+        }
+        values |= {f"{name}_{kind}": value for name, value in found.items()}
+    return values
+
+
+def _retrieved(result: ClozeResult) -> dict[str, float]:
+    """p(null|x), and how often the gold passage is a candidate where it is known."""
+    known_B, is_null_BK = result.gold_B >= 0, torch.from_numpy(result.rows_BK == NULL)
+    values = {"cloze_null_probability": (result.log_prior_BK.exp() * is_null_BK).sum(1).mean().item()}
+    if known_B.any():
+        is_gold_BK = result.rows_BK == result.gold_B[:, None]
+        values["cloze_gold_among_candidates"] = float(is_gold_BK.any(1)[known_B].mean())
     return values

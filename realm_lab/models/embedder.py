@@ -102,9 +102,7 @@ class Embedder(nn.Module):
         `pooler` holds weight and bias of a checkpoint's pooler; without it a new one is drawn.
         """
         self.query_encoder.load_state_dict(encoder.state_dict())
-        # Scores spread alike at every width; PROJECTION_STD is for 384 hidden units.
-        spread = PROJECTION_STD * (384 / encoder.shape.hidden_size) ** 0.5
-        nn.init.normal_(self.query_projection.weight, 0.0, spread, generator=generator)
+        self.draw_projection(generator)
         if self._head.projection_bias:
             nn.init.zeros_(self.query_projection.bias)
         if self.query_pooler is not None and pooler is not None:
@@ -117,6 +115,15 @@ class Embedder(nn.Module):
             query, document = getattr(self, f"query_{part}"), getattr(self, f"document_{part}")
             if document is not query:
                 document.load_state_dict(query.state_dict())
+
+    @torch.no_grad()
+    def draw_projection(self, generator: torch.Generator) -> None:
+        """Draw the weights of both projections, on the CPU: equal on every device."""
+        weight = self.query_projection.weight
+        # Scores spread alike at every width; PROJECTION_STD is for 384 hidden units.
+        spread = PROJECTION_STD * (384 / weight.shape[1]) ** 0.5
+        weight.copy_(torch.empty(weight.shape).normal_(0.0, spread, generator=generator))
+        self.document_projection.weight.copy_(weight)
 
     def split_towers(self) -> None:
         """Copy what the towers share, so that one can be trained without the other; no number changes."""
@@ -135,8 +142,8 @@ class Embedder(nn.Module):
     def set_learned_null(self, learned: bool) -> None:
         """Give the null document a vector of zeros where it has none, or take it away.
 
-        Zeros: every query gives it the score 0, which neither favours it nor rules it out, and the score's gradient
-        in the vector is the query's vector, so that it learns from the first step on.
+        Zeros stand for "not yet placed": where passages score far above 0 they rule the null document out, and then it
+        learns nothing. Pre-training begins by placing it among the passages (`initialise_null`).
         """
         if learned and self.null_vector is None:
             self.null_vector = nn.Parameter(torch.zeros_like(self.query_projection.weight[:, 0]))

@@ -183,6 +183,8 @@ class InverseCloze(Section):
 
     steps: NonNegative = 100_000
     """Optimiser steps (Lee); 0 leaves the projections untrained (a cold start)."""
+    attempts: Annotated[Positive, neutral(1)] = 1
+    """Above 1: the first quarter is done with so many projections, then all with the one most often right (ours)."""
     batch_size: Positive = 4096
     """Sentences a step, which are each other's negatives (Lee)."""
     optimiser: Optimiser = Optimiser(learning_rate=1e-4)
@@ -224,8 +226,7 @@ class Pretrain(Section):
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or none."""
     calibrate_null: bool = False
-    """Shift the null document's score, once, to the mean score of the candidates (neither paper nor code). The
-    curves begin after it; results named `_start` are of the models before it, so compare within the curves."""
+    """Shift the null document's score, once, so that mean p(null|x) is 1/candidates (neither paper nor code)."""
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"

@@ -35,7 +35,7 @@ from realm_lab.tracking.study_record import study_folder, study_record_paths
 
 DEFAULT = "default"
 SEARCH = "search-"  # what the names of searches begin with; they write reports of their own
-DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end")
+DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
 
 
 def report(

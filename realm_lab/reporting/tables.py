@@ -28,6 +28,15 @@ OF_PRETRAINING = (  # curve whose end is shown, its title, its scale, its digits
     ("refresh_operations", "of refreshing", 1e12, 2),
     ("refresh_share_of_time", "refresh share of time", 1.0, 3),
 )
+UTILITY = {
+    f"cloze_{name}_{when}": f"{title}, {when}"
+    for name, title in (
+        ("gold_log_likelihood", "log p(y|gold,x)"),
+        ("null_log_likelihood", "log p(y|null,x)"),
+        ("gold_rank", "median rank of gold"),
+    )
+    for when in ("start", "end")
+}
 CORPUS_UPDATE = {
     "corpus_update.follows": "follows the new version",
     "corpus_update.stays": "stays with the old",
@@ -138,6 +147,7 @@ def other_rows(study: StudyFrames) -> dict[str, Rows]:
     """The tables of a study besides those of the metrics and the runs, by name."""
     return {
         "overlap": group_rows(study.results, study.cells, OVERLAPS),
+        "utility": group_rows(study.results, study.cells, UTILITY),
         "cost": cost_rows(study),
         "changes": change_rows(study),
         "corpus_update": group_rows(study.results, study.cells, CORPUS_UPDATE),
@@ -148,6 +158,7 @@ def titled(others: Mapping[str, Rows], tuned: Mapping[str, Any] | None) -> dict[
     """name -> (title, rows) of the tables besides those of the metrics, for a paper."""
     titles = {
         "overlap": "Exact match by overlap with training",
+        "utility": "What utility is made of",
         "cost": "Mean minutes of a run, by stage",
         "changes": "What each cell changes",
         "corpus_update": "Answers after the corpus was replaced without training",

@@ -8,6 +8,7 @@ Used by training, its probes, retrieval utility, cloze items, `ask` and `fill`, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -22,6 +23,8 @@ from realm_lab.models.realm import candidate_log_probs
 from realm_lab.params.parameters import Pretrain
 from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
 from realm_lab.retrieval.search import Exclusion
+
+BISECTIONS = 60  # each halves the interval that the shift is in
 
 
 class Candidates(NamedTuple):
@@ -134,13 +137,36 @@ def _best(retriever: Retriever, query_BD: Tensor, rows_BL: np.ndarray, count: in
 
 
 @torch.no_grad()
+def initialise_null(
+    retriever: Retriever, policy: CandidatePolicy, queries: Sequence[np.ndarray], exclude: Exclusion | None
+) -> None:
+    """Start a learned null document in play: along the mean vector of the top passages, at their mean score."""
+    null_D = retriever.embedder.null_vector
+    assert null_D is not None
+    assert retriever.index is not None
+    with evaluating(retriever.embedder):
+        query_BD = retriever.embed_queries(queries)
+        found = replace(policy, over_retrieve=0).retrieve(retriever, queries, exclude)
+    rows_BK = torch.from_numpy(found.rows_BK).to(retriever.device)
+    mean_D = retriever.index.embeddings_ND[rows_BK[rows_BK >= 0]].mean(0)
+    null_D.copy_(mean_D * found.score_BK[rows_BK >= 0].mean() / (query_BD @ mean_D).mean())
+
+
+@torch.no_grad()
 def calibrate_null(
     retriever: Retriever, policy: CandidatePolicy, queries: Sequence[np.ndarray], exclude: Exclusion | None
 ) -> float:
-    """Shift the null document's score to the mean score of the passages beside it; returns the shift."""
+    """Shift the null document's score so that its share of p(z|x) is 1/k in the mean over the queries, k the
+    candidates; returns the shift."""
     retriever.null_offset = 0.0
     with evaluating(retriever.embedder):
         found = replace(policy, over_retrieve=0).retrieve(retriever, queries, exclude)
-    real_BK = torch.from_numpy(found.rows_BK >= 0).to(found.score_BK.device)
-    retriever.null_offset = float((found.score_BK[real_BK].mean() - found.score_BK[:, 0].mean()).item())
-    return retriever.null_offset
+    score_BK = found.score_BK.double()
+    ahead_B = score_BK[:, 1:].logsumexp(1) - score_BK[:, 0]  # p(null|x) is the sigmoid of shift - ahead
+    low, high = ahead_B.min().item() - math.log(policy.count), ahead_B.max().item()
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        is_enough = (middle - ahead_B).sigmoid().mean().item() >= 1 / policy.count
+        low, high = (low, middle) if is_enough else (middle, high)
+    retriever.null_offset = high
+    return high

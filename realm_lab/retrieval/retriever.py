@@ -22,6 +22,7 @@ from realm_lab.retrieval.search import Exclusion, IndexGeneration, Matrix, Searc
 
 NULL = -1  # row of the null document
 ABSENT = -2  # row of a place that too small a corpus left empty
+RANKED_AT_ONCE = 1 << 16  # passages
 NO_SCORE = -1.0e4  # f(x, z) of what is not a candidate: exp underflows to 0, and nothing turns into NaN
 MakeSearch = Callable[[Matrix, ExactSearch], SearchBackend]
 
@@ -119,6 +120,23 @@ class Retriever:
         rows_BK = np.full((len(query_BD), count), ABSENT, np.int64)
         rows_BK[:, : found_BK.shape[1]] = np.where(found_BK < 0, ABSENT, found_BK)
         return rows_BK
+
+    @torch.no_grad()
+    def rank(self, query_BD: Tensor, rows_B: np.ndarray, exclude: Exclusion | None = None) -> np.ndarray:
+        """The place of one passage for each query, from 1, among all in the index that `exclude` allows, int64 [B]."""
+        assert self.index is not None, "rank before the index was built"
+        own_B1 = torch.from_numpy(np.asarray(rows_B, np.int64)[:, None]).to(self.device)
+        own_score_B1 = self.indexed_score(query_BD, own_B1.cpu().numpy())
+        place_B = torch.ones(len(query_BD), dtype=torch.int64, device=self.device)
+        for start in range(0, len(self.passages), RANKED_AT_ONCE):
+            vectors_nD = self.index.embeddings_ND[start : start + RANKED_AT_ONCE].to(self.device)
+            rows_n = torch.arange(start, start + len(vectors_nD), device=self.device)
+            better_Bn = (query_BD @ vectors_nD.T > own_score_B1) & (rows_n != own_B1)
+            if exclude is not None:
+                group_n = rows_n if exclude.group_N is None else exclude.group_N[rows_n]
+                better_Bn &= group_n != exclude.forbidden_B[:, None]
+            place_B += better_Bn.sum(1)
+        return place_B.cpu().numpy()
 
     # Scores
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from realm_lab.core.extensions import own_source
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
-from realm_lab.metrics import CURVES, METRICS
+from realm_lab.metrics import CURVES, METRICS, of_kind
 from realm_lab.params.load import PRESETS, parameter_fields, show
 from realm_lab.params.parameters import Corpus
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
@@ -218,7 +218,8 @@ def load_study(path: Path | str) -> Study:
     study = read_study_file(Path(path), Study)
     study.refuse_twice(study.metrics, "metrics")
     for place, metric in enumerate(study.metrics):
-        study.choose(metric, METRICS, f"metrics: unknown metric '{metric}'", "metrics", place)
+        if not of_kind(metric, "results"):
+            study.choose(metric, METRICS, f"metrics: unknown metric '{metric}'", "metrics", place)
     for place, name in enumerate(study.figures):
         with study.at("figures", place):
             if own_source("figures", name) is None:

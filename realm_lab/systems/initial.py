@@ -35,7 +35,7 @@ def initial_state(context: Context, stage: str) -> Initial:
     """What `pretrain` or `finetune` of this run begins with, the same at every call.
 
     A shared tower is split where only one of the towers will be trained. A learned null document that the retriever
-    does not bring along is a vector of zeros.
+    does not bring along is a vector of zeros, which `place_null` moves before the first step of pre-training.
 
     Raises:
         UserError: the stage it comes from has not finished, or a folder holds no such model.

@@ -130,15 +130,17 @@ class DenseRetriever(SpanReader):
         return read_cloze_items(context.params, self.retriever, reader, context.tokenizer, context.special, items)
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Utility and likelihood on held-out sentences with what pre-training began with (start) and what fine-tuning
+        """Utility and likelihood on held-out sentences, at step 0 of pre-training (start) and with what fine-tuning
         began with (end); without pre-training they are the same."""
+        from realm_lab.corpus.vocabulary import wordpieces_by_id
         from realm_lab.evaluation.examples import cloze_examples
         from realm_lab.evaluation.utility import cloze_metrics, run_cloze
         from realm_lab.systems.initial import initial_state
+        from realm_lab.training.pretrain import QueryStream, place_null
 
         context, settings = self.context, self.context.params.evaluate
         sentences = context.corpus.sentences("cloze_test")
-        results: dict[str, Any] = {"cloze_sentences": min(settings.cloze_sentences, len(sentences))}
+        results: dict[str, Any] = {"cloze_sentences": 0}
         examples: list[dict[str, Any]] = []
         if not len(sentences):
             return results, examples
@@ -148,8 +150,15 @@ class DenseRetriever(SpanReader):
             return run_cloze(context.params, *models, sentences, context.special, settings.cloze_sentences)
 
         end = start = measured(self.before_finetuning())
+        results["cloze_sentences"] = len(end.masked)
         if "pretrain" in context.plan.stages:
-            start = measured(type(self)(context, initial_state(context, "pretrain")))
+            begun = type(self)(context, initial_state(context, "pretrain"))
+            words = wordpieces_by_id(context.tokenizer)
+            stream = QueryStream(
+                context.params.pretrain, context.corpus.sentences(), context.special.mask, context.plan.seed, words
+            )
+            place_null(context.params.pretrain, begun.retriever, stream)
+            start = measured(begun)
         for when, found in (("start", start), ("end", end)):
             results |= {f"{name}_{when}": value for name, value in cloze_metrics(found).items()}
             shown = settings.explorer_examples

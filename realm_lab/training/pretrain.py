@@ -27,14 +27,14 @@ from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood, marginal_log_likelihood_per_token
 from realm_lab.params.parameters import Params, Pretrain
-from realm_lab.retrieval.candidates import CandidatePolicy, calibrate_null
+from realm_lab.retrieval.candidates import CandidatePolicy, calibrate_null, initialise_null
 from realm_lab.retrieval.retriever import NULL, Retriever
 from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.flops import PretrainingFlops
 from realm_lab.training.index import RefreshedIndex
 from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.probes import ReaderProbe, StalenessProbe
-from realm_lab.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means
+from realm_lab.training.watch import CollapseWatch, candidate_health, health_means, quantities
 
 CALIBRATION_SENTENCES = 64
 STALENESS_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared
@@ -52,7 +52,7 @@ class QueryStream:
 
     def __init__(self, settings: Pretrain, sentences: Sentences, mask_id: int, seed: int, vocabulary: Sequence[str]):
         self._settings, self._sentences, self._mask_id, self._vocabulary = settings, sentences, mask_id, vocabulary
-        self._scheme = masking_scheme(settings.masking)
+        self._seed, self._scheme = seed, masking_scheme(settings.masking)
         self._by_span = settings.sentence_choice == "by_span"
         self._rows: np.ndarray | None = None  # None: items are the rows themselves, or spans
         self._count = sentences.span_count() if self._by_span else len(sentences)
@@ -91,6 +91,28 @@ class QueryStream:
         )
         return mask(tokens, self._scheme(request, generator), self._mask_id)
 
+    def sample(self, count: int, purpose: str) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The first sentences, masked for a purpose of their own: rows and queries."""
+        rows = self.rows(0, min(count, len(self)))
+        return rows, [self.masked(int(row), numpy_generator(self._seed, purpose, int(row))).tokens for row in rows]
+
+    def origins(self, rows: np.ndarray) -> np.ndarray:
+        """The passages that sentences were taken from."""
+        return np.asarray(self._sentences.origins[rows])
+
+
+def place_null(settings: Pretrain, retriever: Retriever, stream: QueryStream) -> None:
+    """Put the null document where pre-training begins with it, by some training queries; the same at every call."""
+    null_D, policy = retriever.embedder.null_vector, CandidatePolicy.of(settings)
+    is_new = null_D is not None and not null_D.any()
+    if is_new or settings.calibrate_null:
+        rows, queries = stream.sample(CALIBRATION_SENTENCES, "calibration")
+        exclude = policy.exclusion(retriever, stream.origins(rows))
+        if is_new:
+            initialise_null(retriever, policy, queries, exclude)
+        if settings.calibrate_null:
+            calibrate_null(retriever, policy, queries, exclude)
+
 
 class Objective(NamedTuple):
     """What is trained, and what was read for it."""
@@ -126,6 +148,7 @@ class PretrainTask:
         self._policy = CandidatePolicy.of(settings)
         self._policy.check(len(retriever.passages))
         self._stream = QueryStream(settings, sentences, special.mask, seed, vocabulary)
+        place_null(settings, retriever, self._stream)
         self._candidate_reader = CandidateReader(params, reader, retriever.passages, special)
         towers = settings.train_query_tower, settings.train_document_tower
         self._models = TrainedModels.of(params, settings, reader, retriever.embedder, *towers)
@@ -142,23 +165,13 @@ class PretrainTask:
             settings.train_document_tower,
             builder,
         )
-        if settings.calibrate_null:
-            rows, queries = self._some_queries(CALIBRATION_SENTENCES, "calibration")
-            calibrate_null(retriever, self._policy, queries, self._policy.exclusion(retriever, sentences.origins[rows]))
 
     def _staleness_probe(self) -> StalenessProbe:
         """Queries like those of training, always the same."""
-        rows, queries = self._some_queries(STALENESS_SENTENCES, "staleness-queries")
+        rows, queries = self._stream.sample(STALENESS_SENTENCES, "staleness-queries")
         return StalenessProbe(
             self._policy, queries, self._sentences.origins[rows], len(self.retriever.passages), self.seed
         )
-
-    def _some_queries(self, count: int, purpose: str) -> tuple[np.ndarray, list[np.ndarray]]:
-        """The first sentences of the stream, masked for a purpose of their own: rows and queries."""
-        rows = self._stream.rows(0, min(count, len(self._stream)))
-        return rows, [
-            self._stream.masked(int(row), numpy_generator(self.seed, purpose, int(row))).tokens for row in rows
-        ]
 
     def train_step(self, step: int) -> dict[str, float]:
         """One optimiser step on log p(y|x) (Eq. 1); `batch_size` sentences over all ranks."""
@@ -182,11 +195,12 @@ class PretrainTask:
         if settings.marginal == "example":
             normaliser = settings.batch_size
         total = torch.zeros(1, dtype=torch.float64)
-        health_2Q = torch.zeros(2, len(QUANTITIES), dtype=torch.float64)
+        kinds = sorted(set(self._kinds(rows, masked))) if logged else []  # of the whole batch: the same on every rank
+        health_2Q = torch.zeros(2, len(quantities(kinds)), dtype=torch.float64)
         candidates = [np.empty((0, settings.candidates), np.int64)]
         for start in range(0, len(mine), at_once):
             part = list(mine[start : start + at_once])
-            objective = self._objective(rows[part], [masked[i] for i in part], read_null=logged)
+            objective = self._objective(rows[part], [masked[i] for i in part], kinds, read_null=logged)
             loss = -objective.total / normaliser
             if loss.requires_grad:
                 loss.backward()
@@ -200,7 +214,7 @@ class PretrainTask:
         values |= self._models.step(step)
 
         # Log what the step says about the retriever, the age of its index, and its cost.
-        self._health = health_means(health_2Q)
+        self._health = health_means(health_2Q, kinds)
         read_BK = gather_rows(torch.from_numpy(np.concatenate(candidates))).numpy()
         self._index.after_step(self._flops.step(masked, read_BK))
         values |= self._health | self._index.metrics(step)
@@ -213,8 +227,14 @@ class PretrainTask:
         generator = numpy_generator(self.seed, "pretrain-masks", step)
         return rows, [self._stream.masked(int(row), generator) for row in rows]
 
-    def _objective(self, rows: np.ndarray, masked: Sequence[MaskedSentence], read_null: bool) -> Objective:
-        """log p(y|x) of some sentences (sections 3.2 to 3.4).
+    def _kinds(self, rows: np.ndarray, masked: Sequence[MaskedSentence]) -> list[str]:
+        """The kind of each sentence: what the masked span is."""
+        return [self._sentences.kind(int(row), one.positions) for row, one in zip(rows, masked, strict=True)]
+
+    def _objective(
+        self, rows: np.ndarray, masked: Sequence[MaskedSentence], kinds: Sequence[str], read_null: bool
+    ) -> Objective:
+        """log p(y|x) of some sentences (sections 3.2 to 3.4); their health apart for each of `kinds`.
 
         With `read_null`, and no null document among the candidates, they are read without a passage too, without a
         gradient: what a passage is worth (Eq. 2) is measured against that.
@@ -244,7 +264,8 @@ class PretrainTask:
                 nulls_B1 = np.full((len(masked), 1), NULL, np.int64)
                 log_null_B = self._candidate_reader.read(masked, nulls_B1).log_probs_BK[:, 0]
         gold_B = np.asarray(self._sentences.gold[rows])
-        health_2Q = candidate_health(found, log_reader_BK, log_null_B, gold_B)
+        kind_B = self._kinds(rows, masked) if kinds else []
+        health_2Q = candidate_health(found, log_reader_BK, log_null_B, gold_B, kind_B, kinds)
         return Objective(objective_B.sum(), found.rows_BK, health_2Q)
 
     def watch(self, step: int) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The warm start: BERT training of the reader, then the Inverse Cloze Task for the embedder (section 3.4)."""
 
-# Shapes: B examples of this rank, G examples of all ranks, M masked positions, D embedding size
+# Shapes: B examples of this rank, G examples of all ranks, M masked positions, D embedding size, A attempts and the end
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from realm_lab.core.process import autocast, gather_rows, ranks, share, summed
-from realm_lab.core.seeding import epoch_order, numpy_generator
+from realm_lab.core.seeding import derive_seed, epoch_order, numpy_generator
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
@@ -23,10 +23,16 @@ from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.pairs import PairSampler
 
 REMOVAL_RATE = 0.9  # how often the sentence is removed from its passage (Lee et al. 2019)
+LAST_STEPS = 20  # over which the accuracy of an attempt, and that of the whole phase, is averaged
+LOW_ACCURACY = 0.5  # in the batch, at the end of the Inverse Cloze Task: below it the run is flagged
 
 
 class WarmStartTask:
-    """Two phases in one run: steps of the reader first, then steps of the embedder."""
+    """Two phases in one run: steps of the reader first, then steps of the embedder.
+
+    The embedder's phase can fall into a bad basin in its first steps, which more steps do not leave. With several
+    attempts its first quarter is done once for each of so many projections; then the whole of it for the best of them.
+    """
 
     def __init__(
         self,
@@ -41,8 +47,13 @@ class WarmStartTask:
         self.seed, self._params, self._settings = seed, params, params.warm_start
         self.reader, self.embedder = reader, embedder
         self._sampler, self._passages, self._special = sampler, passages, special
-        self.reader_steps = self._settings.reader.steps
-        self.total_steps = self.reader_steps + self._settings.embedder.steps
+        self.reader_steps, embedder_settings = self._settings.reader.steps, self._settings.embedder
+        self._attempts = embedder_settings.attempts if embedder_settings.attempts > 1 else 0
+        self._attempt_steps = -(-embedder_settings.steps // 4)
+        self.total_steps = self.reader_steps + self._attempts * self._attempt_steps + embedder_settings.steps
+        self._accuracy_A = torch.zeros(self._attempts + 1, dtype=torch.float64)  # the last is that of the whole phase
+        self._flags: tuple[str, ...] = ()
+        self._initial = {name: value.clone() for name, value in embedder.state_dict().items()}
         self._device = next(reader.parameters()).device
         self._multi = np.flatnonzero(passages.sentence_starts.lengths > 1)
         if not len(self._multi) and self._settings.embedder.steps:
@@ -57,7 +68,7 @@ class WarmStartTask:
                     "ranks that share a batch; raise it, or lower launch.ranks"
                 )
         self._order = epoch_order(len(self._multi), seed, "inverse-cloze")
-        self._models, self._embedder_trains = TrainedModels(reader, embedder), False  # of the present phase
+        self._models = TrainedModels(reader, embedder)  # of the present phase
         frozen = frozen_names(reader, params)
         self._models.train("reader", reader, self._settings.reader.optimiser, self.reader_steps, frozen)
 
@@ -65,8 +76,25 @@ class WarmStartTask:
         """A step of BERT training, or, once the reader is done, of the Inverse Cloze Task."""
         if step < self.reader_steps:
             return self._reader_step(step)
-        self._start_embedder()
-        return self._embedder_step(step - self.reader_steps)
+        attempt, step, steps = self._place(step)
+        if not step:
+            self._begin_embedder(attempt)
+        values = self._embedder_step(step)
+        if step >= steps - LAST_STEPS:
+            self._accuracy_A[attempt] += values["accuracy_ict"] / min(steps, LAST_STEPS)
+        accuracy = self._accuracy_A[-1].item()
+        if attempt < 0 and step + 1 == steps and accuracy < LOW_ACCURACY:
+            self._flags = (f"accuracy of the Inverse Cloze Task {accuracy:.2f}, below {LOW_ACCURACY}",)
+        return values
+
+    def _place(self, step: int) -> tuple[int, int, int]:
+        """Which attempt a step of the embedder's phase belongs to (-1: the whole phase), its number there, and the
+        number of steps there."""
+        attempt, place = divmod(step - self.reader_steps, max(1, self._attempt_steps))
+        if attempt < self._attempts:
+            return attempt, place, self._attempt_steps
+        place = step - self.reader_steps - self._attempts * self._attempt_steps
+        return -1, place, self._settings.embedder.steps
 
     def _reader_step(self, step: int) -> dict[str, float]:
         """Masked-language-model loss over masked positions (Devlin et al. 2018)."""
@@ -96,15 +124,20 @@ class WarmStartTask:
         values = self._models.step(step)
         return {"loss": total, "loss_mlm": total, "accuracy_mlm": right / count, **values}
 
-    def _start_embedder(self) -> None:
-        """Begin the second phase, once: the towers take over the reader's Transformer where the parameters say so."""
-        if self._embedder_trains:
-            return
-        self._models, self._embedder_trains = TrainedModels(self.reader, self.embedder), True
+    def _begin_embedder(self, attempt: int) -> None:
+        """Put the embedder to the start of an attempt, or of the whole phase with the best one's projection (-1).
+
+        The towers take over the reader's Transformer where the parameters say so.
+        """
         settings = self._settings.embedder
+        self.embedder.load_state_dict(self._initial)
         if settings.initial_encoder == "reader":
             for encoder in (self.embedder.query_encoder, self.embedder.document_encoder):
                 encoder.load_state_dict(self.reader.encoder.state_dict())
+        number = attempt if attempt >= 0 or not self._attempts else int(self._accuracy_A[:-1].argmax())
+        if number > 0:
+            self.embedder.draw_projection(torch.Generator().manual_seed(derive_seed(self.seed, "projection", number)))
+        self._models = TrainedModels(self.reader, self.embedder)
         frozen = frozen_names(self.embedder, self._params)
         self._models.train("embedder", self.embedder, settings.optimiser, settings.steps, frozen)
 
@@ -154,17 +187,23 @@ class WarmStartTask:
         values = self._models.step(step)
         return {"loss": total, "loss_ict": total, "accuracy_ict": right / size, **values}
 
+    def flags(self) -> tuple[str, ...]:
+        """Warnings for the run's status."""
+        return self._flags
+
     def finish(self) -> None:
         """After the last step: the temperature of the retriever (W_input scaled by query_scale)."""
-        self._start_embedder()
+        if not self._settings.embedder.steps:
+            self._begin_embedder(-1)
         self.embedder.query_projection.weight.data.mul_(self._settings.embedder.query_scale)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Weights of both, and the moments of the present phase."""
-        return self._models.tensors()
+        """Weights of both, the moments of the present phase, and the accuracy of each attempt."""
+        return self._models.tensors() | {"accuracy_ict": self._accuracy_A}
 
     def load(self, tensors: dict[str, Tensor], step: int) -> None:
         """Restore what `tensors` returned."""
+        self._accuracy_A = tensors["accuracy_ict"].cpu().clone()
         if step > self.reader_steps:
-            self._start_embedder()
+            self._begin_embedder(-1)
         self._models.load(tensors)

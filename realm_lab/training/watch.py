@@ -1,6 +1,6 @@
 """Early warnings of a collapse: the health of the candidates, and bounds with patience."""
 
-# Shapes: B sentences, K candidates, Q quantities
+# Shapes: B sentences, K candidates, Q quantities, those by kind included
 
 from __future__ import annotations
 
@@ -25,22 +25,34 @@ QUANTITIES = (
     "retrieval_utility_train",  # sum_z p(z|x) RU(z|x), nats, where something was read without a passage
 )
 START = tuple(name for metric, items, _ in RETRIEVAL for name in (metric, items))
+BY_KIND = ("gold_among_candidates", "null_probability")  # also by the kind of the masked span, as NAME_KIND
 
 
-def health_means(health_2Q: Tensor) -> dict[str, float]:
+def quantities(kinds: Sequence[str]) -> list[str]:
+    """The names of what `candidate_health` sums, where the sentences are of these kinds."""
+    return [*QUANTITIES, *(f"{name}_{kind}" for name in BY_KIND for kind in kinds)]
+
+
+def health_means(health_2Q: Tensor, kinds: Sequence[str] = ()) -> dict[str, float]:
     """Means by name of what `candidate_health` sums; what no sentence entered is left out."""
-    return {name: value / count for name, value, count in zip(QUANTITIES, *health_2Q.tolist(), strict=True) if count}
+    sums = zip(quantities(kinds), *health_2Q.tolist(), strict=True)
+    return {name: value / count for name, value, count in sums if count}
 
 
 @torch.no_grad()
 def candidate_health(
-    candidates: Candidates, log_reader_BK: Tensor, log_null_B: Tensor | None, gold_B: np.ndarray
+    candidates: Candidates,
+    log_reader_BK: Tensor,
+    log_null_B: Tensor | None,
+    gold_B: np.ndarray,
+    kind_B: Sequence[str] = (),
+    kinds: Sequence[str] = (),
 ) -> Tensor:
     """What the numbers of a training step say about the retriever: sums over the sentences and how many entered each,
-    float64 [2, Q] on the CPU in the order of QUANTITIES, so that micro-batches and ranks add up.
+    float64 [2, Q] on the CPU in the order of `quantities(kinds)`, so that micro-batches and ranks add up.
 
     `log_reader_BK` is log p(y|z,x); `log_null_B` is log p(y|null,x), None where nothing was read without a passage;
-    -1 in `gold_B` is an unknown gold passage.
+    -1 in `gold_B` is an unknown gold passage; `kind_B` is the kind of each sentence, one of `kinds`.
     """
     rows_BK, score_BK, log_prior_BK = candidates
     rows = torch.from_numpy(rows_BK).to(score_BK.device)
@@ -64,6 +76,9 @@ def candidate_health(
         ((prior_BK * (rows == NULL)).sum(1), has_null_B),
         (utility_B, everyone_B if log_null_B is not None else ~everyone_B),
     ]
+    for name in BY_KIND:
+        value, entered = measured[QUANTITIES.index(name)]
+        measured += [(value, entered & entered.new_tensor([own == kind for own in kind_B])) for kind in kinds]
     sums = torch.stack([torch.where(entered, value.double(), 0.0).sum() for value, entered in measured])
     counts = torch.stack([entered.sum() for _, entered in measured])
     return torch.stack([sums, counts.double()]).cpu()

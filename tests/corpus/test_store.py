@@ -57,7 +57,11 @@ def test_passages_are_read_row_by_row_as_views_into_the_memory_map(tmp_path: Pat
 def test_rows_with_spans_and_the_rows_of_spans(tmp_path: Path) -> None:
     spans: list[list[int]] = [[], [0, 1, 2, 4], [], [], [1, 2], [3, 5, 0, 1, 6, 7], []]
     rows = [{"tokens": [7] * 9, "spans": pairs, "origins": NO_ROW, "gold": NO_ROW, "labels": ""} for pairs in spans]
+    rows[1]["labels"] = "name\tdate"
     sentences = Sentences(write_part(tmp_path, Sentences.COLUMNS, rows), np.uint16)
+    masks = ([3], [0], [2, 3], [0, 3], [1], [4])
+    assert [sentences.kind(1, np.array(mask)) for mask in masks] == ["date", "name", "date", "name", "none", "none"]
+    assert sentences.kind(0, np.array([0])) == "none"
     assert (len(sentences), sentences.span_count()) == (7, 6)
     assert sentences.rows_with_spans().tolist() == [1, 4, 5]
     assert sentences.rows_of_spans(np.arange(6)).tolist() == [1, 1, 4, 5, 5, 5]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -100,7 +100,14 @@ def test_a_cloze_run_is_eq_1_and_2_sentence_by_sentence(
         if not null:
             assert result.log_prior_BK[place, 0] < -9000
         assert result.top1_correct_B[place].item() == (words[1].argmax(1) == targets).all()
+        gold = int(sentences.gold[number])
+        words_of_gold = reference.masked_words(query, _body(system, gold), np.arange(first, end)).numpy()
+        expected = sum(w[target] for w, target in zip(words_of_gold, targets, strict=True))
+        assert result.log_gold_B[place].item() == pytest.approx(expected, abs=1e-4)
+        better = [row for row in scores if row >= 0 and row not in forbidden and scores[row] > scores[gold]]
+        assert result.gold_rank_B[place] == 1 + len(better)
     np.testing.assert_array_equal(result.gold_B, sentences.gold[numbers])
+    assert set(result.kind_B) == {"object"}
 
 
 def _body(system: TinySystem, row: int) -> np.ndarray:
@@ -152,6 +159,9 @@ def made_result() -> ClozeResult:
         utility_BK=log_reader_BK - log_reader_BK[:, :1],
         top1_correct_B=torch.tensor([True, False]),
         gold_B=np.array([8, 3]),
+        log_gold_B=torch.tensor([-6.0, -5.0], dtype=torch.float64),
+        gold_rank_B=np.array([2, 30]),
+        kind_B=np.array(["object", "object"]),
     )
 
 
@@ -170,6 +180,10 @@ def test_metrics_are_these_means() -> None:
             "retrieval_utility_top1": (3 - 0.5) / 2,  # the likeliest passage, the null document apart
             "retrieval_utility_best": (3 - 0.5) / 2,
             "cloze_log_likelihood": sum(likelihoods) / 2,
+            "cloze_null_log_likelihood": -3.0,
+            "cloze_gold_log_likelihood": -5.5,
+            "cloze_gold_rank": 16.0,  # the median
+            "cloze_gold_known": 2.0,
             "cloze_exact_match": 0.5,
             "cloze_entropy": sum(entropies) / 2,
             "cloze_null_probability": 0.3,
@@ -181,7 +195,46 @@ def test_metrics_are_these_means() -> None:
 def test_sentences_without_a_known_gold_passage_do_not_count() -> None:
     result = made_result()
     assert cloze_metrics(result._replace(gold_B=np.array([3, -1])))["cloze_gold_among_candidates"] == 0.0
-    assert "cloze_gold_among_candidates" not in cloze_metrics(result._replace(gold_B=np.array([-1, -1])))
+    without = cloze_metrics(result._replace(gold_B=np.array([-1, -1])))
+    assert not [name for name in without if "gold" in name]
+    assert without["cloze_null_log_likelihood"] == -3.0
+
+
+def test_the_headline_is_of_objects_with_a_known_passage_and_the_kinds_are_beside_it() -> None:
+    result = made_result()
+    alone = cloze_metrics(result.only(np.array([True, False])))
+    for kind, gold in (("subject", 2), ("unknown", -1)):
+        values = cloze_metrics(result._replace(kind_B=np.array(["object", kind]), gold_B=np.array([8, gold])))
+        assert {name: values[name] for name in alone} == pytest.approx(alone)
+        other = cloze_metrics(result.only(np.array([False, True])))
+        expected = {
+            "cloze_gold_among_candidates_object": 1.0,
+            f"cloze_gold_among_candidates_{kind}": 1.0,
+            "cloze_null_probability_object": 0.5,
+            f"cloze_null_probability_{kind}": 0.1,
+        }
+        for name in ("cloze_log_likelihood", "cloze_exact_match"):
+            expected |= {f"{name}_object": alone[name], f"{name}_{kind}": other[name]}
+        if gold < 0:
+            del expected[f"cloze_gold_among_candidates_{kind}"]
+        assert {name: value for name, value in values.items() if name not in alone} == pytest.approx(expected)
+    # Real text: no gold passage is known, and all sentences count.
+    real = cloze_metrics(result._replace(kind_B=np.array(["date", "name"]), gold_B=np.array([-1, -1])))
+    assert real["cloze_null_probability"] == pytest.approx(0.3)
+    assert real["cloze_null_probability_name"] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(("gold", "expected"), [(7, [0, 1, 3, 4, 6, 9]), (-1, [0, 4, 9])])
+def test_sentences_are_chosen_of_each_kind_where_gold_passages_are_known(gold: int, expected: list[int]) -> None:
+    class Made:
+        gold = np.full(10, -1)
+
+        def kinds(self) -> np.ndarray:
+            return np.array(["object"] + ["unknown"] * 4 + ["object"] * 5)
+
+    sentences: Any = Made()
+    sentences.gold[0] = gold
+    assert utility.chosen_sentences(sentences, 3).tolist() == expected
 
 
 def test_absent_places_are_no_passages() -> None:

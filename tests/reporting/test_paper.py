@@ -28,7 +28,16 @@ def test_every_table_and_figure_is_there_for_a_paper(tmp_path: Path, study: Stud
     assert main(arguments) == 0
     folder = tmp_path / "reports" / "table"
     names = {path.stem for path in (folder / "tables").iterdir()}
-    assert names == {"all", "exact_match", "recall_at_5", "retrieval_utility_end", "changes", "corpus_update", "cost"}
+    assert names == {
+        "all",
+        "exact_match",
+        "recall_at_5",
+        "retrieval_utility_end",
+        "changes",
+        "corpus_update",
+        "cost",
+        "utility",
+    }
     table = (folder / "tables" / "exact_match.tex").read_text(encoding="utf-8")
     assert r"\toprule" in table
     assert table.count(r"\textbf") == 2, "two cells share the best mean"

@@ -113,6 +113,9 @@ def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: S
     assert "pretrain.masking = random_token" in text
     assert "random &lt;tokens&gt;" in text
     assert text.count("| BM25, the same passages | 3 | 0.625 ± 0.000 |") == 1  # of recall@5 alone
+    utility = text.partition("**What utility is made of**")[2].partition("\n\n**")[0]
+    assert "| median rank of gold, start" in utility
+    assert re.search(r"\| REALM +\| +3 \|.* 24.000 ± 0.000 \| +4.800 ± ", utility)
     assert "−0.069" in text  # the paper's baseline below its REALM
     assert "**The knowledge corpus and its index are replaced" in text
     assert "&lt;script&gt;alert" in text
@@ -298,7 +301,8 @@ def test_without_runs_everything_stays(tmp_path: Path, study: StudyRecord, capsy
 
 
 def test_the_default_run_leaves_its_metrics_and_curves(tmp_path: Path) -> None:
-    make_default(tmp_path / "runs")
+    study = make_default(tmp_path / "runs")
+    write_study_record(tmp_path / "runs", replace(study, metrics=()))  # as the default plan says
     text = report(tmp_path, "default")
     found = read_json(tmp_path / "reports" / "metrics.json")
     assert found["realm"]["exact_match"] == pytest.approx((exact_match("realm", 0, 1) + exact_match("realm", 1, 1)) / 2)
@@ -309,6 +313,7 @@ def test_the_default_run_leaves_its_metrics_and_curves(tmp_path: Path) -> None:
     assert {"retrieval_utility_start", "retrieval_utility_end", "recall_at_1"} <= found["realm"].keys()
     assert "exact_match" in found["warm_start"]
     assert (found["seeds"], found["preset"], len(found["runs"])) == ([0, 1], "toy", 4)
+    assert "**Recall@20, zero-shot**" in text
     curve = (tmp_path / "reports" / "curves" / "recall_at_5.csv").read_text().splitlines()
     assert curve[:2] == ["system,seed,step,value", "realm,0,0,0.44"]
     assert len(curve) == 1 + 2 * 5

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from torch import nn
 from realm_lab.errors import UserError
 from realm_lab.models.realm import marginal_log_likelihood
 from realm_lab.params.parameters import Pretrain
-from realm_lab.retrieval.candidates import CandidatePolicy, Candidates, calibrate_null
+from realm_lab.retrieval.candidates import CandidatePolicy, Candidates, calibrate_null, initialise_null
 from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
 from tests.retrieval.tiny_index import ranked
 
@@ -197,13 +198,13 @@ def test_ranking_again_takes_no_gradient_and_no_dropout(
 
 @pytest.mark.parametrize("by_trivial", [False, True])
 @pytest.mark.parametrize("learned", [False, True])
-def test_calibration_puts_the_null_document_at_the_mean_of_the_top(
+def test_calibration_gives_the_null_document_its_share(
     system: TinySystem, queries: list[np.ndarray], scores_BN: np.ndarray, by_trivial: bool, learned: bool
 ) -> None:
     embedder = copy.deepcopy(system.embedder)
     if learned:
         vector_D = torch.randn(embedder.document_projection.out_features, generator=torch.Generator().manual_seed(5))
-        embedder.null_vector = nn.Parameter(vector_D)
+        embedder.null_vector = nn.Parameter(20 * vector_D)  # far from the passages
     retriever = system.retriever(embedder)
     retriever.refresh(0)
     retriever.null_offset = 99.0  # of an earlier calibration
@@ -211,8 +212,26 @@ def test_calibration_puts_the_null_document_at_the_mean_of_the_top(
     exclude = policy.exclusion(retriever, ranked(scores_BN)[:, 0]) if by_trivial else None
     assert calibrate_null(retriever, policy, queries, exclude) == retriever.null_offset
     with torch.no_grad():
-        score_BK = policy.retrieve(retriever, queries, exclude).score_BK
-    assert score_BK[:, 0].mean().item() == pytest.approx(score_BK[:, 1:].mean().item(), abs=1e-4)
-    first = int(by_trivial)
-    top = np.take_along_axis(scores_BN, ranked(scores_BN)[:, first : 5 + first], axis=1).mean()
-    assert score_BK[:, 1:].mean().item() == pytest.approx(top, abs=1e-4)
+        prior_BK = policy.retrieve(retriever, queries, exclude).log_prior_BK.exp()
+    assert prior_BK[:, 0].mean().item() == pytest.approx(1 / 6, abs=1e-4)
+    alone = replace(policy, count=2)  # one passage: the null document gets half
+    calibrate_null(retriever, alone, queries, exclude)
+    with torch.no_grad():
+        assert alone.retrieve(retriever, queries, exclude).log_prior_BK.exp()[:, 0].mean().item() == pytest.approx(0.5)
+
+
+def test_a_learned_null_document_starts_at_the_mean_score_of_the_top(
+    system: TinySystem, queries: list[np.ndarray], scores_BN: np.ndarray
+) -> None:
+    embedder = copy.deepcopy(system.embedder)
+    embedder.set_learned_null(True)
+    retriever, policy = system.retriever(embedder), CandidatePolicy(6)
+    retriever.refresh(0)
+    initialise_null(retriever, policy, queries, None)
+    with torch.no_grad():
+        found = policy.retrieve(retriever, queries)
+    top = np.take_along_axis(scores_BN, ranked(scores_BN)[:, :5], axis=1).mean()
+    assert found.score_BK[:, 0].mean().item() == pytest.approx(top, abs=1e-4)
+    assert found.log_prior_BK[:, 0].exp().mean().item() > 0.01
+    assert embedder.null_vector is not None
+    assert embedder.null_vector.requires_grad

@@ -196,6 +196,14 @@ def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> 
         plan_study(write(CELLS), tmp_path)
 
 
+def test_metrics_by_kind_of_masked_span_are_known_whatever_the_kind(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        "question: q\nseeds: [0]\n" + GOOD + "metrics: [cloze_null_probability_unknown_end]\n", encoding="utf-8"
+    )
+    assert load_study(path).metrics == ["cloze_null_probability_unknown_end"]
+
+
 def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository: Path) -> None:
     page = (repository / "docs" / "studies.md").read_text(encoding="utf-8")
     for model in (Study, CellEntry, Tune):

@@ -12,11 +12,13 @@ from realm_lab.cli import main
 from realm_lab.core.files import read_json, read_json_lines
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
+from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.corpus.vocabulary import encode_batch_plain, wordpiece_from_vocabulary
 from realm_lab.evaluation.answers import Answer, Candidate
 from realm_lab.evaluation.open_qa import Scores
 from realm_lab.retrieval.embeddings import EmbeddingStore
 from realm_lab.retrieval.index import Embedded
+from realm_lab.systems.context import Context
 from realm_lab.systems.evaluate import AskedQuestions
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import system_of
@@ -71,6 +73,27 @@ def test_a_corpus_is_embedded_once_for_each_document_tower(project: Project) -> 
     for command in (["ask", "who ?"], ["fill", "who is [MASK] ?"], ["ask", "who ?", "--system", "warm_start"]):
         assert main([*command, "--root", str(project.root)]) == 0
     assert Embedded.passages == before
+
+
+@pytest.mark.parametrize("null", [{"calibrate_null": True}, {"null_document": "learned"}])
+def test_the_start_is_step_0_of_the_curve_and_the_end_its_last(
+    project: Project, monkeypatch: pytest.MonkeyPatch, null: dict[str, Any]
+) -> None:
+    sentences = PreparedCorpus.sentences
+    monkeypatch.setattr(
+        PreparedCorpus, "sentences", lambda self, name="sentences": sentences(self, name.replace("test", "dev"))
+    )
+    short = {"pretrain.steps": 4} | {f"pretrain.{name}": value for name, value in null.items()}
+    params, tiny = project.tiny.params(short), project.tiny
+    tiny.run("warm_start", params, project.root)
+    curve = tiny.by_name(tiny.metrics(tiny.run("pretrain", params, project.root)))
+    found, _ = system_of("realm")(Context(params, plan_run(params, "realm", 0), project.root)).measure()
+    names = [name.removesuffix("_start") for name in found if name.endswith("_start")]
+    assert {"retrieval_utility", "cloze_null_probability", "cloze_gold_rank"} <= set(names)
+    for name in names:
+        ends = [found[f"{name}_start"], found[f"{name}_end"]]
+        assert ends == pytest.approx([curve[name][0], curve[name][4]], rel=1e-4, abs=1e-6), name
+    assert found["cloze_null_probability_start"] > 0.01
 
 
 def test_bm25_with_a_reader_of_its_own(project: Project) -> None:

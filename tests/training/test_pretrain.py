@@ -69,7 +69,10 @@ def test_a_micro_batch_changes_no_number(
     assert losses(part_rows) == pytest.approx(losses(rows), rel=1e-5)
     for name, value in whole.items():
         torch.testing.assert_close(parts[name], value, rtol=1e-3, atol=2e-5)
-    for metric in ("candidate_entropy", "marginal_log_likelihood", "retrieval_utility_train"):
+    assert {"null_probability_object", "null_probability_subject"} < {name for row in rows for name in row}
+    for metric in {
+        name for row in rows for name in row if name.startswith(("candidate_", "marginal_", "null_", "gold_"))
+    }:
         found, expected = ([row[metric] for row in each if metric in row] for each in (part_rows, rows))
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
 

@@ -161,6 +161,14 @@ def test_every_kind_of_pretraining_resumes(line: Line, variant: str) -> None:
     assert_resumes(line, "pretrain", params, root)
 
 
+@pytest.mark.parametrize("step", [20, 26])  # in the second of three attempts of 4 steps, and in the second step after
+def test_attempts_of_the_warm_start_resume(line: Line, step: int) -> None:
+    params = line.tiny.params(RANDOM | {"warm_start.embedder.steps": 16, "warm_start.embedder.attempts": 3})
+    root = line.elsewhere("warm_start", params)
+    killed(line, "warm_start", params, root, partial(die_at, stage="warm_start", step=step))
+    assert_resumes(line, "warm_start", params, root)
+
+
 @pytest.mark.parametrize("stage", TASKS)
 def test_killed_after_the_last_step_before_the_models_are_written(line: Line, stage: str) -> None:
     params = line.tiny.params(RANDOM | {"launch.checkpoint_interval_seconds": 10_000})

@@ -21,14 +21,16 @@ ROWS_BK = np.array([[NULL, 4, 7, 2], [NULL, 9, ABSENT, ABSENT], [NULL, 3, 8, 5],
 GOLD_B = np.array([7, 4, -1, -1])
 
 
-def made(rows_BK: np.ndarray, gold_B: np.ndarray = GOLD_B, null: bool = True) -> tuple[torch.Tensor, dict[str, Any]]:
+def made(
+    rows_BK: np.ndarray, gold_B: np.ndarray = GOLD_B, null: bool = True, **kinds: Any
+) -> tuple[torch.Tensor, dict[str, Any]]:
     """Random scores and likelihoods of these candidates: their health, and the numbers it was told."""
     generator = torch.Generator().manual_seed(0)
     score_BK = torch.randn(rows_BK.shape, generator=generator) * 3
     score_BK[torch.from_numpy(rows_BK == ABSENT)] = -1.0e4
     log_prior_BK, log_reader_BK = score_BK.log_softmax(1), -5 * torch.rand(rows_BK.shape, generator=generator)
     log_null_B = log_reader_BK[:, 0] - 0.25 if null else None
-    health = candidate_health(Candidates(rows_BK, score_BK, log_prior_BK), log_reader_BK, log_null_B, gold_B)
+    health = candidate_health(Candidates(rows_BK, score_BK, log_prior_BK), log_reader_BK, log_null_B, gold_B, **kinds)
     numbers = {"score": score_BK, "prior": log_prior_BK, "reader": log_reader_BK, "null": log_null_B}
     return health, {name: value.tolist() for name, value in numbers.items() if value is not None}
 
@@ -83,6 +85,24 @@ def test_parts_of_a_batch_add_up_to_the_batch() -> None:
 
 
 NULL_BOUND = Bound("null_probability", "p(null|x)", True, 0.9, "")
+
+
+def test_two_quantities_are_also_summed_by_the_kind_of_the_masked_span() -> None:
+    kind_B, kinds = ["object", "subject", "subject", "subject"], ["object", "subject", "unknown"]
+    health, numbers = made(ROWS_BK, kind_B=kind_B, kinds=kinds)
+    nulls = [math.exp(prior[0]) for prior in numbers["prior"]]
+    assert (
+        health_means(health, kinds)
+        == pytest.approx(
+            health_means(made(ROWS_BK)[0])
+            | {
+                "gold_among_candidates_object": 1.0,
+                "gold_among_candidates_subject": 0.0,  # of the one whose gold passage is known
+                "null_probability_object": nulls[0],
+                "null_probability_subject": mean(nulls[1:]),  # of a kind without sentences there is nothing
+            }
+        )
+    )
 
 
 def watch(*bounds: Bound) -> CollapseWatch:

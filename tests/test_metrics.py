@@ -1,0 +1,15 @@
+"""Metrics that are measured for each kind of masked span have titles by a pattern, whatever the kinds."""
+
+from __future__ import annotations
+
+from realm_lab.metrics import Metric, curve, metric
+
+
+def test_a_metric_by_kind_is_known_by_its_pattern() -> None:
+    found = curve("null_probability_unknown")
+    assert (found.title, found.split, found.better) == ("p(null document), unknown masked", "train", "")
+    assert curve("cloze_gold_among_candidates_subject").split == "dev"
+    assert metric("cloze_null_probability_a_b_end").title == "p(null document) after, a_b clozes"
+    # without a kind it is no such metric
+    for name in ("cloze_null_probability_end", "cloze_null_probability__end", "null_probability_unknown"):
+        assert metric(name) == Metric(name, name.replace("_", " "), better="")
