@@ -172,7 +172,8 @@ class Refresh(Section):
 
 class Optimiser(Section):
     """AdamW with linear warm-up and linear decay (Guu, section 4.3: BERT's default optimiser): weight decay 0.01, not
-    on biases and LayerNorm; the global gradient norm is clipped at 1."""
+    on biases and LayerNorm. The warm-up begins at 1/warmup_steps of the peak (code: at 0). The gradient norms of reader
+    and retriever are clipped at 1 each (code: the norm of both together), since each may have its own learning rate."""
 
     learning_rate: Annotated[float, Field(ge=0.0, le=1.0)] = 3e-5
     """Peak learning rate (Guu, section 4.3)."""

@@ -32,7 +32,7 @@ RECIPES = {"bert": Recipe(0.999, False, True), "short": Recipe(0.98, True, False
 
 def learning_rate_factor(step: int, total_steps: int, settings: Optimiser) -> float:
     """The share of the peak learning rate used in `step` (0-based): up over warmup_steps, then linearly down to
-    final_fraction at the last step."""
+    final_fraction at the last step. The first step of the warm-up has 1/warmup_steps, where BERT's has 0."""
     if step < settings.warmup_steps:
         return (step + 1) / settings.warmup_steps
     start = 0 if RECIPES[settings.recipe].decays_from_start else settings.warmup_steps

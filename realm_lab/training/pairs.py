@@ -46,7 +46,8 @@ class ArticlePairs:
 
 
 class PassagePairs:
-    """Sentences with a salient span. Related: the passage before, around or after it in its article; unrelated: any."""
+    """Sentences with a salient span. Related: the passage before or after its own in its article, because its own
+    holds the answer in the very sentence (its own only where the article has no other); unrelated: any."""
 
     def __init__(self, sentences: Sentences, passages: Passages):
         self._sentences, self._passages = sentences, passages
@@ -61,9 +62,10 @@ class PassagePairs:
         origin = int(self._sentences.origins[sentence])
         row = int(generator.integers(len(self._passages)))
         if related and origin != NO_ROW:
-            near = origin + int(generator.integers(-1, 2))
-            inside = 0 <= near < len(self._passages)
-            row = near if inside and self._passages.articles[near] == self._passages.articles[origin] else origin
+            articles = self._passages.articles
+            beside = [row for row in (origin - 1, origin + 1) if 0 <= row < len(self._passages)]
+            near = [row for row in beside if articles[row] == articles[origin]] or [origin]
+            row = near[int(generator.integers(len(near)))]
         spans = self._sentences.salient_spans(sentence)
         return Pair(self._sentences.tokens[sentence], spans, self._passages.bodies[row])
 

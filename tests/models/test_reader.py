@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from realm_lab.models.encoder import activate
 from realm_lab.models.inputs import join
 from realm_lab.models.spans import span_log_probs
 
@@ -56,6 +57,16 @@ def test_spans_equal_the_enumeration_of_the_mlp(system: TinySystem, reference: R
         for (start, end), value in expected.items():
             found = log_probs_NLW[number, len(query) + 2 + start, end - start].item()
             assert found == pytest.approx(value, abs=2e-5), (number, start, end)
+
+
+def test_the_logits_of_words_are_not_rounded_to_bfloat16(system: TinySystem) -> None:
+    reader = system.reader
+    hidden_MD = 3 * torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found_MV = reader.word_log_probs(hidden_MD)
+        features_MD = reader.transform_norm(activate(reader.transform(hidden_MD), reader.encoder.shape.activation))
+    logits_MV = features_MD.double() @ reader.encoder.word_embeddings.weight.double().T + reader.word_bias
+    torch.testing.assert_close(found_MV, logits_MV.log_softmax(-1).float(), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("gradient", [True, False])
