@@ -22,7 +22,7 @@ from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.confounds import flat_parameters, paper_parameters
 from realm_lab.reporting.frames import StudyFrames, load_runs
-from realm_lab.reporting.report import write_page, write_report
+from realm_lab.reporting.report import DEFAULT_METRICS, write_page, write_report
 from realm_lab.tracking.run_dir import read_run_record, run_record_paths
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, read_study_record, study_folder
 
@@ -87,7 +87,10 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
         )
     names = [name for name in METRICS if name != "retrieval_utility"]  # which is retrieval_utility_end
     measured = [name for name in names if name in study.results and study.results[name].notna().any()]
-    return replace(study, record=replace(study.record, metrics=tuple(measured)))
+    # nobody declared what matters: the usual metrics are tested, the others only shown
+    declared = tuple(name for name in DEFAULT_METRICS if name in measured) or tuple(measured[:1])
+    others = tuple(name for name in measured if name not in declared)
+    return replace(study, record=replace(study.record, metrics=declared, exploratory=others))
 
 
 def _titles(sides: Sequence[Side]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,14 +11,14 @@ import pandas as pd
 from realm_lab.core.files import read_json_lines
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
+from realm_lab.reporting.family import Judged, judge
 from realm_lab.reporting.frames import Run, column
 from realm_lab.reporting.published import Published, published
-from realm_lab.reporting.statistics import Comparison, Interval, compare, holm, per_example_interval
+from realm_lab.reporting.statistics import Comparison, Interval, compare, per_example_interval
 from realm_lab.tracking.run_values import finite
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
-ALPHA = 0.05
-NO_DIFFERENCE = "no significant difference"
+Cluster = Hashable  # questions that are alike: those of one article
 
 
 class CellResult(NamedTuple):
@@ -26,19 +26,27 @@ class CellResult(NamedTuple):
 
     cell: StudyCell
     values: dict[int, float]  # by seed
-    comparison: Comparison | None
-    corrected_p: float | None  # Holm, over the cells of this metric
-    smallest_p: float | None  # that the corrected p could have been
-    per_example: Interval | None  # bootstrap over questions: other questions, these very models
+    judged: Judged | None
+    per_example: Interval | None  # bootstrap over clusters of questions: other questions, these very models
     paper: Published | None
 
     @property
+    def comparison(self) -> Comparison | None:
+        """With the baseline."""
+        return self.judged and self.judged.comparison
+
+    @property
     def finding(self) -> str:
-        """In words: lower, higher, the same direction in each seed, no significant difference, or too few seeds."""
+        """In a few words: lower, higher, no difference of importance, the same direction in each seed, or no answer."""
         if self.comparison and len(self.comparison.seeds) == 1:
             if self.per_example and self.per_example.excludes_zero:
                 return f"{'higher' if self.comparison.mean > 0 else 'lower'} for this pair of models (one seed)"
-        return finding(self.comparison, self.corrected_p, self.smallest_p)
+        return self.judged.finding if self.judged else "no data"
+
+    @property
+    def sentence(self) -> str:
+        """The finding with what it rests on."""
+        return f"{self.finding} ({self.judged.detail})" if self.judged and self.judged.detail else self.finding
 
     @property
     def mean(self) -> float | None:
@@ -63,25 +71,6 @@ class MetricResult(NamedTuple):
         return self.metric.source == "run"
 
 
-def finding(comparison: Comparison | None, corrected_p: float | None, smallest: float | None) -> str:
-    """One cell in words. "No significant difference" only where these seeds could have shown one."""
-    if comparison is None or corrected_p is None or smallest is None:
-        return "no data"
-    way, seeds = "higher" if comparison.mean > 0 else "lower", len(comparison.seeds)
-    if corrected_p <= ALPHA:
-        return way
-    if smallest <= ALPHA:
-        return NO_DIFFERENCE
-    if seeds > 1 and (min(comparison.deltas) > 0 or max(comparison.deltas) < 0):
-        return f"{way} in {all_seeds(seeds)}, too few for significance"
-    return "one seed is too few to tell" if seeds == 1 else f"{seeds} seeds are too few to tell"
-
-
-def all_seeds(seeds: int) -> str:
-    """ "both seeds", "all 3 seeds"."""
-    return "both seeds" if seeds == 2 else f"all {seeds} seeds"
-
-
 class Scores:
     """What the predictions of runs score, question by question; each file is read once."""
 
@@ -89,67 +78,96 @@ class Scores:
         self._runs = {(run.cell, run.seed): run for run in runs}
         self._read: dict[tuple[str, int], list[dict[str, Any]]] = {}
 
-    def of(self, cell: str, seed: int, metric: str) -> dict[tuple[str, str], float]:
-        """(id, question) -> score of one run's predictions; empty where there are none."""
+    def of(self, cell: str, seed: int, metric: str) -> dict[tuple[str, str], tuple[float, Cluster]]:
+        """(id, question) -> score of one run's predictions, and its cluster; empty where there are none.
+
+        Predictions of older code name no cluster: each question is its own.
+        """
         key = (cell, seed)
         if key not in self._read:
             stage = self._runs[key].stages.get("evaluate") if key in self._runs else None
             path = stage.path / "eval" / "predictions.jsonl" if stage else None
             self._read[key] = read_json_lines(path) if path and path.is_file() else []
-        rows = [(row, finite(row.get(metric))) for row in self._read[key]]
-        return {(str(row.get("id")), str(row.get("question"))): score for row, score in rows if score is not None}
+        found = {}
+        for row in self._read[key]:
+            question, score = (str(row.get("id")), str(row.get("question"))), finite(row.get(metric))
+            if score is not None:
+                found[question] = score, row.get("cluster", question)
+        return found
 
-    def differences(self, cell: str, base: str, seeds: Sequence[int], metric: str) -> list[np.ndarray]:
-        """For each seed the differences in score of the questions that both have; empty if a seed has none."""
-        pairs = [(self.of(cell, seed, metric), self.of(base, seed, metric)) for seed in seeds]
-        blocks = [np.array([one[key] - other[key] for key in one.keys() & other.keys()]) for one, other in pairs]
-        return blocks if all(map(len, blocks)) else []
+    def differences(self, cell: str, base: str, seeds: Sequence[int], metric: str) -> list[dict[Cluster, np.ndarray]]:
+        """Of each seed, by cluster, the differences in score of the questions that both have; empty if one has none."""
+        blocks = []
+        for seed in seeds:
+            mine, theirs = self.of(cell, seed, metric), self.of(base, seed, metric)
+            block: dict[Cluster, list[float]] = {}
+            for question in (question for question in mine if question in theirs):
+                score, cluster = mine[question]
+                block.setdefault(cluster, []).append(score - theirs[question][0])
+            blocks.append({cluster: np.array(deltas) for cluster, deltas in block.items()})
+        return blocks if all(blocks) else []
 
 
 def compare_cells(
     study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str], scores: Scores | None = None
 ) -> list[MetricResult]:
-    """Every one of the metrics that was measured; `scores` for the intervals over questions, left out without them."""
-    return [
-        _compare(study, results, name, scores) for name in metrics if name in results and results[name].notna().any()
-    ]
+    """Every one of the metrics, and of the study's exploratory ones, that was measured.
+
+    The declared `metrics` times the cells are one family of tests. Left out of it are the costs, unless one is the
+    first metric or has a difference that does not matter; these and the exploratory ones are each a family of its own.
+    `scores` is for the intervals over questions, left out without it.
+    """
+    names = [name for name in (*metrics, *study.exploratory) if name in results and results[name].notna().any()]
+    values = {name: {cell.name: column(results, cell.name, name) for cell in study.cells} for name in names}
+    found = {
+        (name, cell): (metric_of(name), comparison)
+        for name in names
+        for cell in values[name]
+        if cell != study.baseline and (comparison := compare(values[name][cell], values[name][study.baseline]))
+    }
+    declared = [name for name in names if name in metrics and _is_tested(name, names[0], study)]
+    judged = judge({key: one for key, one in found.items() if key[0] in declared}, study.delta)
+    for name in (name for name in names if name not in declared):
+        mine = {key: one for key, one in found.items() if key[0] == name}
+        judged |= judge(mine, {}, is_exploratory=True)
+    return [_metric_result(study, name, values[name], judged, scores) for name in names]
 
 
-def _compare(study: StudyRecord, results: pd.DataFrame, metric: str, scores: Scores | None) -> MetricResult:
-    values = {cell.name: column(results, cell.name, metric) for cell in study.cells}
-    base = values[study.baseline]
-    comparisons = {cell.name: compare(values[cell.name], base) for cell in study.cells if cell.name != study.baseline}
-    known = {name: found for name, found in comparisons.items() if found is not None}
-    corrected = dict(zip(known, holm([found.p for found in known.values()]), strict=True))
+def _is_tested(name: str, first: str, study: StudyRecord) -> bool:
+    """Whether a declared metric is a question of the study, and no mere cost."""
+    return metric_of(name).source != "run" or name == first or name in study.delta
+
+
+def _metric_result(
+    study: StudyRecord,
+    name: str,
+    values: Mapping[str, dict[int, float]],
+    judged: Mapping[tuple[str, str], Judged],
+    scores: Scores | None,
+) -> MetricResult:
     cells = []
     for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
-        found = known.get(cell.name)
-        blocks = scores.differences(cell.name, study.baseline, found.seeds, metric) if scores and found else []
-        cells.append(
-            CellResult(
-                cell,
-                values[cell.name],
-                found,
-                corrected.get(cell.name),
-                min(1.0, found.smallest_p * len(known)) if found else None,
-                per_example_interval(blocks) if blocks else None,
-                published(cell.paper) if cell.paper else None,
-            )
-        )
-    return MetricResult(metric_of(metric), cells)
+        mine = judged.get((name, cell.name))
+        seeds = mine.comparison.seeds if mine else ()
+        blocks = scores.differences(cell.name, study.baseline, seeds, name) if scores and mine else []
+        over_questions = per_example_interval(blocks) if blocks else None
+        paper = published(cell.paper) if cell.paper else None
+        cells.append(CellResult(cell, values[cell.name], mine, over_questions, paper))
+    return MetricResult(metric_of(name), cells)
 
 
 def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
     """The comparisons for summary.json: metric -> cell -> what was found."""
     return {
         result.metric.name: {
-            cell.cell.name: _cell_as_json(cell, cell.comparison) for cell in result.cells[1:] if cell.comparison
+            cell.cell.name: _cell_as_json(cell, cell.judged) for cell in result.cells[1:] if cell.judged
         }
         for result in results
     }
 
 
-def _cell_as_json(cell: CellResult, found: Comparison) -> dict[str, Any]:
+def _cell_as_json(cell: CellResult, judged: Judged) -> dict[str, Any]:
+    found = judged.comparison
     return {
         "n": len(found.seeds),
         "delta": found.mean,
@@ -157,9 +175,14 @@ def _cell_as_json(cell: CellResult, found: Comparison) -> dict[str, Any]:
         "interval": _bounds(found.interval),
         "per_example_interval": _bounds(cell.per_example),
         "p": found.p,
-        "corrected_p": cell.corrected_p,
-        "smallest_corrected_p": cell.smallest_p,
-        "finding": cell.finding,
+        "tests": judged.tests,
+        "corrected_p": judged.corrected_p,
+        "smallest_corrected_p": judged.smallest_p,
+        "detectable_difference": judged.detectable_difference,
+        "needed_seeds": judged.needed_seeds,
+        "equivalent_within": judged.equivalent_within,
+        "equivalence_interval": _bounds(judged.equivalence_interval),
+        "finding": cell.sentence,
     }
 
 
@@ -173,9 +196,7 @@ class AxisEffect(NamedTuple):
 
     axis: str
     point: str
-    comparison: Comparison
-    corrected_p: float  # Holm, over the points of the axis
-    smallest_p: float
+    judged: Judged  # among all points of all axes
 
 
 def points_of(study: StudyRecord, cell: StudyCell) -> dict[str, str] | None:
@@ -191,7 +212,7 @@ def points_of(study: StudyRecord, cell: StudyCell) -> dict[str, str] | None:
     return found or None
 
 
-def axis_effects(study: StudyRecord, values: Mapping[str, Mapping[int, float]]) -> list[AxisEffect]:
+def axis_effects(study: StudyRecord, metric: Metric, values: Mapping[str, Mapping[int, float]]) -> list[AxisEffect]:
     """Every point of every axis but the baseline's; `values`: cell -> seed -> value. Empty without several axes."""
     base = points_of(study, study.cell(study.baseline)) if len(study.axes) > 1 else None
     if base is None:
@@ -201,18 +222,14 @@ def axis_effects(study: StudyRecord, values: Mapping[str, Mapping[int, float]]) 
         if points := points_of(study, cell):
             rows += [points | {"seed": seed, "value": value} for seed, value in values.get(cell.name, {}).items()]
     table = pd.DataFrame(rows, columns=[*study.axes, "seed", "value"])
-    effects = []
+    compared: dict[tuple[str, str], tuple[Metric, Comparison]] = {}
     for axis, known in study.axes.items():
         others = [other for other in study.axes if other != axis]
         wide = table.pivot(index=[*others, "seed"], columns=axis, values="value").reindex(columns=list(known))
-        compared: list[tuple[str, Comparison]] = []
         for point in (point for point in known if point != base[axis]):
             # rows: points of the other axes where both cells have runs; columns: the seeds that all of them have
             pairs = (wide[point] - wide[base[axis]]).unstack("seed").dropna(how="all").dropna(axis="columns")
             deltas = {int(seed): float(pairs[seed].mean()) for seed in pairs.columns}
             if found := compare(deltas, dict.fromkeys(deltas, 0.0)):
-                compared.append((point, found))
-        corrected = holm([one.p for _, one in compared])
-        for (point, one), p in zip(compared, corrected, strict=True):
-            effects.append(AxisEffect(axis, point, one, p, min(1.0, one.smallest_p * len(compared))))
-    return effects
+                compared[axis, point] = metric, found
+    return [AxisEffect(axis, point, judged) for (axis, point), judged in judge(compared, study.delta).items()]

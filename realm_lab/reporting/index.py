@@ -7,6 +7,7 @@ explorer from default/examples.json. What has no summary of a study (a report ma
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -91,4 +92,5 @@ def design_of(summary: dict[str, Any]) -> StudyRecord:
     tuned = summary.get("tuned", {}).get("parameter", "").rpartition(".")[2]
     own = [name for name in summary["cells"] if not tuned or f",{tuned}=" not in name]  # without those of the grid
     cells = tuple(StudyCell(name, summary["cells"][name]["title"], "", {}) for name in own)
-    return StudyRecord(summary["study"], summary["question"], summary["baseline"], cells, tuple(summary["seeds"]), ())
+    record = StudyRecord(summary["study"], summary["question"], summary["baseline"], cells, tuple(summary["seeds"]), ())
+    return replace(record, delta=summary.get("delta", {}))

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from realm_lab.core.files import write_text
-from realm_lab.reporting.comparison import ALPHA, CellResult, MetricResult
+from realm_lab.reporting.comparison import CellResult, MetricResult
+from realm_lab.reporting.family import ALPHA, TOO_FEW
 from realm_lab.reporting.rendering import is_number
 from realm_lab.reporting.tables import Rows
 
@@ -25,9 +26,10 @@ SIGNIFICANT, ONE_WAY = "*", "†"
 MARKS = {SIGNIFICANT: "$^{*}$", ONE_WAY: r"$^{\dagger}$"}
 NOTE = (
     r"Mean $\pm$ standard deviation over $n$ seeds; the best mean is bold. $\Delta$: mean paired difference from "
-    r"the first row, with Student's 95\,\% interval; $p$: exact sign-flip test, Holm-corrected, and the smallest value "
-    rf"that this many seeds can give. {MARKS[SIGNIFICANT]}~significant ($p \le {ALPHA}$); {MARKS[ONE_WAY]}~the same "
-    r"direction in every seed, too few for significance."
+    r"the first row, with Student's 95\,\% interval; $p$: exact sign-flip test, Holm-corrected "
+    r"over all declared metrics and cells of the study, and the smallest value that this many seeds can give. "
+    rf"{MARKS[SIGNIFICANT]}~significant ($p \le {ALPHA}$); {MARKS[ONE_WAY]}~the same direction in "
+    r"every seed, too few for significance."
 )
 
 
@@ -51,7 +53,7 @@ def metric_table(result: MetricResult, rows: Rows) -> Rows:
             shown["mean ± sd"] = rf"\textbf{{\boldmath {shown['mean ± sd']}}}"
         if cell and cell.finding in ("lower", "higher"):
             shown["Δ"] += MARKS[SIGNIFICANT]
-        elif cell and cell.finding.endswith("too few for significance"):
+        elif cell and cell.finding.endswith(TOO_FEW):
             shown["Δ"] += MARKS[ONE_WAY]
         found.append(shown)
     return found

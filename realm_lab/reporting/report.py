@@ -194,6 +194,7 @@ def summarised(study: StudyFrames) -> dict[str, Any]:
         "baseline": record.baseline,
         "seeds": list(record.seeds),
         "metrics": list(record.metrics or DEFAULT_METRICS),
+        "delta": record.delta,
         "coverage": tables.coverage(study),
         "cells": cells,
     }

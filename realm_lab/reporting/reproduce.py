@@ -18,7 +18,8 @@ from scipy import stats
 
 from realm_lab.core.files import read_json
 from realm_lab.metrics import metric as metric_of
-from realm_lab.reporting.comparison import ALPHA, compare_cells
+from realm_lab.reporting.comparison import compare_cells
+from realm_lab.reporting.family import ALPHA
 from realm_lab.reporting.frames import Summary, column, load_committed, metric_columns, summarise
 from realm_lab.reporting.index import design_of
 from realm_lab.reporting.rendering import escape_markdown, mean_sd, number

@@ -4,14 +4,15 @@ The unit is the seed: a cell and the baseline share it (data, initial weights, o
 the paired delta of each seed. A handful of seeds says little, and each function here says how little.
 
 References: Student (1908) for the interval of a mean; Fisher (1935), The design of experiments, section 21, for the
-sign-flip test; Holm (1979), A simple sequentially rejective multiple test procedure.
+sign-flip test; Holm (1979), A simple sequentially rejective multiple test procedure; Davison & Hinkley (1997),
+Bootstrap methods, section 3.8, for clusters.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,8 @@ from scipy import stats
 LEVEL = 0.95
 EXACT_SEEDS = 16  # up to here all 2^n assignments of signs are counted, above it `RESAMPLES` of them are drawn
 RESAMPLES = 10_000
+BOOTSTRAPS = 2000
+FEWEST_CLUSTERS = 10  # of fewer, a bootstrap says too much
 SEED = 20200210  # of the resampling, so that a report can be written again byte for byte
 
 
@@ -62,12 +65,12 @@ def compare(cell: Mapping[int, float], baseline: Mapping[int, float]) -> Compari
     )
 
 
-def t_interval(values: Sequence[float] | np.ndarray) -> Interval:
+def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> Interval:
     """Student's interval of the mean: right for any number of normal values, two included; infinite for one."""
     values = np.asarray(values, float)
     if len(values) < 2:
         return Interval(-math.inf, math.inf)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
+    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
     return Interval(float(values.mean()) - half, float(values.mean()) + half)
 
 
@@ -92,9 +95,9 @@ def smallest_p(seeds: int) -> float:
     return min(1.0, 2.0 ** (1 - seeds)) if seeds <= EXACT_SEEDS else 1.0 / RESAMPLES
 
 
-def needed_seeds(comparisons: int, level: float = 1 - LEVEL) -> int:
-    """The fewest seeds with which the sign-flip test can be significant after Holm's correction."""
-    return 1 + math.ceil(math.log2(max(1, comparisons) / level) - 1e-9)
+def fewest_seeds(tests: int) -> int:
+    """With fewer seeds no data could be significant after Holm's correction over so many tests."""
+    return 1 + math.ceil(math.log2(tests / (1 - LEVEL)) - 1e-9)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -106,18 +109,22 @@ def holm(ps: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def per_example_interval(deltas: Sequence[np.ndarray]) -> Interval:
-    """Paired bootstrap over examples, with the seed as block: other questions, but these very trained models.
+def per_example_interval(blocks: Sequence[Mapping[Hashable, np.ndarray]]) -> Interval:
+    """Paired bootstrap over clusters of questions: other questions, but these very trained models.
 
-    deltas: for each seed, the difference in score of each of its examples. Examples are drawn anew within each seed;
-    the mean of the seeds' means is taken. Of other seeds it says nothing, so it is narrower than an interval that does.
+    blocks: for each seed, cluster -> the differences in score of its questions. Questions of one article are alike, so
+    an article is drawn with all of its questions, and one that several seeds have is drawn in all of them. The mean is
+    that of the questions drawn, then of the seeds. Of other seeds it says nothing. Too few clusters: infinite.
     """
-    if not deltas or min(map(len, deltas)) < 2:
+    if not blocks or min(map(len, blocks)) < FEWEST_CLUSTERS:
         return Interval(-math.inf, math.inf)
-    generator = np.random.default_rng(SEED)
-    means = np.zeros(2000)
-    for block in deltas:  # few distinct scores: draw how often each comes
-        values, counts = np.unique(np.asarray(block, float), return_counts=True)
-        means += generator.multinomial(len(block), counts / len(block), size=len(means)) @ values / len(block)
-    low, high = np.quantile(means / len(deltas), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    names = dict.fromkeys(name for block in blocks for name in block)
+    empty = np.zeros(0)
+    sums = [[block.get(name, empty).sum() for block in blocks] for name in names]
+    sizes = [[len(block.get(name, empty)) for block in blocks] for name in names]
+    # [different clusters, 2 seeds]: many clusters have the same sums and sizes, so draw how often each kind comes
+    kinds, counts = np.unique(np.hstack([sums, sizes]), axis=0, return_counts=True)
+    drawn = np.random.default_rng(SEED).multinomial(len(names), counts / len(names), size=BOOTSTRAPS) @ kinds
+    means = drawn[:, : len(blocks)] / np.maximum(drawn[:, len(blocks) :], 1)
+    low, high = np.quantile(means.mean(1), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(low), float(high))

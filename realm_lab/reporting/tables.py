@@ -61,10 +61,11 @@ def result_row(cell: CellResult, result: MetricResult) -> dict[str, str]:
     row = {"cell": cell.cell.title, **_spread(cell.values.values(), digits)}
     row["Δ"] = signed(found and found.mean, digits)
     row["95 %"] = interval(found and found.interval, digits)
-    row["p (smallest)"] = f"{number(cell.corrected_p)} ({number(cell.smallest_p)})" if found else NOTHING
+    judged = cell.judged
+    row["p, Holm (smallest)"] = f"{number(judged.corrected_p)} ({number(judged.smallest_p)})" if judged else NOTHING
     if any(other.per_example is not None for other in result.cells):
         row["95 %, examples"] = interval(cell.per_example, digits)
-    row["finding"] = "baseline" if cell is result.baseline else cell.finding
+    row["finding"] = "baseline" if cell is result.baseline else cell.sentence
     if cell.paper and result.metric.name in cell.paper.values:
         value = cell.paper.values[result.metric.name]
         row["paper"] = number(value)

@@ -6,16 +6,15 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from realm_lab.reporting.comparison import (
-    NO_DIFFERENCE,
     AxisEffect,
     CellResult,
     MetricResult,
     axis_effects,
-    finding,
     points_of,
 )
+from realm_lab.reporting.family import EQUIVALENT, NO_DIFFERENCE, NOT_ENOUGH, Judged
 from realm_lab.reporting.rendering import interval, number, render, signed
-from realm_lab.reporting.statistics import needed_seeds
+from realm_lab.reporting.statistics import fewest_seeds
 from realm_lab.tracking.study_record import StudyRecord
 
 Groups = list[tuple[str, list[tuple[str, str]]]]  # (finding, [(title, signed difference)])
@@ -36,8 +35,8 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
     if not results or not results[0].baseline.values:
         return sentences("verdict.j2", answered=False)
     first = results[0]
-    effects = axis_effects(study, {cell.cell.name: cell.values for cell in first.cells})
-    compared = [cell for cell in first.cells[1:] if cell.comparison]
+    effects = axis_effects(study, first.metric, {cell.cell.name: cell.values for cell in first.cells})
+    tests = max((cell.judged.tests for cell in first.cells[1:] if cell.judged), default=1)
     groups: dict[str, list[dict[str, str]]] = {}
     for cell in sorted(first.cells[1:], key=_rank):
         groups.setdefault(cell.finding, []).append(_cell(cell, first.metric.digits))
@@ -49,7 +48,7 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
         mean=number(first.baseline.mean, first.metric.digits),
         seeds=len(first.baseline.values),
         groups=[*groups.items()],
-        needed=needed_seeds(len(compared)),
+        needed=fewest_seeds(tests),
         axes=[_axis(study, axis, effects, first) for axis in study.axes] if effects else [],
         elsewhere=[] if effects else _elsewhere(results),
     )
@@ -67,24 +66,30 @@ def _rank(cell: CellResult) -> int:
     words = cell.finding
     if words.startswith(("lower", "higher")):
         return len(words) > len("higher")
-    return 2 if words == NO_DIFFERENCE else 4 if words == "no data" else 3
+    return 2 if words.startswith((NO_DIFFERENCE, NOT_ENOUGH, EQUIVALENT)) else 4 if words == "no data" else 3
 
 
 def _cell(cell: CellResult, digits: int) -> dict[str, str]:
-    found = cell.comparison
+    found, judged = cell.comparison, cell.judged
     return {
         "title": cell.cell.title,
         "mean": number(cell.mean, digits),
         "delta": signed(found and found.mean, digits),
         "interval": interval(found and found.interval, digits),
+        "detail": judged.detail if judged else "",
+        "observed": f"the observed difference needs {judged.needed}"
+        if judged and len(judged.comparison.seeds) > 1
+        else "",
+        "bound": judged.bound if judged and judged.largest is not None else "",
     }
 
 
-def _grouped(found: Iterable[tuple[str, str, float]]) -> Groups:
-    """(finding, title, difference) by the finding: directions first."""
+def _grouped(found: Iterable[tuple[Judged, str]]) -> Groups:
+    """(test, title) by the finding: directions first."""
     groups: dict[str, list[tuple[str, str]]] = {}
-    for words, title, mean in found:
-        groups.setdefault(words, []).append((title, signed(mean, 3)))
+    for judged, title in found:
+        delta = signed(judged.comparison.mean, 3)
+        groups.setdefault(judged.finding, []).append((title, f"{delta}; {judged.detail}" if judged.detail else delta))
     return sorted(groups.items(), key=lambda item: (not item[0].startswith(("lower", "higher")), item[0]))
 
 
@@ -105,7 +110,7 @@ def _axis(study: StudyRecord, axis: str, effects: list[AxisEffect], metric: Metr
     """What one axis does, averaged over the others; for the first of two, also at each point of the other one."""
     others = [other for other in study.axes if other != axis]
     mine = [effect for effect in effects if effect.axis == axis]
-    groups = _grouped((finding(e.comparison, e.corrected_p, e.smallest_p), e.point, e.comparison.mean) for e in mine)
+    groups = _grouped((effect.judged, effect.point) for effect in mine)
     within = _within(study, axis, others[0], metric) if len(others) == 1 and axis == next(iter(study.axes)) else []
     return {"name": words(axis), "others": [words(other) for other in others], "groups": groups, "within": within}
 

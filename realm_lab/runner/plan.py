@@ -63,6 +63,7 @@ class StudyPlan:
     seeds: tuple[int, ...]
     runs: tuple[PlannedRun, ...]
     metrics: tuple[str, ...] = ()
+    delta: dict[str, float] = field(default_factory=dict)
     figures: tuple[str, ...] = ()  # of its own, package.module:function
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
@@ -132,6 +133,7 @@ def plan_study(
         chosen,
         tuple(runs),
         metrics=tuple(study.metrics),
+        delta=study.delta,
         figures=tuple(study.figures),
         axes={axis: tuple(show(point) for point in points) for axis, points in axes.items()},
         launcher=study.launcher,
@@ -203,6 +205,7 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         seeds=plan.seeds,
         runs=tuple(run for run in members if run.cell not in of_grid),
         metrics=plan.metrics,
+        delta=plan.delta,
         axes=plan.axes,
         source="" if plan.source is None else os.path.relpath(plan.source, root),
         last_stage=plan.last_stage,

@@ -132,7 +132,8 @@ class StudyFile(Part):
     set: dict[str, Any] = {}
     """Parameters of every cell, over those of params.yaml. The only place for `launch.*`."""
     seeds: Seeds
-    """One run of each cell for every seed. Six are the fewest with which a paired test can reach p < .05 twice over."""
+    """One run of each cell for every seed. Six are the fewest with which one test can be significant; ten tests
+    (metrics times cells) take nine."""
     launcher: LauncherSettings = LauncherSettings()
     """Settings of launchers: `local` and `slurm`, each with its own; `default` names the one that is used."""
 
@@ -202,7 +203,10 @@ class Study(StudyFile):
     """In the place of cells, every combination of the points of some axes. Axis -> its points: a parameter with a list
     of values, or any name with named points, each of which says which parameters it sets."""
     metrics: list[str] = ["exact_match", "recall_at_5", "retrieval_utility_end"]
-    """What is compared, the most important first."""
+    """What is compared, the most important first: all cells in all of these are one family of tests."""
+    delta: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """Metric -> the largest difference that does not matter, in its unit: the report says where a larger one is ruled
+    out."""
     figures: list[str] = []
     """Figures of the study's own, `package.module:function`: called with its StudyFrames, it returns a figure."""
     tune: Tune | None = None
@@ -220,6 +224,8 @@ def load_study(path: Path | str) -> Study:
     for place, metric in enumerate(study.metrics):
         if not of_kind(metric, "results"):
             study.choose(metric, METRICS, f"metrics: unknown metric '{metric}'", "metrics", place)
+    for metric in study.delta:
+        study.choose(metric, study.metrics, f"delta: '{metric}' is none of the study's metrics", "delta", metric)
     for place, name in enumerate(study.figures):
         with study.at("figures", place):
             if own_source("figures", name) is None:

@@ -185,7 +185,8 @@ def _fill(context: Context, sides: Sides, group: str, path: Path, folder: Path) 
     write_json_lines(folder / f"cloze-{group}.jsonl", rows)
     summary = cloze_summary(readings["old"], readings["new"])
     for measure in summary["difference"].values():
-        interval = per_example_interval([np.array(measure.pop("deltas"))])
+        deltas = enumerate(measure.pop("deltas"))
+        interval = per_example_interval([{number: np.array([delta]) for number, delta in deltas}])
         measure["low"], measure["high"] = (float(end) if np.isfinite(end) else None for end in interval)
     return summary | {"shortened": sum(item.shortened for item in items), "skipped": skipped}
 

@@ -196,11 +196,14 @@ def _prediction_rows(
     overlaps: Sequence[Overlap],
     ranks: Ranks | None,
 ) -> list[dict[str, Any]]:
-    """What predictions.jsonl says of each question."""
+    """What predictions.jsonl says of each question. Questions of one `cluster`, the article of their gold passage, are
+    alike; one without a gold passage is its own."""
     text, rows = context.passages.text, []
     for number, (answer, score, overlap) in enumerate(zip(answers, scores, overlaps, strict=True)):
+        gold = test.gold[number][:1]
         row = {
             "id": test.ids[number],
+            "cluster": text.row(gold[0])["article"] if len(gold) else test.ids[number],
             "question": test.texts[number],
             "answers": test.answers[number],
             "prediction": answer.text,

@@ -91,6 +91,8 @@ class StudyRecord:
     last_stage: str = ""  # where its runs end, if that is before evaluate: a search may need no fine-tuning
     tuning: StudyTuning | None = None
     figures: tuple[str, ...] = ()  # of its own, `package.module:function`, as reporting/study_figures.py says
+    exploratory: tuple[str, ...] = ()  # metrics that are shown beside the others, each a family of tests of its own
+    delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
     format: int = 1
 
     def cell(self, name: str) -> StudyCell:

@@ -68,7 +68,7 @@ def test_groups_are_compared_over_seeds(tmp_path: Path) -> None:
     theirs = [exact_match("realm", seed, 0) for seed in seeds]
     assert item["delta"] == pytest.approx(np.subtract(ours, theirs).mean())
     assert item["interval"] == pytest.approx(list(stats.ttest_rel(ours, theirs).confidence_interval(0.95)))
-    assert item["corrected_p"] == item["smallest_corrected_p"] == 2 * 2 / 64  # Holm: two sides beside the first
+    assert item["corrected_p"] == item["smallest_corrected_p"] == 6 * 2 / 64  # Holm: three metrics, two sides
     assert item["n"] == 6
     assert item["per_example_interval"][0] < item["delta"] < item["per_example_interval"][1]
     text = (tmp_path / "reports" / "compare" / "report.md").read_text()
@@ -106,6 +106,19 @@ def test_questions_of_another_corpus_are_not_paired_by_their_ids(tmp_path: Path,
     found = compared(tmp_path, folder_of(study, "realm", 0), folder_of(study, "random_token", 1))
     item = found["comparisons"]["exact_match"]["realm-s1"]
     assert (item["per_example_interval"], item["finding"]) == (None, "one seed is too few to tell")
+
+
+def test_questions_about_one_article_are_no_independent_ones(tmp_path: Path, study: StudyRecord) -> None:
+    sides = [folder_of(study, cell, seed) for cell, seed in (("realm", 0), ("random_token", 1))]
+    item = compared(tmp_path, *sides)["comparisons"]["exact_match"]["realm-s1"]
+    alone = np.ptp(item["per_example_interval"])
+    for cell, seed in (("realm", 0), ("random_token", 1)):
+        path = stage_folder(tmp_path / "runs", study, cell, seed, "evaluate") / "eval" / "predictions.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [row | {"cluster": f"article {number // 5}"} for number, row in enumerate(rows)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    item = compared(tmp_path, *sides)["comparisons"]["exact_match"]["realm-s1"]
+    assert np.ptp(item["per_example_interval"]) > 1.5 * alone, "those that were lost are neighbours"
 
 
 def test_what_is_missing_or_unfair_is_warned_of(tmp_path: Path, study: StudyRecord) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from realm_lab.metrics import METRICS
 from realm_lab.reporting.comparison import axis_effects, compare_cells, points_of
 from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _candidate, table_3
 from realm_lab.reporting.figures import draw
@@ -53,13 +54,17 @@ def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
     assert points_of(record, StudyCell("warm", "warm start only", "warm_start", {})) is None
     study = frames(record)
     values = {cell.name: column(study.results, cell.name, "exact_match") for cell in record.cells}
-    refresh, rate = axis_effects(record, values)
+    metric = METRICS["exact_match"]
+    refresh, rate = axis_effects(record, metric, values)
     assert (refresh.axis, refresh.point, rate.axis, rate.point) == ("refresh", "never", RATE, "0.001")
-    assert refresh.comparison.deltas == pytest.approx((-0.265, -0.275))
-    assert rate.comparison.deltas == pytest.approx(((-0.4 + 0.07) / 2,) * 2)
+    assert refresh.judged.comparison.deltas == pytest.approx((-0.265, -0.275))
+    assert rate.judged.comparison.deltas == pytest.approx(((-0.4 + 0.07) / 2,) * 2)
+    assert (refresh.judged.tests, refresh.judged.smallest_p) == (2, 1.0), "all points of all axes are one family"
     values.pop("never,learning_rate=0.001")
-    assert axis_effects(record, values)[0].comparison.deltas == pytest.approx((-0.5, -0.51)), "pairs with both cells"
-    assert axis_effects(StudyRecord("s", "", "realm", CELLS, (0,), ()), {"realm": {0: 1.0}}) == []
+    assert axis_effects(record, metric, values)[0].judged.comparison.deltas == pytest.approx((-0.5, -0.51)), (
+        "pairs with both cells"
+    )
+    assert axis_effects(StudyRecord("s", "", "realm", CELLS, (0,), ()), metric, {"realm": {0: 1.0}}) == []
     text = str(verdict(record, compare_cells(record, study.results, ["exact_match"])))
     assert text.startswith(
         "Refresh, averaged over learning rate (by exact match; baseline often at 0.002, 0.905): lower in both"

@@ -79,13 +79,18 @@ def test_holm_is_the_step_down_rule() -> None:
 def test_examples_are_drawn_within_each_seed() -> None:
     generator = np.random.default_rng(3)
     blocks = [generator.choice((-1.0, 0.0, 1.0), 400, p=(0.1, 0.7, 0.2)) + shift for shift in (0.0, 5.0)]
-    low, high = per_example_interval(blocks)
+    low, high = per_example_interval([each_alone(block, seed) for seed, block in enumerate(blocks)])
     spread = math.sqrt(sum(block.var() / len(block) for block in blocks)) / 2  # the shift between seeds does not count
     middle = np.mean([block.mean() for block in blocks])
     assert (low, high) == pytest.approx((middle - 1.96 * spread, middle + 1.96 * spread), abs=0.25 * spread)
-    many = [generator.normal(0, 1, 300)]
-    assert per_example_interval(many) == pytest.approx(t_interval(many[0]), abs=0.02)
+    many = generator.normal(0, 1, 300)
+    assert per_example_interval([each_alone(many, 0)]) == pytest.approx(t_interval(many), abs=0.02)
     assert per_example_interval([]) == (-math.inf, math.inf)
+
+
+def each_alone(deltas: np.ndarray, seed: int) -> dict[tuple[int, int], np.ndarray]:
+    """Each question its own cluster, and other questions at each seed."""
+    return {(seed, number): np.array([delta]) for number, delta in enumerate(deltas)}
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 6])

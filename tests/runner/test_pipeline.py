@@ -112,6 +112,7 @@ def test_results_follow_from_the_scores_of_each_example(done: Path, params: Para
         assert len(predictions) == results["questions"] == params.evaluate.questions
         for name in ("exact_match", "exact_match_span", "f1"):
             assert results[name] == pytest.approx(sum(row[name] for row in predictions) / len(predictions))
+        assert all(row["id"].startswith(f"{row['cluster']}/") for row in predictions), "the article of the fact"
         known = [row["exact_match"] for row in predictions if row["answer_overlap"]]
         new = [row["exact_match"] for row in predictions if not row["answer_overlap"]]
         assert (results["questions_answer_overlap"], results["questions_no_overlap"]) == (len(known), len(new))

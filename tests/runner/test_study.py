@@ -66,6 +66,9 @@ REFUSALS = [
     (GOOD + "preset: toi\n", 7, "preset 'toi' is not one of toy, smoke, real, paper; the nearest one is 'toy'"),
     (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "unknown metric 'recall_at5'; the nearest one is 'recall_at_5'"),
     (GOOD + "metrics: [f1, f1]\n", 7, "f1 is there twice"),
+    (GOOD + "delta:\n  exact_mach: 0.1\n", 8, "none of the study's metrics; the nearest one is 'exact_match'"),
+    (GOOD + "delta: {f1: 0.1}\n", 7, "delta: 'f1' is none of the study's metrics"),
+    (GOOD + "delta: {exact_match: 0}\n", 7, "delta.exact_match: input should be greater than 0"),
     # launchers
     (GOOD + "launcher: {slrum: {}}\n", 7, "unknown key 'slrum' of launcher; the nearest valid one is 'slurm'"),
     (GOOD + "launcher: {default: cloud}\n", 7, "launcher.default: input should be 'inline', 'local' or 'slurm'"),

@@ -1,0 +1,126 @@
+"""What seeds can show, against simulated studies: intervals, families of tests, equivalence, power."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from realm_lab.reporting.power import detectable_difference, detectable_effect, equivalence_p, needed_seeds
+from realm_lab.reporting.statistics import fewest_seeds, holm, per_example_interval, sign_flip_p, t_interval
+from tests.reporting.test_statistics import STUDIES, margin
+
+ALPHA = 0.05
+
+
+def sign_flip_ps(deltas: np.ndarray) -> np.ndarray:
+    """`sign_flip_p` of [..., seeds] at once."""
+    signs = np.array([(1.0, *rest) for rest in itertools.product((1.0, -1.0), repeat=deltas.shape[-1] - 1)])
+    sums = np.abs(deltas @ signs.T)
+    return (sums >= sums[..., :1] - 1e-9).mean(-1)
+
+
+def simulated(seeds: int, *shape: int) -> np.ndarray:
+    """Standard normal differences, [studies, *shape, seeds]; tests of one study share the baseline's noise."""
+    generator = np.random.default_rng(seeds)
+    own, shared = (generator.normal(size=(STUDIES, *size, seeds)) for size in (shape, (1,) * len(shape)))
+    return (own + shared) / math.sqrt(2)
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_the_interval_covers_the_true_difference_in_95_percent(seeds: int) -> None:
+    deltas = 0.3 + simulated(seeds, 1)[:, 0]
+    covered = np.mean([low <= 0.3 <= high for low, high in map(t_interval, deltas)])
+    assert 0.93 <= covered <= 0.97
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_a_study_of_several_cells_and_metrics_seldom_claims_what_is_not(seeds: int) -> None:
+    deltas = simulated(seeds, 2, 3)  # 2 metrics x 3 cells
+    assert sign_flip_ps(deltas[:5, 0, 0]).tolist() == [sign_flip_p(row) for row in deltas[:5, 0, 0]]
+    for true_effects in (0, 1):  # cells that do differ, by ten standard deviations, in both metrics
+        moved = deltas + 10.0 * (np.arange(3) < true_effects)[:, None]
+        corrected = np.array([holm(ps) for ps in sign_flip_ps(moved).reshape(STUDIES, 6)]).reshape(STUDIES, 2, 3)
+        false = (corrected[:, :, true_effects:] <= ALPHA).any((1, 2))
+        assert false.mean() <= ALPHA + margin(ALPHA)
+        shown = (corrected[:, :, :true_effects] <= ALPHA).any()
+        assert shown == (true_effects > 0 and seeds >= fewest_seeds(6))
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8])
+def test_a_difference_as_large_as_matters_is_seldom_called_equivalent(seeds: int) -> None:
+    deltas = 1.0 + 0.2 * simulated(seeds, 2)[: STUDIES // 2]
+    ps = np.array([[equivalence_p(row, 1.0) for row in study] for study in deltas])
+    assert (ps[:, 0] <= ALPHA).mean() <= ALPHA + margin(ALPHA, STUDIES // 2)
+    assert (ps[:, 0] <= ALPHA).mean() >= ALPHA - margin(ALPHA, STUDIES // 2), "no more cautious than it must be"
+    assert np.mean([min(holm(study)) <= ALPHA for study in ps]) <= ALPHA + margin(ALPHA, STUDIES // 2)
+
+
+@pytest.mark.parametrize("tests", [1, 3, 6])
+def test_the_detectable_difference_is_detected_in_80_percent(tests: int) -> None:
+    seen, again = 3 * np.random.default_rng(tests).normal(size=(2, STUDIES, 8))
+    differences = np.array([detectable_difference(deltas, tests) for deltas in seen], float)  # of what one study saw
+    found = (sign_flip_ps(again - differences[:, None]) <= ALPHA / tests).mean()  # by another one
+    assert 0.76 <= found <= 0.84
+
+
+def test_power_has_its_closed_forms() -> None:
+    assert [detectable_effect(seeds, 1) for seeds in (1, 2, 3, 5)] == [None] * 4, "five seeds never reach .05"
+    assert (detectable_effect(8, 6) is None, detectable_effect(8, 7) is None) == (False, True)
+    # the only significant data are those with one sign: the mean over spreads of Φ(effect · spread)^8 is .8
+    spreads = np.sqrt(stats.chi2.rvs(7, size=20_000, random_state=0) / 7)
+    assert (stats.norm.cdf((detectable_effect(8, 6) or 0.0) * spreads) ** 8).mean() == pytest.approx(0.8, abs=0.015)
+    effects = [detectable_effect(seeds, 1) or 0.0 for seeds in (10, 14, 20, 40, 100)]
+    assert effects == sorted(effects, reverse=True)
+    normal = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
+    assert effects[-1] == pytest.approx(normal / 10, rel=0.03)
+
+
+def test_needed_seeds_are_the_fewest_with_power() -> None:
+    deltas = np.array([0.9, 0.1, 0.5, 0.6])
+    needed = needed_seeds(deltas, 3)
+    assert needed is not None
+    ratio = deltas.mean() / deltas.std(ddof=1)
+    assert (detectable_effect(needed, 3) or 0.0) <= ratio < (detectable_effect(needed - 1, 3) or math.inf)
+    assert needed_seeds([0.001, -0.1, 0.1], 1) is None
+    assert needed_seeds([0.5, 0.5, 0.5], 4) == fewest_seeds(4) == 8
+
+
+def test_equivalence_is_two_one_sided_t_tests() -> None:
+    deltas = np.random.default_rng(4).normal(0.1, 0.2, 7)
+    below = stats.ttest_1samp(deltas, 0.3, alternative="less").pvalue
+    above = stats.ttest_1samp(deltas, -0.3, alternative="greater").pvalue
+    assert equivalence_p(deltas, 0.3) == pytest.approx(max(below, above))
+    low, high = t_interval(deltas, 0.9)
+    assert equivalence_p(deltas, max(-low, high)) == pytest.approx(0.05)
+    assert (equivalence_p([0.0, 0.0], 0.1), equivalence_p([0.2, 0.2], 0.1)) == (0.0, 1.0)
+
+
+def test_alike_questions_of_a_cluster_widen_the_interval() -> None:
+    scores = np.random.default_rng(5).normal(0, 1, 300)
+    alone = per_example_interval([{number: np.array([score]) for number, score in enumerate(np.repeat(scores, 9))}])
+    clusters = per_example_interval([{number: np.repeat(score, 9) for number, score in enumerate(scores)}])
+    assert (clusters.high - clusters.low) / (alone.high - alone.low) == pytest.approx(3, rel=0.06)
+    few = [{number: np.ones(50) for number in range(9)}]
+    assert per_example_interval(few) == (-math.inf, math.inf), "nine articles say too little"
+
+
+def test_a_cluster_that_seeds_share_is_drawn_in_all_of_them() -> None:
+    block = {number: np.array([score]) for number, score in enumerate(np.random.default_rng(6).normal(0, 1, 200))}
+    other = {f"of another world {number}": deltas for number, deltas in block.items()}
+    one, twice, two = (per_example_interval(blocks) for blocks in ([block], [block, block], [block, other]))
+    assert twice == pytest.approx(one), "the same questions again are no new ones"
+    assert (one.high - one.low) / (two.high - two.low) == pytest.approx(math.sqrt(2), rel=0.06)
+
+
+def test_the_interval_over_clusters_covers_the_truth() -> None:
+    generator = np.random.default_rng(7)
+    found = []
+    for _ in range(150):
+        sizes = generator.integers(1, 12, 40)
+        values = [0.1 + generator.normal() + generator.normal(size=size) for size in sizes]
+        found.append(per_example_interval([dict(enumerate(values))]))
+    assert 0.89 <= np.mean([low <= 0.1 <= high for low, high in found]) <= 0.99
