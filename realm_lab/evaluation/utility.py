@@ -71,7 +71,8 @@ def run_cloze(
         with_gold = np.concatenate([found.rows_BK, gold_B[here, None]], axis=1)
         readers.append(candidate_reader.read(part, with_gold).log_probs_BK.cpu())
         right.append(candidate_reader.restores(part, found.rows_BK[:, 1]))
-        ranks.append(retriever.rank(retriever.embed_queries(tokens), gold_B[here], exclude))
+        known_or_first_B = gold_B[here].clip(min=0)  # what is not known has no rank, and none is used
+        ranks.append(retriever.rank(retriever.embed_queries(tokens), known_or_first_B, exclude))
     log_reader_BK = torch.cat(readers)
     return ClozeResult(
         masked,

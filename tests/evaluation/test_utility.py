@@ -165,6 +165,17 @@ def made_result() -> ClozeResult:
     )
 
 
+def test_a_sentence_that_no_passage_answers_changes_nothing_of_the_others(system: TinySystem, tiny: ModuleType) -> None:
+    params, sentences = tiny.tiny_params(pretrain={"candidates": 4}), system.corpus.sentences("cloze_dev")
+    before = run(system, params, sentences)
+    sentences.gold = np.array(sentences.gold)
+    sentences.gold[evenly_spaced(len(sentences), COUNT)[1]] = -1
+    after = run(system, params, sentences)
+    others = np.arange(COUNT) != 1
+    assert np.array_equal(after.gold_rank_B[others], before.gold_rank_B[others])
+    assert cloze_metrics(after)["cloze_gold_known"] == COUNT - 1
+
+
 def test_metrics_are_these_means() -> None:
     values = cloze_metrics(made_result())
     first, second = 0.5 * 0 + 0.25 * 3 + 0.25 * -2, 0.1 * 0 + 0.2 * -1 + 0.7 * -0.5
