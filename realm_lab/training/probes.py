@@ -15,7 +15,7 @@ from torch import Tensor
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.store import Passages, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.evaluation.utility import evenly_spaced, mask_first_span
+from realm_lab.evaluation.utility import MAIN_KIND, evenly_spaced, mask_first_span
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.encoder import evaluating
@@ -37,7 +37,8 @@ DEPTH = 2  # times as many passages as are read: those that the index finds and 
 class ReaderProbe:
     """What the reader gains from passages that nobody had to retrieve, on a fixed set of held-out sentences.
 
-    Each sentence has its first salient span masked, and is read with
+    Each sentence has its first salient span masked (where gold passages are known, one whose kind is MAIN_KIND), and is
+    read with
       gold: the passage known to hold the answer (Sentences.gold); where none is known but the passage of origin is
         (X = Z), another passage of the article of origin that holds the answer - never the origin, which holds the
         sentence itself;
@@ -48,7 +49,9 @@ class ReaderProbe:
 
     def __init__(self, params: Params, sentences: Sentences, passages: Passages, special: SpecialIds, seed: int):
         self._params, self._passages, self._special = params, passages, special
-        with_span = np.flatnonzero(np.asarray(sentences.spans.lengths) > 0)
+        asks_for_fact = (np.asarray(sentences.gold) >= 0) & (sentences.kinds() == MAIN_KIND)
+        has_span = np.asarray(sentences.spans.lengths) > 0
+        with_span = np.flatnonzero(asks_for_fact if asks_for_fact.any() else has_span)
         self.numbers = with_span[evenly_spaced(len(with_span), READER_SENTENCES)] if len(with_span) else with_span
         self.masked = [mask_first_span(sentences, int(number), special.mask) for number in self.numbers]
         origins = np.asarray(sentences.origins[self.numbers], np.int64)
