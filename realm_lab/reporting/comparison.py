@@ -177,7 +177,7 @@ def _cell_as_json(cell: CellResult, judged: Judged) -> dict[str, Any]:
         "p": found.p,
         "tests": judged.tests,
         "corrected_p": judged.corrected_p,
-        "smallest_corrected_p": judged.smallest_p,
+        "smallest_corrected_p": found.smallest_p,
         "detectable_difference": judged.detectable_difference,
         "needed_seeds": judged.needed_seeds,
         "equivalent_within": judged.equivalent_within,

@@ -1,7 +1,7 @@
 """Everything that a study looks at is one family of tests: each is judged among the others, and says so in words.
 
-Holm's correction is over the family, for differences and, apart from that, for equivalence: the chance of any false
-difference is at most 5 %, and so is that of any false equivalence.
+Differences are corrected over the family by step-down max-T, and apart from that equivalences by Holm's method: the
+chance of any false difference is at most 5 %, and so is that of any false equivalence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from realm_lab.reporting.power import (
     needed_seeds,
 )
 from realm_lab.reporting.rendering import interval, number
-from realm_lab.reporting.statistics import Comparison, Interval, holm, t_interval
+from realm_lab.reporting.statistics import Comparison, Interval, holm, step_down_max_t, t_interval
 
 ALPHA = 0.05
 NO_DIFFERENCE = "no significant difference"
@@ -39,11 +39,6 @@ class Judged(NamedTuple):
     largest: float | None  # difference that does not matter, as the study declares; None: not declared
     equivalence_p: float | None  # corrected
     is_exploratory: bool  # in a family beside the study's
-
-    @property
-    def smallest_p(self) -> float:
-        """That the corrected p could have been."""
-        return min(1.0, self.comparison.smallest_p * self.tests)
 
     @property
     def detectable_difference(self) -> float | None:
@@ -79,7 +74,7 @@ class Judged(NamedTuple):
             return way
         if self.equivalent_within is not None:
             return f"{EQUIVALENT} {self.bound}"
-        if self.smallest_p <= ALPHA:
+        if self.comparison.smallest_p <= ALPHA:
             return NO_DIFFERENCE if self.largest is None else NOT_ENOUGH
         if seeds > 1 and (min(deltas) > 0 or max(deltas) < 0):
             return f"{way} in {all_seeds(seeds)}, {TOO_FEW}"
@@ -115,7 +110,8 @@ def judge(
     found: Mapping[Key, tuple[Metric, Comparison]], largest: Mapping[str, float], *, is_exploratory: bool = False
 ) -> dict[Key, Judged]:
     """A family of comparisons; `largest`: metric -> the largest difference that does not matter."""
-    corrected = dict(zip(found, holm([comparison.p for _, comparison in found.values()]), strict=True))
+    deltas = [dict(zip(comparison.seeds, comparison.deltas, strict=True)) for _, comparison in found.values()]
+    corrected = dict(zip(found, step_down_max_t(deltas), strict=True))
     alike = {
         key: equivalence_p(comparison.deltas, largest[metric.name])
         for key, (metric, comparison) in found.items()

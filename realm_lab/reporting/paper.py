@@ -26,8 +26,8 @@ SIGNIFICANT, ONE_WAY = "*", "†"
 MARKS = {SIGNIFICANT: "$^{*}$", ONE_WAY: r"$^{\dagger}$"}
 NOTE = (
     r"Mean $\pm$ standard deviation over $n$ seeds; the best mean is bold. $\Delta$: mean paired difference from "
-    r"the first row, with Student's 95\,\% interval; $p$: exact sign-flip test, Holm-corrected "
-    r"over all declared metrics and cells of the study, and the smallest value that this many seeds can give. "
+    r"the first row, with Student's 95\,\% interval; $p$: exact sign-flip test, corrected for "
+    r"all comparisons of the study (step-down max-T), and the smallest value that this many seeds can give. "
     rf"{MARKS[SIGNIFICANT]}~significant ($p \le {ALPHA}$); {MARKS[ONE_WAY]}~the same direction in "
     r"every seed, too few for significance."
 )

@@ -4,12 +4,14 @@ The unit is the seed: a cell and the baseline share it (data, initial weights, o
 the paired delta of each seed. A handful of seeds says little, and each function here says how little.
 
 References: Student (1908) for the interval of a mean; Fisher (1935), The design of experiments, section 21, for the
-sign-flip test; Holm (1979), A simple sequentially rejective multiple test procedure; Davison & Hinkley (1997),
-Bootstrap methods, section 3.8, for clusters.
+sign-flip test; Westfall & Young (1993), Resampling-based multiple testing, for several of them (step-down max-T); Holm
+(1979), A simple sequentially rejective multiple test procedure, for other tests; Davison & Hinkley (1997), Bootstrap
+methods, section 3.8, for clusters.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
@@ -21,6 +23,7 @@ from scipy import stats
 LEVEL = 0.95
 EXACT_SEEDS = 16  # up to here all 2^n assignments of signs are counted, above it `RESAMPLES` of them are drawn
 RESAMPLES = 10_000
+FEWEST_SEEDS = 1 + math.ceil(-math.log2(1 - LEVEL))  # with fewer no data could be significant, in any family
 BOOTSTRAPS = 2000
 FEWEST_CLUSTERS = 10  # of fewer, a bootstrap says too much
 SEED = 20200210  # of the resampling, so that a report can be written again byte for byte
@@ -45,7 +48,7 @@ class Comparison(NamedTuple):
     deltas: tuple[float, ...]
     mean: float
     interval: Interval
-    p: float  # exact sign-flip test, two-sided
+    p: float  # exact sign-flip test, two-sided, of this comparison alone
     smallest_p: float  # that any data could have given with this many seeds
 
 
@@ -75,29 +78,41 @@ def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> In
 
 
 def sign_flip_p(deltas: Sequence[float] | np.ndarray) -> float:
-    """Two-sided p of "cell and baseline are exchangeable": the share of all signs that give as large a mean.
+    """Two-sided p of "cell and baseline are exchangeable": the share of all signs that give as large a mean."""
+    return step_down_max_t([dict(enumerate(deltas))])[0]
 
-    Exact up to 16 seeds; above, over signs drawn at random, the observed ones counted in.
+
+def step_down_max_t(tests: Sequence[Mapping[int, float]]) -> list[float]:
+    """Sign-flip p of each of several tests (seed -> delta): any false alarm among all is as rare as that of one test.
+
+    A seed's deltas change sign together in all tests. p is the share of signs with which the largest statistic of the
+    test and of all smaller ones reaches what the test had, or the p of a larger test if that is more. The statistic,
+    |sum of the deltas| / root of the sum of their squares, grows with |t|.
     """
-    deltas = np.asarray(deltas, float)
-    if len(deltas) <= EXACT_SEEDS:
-        signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(deltas))))
-    else:
-        drawn = np.random.default_rng(SEED).choice((1.0, -1.0), (RESAMPLES - 1, len(deltas)))
-        signs = np.concatenate([np.ones((1, len(deltas))), drawn])
-    means = np.abs(signs @ deltas)
-    tolerance = 1e-9 * np.abs(deltas).sum()  # equal sums in another order
-    return float((means >= means[0] - tolerance).mean())
+    seeds = sorted({seed for test in tests for seed in test})
+    deltas = np.array([[test.get(seed, 0.0) for test in tests] for seed in seeds]).reshape(len(seeds), len(tests))
+    lengths = np.linalg.norm(deltas, axis=0)
+    statistics = np.abs(signs(len(seeds)) @ (deltas / np.where(lengths, lengths, 1.0)))  # [signs, tests]
+    order = np.argsort(statistics[0])
+    largest = np.maximum.accumulate(statistics[:, order], axis=1)  # of a test and all smaller ones
+    shares = (largest >= statistics[0, order] - 1e-9).mean(0)  # equal sums in another order
+    corrected = np.empty(len(tests))
+    corrected[order] = np.maximum.accumulate(shares[::-1])[::-1]
+    return [float(p) for p in corrected]
+
+
+@functools.cache
+def signs(seeds: int) -> np.ndarray:
+    """[signs, seeds], the observed ones first: all 2^n up to 16 seeds, above that random ones."""
+    if seeds <= EXACT_SEEDS:
+        return np.array(list(itertools.product((1.0, -1.0), repeat=seeds)))
+    drawn = np.random.default_rng(SEED).choice((1.0, -1.0), (RESAMPLES - 1, seeds))
+    return np.concatenate([np.ones((1, seeds)), drawn])
 
 
 def smallest_p(seeds: int) -> float:
-    """The smallest p that the sign-flip test can give: 2 of 2^n signs. Five seeds can never reach .05."""
+    """The smallest p of a sign-flip test, alone or among others: 2 of 2^n signs. Five seeds can never reach .05."""
     return min(1.0, 2.0 ** (1 - seeds)) if seeds <= EXACT_SEEDS else 1.0 / RESAMPLES
-
-
-def fewest_seeds(tests: int) -> int:
-    """With fewer seeds no data could be significant after Holm's correction over so many tests."""
-    return 1 + math.ceil(math.log2(tests / (1 - LEVEL)) - 1e-9)
 
 
 def holm(ps: Sequence[float]) -> list[float]:

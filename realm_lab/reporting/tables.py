@@ -61,8 +61,9 @@ def result_row(cell: CellResult, result: MetricResult) -> dict[str, str]:
     row = {"cell": cell.cell.title, **_spread(cell.values.values(), digits)}
     row["Δ"] = signed(found and found.mean, digits)
     row["95 %"] = interval(found and found.interval, digits)
-    judged = cell.judged
-    row["p, Holm (smallest)"] = f"{number(judged.corrected_p)} ({number(judged.smallest_p)})" if judged else NOTHING
+    row["corrected p (smallest)"] = NOTHING
+    if cell.judged and found:
+        row["corrected p (smallest)"] = f"{number(cell.judged.corrected_p)} ({number(found.smallest_p)})"
     if any(other.per_example is not None for other in result.cells):
         row["95 %, examples"] = interval(cell.per_example, digits)
     row["finding"] = "baseline" if cell is result.baseline else cell.sentence

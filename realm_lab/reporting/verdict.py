@@ -14,7 +14,7 @@ from realm_lab.reporting.comparison import (
 )
 from realm_lab.reporting.family import EQUIVALENT, NO_DIFFERENCE, NOT_ENOUGH, Judged
 from realm_lab.reporting.rendering import interval, number, render, signed
-from realm_lab.reporting.statistics import fewest_seeds
+from realm_lab.reporting.statistics import FEWEST_SEEDS
 from realm_lab.tracking.study_record import StudyRecord
 
 Groups = list[tuple[str, list[tuple[str, str]]]]  # (finding, [(title, signed difference)])
@@ -36,7 +36,6 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
         return sentences("verdict.j2", answered=False)
     first = results[0]
     effects = axis_effects(study, first.metric, {cell.cell.name: cell.values for cell in first.cells})
-    tests = max((cell.judged.tests for cell in first.cells[1:] if cell.judged), default=1)
     groups: dict[str, list[dict[str, str]]] = {}
     for cell in sorted(first.cells[1:], key=_rank):
         groups.setdefault(cell.finding, []).append(_cell(cell, first.metric.digits))
@@ -48,7 +47,7 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
         mean=number(first.baseline.mean, first.metric.digits),
         seeds=len(first.baseline.values),
         groups=[*groups.items()],
-        needed=fewest_seeds(tests),
+        needed=FEWEST_SEEDS,
         axes=[_axis(study, axis, effects, first) for axis in study.axes] if effects else [],
         elsewhere=[] if effects else _elsewhere(results),
     )

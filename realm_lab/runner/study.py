@@ -132,8 +132,8 @@ class StudyFile(Part):
     set: dict[str, Any] = {}
     """Parameters of every cell, over those of params.yaml. The only place for `launch.*`."""
     seeds: Seeds
-    """One run of each cell for every seed. Six are the fewest with which one test can be significant; ten tests
-    (metrics times cells) take nine."""
+    """One run of each cell for every seed. Six are the fewest with which anything can be significant, however
+    many metrics and cells there are."""
     launcher: LauncherSettings = LauncherSettings()
     """Settings of launchers: `local` and `slurm`, each with its own; `default` names the one that is used."""
 

@@ -12,7 +12,7 @@ from realm_lab.reporting.comparison import MetricResult, as_json, compare_cells
 from realm_lab.reporting.family import Judged, judge
 from realm_lab.reporting.power import detectable_difference
 from realm_lab.reporting.rendering import number
-from realm_lab.reporting.statistics import compare, t_interval
+from realm_lab.reporting.statistics import compare, step_down_max_t, t_interval
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.study_record import StudyRecord
 from tests.reporting.synthetic import CELLS
@@ -46,8 +46,9 @@ def judged(deltas: tuple[float, ...], largest: float | None, tests: int) -> Judg
          "could have shown a difference of {}; the observed one needs more than 100 seeds"),
         ((0.1, 0.9, 0.11), 1, None, "higher in all 3 seeds, too few for significance",
          "with 3 seeds no difference can be significant; the observed one needs about 16 seeds"),
-        ((0.1, 0.2, 0.3, 0.1, 0.2, 0.4), 2, None, "higher in all 6 seeds, too few for significance",
-         "with 6 seeds no difference can be significant; the observed one needs about 8 seeds"),
+        ((0.1, 0.2, 0.3, 0.1, 0.2, 0.4), 18, None, "higher", ""),
+        ((0.1, 0.2, 0.3, 0.1, 0.2), 2, None, "higher in all 5 seeds, too few for significance",
+         "with 5 seeds no difference can be significant; the observed one needs about 7 seeds"),
         ((0.1, 0.1, -0.11), 1, None, "3 seeds are too few to tell",
          "with 3 seeds no difference can be significant; the observed one needs more than 100 seeds"),
         ((0.1,), 1, 0.02, "one seed is too few to tell", ""),
@@ -77,17 +78,21 @@ def compared(record: StudyRecord, results: pd.DataFrame) -> dict[str, MetricResu
 
 def test_the_family_is_metrics_times_cells_without_costs() -> None:
     low = (-0.1, -0.12, -0.1, -0.11) * 2
-    values = {"exact_match": {"a": WIDE, "b": WIDE}, "recall_at_5": {"a": low, "b": WIDE}}
-    values |= {"wall_seconds": {"a": low, "b": low}, "f1": {"a": low, "b": low}}
+    uneven = (0.3, -0.1, 0.2, 0.1, 0.2, 0.1, -0.1, 0.1)
+    values = {"exact_match": {"a": WIDE, "b": WIDE}, "recall_at_5": {"a": low, "b": uneven}}
+    values |= {"wall_seconds": {"a": low, "b": uneven}, "f1": {"a": low, "b": uneven}}
     record, results = study_of(values, metrics=("exact_match", "recall_at_5", "wall_seconds"), exploratory=("f1",))
     found = compared(record, results)
     cells = {(name, cell.cell.name): cell for name, result in found.items() for cell in result.cells[1:]}
     told = {key: cell.judged and (cell.judged.tests, cell.judged.corrected_p) for key, cell in cells.items()}
-    assert told["recall_at_5", "a"] == (4, 4 * 2 / 256)
-    assert told["exact_match", "b"] == (4, 1.0)
-    assert told["wall_seconds", "a"] == told["f1", "a"] == (2, 2 * 2 / 256)
+    four, two = (step_down_max_t([dict(enumerate(deltas)) for deltas in family])
+                 for family in ((WIDE, WIDE, low, uneven), (low, uneven)))  # fmt: skip
+    assert told["recall_at_5", "a"] == (4, 2 / 256)
+    assert told["recall_at_5", "b"] == (4, pytest.approx(four[3]))
+    assert told["wall_seconds", "b"] == told["f1", "b"] == (2, pytest.approx(two[1]))
+    assert four[3] > two[1]
     assert cells["recall_at_5", "a"].finding == "lower"
-    assert cells["wall_seconds", "a"].finding == cells["f1", "b"].finding == "exploratory: lower"
+    assert cells["wall_seconds", "a"].finding == cells["f1", "a"].finding == "exploratory: lower"
     said = verdict(record, [*found.values()])
     assert said.rest == "Other metrics do differ significantly: recall@5, zero-shot is lower for A (−0.107)."
     for declared in ({"delta": {"wall_seconds": 5.0}}, {"metrics": ("wall_seconds", "exact_match", "recall_at_5")}):

@@ -10,11 +10,13 @@ import pytest
 from scipy import stats
 
 from realm_lab.reporting.statistics import (
+    FEWEST_SEEDS,
     compare,
     holm,
     per_example_interval,
     sign_flip_p,
     smallest_p,
+    step_down_max_t,
     t_interval,
 )
 
@@ -105,10 +107,36 @@ def test_without_an_effect_alarms_are_false_at_their_rate(seeds: int) -> None:
     assert abs(missed - 0.05) <= margin(0.05)
 
 
-def test_holm_keeps_the_rate_of_any_false_alarm() -> None:
-    generator = np.random.default_rng(7)
-    studies = generator.normal(size=(STUDIES, 4, 8)) + generator.normal(size=(STUDIES, 1, 8))  # one baseline for all
-    alarms = [min(holm([sign_flip_p(cell) for cell in study])) <= 0.05 for study in studies]
-    assert np.mean(alarms) <= 0.05 + margin(0.05)
-    raw = [min(sign_flip_p(cell) for cell in study) <= 0.05 for study in studies]
-    assert np.mean(raw) > 0.08
+TESTS: list[dict[int, float]] = [
+    {0: 0.3, 1: 0.2, 2: 0.25, 3: 0.22, 4: 0.28}, {0: -0.1, 1: 0.4, 2: 0.2, 4: 0.3}, {1: 0.2, 2: 0.2, 3: 0.1},
+    dict.fromkeys(range(5), 0.0), {0: 0.3, 1: -1.2, 2: -0.6, 4: -0.9}, {5: 0.1, 1: 0.3},
+]  # fmt: skip
+
+
+def test_several_tests_are_corrected_as_by_hand() -> None:
+    """Closed testing: the largest p of all sets of tests that a test is in, each by its largest statistic."""
+    places = range(len(TESTS))
+
+    def statistic(test: dict[int, float], sign: tuple[int, ...]) -> float:
+        length = math.sqrt(sum(delta**2 for delta in test.values()))
+        return abs(sum(sign[seed] * delta for seed, delta in test.items())) / length if length else 0.0
+
+    table = [[statistic(test, sign) for test in TESTS] for sign in itertools.product((1, -1), repeat=6)]
+    by_hand = [0.0] * len(TESTS)
+    for chosen in itertools.chain.from_iterable(itertools.combinations(places, size) for size in range(1, 7)):
+        largest = [max(row[place] for place in chosen) for row in table]
+        p = sum(one >= largest[0] - 1e-9 for one in largest) / len(largest)
+        by_hand = [max(by_hand[place], p) if place in chosen else by_hand[place] for place in places]
+    assert step_down_max_t(TESTS) == by_hand
+    assert by_hand[3] == 1.0
+    assert len({*by_hand}) >= 4, "no trivial example"
+    assert step_down_max_t([]) == []
+
+
+def test_no_number_of_tests_needs_more_seeds() -> None:
+    others = np.random.default_rng(8).normal(size=(17, 8))
+    found = step_down_max_t([dict(enumerate(deltas)) for deltas in (np.full(8, -0.1), *others)])
+    assert found[0] == smallest_p(8) == 2 / 256
+    assert smallest_p(FEWEST_SEEDS) <= 0.05 < smallest_p(FEWEST_SEEDS - 1)
+    many = [dict.fromkeys(range(40), 0.1), dict(enumerate(np.random.default_rng(9).normal(size=40)))]
+    assert step_down_max_t(many)[0] == smallest_p(40)
