@@ -63,6 +63,13 @@ class Ragged:
         if self.offsets[-1] != len(self.values):
             raise UserError(f"{values}: {len(self.values)} values where {self.offsets[-1]} were written; prepare again")
 
+    @classmethod
+    def of(cls, offsets: np.ndarray, values: np.ndarray) -> Ragged:
+        """Lists in memory."""
+        made = cls.__new__(cls)
+        made.offsets, made.values = offsets, values
+        return made
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -76,10 +83,11 @@ class Ragged:
 
 
 class TextTable:
-    """Rows of text in an Arrow file, memory-mapped; `row(i)` is a dictionary."""
+    """Rows of text in an Arrow file, memory-mapped, or of a table in memory; `row(i)` is a dictionary."""
 
-    def __init__(self, path: Path):
-        self._table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    def __init__(self, source: Any):
+        stored = isinstance(source, Path)
+        self._table = pa.ipc.open_file(pa.memory_map(str(source))).read_all() if stored else source
 
     def row(self, index: int) -> dict[str, Any]:
         """One row as {column: value}."""
@@ -171,6 +179,10 @@ class Sentences:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def set_labels(self, labels: Sequence[str]) -> None:
+        """The labels of a view with other spans, joined as they are stored."""
+        self._text = TextTable(pa.table({"labels": pa.array(labels, pa.string())}))
 
     def salient_spans(self, row: int) -> np.ndarray:
         """Wordpiece spans [first, end) of one sentence, int32 [spans, 2]."""

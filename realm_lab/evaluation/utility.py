@@ -96,10 +96,10 @@ def mask_first_span(sentences: Sentences, number: int, mask_id: int) -> MaskedSe
 
 def chosen_sentences(sentences: Sentences, count: int) -> np.ndarray:
     """Up to `count` evenly spaced sentences of each kind, ascending; of all together where no gold passage is known."""
-    kind_N = sentences.kinds()
+    kind_N, has_span_N = sentences.kinds(), np.asarray(sentences.spans.lengths) > 0
     if not (sentences.gold >= 0).any():
         kind_N[:] = ""
-    groups = [np.flatnonzero(kind_N == kind) for kind in np.unique(kind_N)]
+    groups = [np.flatnonzero((kind_N == kind) & has_span_N) for kind in np.unique(kind_N[has_span_N])]
     return np.sort(np.concatenate([group[evenly_spaced(len(group), count)] for group in groups]))
 
 

@@ -217,6 +217,9 @@ class Pretrain(Section):
     sentence_choice: Literal["salient", "by_span", "any"] = "salient"
     """Which sentences are queries, whatever the masks: each with a salient span equally often (Guu, section 3.4), each
     salient span equally often (close to the code, which draws one span of each passage), or every sentence."""
+    recurring_spans: Annotated[list[Positive] | None, Field(min_length=2, max_length=2), neutral(None)] = None
+    """Mask only salient spans that are salient in so many other passages, [at least, at most] (Ram et al. 2022:
+    recurring spans), where X is Z; empty: any."""
     candidates: Candidates = 8
     """k: documents read for each query, the null document included (Guu, section 4.3)."""
     over_retrieve: NonNegative = 0

@@ -12,7 +12,9 @@ from tokenizers import Tokenizer
 
 from realm_lab.core.files import read_json
 from realm_lab.core.process import limit_threads, pick_device
-from realm_lab.corpus.store import Passages, PreparedCorpus
+from realm_lab.corpus.cutting import PARTS
+from realm_lab.corpus.recurring import only_recurring
+from realm_lab.corpus.store import Passages, PreparedCorpus, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain, load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
@@ -93,6 +95,13 @@ class Context:
         """Questions as a query tower reads them, cut to its length; its two special tokens are added later."""
         longest = self.params.corpus.sentence_length - 2
         return [np.array(ids[:longest], np.int64) for ids in self.wordpieces(questions)]
+
+    def sentences(self, name: str = "sentences") -> Sentences:
+        """X, or the held-out sentences of that name, with the salient spans that pre-training may mask."""
+        chosen, bounds = self.corpus.sentences(name), self.params.pretrain.recurring_spans
+        if bounds is None:
+            return chosen
+        return only_recurring(chosen, [self.corpus.sentences(part) for part in PARTS], *bounds)
 
     @cached_property
     def knowledge(self) -> Knowledge:

@@ -139,7 +139,7 @@ class DenseRetriever(SpanReader):
         from realm_lab.training.pretrain import QueryStream, place_null
 
         context, settings = self.context, self.context.params.evaluate
-        sentences = context.corpus.sentences("cloze_test")
+        sentences = context.sentences("cloze_test")
         results: dict[str, Any] = {"cloze_sentences": 0}
         examples: list[dict[str, Any]] = []
         if not len(sentences):
@@ -155,7 +155,7 @@ class DenseRetriever(SpanReader):
             begun = type(self)(context, initial_state(context, "pretrain"))
             words = wordpieces_by_id(context.tokenizer)
             stream = QueryStream(
-                context.params.pretrain, context.corpus.sentences(), context.special.mask, context.plan.seed, words
+                context.params.pretrain, context.sentences(), context.special.mask, context.plan.seed, words
             )
             place_null(context.params.pretrain, begun.retriever, stream)
             start = measured(begun)

@@ -101,7 +101,7 @@ def pretrain(context: Context, run: StageRun) -> None:
     vectors_ND = context.embeddings(embedder).as_tensor(context.device)
     snapshot = copy.deepcopy(embedder) if retriever.stale_queries else None
     retriever.adopt(IndexGeneration(vectors_ND, 0), snapshot)
-    probe = ReaderProbe(params, context.corpus.sentences("cloze_dev"), context.passages, context.special, seed)
+    probe = ReaderProbe(params, context.sentences("cloze_dev"), context.passages, context.special, seed)
     refreshes = params.pretrain.refresh.policy != "never" and params.pretrain.train_document_tower
     with ExitStack() as stack:
         builder = None
@@ -113,7 +113,7 @@ def pretrain(context: Context, run: StageRun) -> None:
             seed,
             retriever,
             reader,
-            context.corpus.sentences(),
+            context.sentences(),
             context.special,
             wordpieces_by_id(context.tokenizer),
             development_metrics(context),
@@ -135,7 +135,7 @@ def _approximate_search(settings: Search, seed: int) -> MakeSearch | None:
 
 def development_metrics(context: Context) -> Evaluation:
     """Zero-shot recall and retrieval utility on development questions and sentences, as far as there are any."""
-    cloze, asked = context.corpus.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
+    cloze, asked = context.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
     tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
 
     def measure(retriever: Retriever, reader: Reader) -> dict[str, float]:

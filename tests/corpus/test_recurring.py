@@ -1,0 +1,47 @@
+"""Recurring spans against a count by hand."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from realm_lab.corpus.recurring import only_recurring
+from realm_lab.corpus.store import Sentences
+from tests.corpus.preparing import Prepared, made
+
+
+@pytest.fixture(scope="module")
+def same(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    changes = {"corpus.pretrain_corpus": "same", "corpus.toy.restate_facts": True}
+    return made(tiny.params(changes), tmp_path_factory.mktemp("same") / "corpus")
+
+
+def spans(sentences: Sentences, row: int) -> list[tuple[str, tuple[int, ...]]]:
+    pairs = sentences.salient_spans(row)
+    labels = sentences.labels(row) or ()
+    return [(label, tuple(sentences.tokens[row][a:b].tolist())) for label, (a, b) in zip(labels, pairs, strict=True)]
+
+
+@pytest.mark.parametrize(("least", "most"), [(1, 20), (1, 1), (4, 6), (500, 900)])
+def test_spans_are_kept_that_so_many_other_passages_have(same: Prepared, least: int, most: int) -> None:
+    sentences = same.corpus.sentences()
+    had: dict[tuple[int, ...], set[int]] = {}
+    for row in range(len(sentences)):
+        for _, span in spans(sentences, row):
+            had.setdefault(span, set()).add(int(sentences.origins[row]))
+    found = only_recurring(sentences, [sentences], least, most)
+    kept = 0
+    for row in range(len(sentences)):
+        wanted = [
+            each for each in spans(sentences, row) if least <= len(had[each[1]] - {int(sentences.origins[row])}) <= most
+        ]
+        assert spans(found, row) == wanted
+        kept += len(wanted)
+    assert found.span_count() == kept
+    assert (kept > 0) == (least < 500)
+    kinds = np.array([spans(found, row)[0][0] if spans(found, row) else "none" for row in range(len(found))])
+    assert np.array_equal(found.kinds(), kinds)
+    assert np.array_equal(found.rows_with_spans(), np.flatnonzero(kinds != "none"))
+    assert len(spans(sentences, 0)) == len(spans(same.corpus.sentences(), 0))  # the corpus itself is as it was
