@@ -103,7 +103,7 @@ def _system(runs: Path, name: str, record: RunRecord) -> str:
     path = study_folder(runs, name.partition("/")[0]) / "study.json"
     if not path.is_file():
         return record.system
-    study = read_study_record(path).everything()
+    study = read_study_record(path)
     return next(study.cell(run.cell).system for run in study.runs if run.run == record.name)
 
 

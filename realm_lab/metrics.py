@@ -1,6 +1,6 @@
 """The registry of metrics: what is measured, how it is shown, and by which of them something may be chosen.
 
-Studies, reports, MLflow, `compare`, search and tuning read this registry, and nothing else lists metrics. Adding one
+Studies, reports, MLflow, `compare` and search read this registry, and nothing else lists metrics. Adding one
 takes an entry here and the computation that writes it under the same name, either into the results of a system's
 evaluate stage (`source="results"`) or into the metrics of its pre-training (`source="curve"`). A metric of your own,
 which no entry names, is still collected and shown, under its own name.

@@ -120,7 +120,7 @@ def find_side(runs: Path, text: str) -> Side:
     study, _, cell = text.partition("/")
     record = study_folder(runs, study) / "study.json"
     if study and record.is_file():
-        return _of_study(text, read_study_record(record).everything(), cell)
+        return _of_study(text, read_study_record(record), cell)
     name = Path(text).name if Path(text).is_dir() else text
     known = [found.parent.name for found in run_record_paths(runs)]
     matches = [name] if name in known else [run for run in known if name and run.startswith(name)]

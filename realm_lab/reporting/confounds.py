@@ -31,19 +31,16 @@ def paper_parameters() -> dict[str, Any]:
 
 
 def _found(study: StudyFrames) -> Iterator[str]:
-    record, tuning = study.record, study.record.tuning
+    record = study.record
     engines = sorted({run.record.engine_version for run in study.runs})
     if len(engines) > 1:
         yield f"Confounded: runs of engine versions {', '.join(map(str, engines))} are compared."
-    for cell in record.everything().cells:
+    for cell in record.cells:
         if len({run.record.cell_key for run in study.of(cell.name)}) > 1:
             yield f"Confounded: the seeds of {cell.name} differ in more than the seed."
     for cell in record.cells:
         if cell.name != record.baseline:
-            yield from _against(study, cell.name, cell.changes, record.baseline, "the baseline")
-    if tuning is not None:
-        for tuned in tuning.cells:  # each differs from its own cell in the tuned parameter alone
-            yield from _against(study, tuned.name, {tuning.parameter: tuned.value}, tuned.of, tuned.of)
+            yield from _against_baseline(study, cell.name, cell.changes)
     yield from _rounding(study.runs)
     packages = [env.get("packages") or {} for run in study.runs for env in run.environments.values()]
     versions = sorted({str(one["torch"]) for one in packages if one.get("torch")})
@@ -51,19 +48,19 @@ def _found(study: StudyFrames) -> Iterator[str]:
         yield f"Runs were made with torch {' and '.join(versions)}: last digits may differ for that."
 
 
-def _against(study: StudyFrames, name: str, changes: Mapping[str, Any], base: str, what: str) -> Iterator[str]:
-    """A cell against another, seed by seed."""
-    bases = {run.seed: run for run in study.of(base)}
+def _against_baseline(study: StudyFrames, name: str, changes: Mapping[str, Any]) -> Iterator[str]:
+    """A cell against the baseline, seed by seed."""
+    bases = {run.seed: run for run in study.of(study.record.baseline)}
     for run in (run for run in study.of(name) if run.seed in bases):
         ours, theirs = _parameters(run), _parameters(bases[run.seed])
         differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
         if undeclared := sorted(differing - changes.keys()):
-            yield f"Confounded: {name} also differs from {what} in {', '.join(undeclared)}."
+            yield f"Confounded: {name} also differs from the baseline in {', '.join(undeclared)}."
         if absent := sorted(key for key in changes.keys() - differing if not key.startswith("launch.")):
             yield f"Confounded: {name} says that it changes {', '.join(absent)}, and its runs do not."
         changes_data = any(key.startswith(("corpus.", "tokenizer.")) for key in changes)
         if not changes_data and run.record.inputs.get("corpus") != bases[run.seed].record.inputs.get("corpus"):
-            yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than {what}."
+            yield f"Confounded: {name}, seed {run.seed}, was run on another corpus than the baseline."
 
 
 def _rounding(runs: Sequence[Run]) -> Iterator[str]:

@@ -21,8 +21,7 @@ def write_default_outputs(study: StudyFrames, reports: Path) -> None:
     found = metrics(study)
     write_json(reports / "metrics.json", found)
     write_json(reports / "headline.json", headline(found))
-    own = {cell for cell, _ in study.cells}
-    points = study.curves[study.curves["cell"].isin(own)].rename(columns={"cell": "system"})
+    points = study.curves.rename(columns={"cell": "system"})
     for name in CURVES:
         rows = points[points["metric"] == name][["system", "seed", "step", "value"]]
         with atomic_write(reports / "curves" / f"{name}.csv") as file:
@@ -31,7 +30,7 @@ def write_default_outputs(study: StudyFrames, reports: Path) -> None:
 
 def metrics(study: StudyFrames) -> dict[str, Any]:
     """{cell: {metric: mean over its seeds, "seeds": {seed: {metric: value}}}}, and the same of the shared groups."""
-    runs = study.own_runs
+    runs = study.runs
     found: dict[str, Any] = {
         "preset": ", ".join(sorted({run.record.preset for run in runs})),
         "seeds": list(study.record.seeds),

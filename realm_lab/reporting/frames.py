@@ -40,10 +40,6 @@ class Run:
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
 
-    def has_finished(self, stage: str) -> bool:
-        """True if it has that stage and the stage is complete."""
-        return stage in self.stages and self.state.stages[stage].state == "COMPLETE"
-
     @property
     def is_complete(self) -> bool:
         """True if every stage is complete and its results could be read."""
@@ -64,13 +60,13 @@ class StudyFrames:
     """A study with everything that was read of it."""
 
     record: StudyRecord
-    runs: list[Run]  # whose record could be read, those of a tuning grid included
+    runs: list[Run]  # whose record could be read
     results: pd.DataFrame  # of results.csv: a row for each run, `status` as in tracking/state.py, a column a metric
     problems: list[str]  # a sentence for each file that could not be read
 
     @property
     def cells(self) -> list[tuple[str, str]]:
-        """(name, title) of the study's own cells, the baseline first."""
+        """(name, title) of the study's cells, the baseline first."""
         ordered = sorted(self.record.cells, key=lambda cell: cell.name != self.record.baseline)
         return [(cell.name, cell.title) for cell in ordered]
 
@@ -79,18 +75,13 @@ class StudyFrames:
         """Warnings of all runs."""
         return [f"{run.cell}, seed {run.seed}, {flag}" for run in self.runs for flag in run.flags]
 
-    @property
-    def own_runs(self) -> list[Run]:
-        """The runs of the study's own cells, without those of a tuning grid."""
-        return [run for run in self.runs if run.cell in dict(self.cells)]
-
     def of(self, cell: str) -> list[Run]:
         """The runs of a cell, by seed."""
         return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
 
     @functools.cached_property
     def curves(self) -> pd.DataFrame:
-        """Every finite point of pre-training: cell, seed, metric, step, value; the grid's runs included."""
+        """Every finite point of pre-training: cell, seed, metric, step, value."""
         return self.curves_of("pretrain")
 
     def curves_of(self, stage: str) -> pd.DataFrame:
@@ -153,9 +144,8 @@ def load_runs(runs: Path, record: StudyRecord, jobs: Mapping[str, JobState] | No
     """The runs of a design, which need not be recorded as a study."""
     runs = Path(runs)
     problems: list[str] = []
-    members = record.everything().runs
-    found = [_read_run(runs, record, member, jobs, problems) for member in members]
-    rows = [_row(record.name, member, run) for member, run in zip(members, found, strict=True)]
+    found = [_read_run(runs, record, member, jobs, problems) for member in record.runs]
+    rows = [_row(record.name, member, run) for member, run in zip(record.runs, found, strict=True)]
     return StudyFrames(record, [run for run in found if run is not None], _table(rows), problems)
 
 

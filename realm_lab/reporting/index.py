@@ -69,7 +69,7 @@ def _study(folder: Path) -> dict[str, Any]:
         record = design_of(summary)
         found = compare_cells(record, results, summary["metrics"])
         answer = verdict(record, found)
-        if "lead" in summary:  # with what is known of runs alone: axes, a tuned grid
+        if "lead" in summary:  # with what is known of runs alone: axes
             answer = Verdict(summary["lead"], summary["verdict"].removeprefix(summary["lead"]).strip())
         pictures = [(entry, folder / "figures" / f"{entry['name']}.png") for entry in summary.get("figures", [])]
         figures = [entry | {"data": picture(path)} for entry, path in pictures if path.is_file()]
@@ -89,8 +89,8 @@ def _study(folder: Path) -> dict[str, Any]:
 
 def design_of(summary: dict[str, Any]) -> StudyRecord:
     """The design of a study as its summary.json has it: enough to compare its cells again."""
-    tuned = summary.get("tuned", {}).get("parameter", "").rpartition(".")[2]
-    own = [name for name in summary["cells"] if not tuned or f",{tuned}=" not in name]  # without those of the grid
+    tuned = summary.get("tuned", {}).get("parameter", "").rpartition(".")[2]  # in committed reports of older code
+    own = [name for name in summary["cells"] if not tuned or f",{tuned}=" not in name]  # without those of their grid
     cells = tuple(StudyCell(name, summary["cells"][name]["title"], "", {}) for name in own)
     record = StudyRecord(summary["study"], summary["question"], summary["baseline"], cells, tuple(summary["seeds"]), ())
     return replace(record, delta=summary.get("delta", {}))

@@ -26,7 +26,7 @@ from realm_lab.tracking.run_values import finite
 FOLDER = Path(__file__).parent / "templates"
 NOTHING = "–"
 MINUS = "−"
-NUMBER = re.compile(r"[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( \(.*\))?( ✓)?")
+NUMBER = re.compile(r"[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( \(.*\))?")
 # An underscore inside a word is no markup, and names are easier to read without backslashes.
 SPECIAL = re.compile(r"([\\`*\[\]|#~]|(?<!\w)_|_(?!\w))")
 
@@ -71,6 +71,11 @@ def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     lines: list[Sequence[str]] = [[escape_markdown(name) for name in names], sides]
     lines += [[escape_markdown(cell) or " " for cell in row] for row in cells]
     return Markup("\n".join("| " + " | ".join(line) + " |" for line in lines))
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """ "seeds 0, 1"."""
+    return f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
 
 
 def is_number(text: str) -> bool:

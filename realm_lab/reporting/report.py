@@ -25,10 +25,9 @@ from realm_lab.reporting.figures import Drawing
 from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, report_folder, summarise, write_results
 from realm_lab.reporting.index import write_index
 from realm_lab.reporting.paper import write_tables
-from realm_lab.reporting.rendering import html, page, render, title_of
+from realm_lab.reporting.rendering import html, page, render, seeds_text, title_of
 from realm_lab.reporting.reproduce import expected_rows
 from realm_lab.reporting.study_figures import drawings
-from realm_lab.reporting.tuning import seeds_text, tune, tuned_content, tuned_json, tuned_verdict
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import study_folder, study_record_paths
@@ -129,10 +128,7 @@ def write_report(
     source = record.source or f"experiments/{record.name}.yaml"
     commands = commands or (f"realm-lab sweep {source}", f"realm-lab report {record.name}")
     results = compare_cells(record, study.results, record.metrics or DEFAULT_METRICS, Scores(study.runs))
-    tuned = tune(study)
     answer = verdict(record, results)
-    if tuned is not None:
-        answer = answer._replace(rest=f"{answer.rest} {tuned_verdict(tuned)}".strip())
     found = drawings(study, results, is_paper=paper)
     examples = load_examples(study)
     summary = summarised(study) | {
@@ -143,9 +139,6 @@ def write_report(
         "figures": [drawing.entry for drawing in found],
         "comparisons": as_json(results),
     }
-    if tuned is not None:
-        summary["tuned"] = tuned_json(tuned)
-    content = tuned_content(tuned) if tuned else None
     rows = [(result, tables.result_rows(result, study.results)) for result in results]
     others = tables.other_rows(study)
     text = render(
@@ -157,7 +150,6 @@ def write_report(
         seeds=seeds_text(record.seeds),
         presets=sorted({run.record.preset for run in study.runs}),
         results=rows,
-        tuned=content,
         **others,
         runs=tables.run_rows(study),
         worked=table_3(study, examples),
@@ -169,7 +161,7 @@ def write_report(
     write_figures(folder, found)
     write_text(folder / "report.md", text)
     if paper:
-        write_tables(folder, rows, tables.titled(others, content), summary["figures"])
+        write_tables(folder, rows, tables.titled(others), summary["figures"])
     write_json(folder / "summary.json", summary)
     if record.name == DEFAULT:
         write_json(folder / "examples.json", explorer_data(study, examples))
@@ -179,7 +171,7 @@ def write_report(
 def summarised(study: StudyFrames) -> dict[str, Any]:
     """Per cell how many runs there are, and of each metric n, mean, sd (ddof = 1), min and max over the seeds."""
     record, cells = study.record, {}
-    for cell in record.everything().cells:
+    for cell in record.cells:
         mine = study.results[study.results["cell"] == cell.name]
         found = {name: summarise(mine[name]) for name in metric_columns(study.results)}
         cells[cell.name] = {

@@ -19,7 +19,7 @@ from realm_lab.metrics import Metric, curve
 from realm_lab.reporting.comparison import MetricResult
 from realm_lab.reporting.figures import Drawing, Panel, curves_figure, deltas_figure, draw, plane_figure
 from realm_lab.reporting.frames import StudyFrames
-from realm_lab.reporting.tuning import seeds_text
+from realm_lab.reporting.rendering import seeds_text
 
 Make = Callable[..., Drawing | None]  # figures.draw
 MOST_PANELS = 3

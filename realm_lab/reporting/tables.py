@@ -74,18 +74,6 @@ def result_row(cell: CellResult, result: MetricResult) -> dict[str, str]:
     return row
 
 
-def tuned_rows(result: MetricResult, equal: MetricResult, chosen: Mapping[str, str], short: str, own: str) -> Rows:
-    """`result_row` of cells at their best values, with that value and the difference all else equal."""
-    before = {cell.cell.name: cell.comparison for cell in equal.cells}
-    rows = []
-    for cell in result.cells:
-        row = result_row(cell, result)
-        row = {"cell": row.pop("cell"), short: chosen.get(cell.cell.name, NOTHING)} | row
-        other = before[cell.cell.name]
-        rows.append(row | {f"Δ at {own}": signed(other and other.mean, result.metric.digits)})
-    return rows
-
-
 def reference_values(results: pd.DataFrame, metric: str) -> dict[int, float]:
     """seed -> value of BM25; every run of a seed measures the same, so each seed counts once."""
     name = f"{REFERENCE}.{metric}"
@@ -105,7 +93,7 @@ def group_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]], columns:
 
 def cost_rows(study: StudyFrames) -> Rows:
     """Mean minutes of a complete run by stage, device hours, and what refreshing the index took of pre-training."""
-    longest_first = sorted(study.own_runs, key=lambda run: -len(run.stages))
+    longest_first = sorted(study.runs, key=lambda run: -len(run.stages))
     stages = list(dict.fromkeys(stage for run in longest_first for stage in run.stages))
     ends = study.curves.groupby(["cell", "metric", "seed"])["value"].last()
     rows = []
@@ -127,7 +115,7 @@ def run_rows(study: StudyFrames) -> Rows:
     """Every run: where it comes from, and of one that is not complete its stage and the cause."""
     found = {(run.cell, run.seed): run for run in study.runs}
     rows = []
-    for member in study.record.everything().runs:
+    for member in study.record.runs:
         run = found.get((member.cell, member.seed))
         row = {"cell": member.cell, "seed": str(member.seed), "run": member.run}
         rows.append(row)
@@ -156,7 +144,7 @@ def other_rows(study: StudyFrames) -> dict[str, Rows]:
     }
 
 
-def titled(others: Mapping[str, Rows], tuned: Mapping[str, Any] | None) -> dict[str, tuple[str, Rows]]:
+def titled(others: Mapping[str, Rows]) -> dict[str, tuple[str, Rows]]:
     """name -> (title, rows) of the tables besides those of the metrics, for a paper."""
     titles = {
         "overlap": "Exact match by overlap with training",
@@ -165,12 +153,7 @@ def titled(others: Mapping[str, Rows], tuned: Mapping[str, Any] | None) -> dict[
         "changes": "What each cell changes",
         "corpus_update": "Answers after the corpus was replaced without training",
     }
-    found = {name: (titles[name], rows) for name, rows in others.items()}
-    if tuned:
-        found["grid"] = (f"{tuned['by']} by {tuned['tuning'].parameter}", tuned["grid"])
-        for place, (title, rows) in enumerate(tuned["results"]):
-            found[f"tuned_{place}"] = (f"{title}, each cell at its best {tuned['short']}", rows)
-    return found
+    return {name: (titles[name], rows) for name, rows in others.items()}
 
 
 def coverage(study: StudyFrames, cell: str | None = None) -> dict[str, Any]:

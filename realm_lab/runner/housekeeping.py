@@ -24,7 +24,7 @@ def list_runs(root: Path) -> list[dict[str, Any]]:
     runs = Path(root) / "runs"
     states, members = StageStates(runs, jobs_of_stages(root)), defaultdict(list)
     for record in map(read_study_record, study_record_paths(runs)):
-        for run in record.everything().runs:
+        for run in record.runs:
             members[run.run].append(f"{record.name}/{run.cell}")
     return [
         {"run": run.name, "state": states.run(_keys(run), run.inputs["corpus"]).state, "studies": members[run.name]}
@@ -64,7 +64,7 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
         if sweepers(root, study):
             raise UserError(f"--forget {study}: it is being swept; `realm-lab sweep {study} --cancel` first")
     records = read_run_records(runs)
-    wanted = {run.run for record in studies if record.name not in forget for run in record.everything().runs}
+    wanted = {run.run for record in studies if record.name not in forget for run in record.runs}
     reported = _reported(Path(root) / "reports", forget)
     jobs = jobs_of_stages(root, must_answer=True)
     live = {path.name for path in (runs / "stages").glob("*") if writer_of(path)}

@@ -18,22 +18,14 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.cells import Cell, Place, cells_of
 from realm_lab.runner.study import LauncherSettings, Study, load_study, nearest
-from realm_lab.runner.tuning import Grid, grid_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of
-from realm_lab.tracking.study_record import (
-    StudyCell,
-    StudyRecord,
-    StudyRun,
-    StudyTuning,
-    TunedStudyCell,
-    write_study_record,
-)
+from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One cell at one seed. `changes`: how its parameters differ from the baseline's, at the same value if tuned."""
+    """One cell at one seed. `changes`: how its parameters differ from the baseline's."""
 
     cell: str
     seed: int
@@ -53,9 +45,8 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study with its cells, the baseline first, and its runs, cell by cell; those of the grid come last. `axes` has
-    the names of each axis's points where there are several axes. `last_stage` is where runs end, "" for their own
-    end."""
+    """A study with its cells, the baseline first, and its runs, cell by cell. `axes` has the names of each axis's
+    points where there are several axes. `last_stage` is where runs end, "" for their own end."""
 
     name: str
     question: str
@@ -68,17 +59,12 @@ class StudyPlan:
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
     source: Path | None = None
-    grid: Grid | None = None
     last_stage: str = ""
 
     @property
     def baseline(self) -> Cell:
         """The cell that the others are compared with."""
         return self.cells[0]
-
-    @property
-    def all_cells(self) -> tuple[Cell, ...]:
-        return (*self.cells, *(tuned.cell for tuned in self.grid.cells)) if self.grid else self.cells
 
     def of(self, cell: str) -> list[PlannedRun]:
         return [run for run in self.runs if run.cell == cell]
@@ -119,12 +105,7 @@ def plan_study(
         for cell, values in zip(cells, flat, strict=True)
     ]
     chosen = _seeds(study, seeds)
-    planned = [(cell, params, chosen) for cell, params in zip(cells, resolved, strict=True)]
-    grid = None
-    if study.tune is not None:
-        grid = grid_of(study, study.tune, cells, resolved[0], chosen)
-        planned += [(tuned.cell, _resolve(study, tuned.cell, source), grid.seeds) for tuned in grid.cells]
-    runs = _runs(study, planned, base)
+    runs = _runs(study, cells, resolved, chosen)
     axes = study.axes if len(study.axes) > 1 else {}
     return StudyPlan(
         study.name,
@@ -138,20 +119,19 @@ def plan_study(
         axes={axis: tuple(show(point) for point in points) for axis, points in axes.items()},
         launcher=study.launcher,
         source=Path(path),
-        grid=grid,
     )
 
 
-def _runs(study: Study, planned: list[tuple[Cell, Params, tuple[int, ...]]], base: dict[str, Any]) -> list[PlannedRun]:
-    """The runs of cells with their parameters and seeds; `base` are the baseline's parameters."""
+def _runs(study: Study, cells: list[Cell], resolved: list[Params], seeds: tuple[int, ...]) -> list[PlannedRun]:
+    """The runs of cells with their parameters."""
     runs = []
     owners: dict[str, Cell] = {}  # run key -> its cell
-    for cell, params, seeds in planned:
+    for cell, params in zip(cells, resolved, strict=True):
         for seed in seeds:
             run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
             other = owners.setdefault(run.run_key, cell)
             if other != cell:
-                raise _overlap(study, other, cell, base)
+                raise _overlap(study, other, cell, flatten(resolved[0]))
             runs.append(run)
     return runs
 
@@ -179,22 +159,8 @@ def default_plan(params: Params) -> StudyPlan:
 def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
     """Write run.json of every run and the study's study.json."""
     runs = Path(root) / "runs"
-    of_grid = {tuned.cell.name for tuned in plan.grid.cells} if plan.grid else set()
     for run in plan.runs:
         record_run(runs, run.plan, run.params)
-    members = [StudyRun(run.cell, run.seed, run.run_key, run.name) for run in plan.runs]
-    tuning = None
-    if plan.grid is not None:
-        tune = plan.grid.tune
-        tuning = StudyTuning(
-            tune.parameter,
-            tuple(tune.values),
-            plan.grid.own,
-            tune.by,
-            plan.grid.seeds,
-            tuple(TunedStudyCell(one.cell.name, one.cell.title, one.of, one.value) for one in plan.grid.cells),
-            tuple(run for run in members if run.cell in of_grid),
-        )
     record = StudyRecord(
         name=plan.name,
         question=plan.question,
@@ -203,13 +169,12 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
             StudyCell(c.name, c.title, c.system, json.loads(json.dumps(c.changes)), c.paper) for c in plan.cells
         ),
         seeds=plan.seeds,
-        runs=tuple(run for run in members if run.cell not in of_grid),
+        runs=tuple(StudyRun(run.cell, run.seed, run.run_key, run.name) for run in plan.runs),
         metrics=plan.metrics,
         delta=plan.delta,
         axes=plan.axes,
         source="" if plan.source is None else os.path.relpath(plan.source, root),
         last_stage=plan.last_stage,
-        tuning=tuning,
         figures=plan.figures,
     )
     write_study_record(runs, record)

@@ -19,7 +19,7 @@ from realm_lab.tracking.state import StageStates
 def plan_as_json(plan: StudyPlan, root: Path) -> list[dict[str, Any]]:
     """What `--dry-run --json` prints: one entry a run with its state and what its cell sets over params.yaml."""
     states = StageStates(Path(root) / "runs")
-    overrides = {cell.name: cell.overrides for cell in plan.all_cells}
+    overrides = {cell.name: cell.overrides for cell in plan.cells}
     return [
         {
             "study": plan.name,
@@ -37,7 +37,7 @@ def show_plan(plan: StudyPlan, root: Path) -> None:
     """Print a row for each cell, and how much there is to do."""
     states = StageStates(Path(root) / "runs")
     rows = []
-    for cell in plan.all_cells:
+    for cell in plan.cells:
         runs = plan.of(cell.name)
         counts = Counter(state_of_run(run.plan, states).state for run in runs)
         name = f"{cell.name}\n{cell.title}" if cell.title != cell.name else cell.name
@@ -45,13 +45,9 @@ def show_plan(plan: StudyPlan, root: Path) -> None:
     columns = ("cell", "differs from the baseline in", "seeds", "state of its runs")
     print_table(f"{plan.name}: {plan.question}", columns, rows)
     tasks = tasks_of(plan.runs, states, retry_failed=True)
-    print(f"{len(plan.runs)} runs of {len(plan.all_cells)} cells; {len(tasks) or 'no'} tasks to do")
+    print(f"{len(plan.runs)} runs of {len(plan.cells)} cells; {len(tasks) or 'no'} tasks to do")
     if expected := expected_time(plan, root):
         print(expected)
-    if plan.grid:
-        tune = plan.grid.tune
-        seeds = ", ".join(map(str, plan.grid.seeds)) or "none of the chosen ones"
-        print(f"grid: {tune.parameter} in {', '.join(map(show, tune.values))}, seeds {seeds}; the best by {tune.by}")
 
 
 def expected_time(plan: StudyPlan, root: Path) -> str:
@@ -80,7 +76,5 @@ def expected_time(plan: StudyPlan, root: Path) -> str:
 def _differs(plan: StudyPlan, cell: Cell) -> str:
     if cell.name == plan.baseline.name:
         return "(the baseline)"
-    tuned = next((one for one in plan.grid.cells if one.cell.name == cell.name), None) if plan.grid else None
-    at = [f"grid: {plan.grid.tune.parameter} = {show(tuned.value)}"] if plan.grid and tuned else []
     system = [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]
-    return "\n".join([*at, *system, *(f"{name} = {show(value)}" for name, value in cell.changes.items())])
+    return "\n".join([*system, *(f"{name} = {show(value)}" for name, value in cell.changes.items())])

@@ -94,7 +94,7 @@ def _run_again(
     else:
         document = json.loads(json.dumps(read_yaml(find_study(study, root))))
     if is_quick:
-        document = {key: value for key, value in document.items() if key not in ("set", "tune")}
+        document = {key: value for key, value in document.items() if key != "set"}
         document |= {"preset": "smoke", "seeds": [0]}
     document.pop("figures", None)
     write_text(folder / "experiments" / f"{study}.yaml", json.dumps(document, indent=2))

@@ -10,11 +10,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from realm_lab.errors import UserError
-from realm_lab.metrics import CURVES
+from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.load import explain, flatten, read_source, resolve, show
-from realm_lab.params.parameters import Params
+from realm_lab.params.parameters import Corpus, Params
 from realm_lab.runner.plan import PlannedRun
-from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, check_choice, overrides_of, read_study_file
+from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run
 
 
@@ -125,7 +125,7 @@ def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> S
     values = source.values | common
     with search.at("set", prefix="set: "):
         base = _params(values)
-    check_choice(search, search.metric, base.corpus, "metric")
+    _check_metric(search, base.corpus)
     if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
         message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
         raise search.problem(message, "pruning", "after_steps")
@@ -151,6 +151,22 @@ def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> S
             message = f"space: '{name}' changes nothing up to '{plan.last_stage}', where a trial ends"
             raise search.problem(f"{message}; leave it out, or search for another metric", "space", name)
     return plan
+
+
+def chosen_by() -> list[str]:
+    """The measures by which something may be chosen: of development data, and more is better."""
+    entries = (*CURVES.values(), *METRICS.values())
+    return [entry.name for entry in entries if entry.split == "dev" and entry.better == "up"]
+
+
+def _check_metric(search: Search, corpus: Corpus) -> None:
+    """Refuse a choice by a measure that is not of development data, or of questions that the corpus does not have."""
+    known, reason = chosen_by(), "is not measured on development data"
+    if search.metric in known and not corpus.has_dev_questions:
+        known = [other for other in known if not other.startswith(("recall_at_", "exact_match"))]
+        reason = "needs development questions, and corpus.files neither names nor holds out any"
+    if search.metric not in known:
+        raise search.problem(f"metric: '{search.metric}' {reason}; choose one of {', '.join(known)}", "metric")
 
 
 def _params(values: Mapping[str, Any]) -> Params:

@@ -55,7 +55,7 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
     states = StageStates(runs, jobs_of_stages(root))
     sweeping = [str(one.owner) for one in sweepers(root, name)]
     found = []
-    for run in record.everything().runs:
+    for run in record.runs:
         described = read_run_record(runs / run.run / "run.json")
         folders = record.cut(described.stages)
         keys = {stage: folder.rpartition("-")[2] for stage, folder in folders.items()}

@@ -15,9 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 from realm_lab.core.extensions import own_source
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
-from realm_lab.metrics import CURVES, METRICS, of_kind
+from realm_lab.metrics import METRICS, of_kind
 from realm_lab.params.load import PRESETS, parameter_fields, show
-from realm_lab.params.parameters import Corpus
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
@@ -102,20 +101,6 @@ class CellEntry(Part):
     """The published number that it corresponds to, such as `table2.realm`."""
 
 
-class Tune(Part):
-    """The same small grid for every cell that pre-trains: the study is reported at each cell's best value as well."""
-
-    parameter: str
-    """A parameter of pre-training that no cell changes, such as `pretrain.retriever.learning_rate`."""
-    values: Annotated[list[Any], Field(min_length=2)]
-    """Its values; the one that the cells have anyway is one of them."""
-    seeds: Seeds
-    """Of the study's seeds, those that every value is run with; the best values are compared on them alone."""
-    by: str = "cloze_exact_match"
-    """A measure of development data: a curve of pre-training (its last value) or `exact_match_dev`. The best value has
-    the highest mean over the seeds."""
-
-
 class StudyFile(Part):
     """What a study and a search have in common: their keys, and errors that name file and line."""
 
@@ -193,7 +178,7 @@ class StudyFile(Part):
 
 
 class Study(StudyFile):
-    PARTS: ClassVar[dict[str, type[BaseModel]]] = {**StudyFile.PARTS, "cells": CellEntry, "tune": Tune}
+    PARTS: ClassVar[dict[str, type[BaseModel]]] = {**StudyFile.PARTS, "cells": CellEntry}
 
     baseline: str | dict[str, Any]
     """The cell that the others are compared with: its name under `cells`, or, with `axes`, a point of every axis."""
@@ -209,8 +194,6 @@ class Study(StudyFile):
     out."""
     figures: list[str] = []
     """Figures of the study's own, `package.module:function`: called with its StudyFrames, it returns a figure."""
-    tune: Tune | None = None
-    """A grid that is searched for each cell, so that the study is reported at each cell's best value as well."""
 
 
 File = TypeVar("File", bound=StudyFile)
@@ -265,22 +248,6 @@ def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, l
             raise study.problem(f"parameter '{name}' is set twice; keep one", *place)
         found[name] = value
     return found
-
-
-def chosen_by() -> list[str]:
-    """The measures by which something may be chosen: of development data, and more is better."""
-    entries = (*CURVES.values(), *METRICS.values())
-    return [entry.name for entry in entries if entry.split == "dev" and entry.better == "up"]
-
-
-def check_choice(study: StudyFile, name: str, corpus: Corpus, *keys: str) -> None:
-    """Refuse a choice by a measure that is not of development data, or of questions that the corpus does not have."""
-    known, reason = chosen_by(), "is not measured on development data"
-    if name in known and not corpus.has_dev_questions:
-        known = [other for other in known if not other.startswith(("recall_at_", "exact_match"))]
-        reason = "needs development questions, and corpus.files neither names nor holds out any"
-    if name not in known:
-        raise study.problem(f"{'.'.join(keys)}: '{name}' {reason}; choose one of {', '.join(known)}", *keys)
 
 
 def _check_parameter(study: StudyFile, name: str, place: tuple[str | int, ...], launch: bool) -> None:

@@ -6,7 +6,7 @@ Run folders know nothing of studies, so that one run may be in several. The defa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -42,42 +42,8 @@ class StudyRun:
 
 
 @dataclass(frozen=True, config=STRICT)
-class TunedStudyCell:
-    """A cell of the study, `of`, at another value of the tuned parameter; `name` is that of its runs."""
-
-    name: str
-    title: str
-    of: str
-    value: Any
-
-
-@dataclass(frozen=True, config=STRICT)
-class StudyTuning:
-    """The grid that every cell that pre-trains is run on, besides being run as it is.
-
-    `own` is the value that the study's cells have, `by` the measure of development data whose mean over `seeds` (of a
-    curve: at its end) says which value is best. `cells` and `runs` are those of the other values.
-    """
-
-    parameter: str
-    values: tuple[Any, ...]
-    own: Any
-    by: str
-    seeds: tuple[int, ...]
-    cells: tuple[TunedStudyCell, ...]
-    runs: tuple[StudyRun, ...]
-
-    def name_at(self, cell: str, value: Any) -> str:
-        """What the runs of a cell at a value are called."""
-        return next((tuned.name for tuned in self.cells if tuned.of == cell and tuned.value == value), cell)
-
-
-@dataclass(frozen=True, config=STRICT)
 class StudyRecord:
-    """study.json: the design of a study and its runs, baseline first.
-
-    `cells` and `runs` are all else equal; what `tuning` adds to them is in `everything()` as well.
-    """
+    """study.json: the design of a study and its runs, baseline first."""
 
     name: str
     question: str
@@ -89,7 +55,6 @@ class StudyRecord:
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # parameter or title -> its points, for a product
     source: str = ""  # the study's file, relative to the project
     last_stage: str = ""  # where its runs end, if that is before evaluate: a search may need no fine-tuning
-    tuning: StudyTuning | None = None
     figures: tuple[str, ...] = ()  # of its own, `package.module:function`, as reporting/study_figures.py says
     exploratory: tuple[str, ...] = ()  # metrics that are shown beside the others, each a family of tests of its own
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
@@ -98,19 +63,6 @@ class StudyRecord:
     def cell(self, name: str) -> StudyCell:
         """The cell of that name."""
         return next(cell for cell in self.cells if cell.name == name)
-
-    def everything(self) -> StudyRecord:
-        """The study with the cells and runs of its grid among its own.
-
-        What such a cell changes is said against the baseline at the same value.
-        """
-        if self.tuning is None:
-            return self
-        tuned = [
-            StudyCell(cell.name, cell.title, self.cell(cell.of).system, self.cell(cell.of).changes)
-            for cell in self.tuning.cells
-        ]
-        return replace(self, cells=(*self.cells, *tuned), runs=(*self.runs, *self.tuning.runs), tuning=None)
 
     def of(self, cell: str) -> list[StudyRun]:
         """The runs of a cell, by seed."""

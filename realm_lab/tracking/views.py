@@ -84,7 +84,7 @@ def read_groups(runs: Path, problems: list[str]) -> dict[str, tuple[StudyRecord 
     planned = set()
     for path in study_record_paths(runs):
         try:
-            study = read_study_record(path).everything()
+            study = read_study_record(path)
         except UserError as error:
             problems.append(str(error))
             continue

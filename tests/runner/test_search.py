@@ -13,9 +13,8 @@ from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.parameters import Params
-from realm_lab.runner.search_file import plan_search
+from realm_lab.runner.search_file import chosen_by, plan_search
 from realm_lab.runner.stopping import sweeping
-from realm_lab.runner.study import chosen_by
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
@@ -283,6 +282,7 @@ def test_every_key_is_explained_on_the_page(repository: Path) -> None:
         for name, field in model.model_fields.items():
             if name not in StudyFile.model_fields:
                 assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, name
+    assert all(f"`{name}`" in page for name in chosen_by())
 
 
 @pytest.mark.slow

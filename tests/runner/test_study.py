@@ -1,9 +1,8 @@
-"""A study: its file, its cells and axes, its grid, the runs they make, and what is refused with line and remedy."""
+"""A study: its file, its cells and axes, the runs they make, and what is refused with line and remedy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
 from realm_lab.runner.cells import Cell, cells_of
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
-from realm_lab.runner.study import CellEntry, Study, Tune, chosen_by, load_study
+from realm_lab.runner.study import CellEntry, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.study_record import read_study_record
@@ -23,7 +22,6 @@ Write = Callable[..., Path]
 Planned = Callable[..., StudyPlan]
 GOOD = "baseline: a\ncells:\n  a:\n  b: {set: {pretrain.candidates: 5}}\n"
 B = "baseline: a\ncells:\n  a:\n  b: "  # whose value is in line 6
-RATE = "pretrain.retriever.learning_rate"
 CELLS = """
 baseline: realm
 cells:
@@ -32,7 +30,6 @@ cells:
   reset: {title: its reader is reset, set: {finetune.initial_reader: warm_start}}
   token: {set: {pretrain: {masking: random_token, refresh: {policy: never}}}}
 """
-TUNED = f"set: {{{RATE}: 0.001}}\n{CELLS}tune: {{parameter: {RATE}, values: [0.001, 0.002], seeds: [1]}}\n"
 AXES = """
 axes:
   pretrain.candidates: [4, 6, 8]
@@ -166,31 +163,6 @@ def test_wrong_seeds_are_refused(write: Write, seeds: str, message: str) -> None
     assert message in refusal(write(GOOD, head=f"question: q\n{seeds}\n"))
 
 
-@pytest.mark.parametrize(
-    ("tune", "message"),
-    [
-        ("parameter: pretrain.retriever.learning_rat, values: [1, 2], seeds: [0]", "the nearest valid one is"),
-        ("parameter: finetune.steps, values: [1, 2], seeds: [0]", "'finetune.steps' is no parameter of pre-train"),
-        ("parameter: pretrain.masking, values: [random_token, random_span], seeds: [0]", "leave one of the two"),
-        (f"parameter: {RATE}, values: [0.002, 0.003], seeds: [0]", "0.001, which the cells have otherwise, is"),
-        (f"parameter: {RATE}, values: [0.001, 1.0e-3], seeds: [0]", "tune.values: 0.001 is there twice"),
-        (f"parameter: {RATE}, values: [0.001], seeds: [0]", "tune.values: list should have at least 2 items"),
-        (f"parameter: {RATE}, values: [0.001, many], seeds: [0]", "input should be a valid number"),
-        (f"parameter: {RATE}, values: [0.001, 0.002], seeds: [0, 7]", "7 is no seed of the study; choose among"),
-        (f"parameter: {RATE}, values: [0.001, 0.002]", "'tune.seeds' is missing; add it: Of the study's seeds"),
-        (
-            f"parameter: {RATE}, values: [0.001, 0.002], seeds: [0], by: exact_match",
-            "'exact_match' is not measured on dev",
-        ),
-        (f"parameter: {RATE}, value: [0.001, 0.002], seeds: [0]", "unknown key 'value' of tune; the nearest"),
-    ],
-)
-def test_a_wrong_grid_is_refused_with_its_line(write: Write, tune: str, message: str) -> None:
-    found = refusal(write(f"set: {{{RATE}: 0.001}}\n{CELLS.strip()}\ntune: {{{tune}}}\n"))
-    assert f"line {9 if 'leave one of the two' in message else 10}: " in found
-    assert message in found
-
-
 def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> None:
     params = tmp_path / "params.yaml"
     params.write_text("preset: smoke\npretrain:\n  steps: soon\n", encoding="utf-8")
@@ -208,10 +180,10 @@ def test_metrics_by_kind_of_masked_span_are_known_whatever_the_kind(tmp_path: Pa
 
 def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository: Path) -> None:
     page = (repository / "docs" / "studies.md").read_text(encoding="utf-8")
-    for model in (Study, CellEntry, Tune):
+    for model in (Study, CellEntry):
         for name, field in model.model_fields.items():
             assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, f"{model.__name__}.{name}"
-    assert all(f"`{metric}`" in page for metric in (*METRICS, *chosen_by()))
+    assert all(f"`{metric}`" in page for metric in METRICS)
 
 
 def test_axes_make_every_combination_the_baseline_first(write: Write) -> None:
@@ -257,40 +229,19 @@ def test_the_command_line_goes_over_the_study_but_undoes_no_cell(planned: Planne
     plan = planned("set: {pretrain.steps: 9}\n" + CELLS, overrides={"pretrain.steps": 7})
     assert {run.params.pretrain.steps for run in plan.runs} == {7}
     with pytest.raises(UserError) as caught:
-        planned(TUNED, overrides={key: "random_span"})
+        planned(CELLS, overrides={key: "random_span"})
     assert message in str(caught.value)
 
 
-def test_every_cell_that_pretrains_is_run_at_every_other_value(planned: Planned) -> None:
-    plan = planned(TUNED)
-    names = [f"{cell},learning_rate=0.002" for cell in ("realm", "reset", "token")]
-    assert plan.grid is not None
-    assert [one.cell.name for one in plan.grid.cells] == names
-    assert [(run.cell, run.seed) for run in plan.runs[8:]] == [(name, 1) for name in names]
-    assert {run.params.pretrain.retriever.learning_rate for run in plan.runs[8:]} == {0.002}
-    assert plan.grid.cells[1].cell.title == "its reader is reset, learning rate = 0.002"
-    assert plan.of(names[2])[0].changes == plan.of("token")[0].changes, "said at the same value"
-    one, two = (plan.of(name)[0].plan for name in names[:2])  # differ in fine-tuning alone
-    assert one.stages["pretrain"] == two.stages["pretrain"]
-    assert planned(TUNED, seeds=1).grid.seeds == ()  # type: ignore[union-attr]
-
-
 def test_a_record_says_what_was_planned(planned: Planned, tmp_path: Path) -> None:
-    plan = planned(TUNED)
+    plan = planned(CELLS)
     record = record_study(plan, tmp_path)
     assert read_study_record(tmp_path / "runs" / "studies" / "study" / "study.json") == record
     assert (record.baseline, record.source, len(record.runs)) == ("realm", "study.yaml", 8)
     assert record.cell("token").changes == {"pretrain.masking": "random_token", "pretrain.refresh.policy": "never"}
-    for member, run in zip(record.everything().runs, plan.runs, strict=True):
+    for member, run in zip(record.runs, plan.runs, strict=True):
         assert (member.cell, member.seed, member.run_key) == (run.cell, run.seed, run.run_key)
         assert read_run_record(tmp_path / "runs" / member.run / "run.json").run_key == run.run_key
-    tuning = record.tuning
-    assert tuning is not None
-    assert (tuning.parameter, tuning.values, tuning.own, tuning.seeds) == (RATE, (0.001, 0.002), 0.001, (1,))
-    assert tuning.name_at("token", 0.002) == "token,learning_rate=0.002"
-    assert tuning.name_at("token", 0.001) == "token"
-    assert tuning.name_at("warm", 0.002) == "warm", "it is the same at every value"
-    assert replace(record, tuning=None).everything() == replace(record, tuning=None)
 
 
 def test_the_default_pipeline_is_a_study_of_its_systems() -> None:

@@ -13,8 +13,6 @@ from realm_lab.tracking.study_record import (
     StudyCell,
     StudyRecord,
     StudyRun,
-    StudyTuning,
-    TunedStudyCell,
     read_study_record,
     study_record_paths,
     write_study_record,
@@ -72,15 +70,3 @@ def test_a_broken_record_names_file_and_field(tmp_path: Path) -> None:
     write_json(path, found | {"name": "other"})
     with pytest.raises(UserError, match="the record is of study other"):
         read_study_record(path)
-
-
-def test_a_grid_is_read_back_and_its_cells_are_among_everything(tmp_path: Path) -> None:
-    run = StudyRun("tokens,candidates=6", 0, "d" * 64, "realm-s0-dddddddddddd")
-    tuned = TunedStudyCell("tokens,candidates=6", "random tokens, candidates = 6", "tokens", 6)
-    tuning = StudyTuning("pretrain.candidates", (4, 6), 4, "cloze_exact_match", (0,), (tuned,), (run,))
-    study = replace(STUDY, tuning=tuning)
-    assert read_study_record(write_study_record(tmp_path, study)) == study
-    assert study.cells == STUDY.cells
-    assert study.everything().runs == (*STUDY.runs, run)
-    assert study.everything().cell(tuned.name).changes == STUDY.cell("tokens").changes
-    assert (tuning.name_at("tokens", 6), tuning.name_at("realm", 6)) == (tuned.name, "realm")
