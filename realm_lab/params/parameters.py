@@ -25,6 +25,7 @@ from realm_lab.params.sections import (
     Refresh,
     Search,
     Section,
+    Temperature,
     Watch,
     neutral,
 )
@@ -234,6 +235,14 @@ class Pretrain(Section):
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"
     """The likelihood marginalises whole answers (Guu, Eq. 1), or each masked token by itself (code)."""
+    objective: Annotated[str, neutral("marginal")] = "marginal"
+    """What is maximised, and so how the retriever is taught: `marginal` (Guu, Eq. 1), `emdr2` (Sachan et al. 2021),
+    `perplexity_distillation` (Atlas, Izacard et al. 2022; REPLUG), `leave_one_out` (Atlas), `hard_em` (Min et al.
+    2019), or `package.module:function` of your own; the equations are in models/objectives.py."""
+    objective_temperature: Annotated[Temperature, neutral(1.0)] = 1.0
+    """Of perplexity_distillation and leave_one_out: what the log-likelihoods are divided by before their softmax, which
+    p(z|x) is drawn to (the equations of Atlas: 1; Shi et al. 2023, REPLUG: beta; the code of Atlas: 0.01, for the mean
+    over the tokens of an answer)."""
     train_reader: bool = True
     """Whether the reader learns (Guu: everything does)."""
     train_query_tower: bool = True
@@ -270,6 +279,8 @@ class Pretrain(Section):
             raise ValueError("calibrate_null: true needs a null document; set null_document to encoded or learned")
         if self.sentence_choice == "any" and self.masking == "salient_span":
             raise ValueError("sentence_choice: any has sentences that masking: salient_span cannot mask; use by_span")
+        if self.marginal == "token" and self.objective != "marginal":
+            raise ValueError(f"objective: {self.objective} needs whole answers; set marginal to example")
         return self
 
 
@@ -288,6 +299,10 @@ class Finetune(Section):
     """Hidden units of the span head (code)."""
     softmax: Literal["factored", "joint"] = "factored"
     """p(z|x) times p(span|z,x) (Guu, section 3.2), or one softmax over the spans of all passages (Lee; code)."""
+    objective: Annotated[str, neutral("marginal")] = "marginal"
+    """As in pretrain. The early loss is added to any."""
+    objective_temperature: Annotated[Temperature, neutral(1.0)] = 1.0
+    """As in pretrain."""
     early_loss_candidates: NonNegative = 5000
     """Passages of Lee's early loss, -log p(a passage with an answer | x), which is added; 0: no such loss."""
     train_reader: bool = True
@@ -306,6 +321,8 @@ class Finetune(Section):
     def _trains(self) -> Finetune:
         if self.steps and not (self.train_reader or self.train_query_tower):
             raise ValueError("nothing is trained: set train_reader or train_query_tower to true, or steps to 0")
+        if self.softmax == "joint" and self.objective != "marginal":
+            raise ValueError(f"objective: {self.objective} needs a p(z|x) of the retriever; set softmax to factored")
         return self
 
 

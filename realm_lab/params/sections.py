@@ -20,6 +20,7 @@ Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 Processes = Annotated[int, Field(ge=0, le=4096)]
 Candidates = Annotated[int, Field(ge=1, le=1000)]
+Temperature = Annotated[float, Field(ge=0.001, le=1000.0)]
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from realm_lab.errors import UserError
 from realm_lab.masking import check_masking
+from realm_lab.models.objectives import training_objective
 from realm_lab.params.load import Source, explain, flatten, parameter_fields, read_source, resolve, show
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
@@ -235,6 +236,8 @@ def _check_extensions(params: Params) -> None:
     """Refuse, before any work, names of what is chosen from a registry."""
     check_masking(params.pretrain)
     refresh_policy(params.pretrain.refresh)
+    training_objective("pretrain.objective", params.pretrain.objective)
+    training_objective("finetune.objective", params.finetune.objective)
 
 
 def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:

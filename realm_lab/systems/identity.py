@@ -8,6 +8,7 @@ names a folder or a source file, its content counts and not its place.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
 NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
+OWN_CODE = ("pretrain.masking", "pretrain.refresh.policy", "pretrain.objective", "finetune.objective")
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
     "pretrain": {
@@ -120,12 +122,12 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
             value = getattr(getattr(params, stage), name)
             if value not in known:
                 values[stage][name] = digest_checkpoint(Path(value), f"{stage}.{name}", known)
-    if "pretrain" in stages:
-        pretrain = values["pretrain"]
-        for prefix, section, name in (("", pretrain, "masking"), ("refresh.", pretrain["refresh"], "policy")):
-            source = own_source(f"pretrain.{prefix}{name}", section[name])
-            if source is not None:
-                section[name] = {"name": section[name], "source": digest_file(source)}
+    for parameter in (parameter for parameter in OWN_CODE if parameter.partition(".")[0] in stages):
+        *sections, name = parameter.split(".")
+        section = functools.reduce(dict.__getitem__, sections, values)
+        source = own_source(parameter, section[name]) if name in section else None  # not there: at its neutral value
+        if source is not None:
+            section[name] = {"name": section[name], "source": digest_file(source)}
     return values
 
 

@@ -19,6 +19,7 @@ from realm_lab.corpus.store import Questions
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.errors import UserError
 from realm_lab.models.inputs import Batch, join, length_groups
+from realm_lab.models.objectives import training_objective
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood
 from realm_lab.models.spans import (
@@ -78,6 +79,7 @@ class FinetuneTask:
         self.seed, self._params, self._settings = seed, params, params.finetune
         self.retriever, self.reader, self._questions, self._special = retriever, reader, questions, special
         self.total_steps = self._settings.steps
+        self._maximised = training_objective("finetune.objective", self._settings.objective)
         self._longest = params.corpus.sentence_length + params.corpus.passage_length
         if not len(questions):
             raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
@@ -96,7 +98,8 @@ class FinetuneTask:
         self._models = TrainedModels.of(params, self._settings, reader, embedder, learns, False)
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One step on -log p(y|x), with Lee's early loss -log p_early(a passage with an answer|x) where asked for.
+        """One step on -log p(y|x), or on another objective, with Lee's early loss -log p_early(a passage with an
+        answer|x) where asked for.
 
         Each of a question's two terms is 0 without a positive (released code); the loss is the mean of their sum over
         the questions with a positive. Without any there is no step at all, where in the released code Adam's moments
@@ -117,13 +120,12 @@ class FinetuneTask:
             values["early_answerable_fraction"] = early / len(chosen)
         if not count:
             return values
-        reader_sum, early_sum = self._backward(found, query_BD, useful, int(count))
-        reader_sum, early_sum = summed(reader_sum, early_sum)
+        reader_sum, early_sum, marginal_sum = summed(*self._backward(found, query_BD, useful, int(count)))
         values |= {"loss": -(reader_sum + early_sum) / count, "loss_reader": -reader_sum / count}
         if settings.early_loss_candidates:
             values["loss_early"] = -early_sum / count
         if answerable:
-            values["marginal_log_likelihood"] = reader_sum / answerable
+            values["marginal_log_likelihood"] = marginal_sum / answerable
         return values | self._models.step(step)
 
     def _find(self, numbers: np.ndarray) -> tuple[Found, Tensor]:
@@ -154,43 +156,45 @@ class FinetuneTask:
         body = self.retriever.passages.bodies[row][: self._longest - 3 - query_length]
         return find_answer(body, self._answers[number], self._settings.max_span_wordpieces)
 
-    def _backward(self, found: Found, query_BD: Tensor, useful: np.ndarray, count: int) -> tuple[float, float]:
-        """Gradients of the loss, `micro_batch` questions at a time; the sums of log p(y|x) and log p_early.
+    def _backward(self, found: Found, query_BD: Tensor, useful: np.ndarray, count: int) -> tuple[float, ...]:
+        """Gradients of the loss, `micro_batch` questions at a time; the sums of the objective, of log p_early and of
+        log p(y|x).
 
         The questions' own graph is kept until the end, so that each is encoded (and drops out) once.
         """
         leaf_BD = query_BD.detach().requires_grad_(query_BD.requires_grad)
         at_once = self._params.launch.micro_batch or max(1, len(useful))
-        reader_sum = early_sum = 0.0
+        sums = np.zeros(3)
         for start in range(0, len(useful), at_once):
             places = useful[start : start + at_once]
-            log_likelihood_B, log_early_B = self._objectives(found.part(places), leaf_BD[torch.from_numpy(places)])
-            objective = (log_likelihood_B.sum() + log_early_B.sum()) / count
+            parts = [part_B.sum() for part_B in self._objectives(found.part(places), leaf_BD[torch.from_numpy(places)])]
+            objective = (parts[0] + parts[1]) / count
             if objective.requires_grad:
                 (-objective).backward()
-            reader_sum += log_likelihood_B.sum().item()
-            early_sum += log_early_B.sum().item()
+            sums += [part.item() for part in parts]
         if leaf_BD.grad is not None:
             query_BD.backward(leaf_BD.grad)
-        return reader_sum, early_sum
+        return tuple(sums.tolist())
 
-    def _objectives(self, found: Found, query_BD: Tensor) -> tuple[Tensor, Tensor]:
-        """log p(y|x) and log p_early, [B] each; 0 where a question has no positive."""
+    def _objectives(self, found: Found, query_BD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What is maximised, log p_early, and log p(y|x) for the log, [B] each; 0 where a question has no positive."""
         settings = self._settings
         score_BC = self.retriever.indexed_score(query_BD, found.rows_BC)
         answerable = torch.from_numpy(np.flatnonzero(found.answerable_B)).to(score_BC.device)
-        log_likelihood_B = torch.zeros(len(score_BC), device=score_BC.device)
+        objective_B = marginal_B = log_early_B = torch.zeros(len(score_BC), device=score_BC.device)
         if len(answerable):
             read = found.part(answerable.cpu().numpy())
             log_reader_BK, span_logit_sum_BK = self._read(read)
             score_BK = score_BC[answerable, : settings.candidates]
             log_prior_BK = passage_log_probs(score_BK, span_logit_sum_BK, settings.softmax)
-            marginal_B = marginal_log_likelihood(log_prior_BK, log_reader_BK)
-            log_likelihood_B = log_likelihood_B.index_put((answerable,), marginal_B)
-        if not settings.early_loss_candidates:
-            return log_likelihood_B, torch.zeros_like(log_likelihood_B)
-        held_BC = torch.from_numpy(found.early_BC).to(score_BC.device)
-        return log_likelihood_B, early_log_likelihood(score_BC, held_BC)
+            of_answerable = self._maximised(log_prior_BK, log_reader_BK, settings.objective_temperature)
+            objective_B = objective_B.index_put((answerable,), of_answerable)
+            of_answerable = marginal_log_likelihood(log_prior_BK, log_reader_BK).detach()
+            marginal_B = marginal_B.index_put((answerable,), of_answerable)
+        if settings.early_loss_candidates:
+            held_BC = torch.from_numpy(found.early_BC).to(score_BC.device)
+            log_early_B = early_log_likelihood(score_BC, held_BC)
+        return objective_B, log_early_B, marginal_B
 
     def _read(self, found: Found) -> tuple[Tensor, Tensor]:
         """log p(y|z,x) and the log sum of all spans' logits, for every question and passage, [B, K] each.

@@ -24,8 +24,9 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence, MaskRequest, mask, masking_scheme
 from realm_lab.models.candidate_reader import CandidateReader
+from realm_lab.models.objectives import training_objective
 from realm_lab.models.reader import Reader
-from realm_lab.models.realm import marginal_log_likelihood, marginal_log_likelihood_per_token
+from realm_lab.models.realm import marginal_log_likelihood_per_token
 from realm_lab.params.parameters import Params, Pretrain
 from realm_lab.retrieval.candidates import CandidatePolicy, calibrate_null, initialise_null
 from realm_lab.retrieval.retriever import NULL, Retriever
@@ -117,7 +118,7 @@ def place_null(settings: Pretrain, retriever: Retriever, stream: QueryStream) ->
 class Objective(NamedTuple):
     """What is trained, and what was read for it."""
 
-    total: Tensor  # the sum over the sentences of log p(y|x), nats
+    total: Tensor  # the sum over the sentences of log p(y|x) or what pretrain.objective names, nats
     candidates_BK: np.ndarray
     health_2Q: Tensor
 
@@ -145,6 +146,7 @@ class PretrainTask:
         self.evaluation_interval_steps = params.evaluate.interval_steps
         self.watch_interval_steps = settings.watch.interval_steps
         self._evaluation, self._probe = evaluation, probe
+        self._maximised = training_objective("pretrain.objective", settings.objective)
         self._policy = CandidatePolicy.of(settings)
         self._policy.check(len(retriever.passages))
         self._stream = QueryStream(settings, sentences, special.mask, seed, vocabulary)
@@ -174,7 +176,7 @@ class PretrainTask:
         )
 
     def train_step(self, step: int) -> dict[str, float]:
-        """One optimiser step on log p(y|x) (Eq. 1); `batch_size` sentences over all ranks."""
+        """One optimiser step on log p(y|x) (Eq. 1) or another objective; `batch_size` sentences over all ranks."""
         started, settings, launch = time.perf_counter(), self._settings, self._params.launch
 
         # The index: of the weights of an earlier step, refreshed as the policy says.
@@ -234,7 +236,7 @@ class PretrainTask:
     def _objective(
         self, rows: np.ndarray, masked: Sequence[MaskedSentence], kinds: Sequence[str], read_null: bool
     ) -> Objective:
-        """log p(y|x) of some sentences (sections 3.2 to 3.4); their health apart for each of `kinds`.
+        """What is maximised for some sentences (sections 3.2 to 3.4); their health apart for each of `kinds`.
 
         With `read_null`, and no null document among the candidates, they are read without a passage too, without a
         gradient: what a passage is worth (Eq. 2) is measured against that.
@@ -247,9 +249,10 @@ class PretrainTask:
         reading = self._candidate_reader.read(masked, found.rows_BK)
         log_reader_BK = reading.log_probs_BK
 
-        # Marginal likelihood: of the whole answer (Eq. 1), or of each word by itself (released code).
+        # Marginal likelihood: of the whole answer (Eq. 1, or another objective), or of each word (released code).
         if self._settings.marginal == "example":
-            objective_B = marginal_log_likelihood(found.log_prior_BK, log_reader_BK)
+            temperature = self._settings.objective_temperature
+            objective_B = self._maximised(found.log_prior_BK, log_reader_BK, temperature)
         else:
             objective_B = marginal_log_likelihood_per_token(
                 found.log_prior_BK, reading.token_log_probs_BKM, reading.is_masked_BM

@@ -112,6 +112,8 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (NO_NULL | {"pretrain.calibrate_null": True}, "calibrate_null", "set null_document to encoded or learned"),
     ({"pretrain.masking_options": {"share": [1]}}, "masking_options': share should be text", "number, or true"),
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "use by_span"),
+    ({"pretrain.objective": "hard_em", "pretrain.marginal": "token"}, "objective: hard_em", "set marginal to example"),
+    ({"finetune.objective": "emdr2", "finetune.softmax": "joint"}, "objective: emdr2", "set softmax to factored"),
     ({OPTIONS: "nlist=3"}, "options: exact has no option 'nlist'", "but none"),
     ({BACKEND: "hnsw", OPTIONS: "nprobe=3"}, "hnsw has no option 'nprobe'", "but M, efConstruction, efSearch"),
     ({BACKEND: "ivf_flat", OPTIONS: "nlist=0"}, "'nlist=0' is not NAME=NUMBER", "from 1"),

@@ -95,6 +95,11 @@ REFUSALS = [
     (GOOD + "set: {preset: toy}\n", 7, "use the study's own key 'preset'"),
     (GOOD + "set: {pretrain.masking: salint}\n", 7, "no scheme 'salint'; choose"),
     (B + "{set: {pretrain.masking: salint}}\n", 6, "cell 'b': parameter 'pretrain.masking': no scheme 'salint'"),
+    (
+        B + "{set: {finetune.objective: emdr}}\n",
+        6,
+        "'finetune.objective': no objective 'emdr'; the nearest one is 'emdr2'",
+    ),
     (B + "{set: {pretrain.masking_options: {a: 1}}}\n", 6, "cell 'b': parameter 'pretrain.masking_options': 'a' is no"),
     (B + "{set: {launch.ranks: 2}}\n", 6, "move it to the study's 'set'"),
     (

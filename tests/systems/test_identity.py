@@ -61,6 +61,8 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.null_document": "off",
     "pretrain.exclude_trivial": "off",
     "pretrain.marginal": "token",
+    "pretrain.objective": "emdr2",
+    "finetune.objective": "hard_em",
     "pretrain.search_query": "fresh",
     "pretrain.search.backend": "sq8",
     "pretrain.search.options": None,  # asks for its backend: tests/test_switches.py
@@ -128,6 +130,20 @@ def test_a_later_parameter_at_its_neutral_value_keeps_keys_and_cells(tmp_path: P
         record_run(tmp_path / str(n), plan_run(p, "realm", 0), p).cell_key for n, p in enumerate((BASE, later, other))
     ]
     assert cells[0] == cells[1] != cells[2]
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
+def test_the_source_of_an_objective_of_ones_own_is_in_the_keys(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    own = load(TINY, {f"{stage}.objective": "own_objective_of_a_key:best"})
+    found = []
+    for text in ("best = max\n", "best = min\n"):
+        (tmp_path / "own_objective_of_a_key.py").write_text(text)
+        found.append(keys(own))
+    assert [name for name in ORDER if found[0][name] != found[1][name]] == list(ORDER[ORDER.index(stage) :])
+    assert "pretrain" not in keys(own, "warm_start")
 
 
 def test_launch_settings_that_move_rounding_are_recorded_with_a_stage(tmp_path: Path) -> None:

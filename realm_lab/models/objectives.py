@@ -1,0 +1,160 @@
+"""What training maximises: one function each of log p(z|x) and log p(y|z,x), which says how the retriever is taught.
+
+An objective is a pure function (log_prior_BK, log_reader_BK, temperature) -> [B], per example, in nats. It is
+registered here under a name, or it is a user's own and `pretrain.objective` or `finetune.objective` says where:
+`package.module:function`,
+    def best_passage(log_prior_BK, log_reader_BK, temperature):
+        return (log_prior_BK + log_reader_BK).amax(1)
+`log_prior_BK` is log p(z|x) over the candidates and trains the retriever, `log_reader_BK` is log p(y|z,x) and trains
+the reader; `detach()` stops a gradient. The null document is a candidate like the others. A place that a small corpus
+left empty is none: its log p(z|x) is near -10,000, and `is_candidate` tells.
+
+EMDR2 and Atlas have a reader of all passages at once, p(y|x,Z), which knows no p(z|x); a reader of one passage at a
+time has `set_log_likelihood` in its place. Their passages are scored without dropout, ours by the one forward pass of
+training. Attention distillation (Izacard & Grave 2021) needs a decoder and is not here.
+"""
+
+# Shapes: B examples, K candidates
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from realm_lab.core.extensions import own_code
+from realm_lab.errors import UserError
+
+if TYPE_CHECKING:  # a study's file is checked without torch
+    from torch import Tensor
+
+Objective = Callable[["Tensor", "Tensor", float], "Tensor"]
+OBJECTIVES: dict[str, Objective] = {}
+
+LEAST_LOG_PRIOR = -5.0e3  # below it is no candidate: between any that is and NO_SCORE (retrieval/retriever.py)
+NOWHERE = -1.0e20  # log-likelihood of no candidate: below NO_ANSWER (spans.py) at any temperature, and no NaN
+
+
+def register_objective(name: str) -> Callable[[Objective], Objective]:
+    """Make an objective selectable as `pretrain.objective: NAME` and `finetune.objective: NAME`."""
+
+    def add(objective: Objective) -> Objective:
+        assert name not in OBJECTIVES, f"objective '{name}' is registered twice"
+        OBJECTIVES[name] = objective
+        return objective
+
+    return add
+
+
+def training_objective(parameter: str, name: str) -> Objective:
+    """The objective that `parameter` names; of a user's own, the shape of what it returns is checked at every call.
+
+    Raises:
+        UserError: there is none; it names the nearest.
+    """
+    if ":" in name:
+        return _checked(parameter, name, own_code(parameter, name))
+    if name not in OBJECTIVES:
+        [near] = difflib.get_close_matches(name, OBJECTIVES, n=1, cutoff=0.0)
+        known = ", ".join(sorted(OBJECTIVES))
+        raise UserError(
+            f"parameter '{parameter}': no objective '{name}'; the nearest one is '{near}'; choose {known} or "
+            "package.module:function"
+        )
+    return OBJECTIVES[name]
+
+
+def is_candidate(log_prior_BK: Tensor) -> Tensor:
+    """Whether a place holds a candidate, bool [B, K]; the null document is one."""
+    return log_prior_BK > LEAST_LOG_PRIOR
+
+
+def set_log_likelihood(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
+    """log p(y|x,Z) = log 1/|Z| sum_z p(y|z,x), whatever the retriever thinks of the candidates Z. Returns [B], in nats.
+
+    The mean of log p(y|z,x) instead would have the reader answer from passages without the answer.
+    """
+    real_BK = is_candidate(log_prior_BK)
+    size_B = real_BK.sum(1, dtype=log_reader_BK.dtype)
+    return log_reader_BK.masked_fill(~real_BK, NOWHERE).logsumexp(1) - size_B.log()
+
+
+@register_objective("marginal")
+def marginal(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
+    """log p(y|x) = log sum_z p(y|z,x) p(z|x) (Guu et al. 2020, Eq. 1); nothing is stopped."""
+    from realm_lab.models.realm import marginal_log_likelihood
+
+    return marginal_log_likelihood(log_prior_BK, log_reader_BK)
+
+
+@register_objective("emdr2")
+def emdr2(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
+    """log p(y|x,Z) + log sum_z sg(p(y|z,x)) p(z|x) (EMDR2; Sachan et al. 2021, "End-to-End Training of ...").
+
+    The first term trains the reader alone, the second the retriever alone: sg stops the reader. At equal weights the
+    retriever's gradient is that of `marginal`; the reader's weighs passages by p(y|z,x), there by p(y|z,x) p(z|x).
+    """
+    retriever_B = marginal(log_prior_BK, log_reader_BK.detach(), temperature)
+    return set_log_likelihood(log_prior_BK.detach(), log_reader_BK) + retriever_B
+
+
+@register_objective("perplexity_distillation")
+def perplexity_distillation(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
+    """log p(y|x,Z) - KL(sg(t) || p(z|x)), t(z) ~ p(y|z,x)^(1/temperature) (PDist; Izacard et al. 2022, Atlas).
+
+    The first term trains the reader alone, the second the retriever alone: t is stopped. With a reader that does not
+    train it is REPLUG's LSR (Shi et al. 2023, temperature beta). Of the answer's likelihood as a whole, as in the
+    papers; Atlas's code takes the mean over its tokens, and the mean of the KL's terms in place of their sum.
+    """
+    reader_B = set_log_likelihood(log_prior_BK.detach(), log_reader_BK)
+    return reader_B + _distilled(log_prior_BK, log_reader_BK, temperature)
+
+
+@register_objective("leave_one_out")
+def leave_one_out(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
+    """log p(y|x,Z) - KL(sg(t) || p(z|x)), t(z) ~ p(y|x, Z without z)^(-1/temperature) (LOOP; Izacard et al. 2022).
+
+    A passage is worth what the answer loses without it, so that of two passages that say the same neither is missed
+    much. t is stopped, as in `perplexity_distillation`. A candidate that is the only one has all of t.
+    """
+    candidates = log_reader_BK.shape[1]
+    itself_KK = is_candidate(log_prior_BK).new_zeros(candidates, candidates).fill_diagonal_(True)
+    left_out_BKK = itself_KK | ~is_candidate(log_prior_BK)[:, None, :]  # the second K: what is read without the first
+    others_BKK = log_reader_BK.detach()[:, None, :].masked_fill(left_out_BKK, NOWHERE)
+    reader_B = set_log_likelihood(log_prior_BK.detach(), log_reader_BK)
+    return reader_B + _distilled(log_prior_BK, -others_BKK.logsumexp(2), temperature)  # 1/(|Z| - 1) is the same for all
+
+
+@register_objective("hard_em")
+def hard_em(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
+    """max_z log [p(y|z,x) p(z|x)]: Eq. 1 with its best passage in the place of the sum (Min et al. 2019).
+
+    Only the best passage is read and searched better; nothing else is stopped. Theirs is the maximum over the spans of
+    a passage, and mixes in the sum at first (their tau), which this does not.
+    """
+    return (log_prior_BK + log_reader_BK).max(1).values
+
+
+def _distilled(log_prior_BK: Tensor, worth_BK: Tensor, temperature: float) -> Tensor:
+    """-KL(t || p(z|x)), t the softmax over the candidates of worth / temperature, without a gradient. Returns [B]."""
+    real_BK = is_candidate(log_prior_BK)
+    target_BK = (worth_BK.detach() / temperature).masked_fill(~real_BK, NOWHERE).softmax(1)
+    cross_B = (target_BK * log_prior_BK.masked_fill(~real_BK, 0.0)).sum(1)
+    return cross_B - target_BK.xlogy(target_BK).sum(1)
+
+
+def _checked(parameter: str, name: str, objective: Objective) -> Objective:
+    def checked(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
+        where = f"parameter '{parameter}': '{name}'"
+        try:
+            value_B = objective(log_prior_BK, log_reader_BK, temperature)
+        except Exception as error:  # the user's code may raise anything
+            said = " ".join(str(error).split())
+            raise UserError(f"{where} failed with {type(error).__name__} ({said}); correct it") from error
+        shape = getattr(value_B, "shape", None)
+        if shape != log_prior_BK.shape[:1]:
+            given = type(value_B).__name__ if shape is None else f"the shape {tuple(shape)}"
+            raise UserError(f"{where} returned {given}; return a tensor [{len(log_prior_BK)}], a number an example")
+        return value_B
+
+    return checked

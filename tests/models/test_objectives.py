@@ -1,0 +1,205 @@
+"""Every objective against a calculation of its own in numpy: its value, its gradient, and what gets none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from realm_lab.errors import UserError
+from realm_lab.models.objectives import OBJECTIVES, Objective, training_objective
+from realm_lab.models.realm import candidate_log_probs
+from realm_lab.models.spans import NO_ANSWER
+
+# Shapes: B examples, K candidates
+
+NO_SCORE = -1.0e4
+TEMPERATURE = 0.7
+NAMES = sorted(OBJECTIVES)
+# log p(z|x) and log p(y|z,x) of one example, and both once more as what is stopped: it stays where they move.
+Formula = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], float]
+
+
+def read_alike(reader: np.ndarray) -> float:
+    return float(np.log(np.exp(reader).mean()))
+
+
+def divergence(weights: np.ndarray, prior: np.ndarray) -> float:
+    target = weights ** (1 / TEMPERATURE) / (weights ** (1 / TEMPERATURE)).sum()
+    return sum(t * (np.log(t) - p) for t, p in zip(target, prior, strict=True))
+
+
+def left_out(reader: np.ndarray) -> np.ndarray:
+    """1 / p(y|x, Z without z), one passage after the other taken out."""
+    return np.array([1 / np.exp(np.delete(reader, k)).mean() for k in range(len(reader))])
+
+
+FORMULAS: dict[str, Formula] = {
+    "marginal": lambda prior, reader, _, __: float(np.log((np.exp(prior) * np.exp(reader)).sum())),
+    "emdr2": lambda prior, reader, _, still: read_alike(reader) + np.log((np.exp(prior) * np.exp(still)).sum()),
+    "perplexity_distillation": lambda prior, reader, _, still: read_alike(reader) - divergence(np.exp(still), prior),
+    "leave_one_out": lambda prior, reader, _, still: read_alike(reader) - divergence(left_out(still), prior),
+    "hard_em": lambda prior, reader, _, __: float((prior + reader).max()),
+}
+
+
+def draw(seed: int = 0) -> tuple[Tensor, Tensor]:
+    """log p(z|x) and log p(y|z,x) of 3 examples and 5 candidates, float64 leaves."""
+    generator = torch.Generator().manual_seed(seed)
+    score_BK, reader_BK = torch.randn(2, 3, 5, generator=generator, dtype=torch.float64).unbind()
+    return candidate_log_probs(2 * score_BK).requires_grad_(), (-3 * reader_BK.abs()).requires_grad_()
+
+
+def gradients(name: str, prior_BK: Tensor, reader_BK: Tensor) -> tuple[Tensor, Tensor]:
+    value = OBJECTIVES[name](prior_BK, reader_BK, TEMPERATURE).sum()
+    of_prior_BK, of_reader_BK = torch.autograd.grad(value, (prior_BK, reader_BK))
+    return of_prior_BK, of_reader_BK
+
+
+def test_every_objective_has_a_formula() -> None:
+    assert set(NAMES) == set(FORMULAS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_value_and_gradient_are_those_of_the_formula(name: str) -> None:
+    """By central differences with what is stopped held still: a gradient that is not stopped would differ."""
+    prior_BK, reader_BK = draw()
+    value_B = OBJECTIVES[name](prior_BK, reader_BK, TEMPERATURE)
+    found = gradients(name, prior_BK, reader_BK)
+    for b, still in enumerate(zip(prior_BK.detach().numpy(), reader_BK.detach().numpy(), strict=True)):
+        assert value_B[b].item() == pytest.approx(FORMULAS[name](*still, *still), abs=1e-12)
+        for moves in (0, 1):
+            for k in range(5):
+                up, down = ([part.copy() for part in still] for _ in range(2))
+                up[moves][k] += 1e-6
+                down[moves][k] -= 1e-6
+                slope = (FORMULAS[name](up[0], up[1], *still) - FORMULAS[name](down[0], down[1], *still)) / 2e-6
+                assert found[moves][b, k].item() == pytest.approx(slope, abs=1e-8)
+
+
+@pytest.mark.parametrize("name", ["marginal", "hard_em"])
+def test_where_nothing_is_stopped_the_gradient_is_the_derivative(name: str) -> None:
+    assert torch.autograd.gradcheck(lambda prior, reader: OBJECTIVES[name](prior, reader, TEMPERATURE), draw())
+
+
+@pytest.mark.parametrize("name", ["emdr2", "leave_one_out", "perplexity_distillation"])
+def test_the_reader_learns_nothing_from_the_retriever(name: str) -> None:
+    (prior_BK, reader_BK), (other_BK, _) = draw(), draw(seed=1)
+    found, other = gradients(name, prior_BK, reader_BK), gradients(name, other_BK, reader_BK)
+    torch.testing.assert_close(found[1], reader_BK.softmax(1).detach(), atol=1e-12, rtol=0)
+    assert torch.equal(found[1], other[1])
+
+
+def test_the_retriever_of_emdr2_learns_what_that_of_the_marginal_does() -> None:
+    prior_BK, reader_BK = draw()
+    (one, reader_one), (other, reader_other) = (gradients(name, prior_BK, reader_BK) for name in ("emdr2", "marginal"))
+    torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+    assert (reader_one - reader_other).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("empty", [NO_SCORE, -torch.inf])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_place_without_a_candidate_counts_for_nothing(name: str, empty: float) -> None:
+    """Two such places, of which one reads well; the null document in front is a candidate like any."""
+    generator = torch.Generator().manual_seed(2)
+    score_BK, reader_BK = torch.randn(2, 3, 4, generator=generator, dtype=torch.float64).unbind()
+    whole_BK = torch.cat([score_BK, torch.full((3, 2), empty)], 1).requires_grad_()
+    reader_whole_BK = torch.cat([reader_BK, torch.tensor([[-0.01, -5.0]] * 3)], 1).double().requires_grad_()
+    few_BK, reader_few_BK = score_BK.clone().requires_grad_(), reader_BK.clone().requires_grad_()
+    value_B = OBJECTIVES[name](candidate_log_probs(whole_BK), reader_whole_BK, TEMPERATURE)
+    expected_B = OBJECTIVES[name](candidate_log_probs(few_BK), reader_few_BK, TEMPERATURE)
+    torch.testing.assert_close(value_B, expected_B, atol=1e-12, rtol=0)
+    found = torch.autograd.grad(value_B.sum(), (whole_BK, reader_whole_BK))
+    expected = torch.autograd.grad(expected_B.sum(), (few_BK, reader_few_BK))
+    for whole, few in zip(found, expected, strict=True):
+        torch.testing.assert_close(whole[:, :4], few, atol=1e-12, rtol=0)
+        assert torch.equal(whole[:, 4:], torch.zeros(3, 2, dtype=torch.float64))
+    turned_B = OBJECTIVES[name](candidate_log_probs(few_BK).flip(1), reader_few_BK.flip(1), TEMPERATURE)
+    torch.testing.assert_close(turned_B, expected_B, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("temperature", [0.001, 1000.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_one_candidate_and_passages_without_the_answer_make_no_nan(name: str, temperature: float) -> None:
+    score_BK = torch.tensor([[0.0, 1.0, 2.0], [0.0, NO_SCORE, NO_SCORE]], requires_grad=True)
+    reader_BK = torch.tensor([[NO_ANSWER, -1.5, NO_ANSWER], [-1.5, -0.1, NO_ANSWER]], requires_grad=True)
+    value_B = OBJECTIVES[name](candidate_log_probs(score_BK), reader_BK, temperature)
+    assert value_B.isfinite().all()
+    assert value_B[1].item() == pytest.approx(-3.0 if name == "emdr2" else -1.5)
+    for gradient in torch.autograd.grad(value_B.sum(), (score_BK, reader_BK)):
+        assert gradient.isfinite().all()
+    alone = OBJECTIVES[name](torch.zeros(1, 1), torch.full((1, 1), -2.0), temperature)
+    assert alone.item() == pytest.approx(-4.0 if name == "emdr2" else -2.0)
+
+
+def test_a_passage_that_another_repeats_is_not_missed() -> None:
+    """Where two passages have the answer, leaving one out costs half; distillation sees the answer in both."""
+    prior_BK = candidate_log_probs(torch.zeros(1, 3, dtype=torch.float64)).requires_grad_()
+    reader_BK = torch.tensor([[0.9, 0.9, 1e-12]], dtype=torch.float64).log()
+    pulls = {}
+    for name in ("leave_one_out", "perplexity_distillation"):
+        (pulls[name],) = torch.autograd.grad(OBJECTIVES[name](prior_BK, reader_BK, 1.0), prior_BK)
+    torch.testing.assert_close(pulls["leave_one_out"], torch.tensor([[0.4, 0.4, 0.2]], dtype=torch.float64))
+    torch.testing.assert_close(pulls["perplexity_distillation"], torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("emdr", "no objective 'emdr'; the nearest one is 'emdr2'; choose emdr2, hard_em, "),
+        ("leave-one-out", "the nearest one is 'leave_one_out'"),
+        ("tests.tiny_masks:nothing", "no function or class 'nothing'"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(name: str, said: str) -> None:
+    with pytest.raises(UserError, match=f"^parameter 'finetune.objective': .*{said}"):
+        training_objective("finetune.objective", name)
+
+
+OWN = """
+def best(log_prior_BK, log_reader_BK, temperature):
+    return (log_prior_BK + log_reader_BK).amax(1)
+
+def one_number(log_prior_BK, log_reader_BK, temperature):
+    return log_reader_BK.sum()
+
+def wrong(log_prior_BK, log_reader_BK, temperature):
+    return log_reader_BK.most(1)
+"""
+
+
+def test_an_objective_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_objective_of_test.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    best, number, wrong = (
+        training_objective("pretrain.objective", f"own_objective_of_test:{name}")
+        for name in ("best", "one_number", "wrong")
+    )
+    given = *draw(), 1.0
+    assert torch.equal(best(*given), OBJECTIVES["hard_em"](*given))
+    with pytest.raises(UserError, match=r"returned the shape \(\); return a tensor \[3\], a number an example"):
+        number(*given)
+    with pytest.raises(UserError, match=r"'own_objective_of_test:wrong' failed with AttributeError .*; correct it"):
+        wrong(*given)
+
+
+def test_the_objective_of_the_docs_draws_the_retriever_to_the_best_passage() -> None:
+    text = (Path(__file__).parents[2] / "docs/extending.md").read_text()
+    code = next(block for block in text.split("```python\n") if "my_objective" in block).partition("```")[0]
+    docs: dict[str, Objective] = {}
+    exec(code, docs)
+    prior_BK, reader_BK = draw()
+    more_B = docs["sharpened"](prior_BK, reader_BK, 2.0) - OBJECTIVES["marginal"](prior_BK, reader_BK, 1.0)
+    torch.testing.assert_close(2 * more_B, prior_BK[range(3), reader_BK.argmax(1)])
+
+
+def test_a_broken_reader_is_not_hidden() -> None:
+    """A loss that is not finite moves nothing (training/optimiser.py); it must not come out finite."""
+    prior_BK, reader_BK = (part.detach() for part in draw())
+    reader_BK[0, 1] = torch.nan
+    for objective in OBJECTIVES.values():
+        assert not objective(prior_BK, reader_BK, 1.0)[0].isfinite()

@@ -1,0 +1,109 @@
+"""One step of pre-training and of fine-tuning under every objective: which part of the model is taught otherwise."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from realm_lab.models.objectives import OBJECTIVES
+from realm_lab.training.finetune import FinetuneTask
+from realm_lab.training.optimiser import ScheduledAdamW
+from realm_lab.training.pretrain import PretrainTask
+
+if TYPE_CHECKING:
+    from tests.tiny_system import TinySystem
+
+SEED, STAGES = 5, ("pretrain", "finetune")
+# Of fine-tuning so many that several hold the answer: where one does, all objectives teach the retriever the same.
+SHORT: dict[str, dict[str, Any]] = {
+    "pretrain": {"steps": 3, "batch_size": 6, "candidates": 8},
+    "finetune": {"steps": 3, "batch_size": 6, "candidates": 80, "early_loss_candidates": 0},
+}
+OTHERS = sorted(set(OBJECTIVES) - {"marginal"})
+
+
+def make_task(system: TinySystem, stage: str, settings: dict[str, Any]) -> Any:
+    """A task of the stage on copies of the system's models."""
+    section = getattr(system.params, stage).model_copy(update=SHORT[stage] | settings)
+    params = system.params.model_copy(update={stage: section})
+    retriever = system.retriever(copy.deepcopy(system.embedder))
+    retriever.refresh(0)
+    reader = copy.deepcopy(system.reader)
+    if stage == "finetune":
+        questions = system.corpus.questions("train")
+        return FinetuneTask(params, SEED, retriever, reader, questions, system.tokenizer, system.special)
+    vocabulary = [str(token) for token in range(system.tokenizer.get_vocab_size())]
+    sentences = system.corpus.sentences()
+    return PretrainTask(params, SEED, retriever, reader, sentences, system.special, vocabulary, lambda *_: {})
+
+
+def taught(system: TinySystem, stage: str, **settings: Any) -> tuple[dict[str, float], Tensor, Tensor]:
+    """The values of the first step with the gradients of reader and retriever, each as one vector."""
+    task = make_task(system, stage, settings)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(ScheduledAdamW, "step", lambda self, step: {})
+        values = task.train_step(0)
+    modules = task.reader, task.retriever.embedder
+    return values, *(
+        torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None]) for module in modules
+    )
+
+
+def alike(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).norm() < 1e-3 * one.norm())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_objective_teaches_what_its_source_says(system: TinySystem, stage: str) -> None:
+    found = {name: taught(system, stage, objective=name) for name in OBJECTIVES}
+    assert len({values["loss"] for values, _, _ in found.values()}) == len(OBJECTIVES)
+    assert len({values["marginal_log_likelihood"] for values, _, _ in found.values()}) == 1  # no weight has moved yet
+    _, reader, retriever = found.pop("marginal")
+    same_reader = {name for name, (_, gradient, _) in found.items() if alike(reader, gradient)}
+    same_retriever = {name for name, (_, _, gradient) in found.items() if alike(retriever, gradient)}
+    assert same_reader == set()
+    assert same_retriever == {"emdr2"}
+    for name in ("perplexity_distillation", "leave_one_out"):  # a reader of all passages alike
+        assert alike(found["emdr2"][1], found[name][1])
+    assert not alike(found["perplexity_distillation"][2], found["leave_one_out"][2])
+
+
+@pytest.mark.parametrize("name", ["perplexity_distillation", "leave_one_out"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_temperature_is_felt_by_the_retriever_alone(system: TinySystem, stage: str, name: str) -> None:
+    _, reader, retriever = taught(system, stage, objective=name)
+    _, reader_cold, retriever_cold = taught(system, stage, objective=name, objective_temperature=0.1)
+    assert torch.equal(reader, reader_cold)
+    assert not alike(retriever, retriever_cold)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_step_moves_reader_and_towers(system: TinySystem, stage: str, name: str) -> None:
+    task = make_task(system, stage, {"objective": name})
+    before = {key: value.clone() for key, value in task.tensors().items()}
+    for step in range(2):  # the learning rate may begin at 0
+        task.train_step(step)
+    after = task.tensors()
+    towers = ["embedder.query_"] + (["embedder.document_"] if stage == "pretrain" else [])
+    for part in ["reader.", *towers]:
+        names = [key for key in before if key.startswith(part)]
+        assert names
+        assert any(not torch.equal(before[key], after[key]) for key in names)
+        assert all(after[key].isfinite().all() for key in names)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_micro_batch_changes_no_gradient(system: TinySystem, stage: str) -> None:
+    whole = taught(system, stage, objective="leave_one_out")
+    launch = system.params.launch.model_copy(update={"micro_batch": 2})
+    parts = taught(
+        system._replace(params=system.params.model_copy(update={"launch": launch})), stage, objective="leave_one_out"
+    )
+    assert parts[0]["loss"] == pytest.approx(whole[0]["loss"], rel=1e-5)
+    assert alike(parts[1], whole[1])
+    assert alike(parts[2], whole[2])
