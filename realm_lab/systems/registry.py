@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from realm_lab.corpus.store import Passages
     from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
+    from realm_lab.params.parameters import Params
 
 
 class Unsupported(UserError):
@@ -87,6 +88,12 @@ class System:
 
     def __init__(self, context: Any):  # realm_lab.systems.context.Context, which imports this file
         self.context = context
+
+    @property
+    def params(self) -> Params:
+        """The run's parameters, with what the system fixes by its definition."""
+        params: Params = self.context.params
+        return params
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         """The best k passages of each question."""

@@ -153,7 +153,7 @@ def development_metrics(context: Context) -> Evaluation:
 def finetune(context: Context, run: StageRun) -> None:
     """Open-QA fine-tuning; the document tower and its index stay as they are in the beginning."""
     initial = initial_state(context, "finetune")
-    tune(context, run, initial, context.retriever(initial.embedder), context.params.finetune)
+    tune(context, run, initial, context.retriever(initial.embedder), context.system.params.finetune)
 
 
 def tune(context: Context, run: StageRun, initial: Initial, retriever: Any, settings: Finetune) -> None:
