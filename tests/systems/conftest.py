@@ -15,6 +15,8 @@ from realm_lab.models.initial import new_embedder
 from realm_lab.params.load import load
 from realm_lab.systems.context import Context, open_run
 
+OPTIONS: dict[str, Any] = {"dpr": {"steps": 12, "batch_size": 8}}
+
 
 @pytest.fixture
 def embedder(tiny: ModuleType) -> Embedder:
@@ -27,7 +29,7 @@ class Whole:
     def __init__(self, root: Path, tiny: ModuleType):
         self.root, self._tiny = root, tiny
         (root / "experiments").mkdir()
-        self.set({})
+        self.set({"system_options": OPTIONS})
 
     def set(self, values: dict[str, Any]) -> None:
         """Write params.yaml: the tiny parameters and `values` of the top level."""

@@ -177,6 +177,10 @@ def test_mistakes(params: Params, line: Path, verb: Verb, text: str, system: str
 def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path, tiny: ModuleType) -> None:
     with pytest.raises(UserError, match="the finetune stage has not finished for these parameters; run `realm-lab f"):
         ask(open_run(params, line, 0, "warm_start"), "who ?")
+    with pytest.raises(
+        UserError, match=r"the finetune stage has not .*; run a study with a cell `system: bm25_reader`"
+    ):
+        ask(open_run(params, line, 0, "bm25_reader"), "who ?")
     other = tiny.params({"pretrain.steps": 3})
     with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; run `realm-lab p"):
         fill(open_run(other, line, 0, "realm"), "who is [MASK] ?")
