@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
+from realm_lab.cli import main
 from realm_lab.errors import UserError
 from realm_lab.systems import dpr
 from realm_lab.training.dual_encoder import DualEncoderTask
@@ -75,6 +77,29 @@ def test_killed_it_ends_in_the_same_bits(tiny: ModuleType, tmp_path: Path, monke
     found = tiny.outcome(tiny.run("dpr", params, tmp_path / "killed", "dpr"))
     assert done[8:] == list(range(6, 12))  # from the checkpoint
     assert found == expected
+
+
+@pytest.mark.slow
+def test_two_processes_do_what_one_does(tiny: ModuleType, tmp_path: Path) -> None:
+    """A batch that cannot be halved; the negatives of both are each other's."""
+    changes = {"system_options": {"dpr": {"steps": 6, "batch_size": 5}}, "finetune.steps": 1}
+    params = tiny.params(changes)
+    one, two = tmp_path / "one", tmp_path / "two"
+    tiny.run("warm_start", params, tiny.prepare(params, one), "dpr")
+    shutil.copytree(one, two)
+    alone = tiny.metrics(tiny.run("dpr", params, one, "dpr"))
+    shared = tiny.params(changes | {"launch.ranks": 2})
+    (two / "params.yaml").write_text(json.dumps(shared.model_dump(mode="json")))
+    (two / "experiments").mkdir()
+    (two / "experiments" / "dpr.yaml").write_text(
+        '{"question": "?", "seeds": [0], "baseline": "only", "cells": {"only": {"system": "dpr"}}}'
+    )
+    assert main(["sweep", "dpr", "--launcher", "local", "--root", str(two)]) == 0
+    together = tiny.metrics(tiny.stage_run("dpr", shared, two, "dpr"))
+    assert [row.keys() for row in together] == [row.keys() for row in alone]
+    for row, other in zip(alone, together, strict=True):
+        for name, value in row.items():
+            assert other[name] == pytest.approx(value, rel=1e-4, abs=1e-5), (row["step"], name)
 
 
 def test_without_any_passage_with_an_answer_it_says_so(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
