@@ -162,11 +162,12 @@ def finetune(context: Context, run: StageRun) -> None:
 
 
 def finetune_reader(context: Context, run: StageRun) -> None:
-    """Open-QA fine-tuning of the reader alone, on what the system finds before it; the query tower stays as it is."""
-    settings = context.system.params.finetune.model_copy(update={"train_query_tower": False})
+    """Open-QA fine-tuning of the reader alone, on what the system finds before it; the query tower stays as it is, and
+    the early loss, which trains nothing else, is left out."""
+    fixed = {"train_query_tower": False, "early_loss_candidates": 0}
+    settings = context.system.params.finetune.model_copy(update=fixed)
     initial = initial_state(context, "finetune")
-    depth = max(settings.candidates, settings.early_loss_candidates)
-    tune(context, run, initial, FixedPassages(context, initial.embedder, depth), settings)
+    tune(context, run, initial, FixedPassages(context, initial.embedder, settings.candidates), settings)
 
 
 class FixedPassages:

@@ -79,6 +79,15 @@ def test_killed_it_ends_in_the_same_bits(tiny: ModuleType, tmp_path: Path, monke
     assert found == expected
 
 
+def test_a_reader_on_a_fixed_retriever_has_no_early_loss(tiny: ModuleType, tmp_path: Path) -> None:
+    """It would train nothing, and be asked for more passages than there are."""
+    short = {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 0, "finetune.steps": 2}
+    params = tiny.params(short | {"finetune.early_loss_candidates": 5000})
+    tiny.run("warm_start", params, tiny.prepare(params, tmp_path), "bm25_reader")
+    rows = tiny.metrics(tiny.run("finetune", params, tmp_path, "bm25_reader"))
+    assert all("loss_early" not in row for row in rows)
+
+
 @pytest.mark.slow
 def test_two_processes_do_what_one_does(tiny: ModuleType, tmp_path: Path) -> None:
     """A batch that cannot be halved; the negatives of both are each other's."""
