@@ -1,4 +1,5 @@
-"""What `realm-lab evaluate` does besides the stage: score files made elsewhere, and put another corpus in."""
+"""What `realm-lab evaluate` does besides the stage: score files made elsewhere, put another corpus in, and write what a
+run retrieves for other programs."""
 
 from __future__ import annotations
 
@@ -34,8 +35,14 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     text = "sentences with a [MASK], their answers and the document each is from; may be repeated"
     update.add_argument("--cloze", type=_named, action="append", default=[], metavar="NAME=FILE", help=text)
     update.add_argument("--name", help="output folder runs/RUN/corpus_updates/NAME (default: the first file's name)")
-    update.add_argument("--seed", type=int, metavar="N", help="seed of the run to ask (default: the first)")
-    update.add_argument("--system", default="realm", help="system of the run to ask (default: realm)")
+
+    runs = evaluate.add_argument_group("for other programs", "what a finished run retrieves; nothing is trained")
+    text = "write the best 100 passages of each test question here, as a TREC run file"
+    runs.add_argument("--run-file", type=Path, metavar="FILE", help=text)
+
+    asked = evaluate.add_argument_group("which run", "with --corpus or --run-file")
+    asked.add_argument("--seed", type=int, metavar="N", help="seed of the run to ask (default: the first)")
+    asked.add_argument("--system", default="realm", help="system of the run to ask (default: realm)")
 
     text = "questions with answers, for --predictions or --corpus (default: the prepared test questions)"
     evaluate.add_argument("--questions", type=Path, metavar="FILE", help=text)
@@ -44,8 +51,10 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
 
 def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
     """Do what the options ask for instead of the stage; False where they ask for the stage itself."""
-    if options.predictions and options.corpus:
-        raise UserError("--predictions and --corpus are two different things; give one")
+    given = [name for name in ("predictions", "corpus", "run_file") if getattr(options, name)]
+    if len(given) > 1:
+        names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise UserError(f"{names} are different things; give one")
     if options.predictions:
         _score_file(options, load)
         return True
@@ -67,7 +76,18 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
     for name in ("questions", "out", "corpus_old", "cloze", "name", "json"):
         if getattr(options, name):
             raise UserError(f"--{name.replace('_', '-')} belongs to --predictions or --corpus; give one of them")
-    return False
+    if options.run_file:
+        _write_run_file(options, load)
+    return bool(options.run_file)
+
+
+def _write_run_file(options: argparse.Namespace, load: Load) -> None:
+    params = load(options)
+    from realm_lab.systems.context import open_run
+    from realm_lab.systems.run_file import write_run_file
+
+    count = write_run_file(open_run(params, options.root, options.seed, options.system), options.run_file)
+    print(f"{options.run_file}: {count} questions")
 
 
 def _score_file(options: argparse.Namespace, load: Load) -> None:

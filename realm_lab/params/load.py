@@ -60,7 +60,10 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
             raise _unknown(f"--set {cut(key)}", key)
     given = {key: value for key, value in flatten(document).items() if value is not None} | overrides
     preset = given.setdefault("preset", "toy")
-    values = preset_values(preset, "--preset" if "preset" in overrides else path) | given
+    below = preset_values(preset, "--preset" if "preset" in overrides else path)
+    values = below | given
+    if isinstance(values.get("system_options"), dict):
+        values["system_options"] = below.get("system_options", {}) | values["system_options"]
     return Source(path, document, with_sizes(values, given))
 
 

@@ -383,6 +383,9 @@ class Params(Section):
     pretrain: Pretrain = Pretrain()
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
+    system_options: Annotated[dict[str, Options], neutral({})] = {}
+    """Parameters that only one system has, {SYSTEM: {NAME: VALUE, ...}, ...}; docs/systems.md lists them. Here a preset
+    and params.yaml are laid over each other system by system."""
     launch: Launch = Launch()
 
     @model_validator(mode="after")

@@ -38,6 +38,9 @@ _NEVER = object()  # equal to no value: of a parameter without a neutral one
 # Marks a parameter that changes what is logged or shown and nothing that is computed: it is not part of a run's key.
 OBSERVES = Field(json_schema_extra={"observes": True})
 
+# Marks a system's option that names a folder of weights: its content, not its place, is part of a run's key.
+FOLDER = Field(json_schema_extra={"folder": True})
+
 
 def neutral(value: Any) -> Any:
     """Marks a parameter that was added later: at `value` everything is as it was before the parameter existed.
@@ -72,18 +75,19 @@ def identity_values(params: Section, sections: Sequence[str] | None = None) -> d
     values: dict[str, Any] = {}
     plain = params.model_dump(mode="json")
     for name, field in type(params).model_fields.items():
-        if "observes" in _marks(field) or (sections is not None and name not in sections):
+        if "observes" in marks(field) or (sections is not None and name not in sections):
             continue
         value = getattr(params, name)
         if isinstance(value, Section):
             if inside := identity_values(value):
                 values[name] = inside
-        elif _marks(field).get("neutral", _NEVER) != value:
+        elif marks(field).get("neutral", _NEVER) != value:
             values[name] = plain[name]
     return values
 
 
-def _marks(field: FieldInfo) -> dict[str, Any]:
+def marks(field: FieldInfo) -> dict[str, Any]:
+    """What a parameter is marked with: observes, neutral, folder."""
     return field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
 
 

@@ -26,7 +26,7 @@ from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
-from realm_lab.systems.identity import Plan, corpus_folder, open_stage, plan_run
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, corpus_folder, open_stage, plan_run
 from realm_lab.systems.registry import System, system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, read_run_records
 
@@ -123,9 +123,11 @@ class Context:
         for manifest in sorted((self.root / "models" / stage).glob("*/manifest.json")):
             if read_json(manifest).get("key") == key:
                 return manifest.parent
-        verb = stage.replace("_", "-")
+        remedy = f"run `realm-lab {stage.replace('_', '-')}`"
+        if self.plan.system not in DEFAULT_SYSTEMS:  # the verbs of stages do those alone
+            remedy = f"run a study with a cell `system: {self.plan.system}`"
         raise UserError(
-            f"{folder}: the {stage} stage has not finished for these parameters; run `realm-lab {verb}`"
+            f"{folder}: the {stage} stage has not finished for these parameters; {remedy}"
             f"{self._nearest_finished(stage)}"
         )
 
@@ -141,8 +143,9 @@ class Context:
         return f". A finished run has {', '.join(min(found)[1][:5])}" if found and min(found)[0] else ""
 
     def trained(self) -> str:
-        """The last stage before fine-tuning: pretrain, or warm_start where there is none."""
-        return "pretrain" if "pretrain" in self.plan.stages else "warm_start"
+        """The last stage before fine-tuning that leaves models."""
+        stages = system_of(self.plan.system).stages
+        return ["warm_start", *(s.name for s in stages if s.keeps == "model" and s.name != "finetune")][-1]
 
     def load_reader(self, stage: str) -> Reader:
         """The reader that a stage left, on the CPU; only fine-tuning leaves a span head."""

@@ -21,8 +21,8 @@ from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import hub_remedy
 from realm_lab.params.parameters import Params
-from realm_lab.params.sections import identity_values
-from realm_lab.systems.registry import system_of
+from realm_lab.params.sections import identity_values, marks
+from realm_lab.systems.registry import options_of, system_of
 from realm_lab.tracking.environment import ROUNDING
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
 
@@ -114,6 +114,12 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
     """The parameters that tell runs apart, with the content of folders and source files that the run uses in the place
     of their names."""
     values = identity_values(params)
+    values.pop("system_options", None)  # those of other systems do not matter
+    options = options_of(params, system)
+    if own := identity_values(options):
+        values["system_options"] = own
+        for name in (name for name, field in type(options).model_fields.items() if "folder" in marks(field)):
+            own[name] = digest_checkpoint(Path(getattr(options, name)), f"system_options.{system}.{name}")
     if params.model.checkpoint is not None:
         values["model"]["checkpoint"] = digest_checkpoint(Path(params.model.checkpoint), "model.checkpoint")
     stages = [stage.name for stage in system_of(system).stages]

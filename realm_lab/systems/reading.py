@@ -67,11 +67,11 @@ class SpanReader(System):
 
         context = self.context
         if retrieved is None:
-            retrieved = self.retrieve(questions, k or context.params.finetune.candidates)
+            retrieved = self.retrieve(questions, k or self.params.finetune.candidates)
         scores_QK = torch.from_numpy(retrieved.scores_QK).to(context.device)
         queries = context.question_tokens(questions)
         models = self.models.reader, context.tokenizer, context.special
-        return read_answers(context.params, self.passages, *models, queries, retrieved.rows_QK, scores_QK)
+        return read_answers(self.params, self.passages, *models, queries, retrieved.rows_QK, scores_QK)
 
     def on_corpus(self, passages: Passages, digest: str) -> System:
         from realm_lab.systems.context import Knowledge

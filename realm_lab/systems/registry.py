@@ -17,15 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
+from pydantic import ValidationError
+
 from realm_lab.core.extensions import own_code
+from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
 from realm_lab.evaluation.answers import Answer
+from realm_lab.params.sections import Section
 
 if TYPE_CHECKING:
     import numpy as np
 
     from realm_lab.corpus.store import Passages
     from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
+    from realm_lab.params.parameters import Params
 
 
 class Unsupported(UserError):
@@ -84,9 +89,17 @@ class System:
     name: ClassVar[str]  # letters, digits and _; begins the name of a run's folder
     title: ClassVar[str]
     stages: ClassVar[tuple[Stage, ...]]
+    options: ClassVar[type[Section]] = Section  # parameters of its own, system_options.NAME; stages depend on them as
+    # "system_options"
 
     def __init__(self, context: Any):  # realm_lab.systems.context.Context, which imports this file
         self.context = context
+
+    @property
+    def params(self) -> Params:
+        """The run's parameters, with what the system fixes by its definition."""
+        params: Params = self.context.params
+        return params
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         """The best k passages of each question."""
@@ -169,6 +182,29 @@ def system_of(name: str) -> type[System]:
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise UserError(f"system '{name}': choose {', '.join(sorted(SYSTEMS))} or package.module:Class{hint}")
     return SYSTEMS[name]
+
+
+def options_of(params: Params, system: str) -> Section:
+    """The parameters that only this system has, from `system_options`.
+
+    Raises:
+        UserError: one that it does not have or a wrong value, or options of a system that there is not.
+    """
+    for name in params.system_options:
+        try:
+            system_of(name)
+        except UserError as error:
+            raise UserError(f"parameter 'system_options': {error}") from None
+    options, given = system_of(system).options, params.system_options.get(system, {})
+    for name in given:
+        if name not in options.model_fields:
+            near = difflib.get_close_matches(name, options.model_fields, n=1, cutoff=0.0)
+            remedy = f"the nearest one is '{near[0]}'" if near else "it has none"
+            raise UserError(f"parameter 'system_options.{system}': no option '{name}' there; {remedy}")
+    try:
+        return options(**given)
+    except ValidationError as error:
+        raise UserError(f"parameter 'system_options.{system}': {validation_line(error)}") from None
 
 
 @functools.cache

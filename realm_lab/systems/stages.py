@@ -1,14 +1,19 @@
 """The training stages of one run: wiring from a context to a task of the loop, and the export of what it learned."""
 
+# Shapes: B questions, K passages
+
 from __future__ import annotations
 
 import copy
 import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import atomic_directory, write_json, write_text
@@ -72,7 +77,7 @@ def warm_start(context: Context, run: StageRun) -> None:
     task = WarmStartTask(params, seed, reader, embedder, sampler, context.passages, context.special)
     train(task, run, params.launch, context.device)
     task.finish()
-    _finish(context, run, reader, embedder, 0.0)
+    finish(context, run, reader, embedder, 0.0)
 
 
 def _initial_encoder(context: Context, reader: Reader) -> Encoder | None:
@@ -121,7 +126,7 @@ def pretrain(context: Context, run: StageRun) -> None:
             builder,
         )
         train(task, run, params.launch, context.device)
-    _finish(context, run, reader, embedder, retriever.null_offset)
+    finish(context, run, reader, embedder, retriever.null_offset)
 
 
 def _approximate_search(settings: Search, seed: int) -> MakeSearch | None:
@@ -153,7 +158,41 @@ def development_metrics(context: Context) -> Evaluation:
 def finetune(context: Context, run: StageRun) -> None:
     """Open-QA fine-tuning; the document tower and its index stay as they are in the beginning."""
     initial = initial_state(context, "finetune")
-    tune(context, run, initial, context.retriever(initial.embedder), context.params.finetune)
+    tune(context, run, initial, context.retriever(initial.embedder), context.system.params.finetune)
+
+
+def finetune_reader(context: Context, run: StageRun) -> None:
+    """Open-QA fine-tuning of the reader alone, on what the system finds before it; the query tower stays as it is, and
+    the early loss, which trains nothing else, is left out."""
+    fixed = {"train_query_tower": False, "early_loss_candidates": 0}
+    settings = context.system.params.finetune.model_copy(update=fixed)
+    initial = initial_state(context, "finetune")
+    tune(context, run, initial, FixedPassages(context, initial.embedder, settings.candidates), settings)
+
+
+class FixedPassages:
+    """The training questions' passages by a retriever that does not learn, where fine-tuning expects one that does: a
+    "vector" is the number of a question. The embedder is carried along untrained."""
+
+    def __init__(self, context: Context, embedder: Embedder, depth: int):
+        self.embedder, self.passages = embedder, context.passages
+        questions = context.corpus.questions("train")
+        self._numbers = {questions.tokens[number].tobytes(): number for number in range(len(questions))}
+        self._rows, self._scores = context.system.before_finetuning().retrieve(questions.texts, depth)
+        self._device = context.device
+
+    def embed_queries(self, queries: Sequence[np.ndarray]) -> Tensor:
+        """The number of each question, [B, 1]."""
+        return torch.tensor([[self._numbers[query.tobytes()]] for query in queries], device=self._device)
+
+    def find(self, number_B1: Tensor, count: int) -> np.ndarray:
+        """Rows of the best `count` passages, [B, count]."""
+        return self._rows[number_B1[:, 0].cpu().numpy(), :count]
+
+    def indexed_score(self, number_B1: Tensor, rows_BK: np.ndarray) -> Tensor:
+        """The retriever's scores of those passages, [B, K]."""
+        scores_BK = self._scores[number_B1[:, 0].cpu().numpy(), : rows_BK.shape[1]]
+        return torch.from_numpy(scores_BK).to(self._device)
 
 
 def tune(context: Context, run: StageRun, initial: Initial, retriever: Any, settings: Finetune) -> None:
@@ -165,7 +204,7 @@ def tune(context: Context, run: StageRun, initial: Initial, retriever: Any, sett
     questions = context.corpus.questions("train")
     task = FinetuneTask(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
     train(task, run, params.launch, context.device)
-    _finish(context, run, reader, embedder, null_offset)
+    finish(context, run, reader, embedder, null_offset)
 
 
 def compile_encoders(params: Params, *encoders: Encoder) -> None:
@@ -175,8 +214,11 @@ def compile_encoders(params: Params, *encoders: Encoder) -> None:
             encoder.compile(dynamic=True)
 
 
-def _finish(context: Context, run: StageRun, reader: Reader, embedder: Embedder, null_offset: float) -> None:
-    """Export the models, write the last metrics as results, drop checkpoints and index; the first rank does."""
+def finish(
+    context: Context, run: StageRun, reader: Reader, embedder: Embedder, null_offset: float, **counts: int
+) -> None:
+    """Export the models, write the last metrics and `counts` as results, drop checkpoints and index; the first rank
+    does."""
     if ranks().rank:
         return
     with atomic_directory(run.path / "model") as scratch:
@@ -186,7 +228,7 @@ def _finish(context: Context, run: StageRun, reader: Reader, embedder: Embedder,
             save_tokenizer(context.tokenizer, scratch / name, reader.encoder.shape.positions)
             write_text(scratch / name / "README.md", CARD.format(name=name))
         write_json(scratch / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
-    last: dict[str, float] = {}
+    last: dict[str, float] = dict(counts)
     for row in run.metrics.rows():
         last |= {name: value for name, value in row.items() if name not in ("step", "time")}
     run.finish(last)

@@ -226,6 +226,13 @@ def test_what_is_empty_is_left_to_the_preset(tmp_path: Path, text: str) -> None:
     assert load(write(tmp_path, text)) == resolve(preset_values("toy"))
 
 
+def test_options_of_systems_are_laid_over_the_preset_system_by_system(tmp_path: Path) -> None:
+    path = write(tmp_path, "preset: smoke\nsystem_options: {embedding: {folder: x}}\n")
+    preset = load(tmp_path / "none.yaml", {"preset": "smoke"}).system_options
+    assert load(path).system_options == preset | {"embedding": {"folder": "x"}}
+    assert load(path, {"system_options": {"dpr": {"steps": 3}}}).system_options == {"dpr": {"steps": 3}}
+
+
 def test_the_paper_preset_is_the_defaults_and_leaves_files_and_checkpoint_to_name(tmp_path: Path) -> None:
     named = "preset: paper\ncorpus:\n  files:\n    knowledge: [wiki.jsonl]\n"
     assert "needs model.checkpoint; name a folder there" in refusal(write(tmp_path, named))
@@ -315,7 +322,8 @@ def test_flat_parameters_are_plain_values_under_dotted_keys() -> None:
     flat = flatten(params)
     assert flat["pretrain.reader.learning_rate"] == 1.5e-3
     assert (flat["seeds"], flat["corpus.toy.world_seed"]) == ([0, 1], None)
-    assert [name for name, value in flat.items() if isinstance(value, dict | BaseModel)] == ["pretrain.masking_options"]
+    mappings = [name for name, value in flat.items() if isinstance(value, dict | BaseModel)]
+    assert mappings == ["pretrain.masking_options", "system_options"]
     assert flatten({"a": {"b": {}, "c": 1}, "d": [2]}) == {"a.c": 1, "d": [2]}
     names = list(parameter_fields())
     assert len(names) == len(set(names))

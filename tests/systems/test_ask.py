@@ -20,6 +20,7 @@ from realm_lab.systems.ask import ask, fill
 from realm_lab.systems.bm25 import Bm25
 from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import corpus_folder, plan_run
+from realm_lab.systems.registry import system_names
 
 PASSAGES = 320
 ONE_BLANK = "write one blank into the sentence: [MASK], or several [MASK] side by side"
@@ -164,7 +165,7 @@ def test_a_sentence_that_is_too_long_to_fill_is_refused(params: Params, line: Pa
         (fill, "the capital is Paris .", "realm", ONE_BLANK),
         (fill, "[MASK] is the capital of [MASK] .", "realm", ONE_BLANK),
         (fill, "the capital is [mask] .", "realm", ONE_BLANK),
-        (ask, "who ?", "other", "system 'other': choose bm25_reader, realm, warm_start or package.module:Class"),
+        (ask, "who ?", "other", f"system 'other': choose {', '.join(system_names())} or package.module:Class"),
     ],
 )
 def test_mistakes(params: Params, line: Path, verb: Verb, text: str, system: str, message: str) -> None:
@@ -176,6 +177,10 @@ def test_mistakes(params: Params, line: Path, verb: Verb, text: str, system: str
 def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path, tiny: ModuleType) -> None:
     with pytest.raises(UserError, match="the finetune stage has not finished for these parameters; run `realm-lab f"):
         ask(open_run(params, line, 0, "warm_start"), "who ?")
+    with pytest.raises(
+        UserError, match=r"the finetune stage has not .*; run a study with a cell `system: bm25_reader`"
+    ):
+        ask(open_run(params, line, 0, "bm25_reader"), "who ?")
     other = tiny.params({"pretrain.steps": 3})
     with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; run `realm-lab p"):
         fill(open_run(other, line, 0, "realm"), "who is [MASK] ?")

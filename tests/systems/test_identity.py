@@ -69,6 +69,7 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.refresh.policy": "never",
     "pretrain.refresh.schedule": [[0, 7]],
     "evaluate.questions": 11,
+    "system_options": None,  # of systems that have some: below
 }
 
 
@@ -144,6 +145,30 @@ def test_the_source_of_an_objective_of_ones_own_is_in_the_keys(
         found.append(keys(own))
     assert [name for name in ORDER if found[0][name] != found[1][name]] == list(ORDER[ORDER.index(stage) :])
     assert "pretrain" not in keys(own, "warm_start")
+
+
+def test_options_of_a_system_change_its_keys_from_the_stage_that_has_them_and_no_other_system() -> None:
+    given = load(TINY, {"system_options": {"dpr": {"steps": 5}}})
+    assert keys(given) == keys(BASE)
+    before, after = (plan_run(params, "dpr", 0).stages for params in (BASE, given))
+    assert [stage for stage in before if before[stage] == after[stage]] == ["warm_start"]
+    spelled = load(TINY, {"system_options": {"dpr": {"steps": 5, "batch_size": 16}}})  # as the preset has it
+    assert plan_run(load(TINY, {"system_options": {"dpr": {"steps": 5, "batch_size": 128}}}), "dpr", 0).stages == after
+    assert plan_run(spelled, "dpr", 0).stages != after
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"drp": {}}, "parameter 'system_options': system 'drp': choose .*; did you mean 'dpr'"),
+        ({"dpr": {"step": 3}}, "'system_options.dpr': no option 'step' there; the nearest one is 'steps'"),
+        ({"dpr": {"steps": -1}}, r"'system_options.dpr': steps: .*greater than or equal to 0 \(given: -1\)"),
+        ({"realm": {"steps": 1}}, "'system_options.realm': no option 'steps' there; it has none"),
+    ],
+)
+def test_options_that_are_wrong_are_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        plan_run(load(TINY, {"system_options": options}), next(iter(set(options) - {"drp"}), "dpr"), 0)
 
 
 def test_launch_settings_that_move_rounding_are_recorded_with_a_stage(tmp_path: Path) -> None:

@@ -1,0 +1,51 @@
+"""A frozen sentence-embedding folder (Sentence-BERT, E5, BGE, Contriever): a BERT with its own tokenizer."""
+
+# Shapes: B texts, L positions, D hidden size
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from realm_lab.corpus.vocabulary import encode_batch_plain, load_tokenizer, special_ids
+from realm_lab.models.encoder import Encoder
+from realm_lab.models.folders import from_bert, read_checkpoint
+from realm_lab.models.inputs import join, length_groups
+
+
+class SentenceEncoder:
+    """Texts to vectors: the mean of the last hidden states of all wordpieces with [CLS] and [SEP] (`mean`), or that of
+    [CLS] (`cls`), of length 1 where they are normalised. A text is cut to the folder's positions."""
+
+    def __init__(self, folder: Path, pooling: str, normalise: bool, device: torch.device):
+        shape, weights = read_checkpoint(folder)
+        self.encoder = Encoder(shape)
+        from_bert(self.encoder, weights, folder)
+        self.encoder.to(device).eval()
+        self._tokenizer = load_tokenizer(folder)
+        self._pooling, self._normalise, self._device = pooling, normalise, device
+
+    @property
+    def size(self) -> int:
+        """Numbers of a vector."""
+        return self.encoder.shape.hidden_size
+
+    @torch.no_grad()
+    def encode(self, texts: Sequence[str], token_budget: int) -> Tensor:
+        """The vectors of texts, float32 [B, D], at most `token_budget` padded wordpieces at once."""
+        positions, special = self.encoder.shape.positions, special_ids(self._tokenizer)
+        ids = [np.array(found.ids, np.int64) for found in encode_batch_plain(self._tokenizer, texts)]
+        vectors_BD = torch.empty(len(texts), self.size, device=self._device)
+        for group in length_groups([min(positions, len(one) + 2) for one in ids], token_budget):
+            batch = join([ids[number] for number in group], None, special, positions).to(self._device)
+            hidden_BLD = self.encoder(*batch)
+            pooled_BD = hidden_BLD[:, 0]
+            if self._pooling == "mean":
+                pooled_BD = (hidden_BLD * batch.mask_BL[:, :, None]).sum(1) / batch.mask_BL.sum(1, keepdim=True)
+            vectors_BD[torch.from_numpy(group).to(self._device)] = pooled_BD
+        return functional.normalize(vectors_BD) if self._normalise else vectors_BD

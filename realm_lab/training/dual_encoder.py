@@ -1,0 +1,135 @@
+"""Supervised training of the retriever's towers on questions (Karpukhin et al. 2020, DPR)."""
+
+# Shapes: B questions of this rank, G passages of all ranks, D embedding size, K passages by BM25
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from realm_lab.core.process import autocast, gather_rows, ranks, share, summed
+from realm_lab.core.seeding import epoch_order
+from realm_lab.corpus.store import NO_ROW, Passages, Questions
+from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.errors import UserError
+from realm_lab.models.embedder import Embedder
+from realm_lab.models.initial import frozen_names
+from realm_lab.models.inputs import join
+from realm_lab.models.reader import Reader
+from realm_lab.models.spans import holds_answer
+from realm_lab.params.parameters import Params
+from realm_lab.training.optimiser import TrainedModels
+
+Answers = Sequence[Sequence[np.ndarray]]  # of each question, the wordpieces of each of its answers
+
+
+class LabelledPassages(NamedTuple):
+    """For each question that can be trained on, in order: its number, and a row of the knowledge corpus each."""
+
+    questions: np.ndarray
+    positives: np.ndarray
+    negatives: np.ndarray  # NO_ROW: every passage that BM25 finds holds the answer
+
+
+def label(questions: Questions, answers: Answers, passages: Passages, found_QK: np.ndarray) -> LabelledPassages:
+    """The positive of a question is its first gold passage, else the best of BM25 (`found_QK`) that holds an answer;
+    a question with neither is left out. The negative is the best of BM25 that holds none and is no gold passage."""
+    labelled = []
+    for number, rows_K in enumerate(found_QK):
+        rows, gold = rows_K[rows_K >= 0], questions.gold[number]
+        held = holds_answer(passages.bodies, rows, answers[number])
+        positives = [*gold, *rows[held]]
+        negatives = [*rows[~held & ~np.isin(rows, gold)], NO_ROW]
+        if positives:
+            labelled.append((number, positives[0], negatives[0]))
+    return LabelledPassages(*np.array(labelled, np.int64).reshape(-1, 3).T)
+
+
+class DualEncoderTask:
+    """In-batch softmax from a question to its positive, among the positives and negatives of all questions of a step.
+
+    A passage of another question that holds an answer to this one is no negative: the paper says nothing of it, and in
+    a small corpus there are many. The reader is carried along untrained.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        seed: int,
+        steps: int,
+        batch_size: int,
+        reader: Reader,
+        embedder: Embedder,
+        labelled: LabelledPassages,
+        questions: Questions,
+        answers: Answers,
+        passages: Passages,
+        special: SpecialIds,
+    ):
+        self.seed, self.total_steps, self._batch_size = seed, steps, batch_size
+        self._params, self._special, self._passages = params, special, passages
+        self.embedder, self._labelled, self._questions, self._answers = embedder, labelled, questions, answers
+        self._device = next(embedder.parameters()).device
+        if batch_size < ranks().size:
+            raise UserError(
+                f"parameter 'system_options.dpr.batch_size' is {batch_size}, fewer than the {ranks().size} ranks that "
+                "share a batch; raise it, or lower launch.ranks"
+            )
+        self._order = epoch_order(len(labelled.questions), seed, "dual-encoder-questions")
+        self._models = TrainedModels(reader, embedder)
+        settings = params.finetune
+        self._models.train("reader", reader, settings.reader, steps, set(), False)
+        self._models.train("retriever", embedder, settings.retriever, steps, frozen_names(embedder, params))
+
+    def train_step(self, step: int) -> dict[str, float]:
+        """One step on the mean of -log p(positive | question), the passages of all ranks being each other's
+        negatives."""
+        size = self._batch_size
+        chosen = self._order.take(step * size, size)
+        numbers, positives, negatives = (column[chosen] for column in self._labelled)
+        mine = range(size)[share(size)]
+        self.embedder.train()
+        self._models.zero_grad()
+        own = slice(mine.start, mine.stop)
+        query_BD, document_GD = self._embed(numbers[own], positives[own], negatives[own])
+        rows_G = np.concatenate([positives, negatives[negatives != NO_ROW]])
+        excluded_BG = np.stack([self._excluded(int(numbers[place]), place, rows_G) for place in mine])
+        score_BG = (query_BD @ document_GD.T).masked_fill(torch.from_numpy(excluded_BG).to(self._device), -torch.inf)
+        target_B = torch.tensor(mine, device=self._device)
+        loss = functional.cross_entropy(score_BG, target_B, reduction="sum") / size
+        loss.backward()
+        right = (score_BG.argmax(1) == target_B).float().sum().item()
+        total, right = summed(loss.item(), right)
+        return {"loss": total, "accuracy_in_batch": right / size, **self._models.step(step)}
+
+    def _embed(self, numbers: np.ndarray, positives: np.ndarray, negatives: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Own questions [B, D], and the passages of all ranks, positives first, [G, D]."""
+        rows = [*positives, *negatives[negatives != NO_ROW]]
+        titles, bodies = ([part[row] for row in rows] for part in (self._passages.titles, self._passages.bodies))
+        queries, corpus = [self._questions.tokens[int(number)] for number in numbers], self._params.corpus
+        with autocast(self._device, self._params.model.precision):
+            batch = join(queries, None, self._special, corpus.sentence_length).to(self._device)
+            query_BD = self.embedder.embed_queries(batch)
+            batch = join(titles, bodies, self._special, corpus.passage_length).to(self._device)
+            document_D = self.embedder.embed_documents(batch)
+        parts = document_D[: len(positives)], document_D[len(positives) :]
+        return query_BD, torch.cat([gather_rows(part) for part in parts])
+
+    def _excluded(self, number: int, place: int, rows_G: np.ndarray) -> np.ndarray:
+        """Which passages are no negatives of a question and not its own positive, the one at `place`, bool [G]."""
+        excluded_G = holds_answer(self._passages.bodies, rows_G, self._answers[number]) | (rows_G == rows_G[place])
+        excluded_G[place] = False
+        return excluded_G
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and moments."""
+        return self._models.tensors()
+
+    def load(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Restore what `tensors` returned."""
+        self._models.load(tensors)
