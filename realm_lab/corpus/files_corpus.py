@@ -19,7 +19,7 @@ from realm_lab.corpus.records import SPLITS, Document, Question, Split
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
 from realm_lab.corpus.store import Passages
-from realm_lab.params.parameters import Corpus
+from realm_lab.params.corpus import Corpus
 
 MOST_CHARACTERS = 8_000_000  # of an article: what has one name throughout is not held in memory as a whole
 

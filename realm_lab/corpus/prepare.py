@@ -15,8 +15,8 @@ from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.vocabulary import load_tokenizer, save_tokenizer, tokenizer_digest, train_wordpiece
 from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import hub_remedy
+from realm_lab.params.corpus import EASY_WORLD
 from realm_lab.params.parameters import Params
-from realm_lab.params.toy import EASY_WORLD
 
 FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is taken
 # At these values a corpus is what it was before the parameter existed, so it keeps its key.

@@ -57,9 +57,9 @@ class Ragged:
 
     def __init__(self, folder: Path, name: str, dtype: Any):
         values, offsets = folder / f"{name}.bin", folder / f"{name}.offsets.bin"
-        self.offsets = np.memmap(offsets, np.int64, "r")
+        self.offsets: np.ndarray = np.memmap(offsets, np.int64, "r")
         empty = values.stat().st_size == 0
-        self.values = np.zeros(0, dtype) if empty else np.memmap(values, dtype, "r")
+        self.values: np.ndarray = np.zeros(0, dtype) if empty else np.memmap(values, dtype, "r")
         if self.offsets[-1] != len(self.values):
             raise UserError(f"{values}: {len(self.values)} values where {self.offsets[-1]} were written; prepare again")
 

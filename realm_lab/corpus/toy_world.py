@@ -37,7 +37,7 @@ from realm_lab.corpus.toy_language import (
     Relation,
     template_words,
 )
-from realm_lab.params.toy import ToyWorld as Settings
+from realm_lab.params.corpus import ToyWorld as Settings
 
 SYLLABLES = 96  # first and second syllables each: names are pairs, so every syllable is frequent
 FIRST_YEAR, LAST_YEAR = 1700, 1999

@@ -3,7 +3,7 @@
 Sources: "Guu" is Guu et al. 2020 (REALM), "Lee" is Lee et al. 2019 (ORQA, whose hyper-parameters Guu reuses for
 fine-tuning), "code" is the code released with REALM, for what the papers leave open. Where paper and code differ, both
 are values of one parameter and the paper is the default. `docs/parameters.md` is generated from this file and
-sections.py, which holds the sections Search, Refresh, Watch and Optimiser.
+corpus.py (the corpus) and sections.py (Search, Refresh, Watch and Optimiser).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from realm_lab.params.corpus import Corpus
 from realm_lab.params.sections import (
     OBSERVES,
     Candidates,
@@ -29,83 +30,6 @@ from realm_lab.params.sections import (
     Watch,
     neutral,
 )
-from realm_lab.params.toy import ToyWorld
-
-PageKind = Literal["list", "index", "outline", "disambiguation"]
-
-
-class Files(Section):
-    """Text files to read; formats are told apart by name and content."""
-
-    knowledge: list[str] = []
-    """Files of the knowledge corpus Z."""
-    knowledge_updated: list[str] = []
-    """Files of its later version, a corpus update (Guu, Table 4)."""
-    pretrain: list[str] = []
-    """Files of the pre-training corpus X, where it is not Z (Guu, section 4.3: CC-News)."""
-    questions_train: list[str] = []
-    """Questions to fine-tune on."""
-    questions_dev: list[str] = []
-    """Development questions: of the curves drawn during pre-training, and of `exact_match_dev`."""
-    questions_test: list[str] = []
-    """Questions of the final evaluation."""
-    dev_split: Literal["none", "orqa"] = "orqa"
-    """Development questions where questions_dev names none. `orqa`: the questions of questions_train whose text has
-    hash 0 modulo 10, which are not trained on (code: create_data_splits, for all three data sets). `none`: there are
-    none, and nothing can be chosen by them."""
-    tagger_model: str | None = None
-    """Of `tagger: model`: a Hugging Face token-classification folder; docs/data.md says how to make one."""
-    max_articles: Positive | None = None
-    """Read only so many articles; empty: all."""
-    max_train_questions: Positive | None = None
-    """Keep only so many training questions; empty: all."""
-    max_test_questions: Positive | None = None
-    """Keep only so many test questions; empty: all."""
-    drop_pages: list[PageKind] = ["list", "index", "outline", "disambiguation"]
-    """Kinds of pages to leave out, by their titles: "List of ...", "Index of ...", "Outline of ...",
-    "... (disambiguation)" (code, of ORQA)."""
-
-    @property
-    def holds_out_dev(self) -> bool:
-        """Whether some of questions_train are development questions."""
-        return self.dev_split == "orqa" and bool(self.questions_train) and not self.questions_dev
-
-
-class Corpus(Section):
-    """Where text comes from and how it is cut (paper section 4.3)."""
-
-    source: Literal["toy", "files"] = "files"
-    """The embedded toy world, or text files."""
-    pretrain_corpus: Literal["separate", "same"] = "same"
-    """Whether X is another corpus than Z (Guu, section 4.3: CC-News) or the same (Wikipedia)."""
-    passage_length: Annotated[int, Field(ge=8, le=512)] = 288
-    """Wordpieces of a passage (Guu, section 4.3), its title and three specials included (code)."""
-    sentence_length: Annotated[int, Field(ge=8, le=512)] = 64
-    """Wordpieces of a query with its two specials (Guu is silent; code: 64 in the Inverse Cloze Task, 96 in its small
-    example of pre-training)."""
-    tagger: Literal["exact", "rule", "model"] = "rule"
-    """Who finds salient spans: the toy world itself, rules for names, dates and numbers, or the token classifier in
-    files.tagger_model and expressions for dates (Guu, section 3.4: a BERT tagger trained on CoNLL-2003 and a regular
-    expression; neither was released)."""
-    toy: ToyWorld = ToyWorld()
-    files: Files = Files()
-
-    @property
-    def has_dev_questions(self) -> bool:
-        """Whether there are questions that something may be chosen by."""
-        return self.source == "toy" or bool(self.files.questions_dev) or self.files.holds_out_dev
-
-    @model_validator(mode="after")
-    def _tagger_fits(self) -> Corpus:
-        if self.tagger == "exact" and self.source == "files":
-            raise ValueError("tagger: exact spans exist only in the toy world; use tagger: rule")
-        if self.tagger == "model" and self.source == "toy":
-            raise ValueError("tagger: model reads English, which the toy world does not speak; use tagger: exact")
-        if self.pretrain_corpus == "same" and self.files.pretrain:
-            raise ValueError("pretrain_corpus: same ignores files.pretrain; set it to separate, or name no such files")
-        if self.source == "files" and self.pretrain_corpus == "separate" and not self.files.pretrain:
-            raise ValueError("pretrain_corpus: separate needs files.pretrain; name its files, or set it to same")
-        return self
 
 
 class Tokenizer(Section):

@@ -11,8 +11,9 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
+from realm_lab.params.corpus import Corpus
 from realm_lab.params.load import explain, flatten, read_source, resolve, show
-from realm_lab.params.parameters import Corpus, Params
+from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun
 from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run

@@ -21,7 +21,7 @@ from realm_lab.errors import UserError
 from realm_lab.evaluation.cloze_items import cloze_items
 from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
 from realm_lab.evaluation.predictions import read_references, stored_questions
-from realm_lab.params.parameters import Corpus, Files
+from realm_lab.params.corpus import Corpus, Files
 from realm_lab.reporting.statistics import per_example_interval
 from realm_lab.retrieval.index import Embedded
 from realm_lab.systems.context import Context, Knowledge

@@ -13,7 +13,7 @@ from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.records import Document, Question, Split
 from realm_lab.corpus.vocabulary import train_wordpiece
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Corpus, Files
+from realm_lab.params.corpus import Corpus, Files
 
 
 def write_squad(path: Path, articles: dict[str, list[str]]) -> str:

@@ -18,7 +18,8 @@ from realm_lab.corpus.files_corpus import is_orqa_dev
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.store import NO_ROW
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Corpus, Params
+from realm_lab.params.corpus import Corpus
+from realm_lab.params.parameters import Params
 from tests.corpus.preparing import Prepared, made, tree
 
 PEOPLE = (

@@ -12,8 +12,8 @@ from realm_lab.corpus.store import NO_ROW
 from realm_lab.corpus.toy_language import RELATIONS
 from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.toy_world import ToyWorld
+from realm_lab.params.corpus import ToyWorld as Settings
 from realm_lab.params.load import preset_values, resolve
-from realm_lab.params.toy import ToyWorld as Settings
 
 WORLD = ToyWorld(Settings(), seed=0)
 PASSAGES = [passage for passage, _ in WORLD.passages()]

@@ -11,7 +11,7 @@ from farmhash import Fingerprint64
 
 from realm_lab.corpus.files_corpus import FilesCorpus, is_orqa_dev
 from realm_lab.corpus.records import SPLITS
-from realm_lab.params.parameters import Corpus, Files
+from realm_lab.params.corpus import Corpus, Files
 
 DATA = Path(os.environ.get("REALM_LAB_DATA", Path(__file__).parents[3] / "shared" / "data"))
 

@@ -17,7 +17,7 @@ from realm_lab.corpus.records import SPLITS, Passage, Question, Sentence
 from realm_lab.corpus.toy_language import POOL_SIZE, POOLS, RELATIONS, TAILS, TYPES
 from realm_lab.corpus.toy_world import SYLLABLES, Article, Permutation, ToyWorld
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
-from realm_lab.params.toy import ToyWorld as Settings
+from realm_lab.params.corpus import ToyWorld as Settings
 
 # Words that say nothing about a relation: the only ones that news and encyclopedia may share.
 STOP_WORDS = frozenset("the of in is was a an at by from with as to who what when where ? .".split())

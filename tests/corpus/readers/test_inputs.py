@@ -14,7 +14,8 @@ from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers import digest_input, files_of, read_documents
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Corpus, Files, InverseCloze, Params, WarmStart
+from realm_lab.params.corpus import Corpus, Files
+from realm_lab.params.parameters import InverseCloze, Params, WarmStart
 
 
 def pages(path: Path, *titles: str) -> Path:
