@@ -154,7 +154,8 @@ class Pretrain(Section):
     """The empty document among the candidates (Guu, section 3.4): encoded as [CLS][SEP][SEP] (code), a learned vector,
     or none."""
     calibrate_null: bool = False
-    """Shift the null document's score, once, so that mean p(null|x) is 1/candidates (neither paper nor code)."""
+    """Shift the null document's score, once, where there is one, so that mean p(null|x) is 1/candidates (neither paper
+    nor code)."""
     exclude_trivial: Literal["off", "passage", "article"] = "passage"
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"
@@ -199,8 +200,6 @@ class Pretrain(Section):
             raise ValueError("nothing is trained: set train_reader or a tower to true, or steps to 0")
         if self.null_document == "learned" and not trains_retriever:
             raise ValueError("null_document: learned needs a tower that trains; a frozen retriever learns no vector")
-        if self.calibrate_null and self.null_document == "off":
-            raise ValueError("calibrate_null: true needs a null document; set null_document to encoded or learned")
         if self.sentence_choice == "any" and self.masking == "salient_span":
             raise ValueError("sentence_choice: any has sentences that masking: salient_span cannot mask; use by_span")
         if self.marginal == "token" and self.objective != "marginal":

@@ -106,12 +106,13 @@ def place_null(settings: Pretrain, retriever: Retriever, stream: QueryStream) ->
     """Put the null document where pre-training begins with it, by some training queries; the same at every call."""
     null_D, policy = retriever.embedder.null_vector, CandidatePolicy.of(settings)
     is_new = null_D is not None and not null_D.any()
-    if is_new or settings.calibrate_null:
+    calibrates = settings.calibrate_null and policy.null
+    if is_new or calibrates:
         rows, queries = stream.sample(CALIBRATION_SENTENCES, "calibration")
         exclude = policy.exclusion(retriever, stream.origins(rows))
         if is_new:
             initialise_null(retriever, policy, queries, exclude)
-        if settings.calibrate_null:
+        if calibrates:
             calibrate_null(retriever, policy, queries, exclude)
 
 

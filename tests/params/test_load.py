@@ -109,7 +109,6 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"pretrain.candidates": 1}, "'pretrain': candidates: 1 leaves no place beside the null document", "raise it"),
     (FROZEN | {"pretrain.train_reader": False}, "nothing is trained", "or steps to 0"),
     (FROZEN | {"pretrain.null_document": "learned"}, "null_document: learned", "needs a tower that trains"),
-    (NO_NULL | {"pretrain.calibrate_null": True}, "calibrate_null", "set null_document to encoded or learned"),
     ({"pretrain.masking_options": {"share": [1]}}, "masking_options': share should be text", "number, or true"),
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "use by_span"),
     ({"pretrain.objective": "hard_em", "pretrain.marginal": "token"}, "objective: hard_em", "set marginal to example"),
@@ -173,7 +172,7 @@ def test_a_contradiction_names_the_line_of_the_parameter(tmp_path: Path, text: s
     "change",
     [
         FROZEN | {"pretrain.search_query": "fresh", "pretrain.refresh.interval_steps": 500},  # the same either way
-        NO_NULL | {"pretrain.candidates": 1},
+        NO_NULL | {"pretrain.candidates": 1, "pretrain.calibrate_null": True},
         {"pretrain.refresh.schedule": [[0, 5]], "pretrain.refresh.delay_steps": 3},  # of another policy
         {"pretrain.masking": "package.module:function", "pretrain.sentence_choice": "any", "pretrain.salient_spans": 2},
         {"pretrain.over_retrieve": 2, "finetune.early_loss_candidates": 4, "launch.micro_batch": 600},
@@ -340,7 +339,7 @@ def test_the_rendered_file_names_everything_and_changes_nothing(tmp_path: Path) 
     assert load(write(tmp_path, text)) == load(write(tmp_path, "preset: smoke\n"))
     steps = re.search(r"^pretrain:.*?^  steps:  # (.*?)$", text, re.DOTALL | re.MULTILINE)
     assert steps is not None
-    assert steps[1] == "toy 800 · smoke 24 · real 600 · paper 200000"
+    assert steps[1] == "toy 400 · smoke 24 · real 600 · paper 200000"
 
 
 def test_writing_the_file_again_keeps_what_was_filled_in(tmp_path: Path) -> None:

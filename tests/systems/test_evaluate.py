@@ -147,7 +147,7 @@ def test_test_questions_never_stand_in_for_development_questions(tiny: ModuleTyp
     splits: list[str] = []
 
     class NoQuestions:
-        ids = texts = answers = answer_kinds = answers_updated = gold = ()
+        ids = texts = answers = answer_kinds = answers_updated = groups = gold = ()
 
         def __len__(self) -> int:
             return 0
@@ -156,8 +156,10 @@ def test_test_questions_never_stand_in_for_development_questions(tiny: ModuleTyp
         splits.append(split)
         return NoQuestions()
 
-    corpus = SimpleNamespace(sentences=lambda name: [], questions=questions)
-    context: Any = SimpleNamespace(corpus=corpus, params=tiny.params(), question_tokens=list)
+    corpus = SimpleNamespace(questions=questions)
+    context: Any = SimpleNamespace(
+        corpus=corpus, sentences=lambda name: [], params=tiny.params(), question_tokens=list
+    )
     retriever: Any = None
     assert development_metrics(context)(retriever, retriever) == {}  # no curve of recall
     assert splits == ["dev"]

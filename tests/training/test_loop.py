@@ -115,7 +115,7 @@ def test_what_is_not_trained_stays_as_it_was(
 
 
 def test_without_the_null_document_it_is_read_for_comparison_only(tiny: ModuleType, line: Path) -> None:
-    _, found = pretrained(tiny, line, null_document="off", calibrate_null=False)
+    _, found = pretrained(tiny, line, null_document="off")
     assert "null_probability" not in found
     assert len(found["retrieval_utility_train"]) == 12
     assert all(value == 0 for value in found["cloze_null_probability"].values())
