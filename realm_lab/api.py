@@ -1,7 +1,7 @@
 """The Python interface: what `import realm_lab` offers. docs/api.md explains it.
 
 run = realm_lab.load_run("default/realm-s0")
-run.ask("who is the mayor of zovzen ?").answer
+run.ask("who is the mayor of nirter ?").answer
 """
 
 from __future__ import annotations

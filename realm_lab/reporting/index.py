@@ -89,8 +89,6 @@ def _study(folder: Path) -> dict[str, Any]:
 
 def design_of(summary: dict[str, Any]) -> StudyRecord:
     """The design of a study as its summary.json has it: enough to compare its cells again."""
-    tuned = summary.get("tuned", {}).get("parameter", "").rpartition(".")[2]  # in committed reports of older code
-    own = [name for name in summary["cells"] if not tuned or f",{tuned}=" not in name]  # without those of their grid
-    cells = tuple(StudyCell(name, summary["cells"][name]["title"], "", {}) for name in own)
+    cells = tuple(StudyCell(name, told["title"], "", {}) for name, told in summary["cells"].items())
     record = StudyRecord(summary["study"], summary["question"], summary["baseline"], cells, tuple(summary["seeds"]), ())
     return replace(record, delta=summary.get("delta", {}))

@@ -67,7 +67,6 @@ def test_a_broken_report_is_said_and_the_others_are_shown(page: Path, tmp_path: 
 def test_every_number_of_a_committed_study_is_rebuilt_from_its_csv(name: str) -> None:
     summary, results = load_committed(REPORTS / name)
     record = design_of(summary)
-    assert (len(record.cells) < len(summary["cells"])) == ("tuned" in summary), "cells of a grid are no cells"
     for cell, told in summary["cells"].items():
         mine = results[results["cell"] == cell]
         for metric, numbers in told["metrics"].items():
