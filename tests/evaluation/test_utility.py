@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -238,7 +238,7 @@ def test_the_headline_is_of_objects_with_a_known_passage_and_the_kinds_are_besid
 @pytest.mark.parametrize(("gold", "expected"), [(7, [0, 1, 3, 4, 6, 9]), (-1, [0, 4, 9])])
 def test_sentences_are_chosen_of_each_kind_where_gold_passages_are_known(gold: int, expected: list[int]) -> None:
     class Made:
-        gold = np.full(10, -1)
+        gold, spans = np.full(10, -1), SimpleNamespace(lengths=np.full(10, 2))
 
         def kinds(self) -> np.ndarray:
             return np.array(["object"] + ["unknown"] * 4 + ["object"] * 5)

@@ -157,9 +157,7 @@ def test_test_questions_never_stand_in_for_development_questions(tiny: ModuleTyp
         return NoQuestions()
 
     corpus = SimpleNamespace(questions=questions)
-    context: Any = SimpleNamespace(
-        corpus=corpus, sentences=lambda name: [], params=tiny.params(), question_tokens=list
-    )
+    context: Any = SimpleNamespace(corpus=corpus, sentences=lambda name: [], params=tiny.params(), question_tokens=list)
     retriever: Any = None
     assert development_metrics(context)(retriever, retriever) == {}  # no curve of recall
     assert splits == ["dev"]
