@@ -36,14 +36,14 @@ def detectable_difference(deltas: Sequence[float], tests: int) -> float | None:
     return None if effect is None else effect * float(np.std(deltas, ddof=1))
 
 
-def needed_seeds(deltas: Sequence[float], tests: int) -> int | None:
+def needed_seeds(deltas: Sequence[float] | np.ndarray, tests: int) -> int | None:
     """The fewest seeds that show a difference as large as the observed one with 80 % power; None: over 100."""
     mean, sd = abs(float(np.mean(deltas))), float(np.std(deltas, ddof=1))
     effects = ((seeds, detectable_effect(seeds, tests)) for seeds in range(FEWEST_SEEDS, MOST_SEEDS + 1))
     return next((seeds for seeds, effect in effects if effect is not None and effect * sd <= mean), None)
 
 
-def equivalence_p(deltas: Sequence[float], largest: float) -> float:
+def equivalence_p(deltas: Sequence[float] | np.ndarray, largest: float) -> float:
     """p of "the true difference is `largest` or more, in one direction or the other": two one-sided paired t-tests."""
     margin = largest - abs(float(np.mean(deltas)))
     error = float(np.std(deltas, ddof=1)) / math.sqrt(len(deltas))

@@ -14,8 +14,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -124,7 +124,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def per_example_interval(blocks: Sequence[Mapping[Hashable, np.ndarray]]) -> Interval:
+def per_example_interval(blocks: Sequence[Mapping[Any, np.ndarray]]) -> Interval:
     """Paired bootstrap over clusters of questions: other questions, but these very trained models.
 
     blocks: for each seed, cluster -> the differences in score of its questions. Questions of one article are alike, so

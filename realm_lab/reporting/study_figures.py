@@ -71,7 +71,7 @@ def _trade_off(
     make: Make, name: str, study: StudyFrames, quality: Metric, price: pd.Series, title: str, *, is_log: bool = False
 ) -> Drawing | None:
     """A measure of quality against what it takes."""
-    spots = study.results.assign(x=price, y=study.results[quality.name])
+    spots = study.results.copy().assign(x=price, y=study.results[quality.name])
     caption = f"{quality.title} against {title}; light dots are runs, heavy ones the means of cells."
     caption = caption[0].upper() + caption[1:]
     return make(name, caption, lambda: plane_figure(spots, study.cells, (title, quality.title), is_log=is_log))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -79,14 +80,19 @@ def compared(record: StudyRecord, results: pd.DataFrame) -> dict[str, MetricResu
 def test_the_family_is_metrics_times_cells_without_costs() -> None:
     low = (-0.1, -0.12, -0.1, -0.11) * 2
     uneven = (0.3, -0.1, 0.2, 0.1, 0.2, 0.1, -0.1, 0.1)
-    values = {"exact_match": {"a": WIDE, "b": WIDE}, "recall_at_5": {"a": low, "b": uneven}}
+    values: dict[str, dict[str, tuple[float, ...]]] = {
+        "exact_match": {"a": WIDE, "b": WIDE},
+        "recall_at_5": {"a": low, "b": uneven},
+    }
     values |= {"wall_seconds": {"a": low, "b": uneven}, "f1": {"a": low, "b": uneven}}
     record, results = study_of(values, metrics=("exact_match", "recall_at_5", "wall_seconds"), exploratory=("f1",))
     found = compared(record, results)
     cells = {(name, cell.cell.name): cell for name, result in found.items() for cell in result.cells[1:]}
-    told = {key: cell.judged and (cell.judged.tests, cell.judged.corrected_p) for key, cell in cells.items()}
-    four, two = (step_down_max_t([dict(enumerate(deltas)) for deltas in family])
-                 for family in ((WIDE, WIDE, low, uneven), (low, uneven)))  # fmt: skip
+    told: dict[Any, Any] = {
+        key: cell.judged and (cell.judged.tests, cell.judged.corrected_p) for key, cell in cells.items()
+    }
+    families = ((WIDE, WIDE, low, uneven), (low, uneven))
+    four, two = (step_down_max_t([dict(enumerate(deltas)) for deltas in family]) for family in families)
     assert told["recall_at_5", "a"] == (4, 2 / 256)
     assert told["recall_at_5", "b"] == (4, pytest.approx(four[3]))
     assert told["wall_seconds", "b"] == told["f1", "b"] == (2, pytest.approx(two[1]))

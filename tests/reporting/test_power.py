@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,8 +107,8 @@ def test_alike_questions_of_a_cluster_widen_the_interval() -> None:
 
 
 def test_a_cluster_that_seeds_share_is_drawn_in_all_of_them() -> None:
-    block = {number: np.array([score]) for number, score in enumerate(np.random.default_rng(6).normal(0, 1, 200))}
-    other = {f"of another world {number}": deltas for number, deltas in block.items()}
+    block: dict[Any, Any] = {n: np.array([score]) for n, score in enumerate(np.random.default_rng(6).normal(0, 1, 200))}
+    other: dict[Any, Any] = {f"of another world {number}": deltas for number, deltas in block.items()}
     one, twice, two = (per_example_interval(blocks) for blocks in ([block], [block, block], [block, other]))
     assert twice == pytest.approx(one), "the same questions again are no new ones"
     assert (one.high - one.low) / (two.high - two.low) == pytest.approx(math.sqrt(2), rel=0.06)
