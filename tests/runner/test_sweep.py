@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from realm_lab import ENGINE_VERSION
 from realm_lab.cli import main
 from realm_lab.core.files import read_json
 from realm_lab.runner.status import study_status
@@ -198,7 +197,8 @@ def test_results_are_those_of_the_runs(done: Path) -> None:
         assert float(row["recall_at_5"]) == pytest.approx(results["recall_at_5"])
         assert float(row["wall_seconds"]) == pytest.approx(sum(one.status().wall_seconds for one in run.values()))
         assert float(row["device_hours"]) == pytest.approx(float(row["wall_seconds"]) / 3600)
-        assert (row["collapsed"], row["engine_version"]) == ("0", str(ENGINE_VERSION))
+        version = read_json(run["evaluate"].path / "eval" / "manifest.json")["engine_version"]
+        assert (row["collapsed"], row["engine_version"]) == ("0", str(version))
         cell = summary["cells"][name]
         assert cell["coverage"] == {"runs": 1, "complete": 1, "states": {"COMPLETE": 1}}
         value = results["recall_at_5"]
