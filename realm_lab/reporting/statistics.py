@@ -23,6 +23,7 @@ from scipy import stats
 LEVEL = 0.95
 EXACT_SEEDS = 16  # up to here all 2^n assignments of signs are counted, above it `RESAMPLES` of them are drawn
 RESAMPLES = 10_000
+TIED = 1e-6  # statistics this near are equal: sums in another order, or of scores that were rounded in results.csv
 FEWEST_SEEDS = 1 + math.ceil(-math.log2(1 - LEVEL))  # with fewer no data could be significant, in any family
 BOOTSTRAPS = 2000
 FEWEST_CLUSTERS = 10  # of fewer, a bootstrap says too much
@@ -95,7 +96,7 @@ def step_down_max_t(tests: Sequence[Mapping[int, float]]) -> list[float]:
     statistics = np.abs(signs(len(seeds)) @ (deltas / np.where(lengths, lengths, 1.0)))  # [signs, tests]
     order = np.argsort(statistics[0])
     largest = np.maximum.accumulate(statistics[:, order], axis=1)  # of a test and all smaller ones
-    shares = (largest >= statistics[0, order] - 1e-9).mean(0)  # equal sums in another order
+    shares = (largest >= statistics[0, order] - TIED).mean(0)
     corrected = np.empty(len(tests))
     corrected[order] = np.maximum.accumulate(shares[::-1])[::-1]
     return [float(p) for p in corrected]
