@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from realm_lab.core.extensions import own_code
+from realm_lab.core.extensions import Registry, own_code
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Pretrain
 
@@ -86,29 +86,15 @@ class MaskedSentence(NamedTuple):
 
 
 Scheme = Callable[[MaskRequest, np.random.Generator], np.ndarray]
-MASKING_SCHEMES: dict[str, Scheme] = {}
-
-
-def register_masking(name: str) -> Callable[[Scheme], Scheme]:
-    """Make a scheme selectable as `pretrain.masking: NAME`."""
-
-    def add(scheme: Scheme) -> Scheme:
-        if name in MASKING_SCHEMES:
-            raise UserError(f"masking scheme '{name}' is registered twice")
-        MASKING_SCHEMES[name] = scheme
-        return scheme
-
-    return add
+MASKING_SCHEMES: Registry[Scheme] = Registry("scheme", "function")
+register_masking = MASKING_SCHEMES.register  # makes a scheme selectable as `pretrain.masking: NAME`
 
 
 def masking_scheme(name: str) -> Scheme:
     """The scheme that `pretrain.masking` names; what a user's own function returns is checked at every call."""
     if ":" in name:
         return _checked(name, own_code("pretrain.masking", name))
-    if name not in MASKING_SCHEMES:
-        known = ", ".join(sorted(MASKING_SCHEMES))
-        raise UserError(f"parameter 'pretrain.masking': no scheme '{name}'; choose {known} or package.module:function")
-    return MASKING_SCHEMES[name]
+    return MASKING_SCHEMES.named("pretrain.masking", name)
 
 
 def check_masking(settings: Pretrain) -> None:

@@ -1,16 +1,48 @@
-"""A user's own code, named in a parameter as `package.module:name`: found, imported, and its source file."""
+"""What a parameter may name: a registered name, or a user's own code as `package.module:name`, with its source."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from realm_lab.errors import UserError
+
+Entry = TypeVar("Entry", bound=Callable[..., Any])
+
+
+class Registry(dict[str, Entry]):
+    """Name -> entry. `what` and `form` are what people call an entry: "scheme", "function"."""
+
+    def __init__(self, what: str, form: str):
+        super().__init__()
+        self._what, self._form = what, form
+
+    def register(self, name: str) -> Callable[[Entry], Entry]:
+        """A decorator that adds an entry. UserError: the name is taken."""
+
+        def add(entry: Entry) -> Entry:
+            if name in self:
+                raise UserError(f"{self._what} '{name}' is registered twice")
+            self[name] = entry
+            return entry
+
+        return add
+
+    def named(self, parameter: str, name: str) -> Entry:
+        """The entry that `parameter` names. UserError: there is none; it says the nearest."""
+        if name not in self:
+            [near] = difflib.get_close_matches(name, self, n=1, cutoff=0.0)
+            raise UserError(
+                f"parameter '{parameter}': no {self._what} '{name}'; the nearest one is '{near}'; "
+                f"choose {', '.join(sorted(self))} or package.module:{self._form}"
+            )
+        return self[name]
 
 
 def own_code(parameter: str, name: str) -> Callable[..., Any]:

@@ -18,32 +18,21 @@ training. Attention distillation (Izacard & Grave 2021) needs a decoder and is n
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from realm_lab.core.extensions import own_code
+from realm_lab.core.extensions import Registry, own_code
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:  # a study's file is checked without torch
     from torch import Tensor
 
 Objective = Callable[["Tensor", "Tensor", float], "Tensor"]
-OBJECTIVES: dict[str, Objective] = {}
+OBJECTIVES: Registry[Objective] = Registry("objective", "function")
+register_objective = OBJECTIVES.register  # makes one selectable as `pretrain.objective` and `finetune.objective: NAME`
 
 LEAST_LOG_PRIOR = -5.0e3  # below it is no candidate: between any that is and NO_SCORE (retrieval/retriever.py)
 NOWHERE = -1.0e20  # log-likelihood of no candidate: below NO_ANSWER (spans.py) at any temperature, and no NaN
-
-
-def register_objective(name: str) -> Callable[[Objective], Objective]:
-    """Make an objective selectable as `pretrain.objective: NAME` and `finetune.objective: NAME`."""
-
-    def add(objective: Objective) -> Objective:
-        assert name not in OBJECTIVES, f"objective '{name}' is registered twice"
-        OBJECTIVES[name] = objective
-        return objective
-
-    return add
 
 
 def training_objective(parameter: str, name: str) -> Objective:
@@ -54,14 +43,7 @@ def training_objective(parameter: str, name: str) -> Objective:
     """
     if ":" in name:
         return _checked(parameter, name, own_code(parameter, name))
-    if name not in OBJECTIVES:
-        [near] = difflib.get_close_matches(name, OBJECTIVES, n=1, cutoff=0.0)
-        known = ", ".join(sorted(OBJECTIVES))
-        raise UserError(
-            f"parameter '{parameter}': no objective '{name}'; the nearest one is '{near}'; choose {known} or "
-            "package.module:function"
-        )
-    return OBJECTIVES[name]
+    return OBJECTIVES.named(parameter, name)
 
 
 def is_candidate(log_prior_BK: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ class ToyWorld(Section):
     """Entities, of as many types, that bear one name: the more, the less a name alone finds."""
     unanswerable_fraction: Annotated[float, Field(ge=0.0, le=0.9), neutral(0.0)] = 0.3
     """Share of the sentences of X whose masked value no passage states: half are about names that Z lacks, half about
-    nobody who is named ("this city"). Only X that is another corpus than Z has them."""
+    nobody who is named ("this town"). Only X that is another corpus than Z has them."""
     syntax_fraction: Annotated[float, Field(ge=0.0, le=0.9), neutral(0.0)] = 0.1
     """Share of the other sentences of X in which an ordinary word is the salient span: the sentence alone tells it."""
     salient: Annotated[Literal["object", "both"], neutral("both")] = "object"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from realm_lab.core.extensions import own_code
+from realm_lab.core.extensions import Registry, own_code
 from realm_lab.errors import UserError
 from realm_lab.params.sections import Refresh
 
@@ -40,18 +40,8 @@ class RefreshPolicy(Protocol):
 
 
 RefreshPolicyClass = Callable[[Refresh], RefreshPolicy]
-REFRESH_POLICIES: dict[str, RefreshPolicyClass] = {}
-
-
-def register_refresh(name: str) -> Callable[[RefreshPolicyClass], RefreshPolicyClass]:
-    """Make a policy selectable as `pretrain.refresh.policy: NAME`."""
-
-    def add(policy: RefreshPolicyClass) -> RefreshPolicyClass:
-        assert name not in REFRESH_POLICIES, f"refresh policy '{name}' is registered twice"
-        REFRESH_POLICIES[name] = policy
-        return policy
-
-    return add
+REFRESH_POLICIES: Registry[RefreshPolicyClass] = Registry("policy", "Class")
+register_refresh = REFRESH_POLICIES.register  # makes a policy selectable as `pretrain.refresh.policy: NAME`
 
 
 def refresh_policy(settings: Refresh) -> RefreshPolicy:
@@ -67,10 +57,7 @@ def refresh_policy(settings: Refresh) -> RefreshPolicy:
             raise UserError(f"parameter '{PARAMETER}': '{name}' has no method wants_refresh; see retrieval/refresh.py")
         found: RefreshPolicy = policy
         return found
-    if name not in REFRESH_POLICIES:
-        known = ", ".join(sorted(REFRESH_POLICIES))
-        raise UserError(f"parameter '{PARAMETER}': no policy '{name}'; choose {known} or package.module:Class")
-    return REFRESH_POLICIES[name](settings)
+    return REFRESH_POLICIES.named(PARAMETER, name)(settings)
 
 
 @register_refresh("never")

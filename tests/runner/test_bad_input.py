@@ -111,7 +111,10 @@ def complaint(project: Path, capsys: pytest.CaptureFixture[str]) -> Complain:
         ("pretrain.steps=many", "parameter 'pretrain.steps': input should be a valid integer"),
         ("pretrain.reader.learning_rate=1e6", "parameter 'pretrain.reader.learning_rate': input should be less than"),
         ("corpus.toy.entities=42", "parameter 'corpus.toy.entities': input should be a multiple of 4 (given: 42)"),
-        ("pretrain.masking=salient", "parameter 'pretrain.masking': no scheme 'salient'; choose random_span"),
+        (
+            "pretrain.masking=salient",
+            "parameter 'pretrain.masking': no scheme 'salient'; the nearest one is 'salient_span'; choose",
+        ),
         ("pretrain.steps", "--set pretrain.steps: write it as KEY=VALUE"),
     ],
 )

@@ -93,7 +93,7 @@ REFUSALS = [
     (GOOD + "set: {pretrain.steps: 5, pretrain: {steps: 6}}\n", 7, "parameter 'pretrain.steps' is set twice"),
     (GOOD + "set: {seeds: [1]}\n", 7, "use the study's own key 'seeds'"),
     (GOOD + "set: {preset: toy}\n", 7, "use the study's own key 'preset'"),
-    (GOOD + "set: {pretrain.masking: salint}\n", 7, "no scheme 'salint'; choose"),
+    (GOOD + "set: {pretrain.masking: salint}\n", 7, "no scheme 'salint'; the nearest one is 'salient_span'; choose"),
     (B + "{set: {pretrain.masking: salint}}\n", 6, "cell 'b': parameter 'pretrain.masking': no scheme 'salint'"),
     (
         B + "{set: {finetune.objective: emdr}}\n",
