@@ -225,8 +225,9 @@ class ToyWorld:
     def sentences(self, split: str) -> Iterator[tuple[Sentence, int]]:
         """News sentences (X) about the facts of one split, each with the row of the passage that states the same fact.
 
-        Their spans say what a mask asks for: "object" and "subject" of a fact, a "word" that the sentence alone tells,
-        or, of sentences with NO_ROW, the value of an "unknown" name or of somebody "unnamed".
+        Their spans say what a mask asks for: "object" and "subject" of a fact, the object "asked" for by a question, a
+        "word" that the sentence alone tells, or, of sentences with NO_ROW, the value of an "unknown" name or of
+        somebody "unnamed".
         """
         for entity in range(self.entities):
             if self.split_of(entity) != split:
@@ -239,7 +240,11 @@ class ToyWorld:
                 gold = self.gold_rows(entity, number)[0]
                 for wording in relation.news:
                     text = _with_tail(wording, True, rng)
-                    if others.random() < self.settings.syntax_fraction:
+                    asks = self.settings.question_sentences
+                    if asks and others.random() < asks:
+                        asked = _one_of((relation.question_encyclopedia, relation.question_news), others)
+                        yield _fill(asked + " {o} .", {"o": "asked"}, s=subject, o=value), gold
+                    elif others.random() < self.settings.syntax_fraction:
                         yield _with_word(text, wording, others, s=subject, o=value), gold
                     else:
                         yield _fill(text, self._salient, s=subject, o=value), gold

@@ -15,6 +15,7 @@ EASY_WORLD = {
     "salient": "both",
     "asked_relations": "all",
     "question_articles": 0.0,
+    "question_sentences": 0.0,
 }
 
 
@@ -23,7 +24,7 @@ class ToyWorld(Section):
     retriever must learn more than names, a stale index misses passages, and some masks no passage can fill."""
 
     world: Annotated[Literal["sharp", "easy"], OBSERVES] = "sharp"
-    """`easy`: the knobs from entities_per_name to question_articles that are not named are off, for smoke tests. Names
+    """`easy`: the knobs from entities_per_name to question_sentences that are not named are off, for smoke tests. Names
     then find their passages, and every mask can be filled."""
     entities: Annotated[int, Field(ge=40, le=4_000_000, multiple_of=4)] = 256
     """Entities of four types; each has an article of several passages."""
@@ -40,6 +41,8 @@ class ToyWorld(Section):
     """The relations of each type that training questions ask for; development and test ask for all."""
     question_articles: Annotated[Fraction, neutral(0.0)] = 0.2
     """Share of the throw-away passages that hold a question, so that its words are known before fine-tuning."""
+    question_sentences: Annotated[Fraction, neutral(0.0)] = 0.1
+    """Share of the sentences of X about facts that are a question and its answer, so that the query tower reads some."""
     fillers_per_entity: NonNegative = 2
     """Passages of each article that hold no fact."""
     articles: Positive = 70_000

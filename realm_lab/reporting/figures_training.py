@@ -58,6 +58,16 @@ def early_warnings(study: StudyFrames) -> Any:
     return curves_figure(study.curves, panels, study.pretrained, columns=3)
 
 
+def by_kind(study: StudyFrames) -> Any:
+    """Held-out sentences by what is masked: p(null document), and how often the passage that holds the answer is a
+    candidate. `unknown` and `unnamed` masks have no such passage, `word` masks need none.
+    """
+    names = ("cloze_null_probability_", "cloze_gold_among_candidates_")
+    found = sorted(set(study.curves["metric"]))
+    panels = [panel_of(metric, low=0.0, high=1.03) for name in names for metric in found if metric.startswith(name)]
+    return curves_figure(study.curves, panels, study.pretrained, columns=3)
+
+
 def index_freshness(study: StudyFrames) -> Any:
     """The index that training searches beside a fresh one: how old it is, what share of the fresh top k it still finds,
     and how far that moves p(z|x) (total variation); exact at the evaluations, and sampled between them.

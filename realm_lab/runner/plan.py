@@ -140,7 +140,10 @@ def _runs(study: Study, cells: list[Cell], resolved: list[Params], seeds: tuple[
 # What the report of the default run shows besides the figures of every study.
 DEFAULT_FIGURES = tuple(
     f"realm_lab.reporting.figures_training:{name}"
-    for name in ("retrieval_utility", "recall", "early_warnings", "index_freshness", "warm_start", "corpus_update")
+    for name in (
+        *("retrieval_utility", "recall", "early_warnings", "by_kind"),
+        *("index_freshness", "warm_start", "corpus_update"),
+    )
 )
 
 

@@ -48,10 +48,11 @@ def test_three_entities_of_different_types_bear_a_name_and_are_in_one_split() ->
 @pytest.mark.parametrize("split", SPLITS)
 def test_masks_are_of_the_declared_kinds_in_the_declared_shares(split: Split) -> None:
     counts = Counter(label(sentence) for sentence, _ in NEWS[split])
-    total, answerable = counts.total(), counts["object"] + counts["word"]
-    assert (counts["unknown"] + counts["unnamed"]) / total == pytest.approx(0.3, abs=0.03)
+    total, answerable = counts.total(), counts["object"] + counts["asked"] + counts["word"]
+    assert (counts["unknown"] + counts["unnamed"]) / total == pytest.approx(0.3, abs=0.04)
     assert counts["unknown"] / (counts["unknown"] + counts["unnamed"]) == pytest.approx(0.5, abs=0.08)
-    assert counts["word"] / answerable == pytest.approx(0.1, abs=0.03)
+    assert counts["asked"] / answerable == pytest.approx(0.1, abs=0.03)
+    assert counts["word"] / (answerable - counts["asked"]) == pytest.approx(0.1, abs=0.03)
 
 
 def test_only_what_a_passage_states_has_a_gold_row() -> None:
@@ -59,7 +60,8 @@ def test_only_what_a_passage_states_has_a_gold_row() -> None:
     words = {word for kind in RELATIONS.values() for one in kind for text in one.news for word in text.split()}
     for sentence, row in (told for split in SPLITS for told in NEWS[split]):
         mask, others = masked(sentence), set(sentence.text.split()) - {masked(sentence)}
-        if label(sentence) == "object":
+        if label(sentence) in ("object", "asked"):
+            assert ("?" in others) == (label(sentence) == "asked")
             assert holds_answer(normalise_answer(PASSAGES[row].body), [mask])
             assert PASSAGES[row].title in others
         elif label(sentence) == "word":

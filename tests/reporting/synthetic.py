@@ -47,6 +47,7 @@ CURVES: dict[str, Callable[[float], float]] = {
     "candidate_entropy": lambda x: 2.3 - 1.7 * x,
     "null_probability": lambda x: 0.05 - 0.04 * x,
     "gold_among_candidates": lambda x: 0.42 + 0.55 * x,
+    "cloze_null_probability_unknown": lambda x: 0.05 + 0.5 * x,
     "probe_gold_utility": lambda x: 0.3 + 4.1 * x,
     "gradient_norm_reader": lambda x: 4.0 + 3 * x,
     "training_operations": lambda x: 1e12 * (1 + x),

@@ -301,6 +301,7 @@ def test_the_default_run_leaves_its_metrics_and_curves(tmp_path: Path) -> None:
     assert curve[:2] == ["system,seed,step,value", "realm,0,0,0.44"]
     assert len(curve) == 1 + 2 * 5
     drawn = {path.stem for path in (tmp_path / "reports" / "default" / "figures").iterdir()}
-    assert {"retrieval_utility", "recall", "early_warnings", "index_freshness", "warm_start", "corpus_update"} <= drawn
+    assert {"retrieval_utility", "recall", "early_warnings", "by_kind", "index_freshness", "warm_start"} <= drawn
+    assert "corpus_update" in drawn
     assert "### Largest gain, REALM, seed " in text
     assert json.loads((tmp_path / "reports" / "default" / "examples.json").read_text())["examples"]
