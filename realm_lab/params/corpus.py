@@ -42,7 +42,7 @@ class ToyWorld(Section):
     question_articles: Annotated[Fraction, neutral(0.0)] = 0.2
     """Share of the throw-away passages that hold a question, so that its words are known before fine-tuning."""
     question_sentences: Annotated[Fraction, neutral(0.0)] = 0.1
-    """Share of the sentences of X about facts that are a question and its answer, so that the query tower reads some."""
+    """Share of the sentences of X about facts that are a question and its answer, so that queries hold questions."""
     fillers_per_entity: NonNegative = 2
     """Passages of each article that hold no fact."""
     articles: Positive = 70_000
