@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from realm_lab.cli.flags import add_run, params_of, positive
+from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
     from realm_lab.systems.ask import ReadPassage
@@ -21,6 +22,7 @@ def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
     ask.add_argument("question", help='for example "Who wrote Hamlet?"')
     text = "who finds the passages (default: the run's own retriever)"
     ask.add_argument("--retriever", choices=["run", "bm25"], default="run", help=text)
+    ask.epilog = "--system realm,bm25_reader asks several systems, one after the other"
     fill = add("fill", _run_fill, "fill in the [MASK] of a sentence, with the passages that helped")
     fill.add_argument("sentence", help='for example "Hamlet was written by [MASK]."')
     for verb in (ask, fill):
@@ -29,15 +31,32 @@ def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
         verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
-def _context(options: argparse.Namespace) -> Context:
+def _context(options: argparse.Namespace, system: str) -> Context:
     params = params_of(options)
     from realm_lab.systems.context import open_run
 
-    return open_run(params, options.root, options.seed, options.system)
+    return open_run(params, options.root, options.seed, system)
 
 
 def _run_ask(options: argparse.Namespace) -> None:
-    context = _context(options)
+    """One system's answer, or those of several in turn; one that has none does not stop the others."""
+    systems = options.system.split(",")
+    if len(systems) == 1:
+        return _ask(options, systems[0])
+    failed = []
+    for system in systems:
+        if not options.json:
+            print(f"{system}:")
+        try:
+            _ask(options, system)
+        except UserError as error:
+            failed.append(f"{system}: {error}")
+    if failed:
+        raise UserError("; ".join(failed))
+
+
+def _ask(options: argparse.Namespace, system: str) -> None:
+    context = _context(options, system)
     from realm_lab.systems.ask import ask
 
     reply = ask(context, options.question, options.k, options.retriever)
@@ -45,14 +64,14 @@ def _run_ask(options: argparse.Namespace) -> None:
         print(f"realm-lab: {reply.warning}", file=sys.stderr)
     if options.json:
         candidates = [vars(candidate) for candidate in reply.candidates]
-        answer = {"question": reply.question, "answer": reply.answer, "candidates": candidates}
+        answer = {"system": system, "question": reply.question, "answer": reply.answer, "candidates": candidates}
         print(json.dumps(answer, ensure_ascii=False))
         return
     _show([("answer  ", reply.answer, "")], reply.candidates, "p(span|z,x)", reply.best)
 
 
 def _run_fill(options: argparse.Namespace) -> None:
-    context = _context(options)
+    context = _context(options, options.system)
     from realm_lab.systems.ask import fill
 
     found = fill(context, options.sentence, options.k)

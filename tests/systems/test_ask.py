@@ -147,7 +147,7 @@ def test_a_question_without_a_known_word_has_a_warning(
     assert cli.main(["ask", "Zyzzyva ?", "--json", *options]) == 0
     printed = capsys.readouterr()
     assert printed.err == f"realm-lab: {warning}\n"
-    assert set(json.loads(printed.out)) == {"question", "answer", "candidates"}
+    assert set(json.loads(printed.out)) == {"system", "question", "answer", "candidates"}
 
 
 def test_a_sentence_that_is_too_long_to_fill_is_refused(params: Params, line: Path, corpus: PreparedCorpus) -> None:

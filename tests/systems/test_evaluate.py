@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -122,6 +123,12 @@ def test_bm25_with_a_reader_learns_from_what_bm25_finds(project: Project, capsys
     assert min(found.values()) > max(project.tiny.by_name(project.tiny.metrics(dense))["answerable_fraction"].values())
     assert main(["fill", "who is [MASK] ?", "--system", "bm25_reader", "--root", str(project.root)]) == 2
     assert capsys.readouterr().err == "realm-lab: error: system bm25_reader fills no blanks\n"
+    # Several systems answer one question; one without a run does not stop the others.
+    several = ["ask", "who ?", "--system", "bm25_reader,dpr,warm_start", "--json", "--root", str(project.root)]
+    assert main(several) == 2
+    printed = capsys.readouterr()
+    assert [json.loads(line)["system"] for line in printed.out.splitlines()] == ["bm25_reader", "warm_start"]
+    assert printed.err.startswith("realm-lab: error: dpr: ")
 
 
 def test_a_text_has_three_scores_an_expression_one_and_an_answer_from_nowhere_two() -> None:
