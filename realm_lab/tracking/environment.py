@@ -14,12 +14,18 @@ PACKAGES = "realm_lab torch transformers tokenizers safetensors faiss-cpu numpy 
 # Settings of `launch` that change results by rounding only; recorded with each stage, and a confound where they differ.
 ROUNDING = ("device", "ranks", "threads", "token_budget", "micro_batch", "compile")
 REPOSITORY = Path(__file__).resolve().parents[2]
+CODE = (
+    "--",
+    "realm_lab",
+    "experiments",
+    "params.yaml",
+)  # what decides about numbers; stages rewrite reports/, dvc.lock
+LONGEST_PATCH = 1 << 20  # bytes
 
 
 def describe(device: str = "cpu") -> dict[str, Any]:
     """Python, machine, package versions and the state of the source tree; what is unknown is null."""
-    # Of what decides about numbers alone: stages rewrite reports/ and dvc.lock as they run.
-    status = _git("status", "--porcelain", "--untracked-files=no", "--", "realm_lab", "experiments", "params.yaml")
+    status = _git("status", "--porcelain", "--untracked-files=no", *CODE)
     return {
         "python": platform.python_version(),
         "cpu": processor()[0],
@@ -30,6 +36,16 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "git_commit": _git("rev-parse", "HEAD"),
         "git_dirty": None if status is None else bool(status),
     }
+
+
+def changes() -> str | None:
+    """What `git apply` adds to the commit to restore the code that runs; None where nothing has changed, and a line
+    that says so where that is more than a mebibyte."""
+    patch = _git("diff", "--binary", "HEAD", *CODE)
+    if not patch:
+        return None
+    size = len(patch.encode())
+    return f"{patch}\n" if size <= LONGEST_PATCH else f"# {size:,} bytes of changes, more than are kept\n"
 
 
 def version(package: str) -> str | None:
@@ -51,7 +67,8 @@ def processor() -> tuple[str, set[str]]:
 def _git(*arguments: str) -> str | None:
     """Output of git in the source tree; None without git, without a repository, or before the first commit."""
     try:
-        done = subprocess.run(["git", "-C", str(REPOSITORY), *arguments], capture_output=True, text=True, timeout=20)
+        command = ["git", "-C", str(REPOSITORY), *arguments]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=20)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return done.stdout.removesuffix("\n") if done.returncode == 0 else None

@@ -20,10 +20,10 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
 
-from realm_lab.core.files import atomic_write, read_json, write_json
+from realm_lab.core.files import atomic_write, read_json, write_json, write_text
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
-from realm_lab.tracking.environment import describe
+from realm_lab.tracking.environment import changes, describe
 from realm_lab.tracking.metric_log import MetricLog
 
 State = Literal["PENDING", "RUNNING", "PREEMPTED", "COMPLETE", "FAILED"]
@@ -102,7 +102,8 @@ class StageRun:
         return self.status().state == "COMPLETE" and (self.path / "results.json").exists()
 
     def start(self, total_steps: int, device: str = "cpu") -> None:
-        """Begin an attempt: RUNNING, written with env.json. The first attempt's start, flags and wall time are kept."""
+        """Begin an attempt: RUNNING, with env.json, and code.patch where the code differs from its commit. The first
+        attempt's start, flags and wall time are kept."""
         before = self.status()
         now = time.time()
         self._began = time.monotonic()
@@ -110,6 +111,8 @@ class StageRun:
         self._anchor = None
         self._last_beat = -math.inf
         write_json(self.path / "env.json", describe(self.launch.get("device", device)) | {"launch": self.launch})
+        patch, path = changes(), self.path / "code.patch"
+        write_text(path, patch) if patch else path.unlink(missing_ok=True)
         self._write(
             replace(
                 before,

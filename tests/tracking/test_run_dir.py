@@ -14,6 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from realm_lab.errors import UserError
+from realm_lab.tracking import environment
 from realm_lab.tracking.run_dir import (
     RunRecord,
     StageRun,
@@ -144,21 +145,52 @@ def test_the_environment_is_recorded_without_importing_torch(runs: Path) -> None
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-    environment = json.loads((runs / "stages" / "pretrain-abababababab" / "env.json").read_text())
-    assert environment["device"] == "cuda"
-    assert environment["packages"]["torch"] >= "2"
-    assert environment["python"].startswith("3.")
-    assert environment["cpu"]
-    assert environment["cores"] >= 1
-    assert "git_commit" in environment
+    found = json.loads((runs / "stages" / "pretrain-abababababab" / "env.json").read_text())
+    assert found["device"] == "cuda"
+    assert found["packages"]["torch"] >= "2"
+    assert found["python"].startswith("3.")
+    assert found["cpu"]
+    assert found["cores"] >= 1
+    assert "git_commit" in found
+
+
+def test_a_run_restores_the_code_that_it_ran(stage: StageRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    code, other = tmp_path / "code", tmp_path / "other"
+    (code / "realm_lab").mkdir(parents=True)
+    monkeypatch.setattr(environment, "REPOSITORY", code)
+
+    def git(folder: Path, *arguments: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=folder, check=True)
+
+    def write(text: str) -> None:
+        (code / "params.yaml").write_text(text, encoding="utf-8")
+
+    write("preset: toy\n")
+    (code / "realm_lab" / "a.py").write_text("one\n")
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"], ["clone", "-q", ".", str(other)]):
+        git(code, *command)
+    stage.start(1)
+    assert not (stage.path / "code.patch").exists()
+    write("preset: smoke # é\n")
+    (code / "realm_lab" / "a.py").write_text("two \n")
+    stage.start(1)
+    git(other, "apply", str(stage.path / "code.patch"))
+    for name in ("params.yaml", "realm_lab/a.py"):
+        assert (other / name).read_bytes() == (code / name).read_bytes()
+    write("x" * environment.LONGEST_PATCH)
+    stage.start(1)
+    assert (stage.path / "code.patch").read_text().startswith("# 1,0")
+    git(code, "checkout", "-q", ".")
+    stage.start(1)
+    assert not (stage.path / "code.patch").exists(), "the last attempt ran the commit itself"
 
 
 def test_git_may_be_missing(stage: StageRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     stage.start(total_steps=1)
-    environment = json.loads((stage.path / "env.json").read_text())
-    assert environment["git_commit"] is None
-    assert environment["git_dirty"] is None
+    found = json.loads((stage.path / "env.json").read_text())
+    assert found["git_commit"] is None
+    assert found["git_dirty"] is None
 
 
 def test_a_broken_status_names_file_and_field(stage: StageRun) -> None:
