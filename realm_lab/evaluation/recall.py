@@ -21,7 +21,7 @@ QUESTIONS_AT_ONCE = 256
 
 
 class Ranks(NamedTuple):
-    """1-based rank of the first passage with an answer, of the first gold passage, and of that which completes the path;
+    """1-based rank of the first passage with an answer, of the first gold passage, and of the last of the path;
     0 where beyond the depth, -1 where an answer takes no path."""
 
     answer: np.ndarray
