@@ -16,16 +16,17 @@ from realm_lab.errors import UserError
 from realm_lab.systems import linked
 from realm_lab.systems.context import Context
 from realm_lab.systems.evaluate import AskedQuestions
+from realm_lab.systems.graph_retriever import GraphRetriever
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.linked import LinkedReader
 from realm_lab.systems.path_retriever import PathRetriever
 from realm_lab.training.linked import LinkedTask
 
-SYSTEMS = ("path_retriever",)
+SYSTEMS = ("path_retriever", "graph_retriever")
 SHORT = {"steps": 8, "batch_size": 4, "negatives": 5}
 TWO_HOPS = {
     "corpus.toy.hops": 2,
-    "system_options": {"path_retriever": SHORT | {"first": 3}},
+    "system_options": {"path_retriever": SHORT | {"first": 3}, "graph_retriever": SHORT | {"passages": 30}},
 }
 QUICK = TWO_HOPS | {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "finetune.steps": 3}
 
@@ -95,6 +96,21 @@ def test_paths_are_found_along_links_and_read_as_one_text(tiny: ModuleType, root
             bodies = [system.passages.text.row(row)["body"] for row in path.rows[::-1]]
             assert passages.text.row(number)["body"] == " ".join(bodies)
     assert any(len(path.rows) == 2 for paths in system.found(asked) for path in paths)
+
+
+def test_a_graph_is_its_seeds_and_what_they_link_to(tiny: ModuleType, root: Path) -> None:
+    system: GraphRetriever = system_of(tiny, root, "graph_retriever")
+    for question in AskedQuestions.of_split(system.context, "test").texts[:5]:
+        bm25 = system.context.bm25.search([question], 100).rows_QK[0]
+        graph = system.graph(bm25).tolist()
+        assert len(graph) == len(set(graph)) == 30
+        assert graph[:10] == bm25[:10].tolist()
+        links = {other for row in graph[:10] for other in system.links.of(row).tolist()} - set(graph[:10])
+        assert set(graph[10:]) <= links
+        ranks = [bm25.tolist().index(row) for row in graph[10:] if row in bm25]
+        assert ranks == sorted(ranks)
+        found = system.search(question, system.context.question_tokens([question])[0], bm25)
+        assert sorted(row for row, _ in found) == sorted(graph)
 
 
 def test_gold_paths_are_learned_and_what_holds_the_answer_is_no_negative(tiny: ModuleType, root: Path) -> None:
