@@ -50,6 +50,11 @@ class Links:
             found.append(np.stack([row_T[at] + start, title_T[at]], 1))
         return np.unique(np.concatenate(found), axis=0)
 
+    @property
+    def passages_without(self) -> int:
+        """Passages that link to none."""
+        return int((self._named.lengths == 0).sum())
+
     def of(self, row: int) -> np.ndarray:
         """Rows of the passages that a passage links to, by title, int64."""
         return np.concatenate([np.empty(0, np.int64), *(self._rows[title] for title in self._named[row])])

@@ -169,7 +169,12 @@ def train_retriever(context: Context, run: StageRun) -> None:
             write_tensors(
                 scratch / "model.safetensors", {name: part.detach() for name, part in model.named_parameters()}
             )
-        close(run, questions_trained=len(examples), questions_without_passage=len(questions) - len(examples))
+        counts = {
+            "questions_trained": len(examples),
+            "questions_without_passage": len(questions) - len(examples),
+            "passages_without_links": system.links.passages_without,
+        }
+        close(run, **counts)
 
 
 def padded(found: Sequence[Sequence[tuple[int, float]]], k: int) -> Retrieved:

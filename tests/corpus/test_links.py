@@ -48,7 +48,9 @@ def named(corpus: PreparedCorpus, links: Links) -> dict[str, list[str]]:
 
 def test_a_title_is_named_by_its_whole_words_alone(corpus: PreparedCorpus) -> None:
     expected = {"New York": ["York"], "York": ["New York"], "Newt": ["York"], "Empty": []}
-    assert named(corpus, links_of(corpus)) == expected
+    links = links_of(corpus)
+    assert named(corpus, links) == expected
+    assert links.passages_without == 1
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])
