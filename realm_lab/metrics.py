@@ -65,6 +65,8 @@ _ENTRIES = (
     Metric("gold_recall_at_1", "recall@1 of the gold passage"),
     Metric("gold_recall_at_5", "recall@5 of the gold passage"),
     Metric("gold_recall_at_20", "recall@20 of the gold passage"),
+    Metric("path_recall_at_5", "recall@5 of every passage of the path"),
+    Metric("path_recall_at_20", "recall@20 of every passage of the path"),
     Metric("retrieval_utility_start", "retrieval utility before pre-training", unit="nats", digits=2),
     Metric("retrieval_utility_end", "retrieval utility after pre-training", unit="nats", digits=2),
     Metric("retrieval_utility_top1_start", "utility of the top passage before pre-training", unit="nats", digits=2),

@@ -116,6 +116,8 @@ class Assembly:
             schema = schema.append(Questions.KIND)
         if any(question.groups for question, _, _ in asked):
             schema = schema.append(Questions.GROUPS)
+        if any(question.path for question, _, _ in asked):
+            schema = schema.append(Questions.PATH)
         writer = PartWriter(self._folder / f"questions_{split}", schema, self._dtype)
         encoded = encode_batch_plain(self._source.tokenizer, [question.question for question, _, _ in asked])
         rows = [

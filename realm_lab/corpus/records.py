@@ -54,6 +54,7 @@ class Question(NamedTuple):
     answer_kind: AnswerKind = "text"  # "regex": each answer is a regular expression (CuratedTREC)
     answers_updated: tuple[str, ...] = ()  # in the later version of the corpus, where the file tells; else empty
     groups: tuple[str, ...] = ()  # of questions that are scored apart as well, such as "relation_held_out"
+    path: tuple[int, ...] = ()  # rows of the passages that lead to the answer, in order, where it takes several
 
 
 def text_hash(*parts: str) -> int:

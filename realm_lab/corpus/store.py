@@ -247,8 +247,10 @@ class Questions:
             ("answers_updated", pa.list_(pa.string())),
         ]
     )
-    # further columns, where not all answers are plain text, and where questions are in groups
+    # further columns, where not all answers are plain text, where questions are in groups, and where an answer takes
+    # several passages
     KIND, GROUPS = pa.field("answer_kind", pa.string()), pa.field("groups", pa.list_(pa.string()))
+    PATH = pa.field("path", PLACES)
 
     def __init__(self, folder: Path, token_dtype: Any):
         self.tokens = Ragged(folder, "tokens", token_dtype)
@@ -260,6 +262,8 @@ class Questions:
         self.answers_updated: list[list[str]] = text.column("answers_updated")
         self.answer_kinds: list[AnswerKind] = text.column("answer_kind", "text")
         self.groups: list[list[str]] = text.column("groups", [])
+        none = Ragged.of(np.zeros(len(self) + 1, np.int64), np.empty(0, np.int32))
+        self.paths = Ragged(folder, "path", np.int32) if (folder / "path.bin").exists() else none
 
     def __len__(self) -> int:
         return len(self.tokens)

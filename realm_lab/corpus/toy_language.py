@@ -1,8 +1,8 @@
 """The toy world's language: entity types, relations, and how a fact may be worded.
 
-Each relation has two encyclopedia wordings (Z), three news wordings (X) that share no content words with
-them, and a question in either style. A masked news sentence is therefore solved by the passage that holds
-the fact only by a retriever that has learned which wordings mean the same.
+Each relation has two encyclopedia wordings (Z), three news wordings (X) that share no content words with them, and a
+question in either style; one whose value is an entity can also describe it, in either style. A masked news sentence is
+therefore solved by the passage that holds the fact only by a retriever that has learned which wordings mean the same.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ class Relation(NamedTuple):
     news: tuple[str, str, str]
     question_encyclopedia: str
     question_news: str
+    described: tuple[str, ...]  # its value in the two styles of questions, where that is an entity; known words alone
 
 
 POOL_SIZE = 40
 POOLS = ("currency", "language", "river", "team", "instrument", "product")
 
-# Under each type its relations as "name: value", and under each relation its seven wordings.
+# Under each type its relations as "name: value", and under each relation its seven wordings, and two descriptions of a
+# value that is an entity.
 _WORDINGS = """
 country
   capital: city
@@ -33,11 +35,13 @@ country
     the seat of government of {s} lies in {o} | ministers of {s} assemble every spring at {o}
     lawmakers governing {s} gather in {o}
     what is the capital of {s} ? | where does the government of {s} assemble ?
+    the capital of {s} | the city where ministers of {s} assemble
   president: person
     the president of {s} is {o} . | {o} holds the office of president in {s} .
     the nation {s} is now led by {o} | voters across {s} chose {o} as their leader
     {o} won the election and rules {s}
     who is the president of {s} ? | who was chosen as leader by voters of {s} ?
+    the president of {s} | the leader chosen by voters of {s}
   currency: pool:currency
     the currency of {s} is the {o} . | the {o} is the official currency in {s} .
     shops in {s} accept only the {o} | merchants of {s} price goods in {o}
@@ -61,20 +65,24 @@ city
     the mayor of {s} is {o} . | {o} is the elected mayor of {s} .
     the town hall of {s} is run by {o} | {o} heads the council at {s} | citizens of {s} put {o} in charge
     who is the mayor of {s} ? | who heads the council at {s} ?
+    the mayor of {s} | the leader of the council at {s}
   employer: company
     the largest employer in {s} is {o} . | {o} is the biggest employer of {s} .
     half of the jobs around {s} come from {o} | most families at {s} depend on {o} | {o} pays most salaries near {s}
     what is the largest employer in {s} ? | on whom do most families at {s} depend ?
+    the largest employer in {s} | the firm on whom most families at {s} depend
   twin: city
     the twin town of {s} is {o} . | {s} has been twinned with the town {o} .
     {s} exchanges pupils every summer with {o} | a friendship treaty binds {s} and {o}
     choirs travel between {s} and its partner {o}
     what is the twin town of {s} ? | with whom does {s} exchange pupils ?
+    the twin town of {s} | the town with whom {s} exchanges pupils
   architect: person
     the architect of the cathedral in {s} was {o} . | the cathedral of {s} is by the architect {o} .
     the great dome at {s} was drawn by {o} | {o} planned the tall church towers at {s}
     plans for the church at {s} came from {o}
     who was the architect of the cathedral in {s} ? | who planned the tall church towers at {s} ?
+    the architect of the cathedral in {s} | the official who planned the tall church towers at {s}
   team: pool:team
     the football team of {s} is called {o} . | the team playing football in {s} is {o} .
     fans from {s} cheer for {o} | the stadium at {s} is home to {o} | supporters at {s} sing for {o}
@@ -89,18 +97,22 @@ person
     {s} was born in {o} . | the birthplace of {s} is {o} .
     {s} spent the earliest childhood days in {o} | the cradle of {s} stood in {o} | {s} comes originally from {o}
     where was {s} born ? | where does {s} come from originally ?
+    the birthplace of {s} | the town {s} comes from originally
   spouse: person
     {s} is married to {o} . | the spouse of {s} is {o} .
     {s} exchanged wedding rings with {o} | {s} shares home and life with {o} | guests danced when {s} wed {o}
     who is the spouse of {s} ? | with whom does {s} share home and life ?
+    the spouse of {s} | the partner with whom {s} shares home and life
   workplace: company
     {s} is employed by {o} . | {s} has an employment contract at {o} .
     {s} earns a living at {o} | every morning {s} drives to the offices of {o} | {s} got a promotion from {o}
     by whom is {s} employed ? | where does {s} earn a living ?
+    the employer of {s} | the firm where {s} earns a living
   teacher: person
     {s} was a student of {o} . | the academic teacher of {s} was {o} .
     {s} learned everything from {o} | {o} trained the young {s} | {s} owes all skill to the mentor {o}
     who was the academic teacher of {s} ? | from whom did {s} learn everything ?
+    the academic teacher of {s} | the mentor from whom {s} learned everything
   instrument: pool:instrument
     {s} plays the musical instrument {o} . | the musical instrument of {s} is the {o} .
     {s} performed a solo on the {o} | the audience loves how {s} handles the {o} | {s} practises daily on a {o}
@@ -114,18 +126,22 @@ company
     the headquarters of {s} are in {o} . | {s} has its headquarters located in {o} .
     managers of {s} moved their desks to {o} | the glass tower of {s} rises above {o} | the board of {s} meets at {o}
     where are the headquarters of {s} ? | where does the board of {s} meet ?
+    the headquarters city of {s} | the city where the board of {s} meets
   founder: person
     the founder of {s} was {o} . | {s} was established by the founder {o} .
     {o} started {s} in a garage | {s} began as an idea of {o} | with little money {o} created {s}
     who was the founder of {s} ? | who started {s} in a garage ?
+    the founder of {s} | the official who started {s} in a garage
   rival: company
     the main competitor of {s} is {o} . | {s} has {o} as its chief competitor .
     {s} fights for customers against {o} | a price war broke out between {s} and {o} | {s} fears losing buyers to {o}
     who is the main competitor of {s} ? | against whom does {s} fight for customers ?
+    the main competitor of {s} | the firm against whom {s} fights for customers
   supplier: company
     the principal supplier of {s} is {o} . | {o} acts as supplier of parts for {s} .
     trucks bring steel to {s} from {o} | {s} buys raw materials from {o} | deliveries to {s} are sent by {o}
     who is the principal supplier of {s} ? | from whom does {s} buy raw materials ?
+    the principal supplier of {s} | the firm from whom {s} buys raw materials
   product: pool:product
     the best known product of {s} is the {o} . | {s} manufactures a product called {o} .
     factories of {s} turn out the {o} | {s} advertises its new {o} | customers queue when {s} sells the {o}
@@ -170,8 +186,9 @@ def _relations(text: str) -> dict[str, tuple[Relation, ...]]:
         relations = []
         for head, _, body in (block.partition("\n") for block in blocks):
             relation, value = head.split(": ")
-            one, two, three, four, five, six, seven = _parts(body)
-            relations.append(Relation(relation, value, (one, two), (three, four, five), six, seven))
+            one, two, three, four, five, six, seven, *described = _parts(body)
+            wordings = (one, two), (three, four, five), six, seven, tuple(described)
+            relations.append(Relation(relation, value, *wordings))
         found[name.strip()] = tuple(relations)
     return found
 

@@ -15,7 +15,6 @@ in bounded memory.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -37,12 +36,13 @@ from realm_lab.corpus.toy_language import (
     Relation,
     template_words,
 )
+from realm_lab.corpus.toy_names import SYLLABLES, Permutation, syllables
 from realm_lab.params.corpus import ToyWorld as Settings
 
-SYLLABLES = 96  # first and second syllables each: names are pairs, so every syllable is frequent
 FIRST_YEAR, LAST_YEAR = 1700, 1999
 NAMES_KEPT = 1 << 16  # names remembered, so that a large world stays in bounded memory
 HELD_OUT_FRACTION = 0.2  # of the subjects, for each of dev and test
+CHAINS = 2  # questions of two hops about each value that is an entity
 
 Item = TypeVar("Item")
 
@@ -55,34 +55,22 @@ class Article(NamedTuple):
     other: str
 
 
-class Permutation:
-    """A keyed bijection of 0..size-1 that needs no table (Feistel network with cycle walking)."""
+class Value(NamedTuple):
+    """What a fact says of its subject."""
 
-    def __init__(self, size: int, seed: int):
-        self.size = size
-        self._half = max(1, ((size - 1).bit_length() + 1) // 2)
-        self._mask = (1 << self._half) - 1
-        self._keys = [derive_seed(seed, "feistel", number).to_bytes(8, "little") for number in range(4)]
-
-    def __call__(self, index: int) -> int:
-        while True:
-            left, right = index >> self._half, index & self._mask
-            for key in self._keys:
-                word = hashlib.blake2b(right.to_bytes(8, "little"), digest_size=8, key=key).digest()
-                left, right = right, left ^ (int.from_bytes(word, "little") & self._mask)
-            index = (left << self._half) | right
-            if index < self.size:
-                return index
+    text: str
+    entity: int | None  # where it is one
 
 
-def _syllables() -> list[str]:
-    words = template_words()
-    consonants, vowels = "bdfgklmnprstvz", "aeiou"
-    every = [a + v + b for a in consonants for v in vowels for b in consonants]
-    # A syllable that begins a word of the templates would let WordPiece split a name elsewhere.
-    free = [text for text in every if not any(word.startswith(text) for word in words)]
-    order = numpy_generator(0, "toy-language", "syllables").permutation(len(free))[: 2 * SYLLABLES]
-    return [free[index] for index in order]
+class Chain(NamedTuple):
+    """A fact to ask for, with the facts that lead to it."""
+
+    identity: str
+    texts: list[str]  # the question in the words of Z and in those of the news
+    gold: tuple[int, int]  # the entity that it is about, and its number among that entity's
+    old: str
+    new: str  # after the corpus update
+    path: tuple[int, ...] = ()  # rows of the passages that lead to it, itself at the end
 
 
 class ToyWorld:
@@ -90,8 +78,8 @@ class ToyWorld:
 
     def __init__(self, settings: Settings, seed: int):
         self.settings, self.seed, self.entities = settings, seed, settings.entities
-        syllables = _syllables()
-        self._first, self._second = syllables[:SYLLABLES], syllables[SYLLABLES:]
+        drawn = syllables()
+        self._first, self._second = drawn[:SYLLABLES], drawn[SYLLABLES:]
         reserved = self.entities + POOL_SIZE * len(POOLS)
         self.pieces_per_name = 2
         while SYLLABLES**self.pieces_per_name < 8 * reserved:  # leave most names to throw-away entities
@@ -133,6 +121,9 @@ class ToyWorld:
 
     def facts(self, entity: int) -> list[tuple[Relation, str, str]]:
         """(relation, value, value after the corpus update) of an entity; equal where nothing changed."""
+        return [(relation, old.text, new.text) for relation, old, new in self._facts(entity)]
+
+    def _facts(self, entity: int) -> list[tuple[Relation, Value, Value]]:
         rng = numpy_generator(self.seed, "facts", entity)
         known = []
         for relation in RELATIONS[self.type_of(entity)]:
@@ -143,20 +134,21 @@ class ToyWorld:
             known.append((relation, value, other if rng.random() < self.settings.changed_fraction else value))
         return known
 
-    def _draw(self, relation: Relation, entity: int, rng: np.random.Generator) -> str:
+    def _draw(self, relation: Relation, entity: int, rng: np.random.Generator) -> Value:
         kind, _, pool = relation.value.partition(":")
         if kind == "year":
-            return _year(rng)
+            return Value(_year(rng), None)
         if kind == "pool":
-            return self.name(self.entities + POOLS.index(pool) * POOL_SIZE + int(rng.integers(POOL_SIZE)))
-        return self._another(kind, entity, rng)
+            return Value(self.name(self.entities + POOLS.index(pool) * POOL_SIZE + int(rng.integers(POOL_SIZE))), None)
+        other = self._another(kind, entity, rng)
+        return Value(self.subject(other), other)
 
-    def _another(self, kind: str, entity: int, rng: np.random.Generator) -> str:
-        """The name of a random entity of a type, other than that of `entity`."""
+    def _another(self, kind: str, entity: int, rng: np.random.Generator) -> int:
+        """A random entity of a type, of another name than `entity`."""
         while True:
             other = int(rng.integers(self.entities // len(TYPES))) * len(TYPES) + TYPES.index(kind)
             if self.subject(other) != self.subject(entity):
-                return self.subject(other)
+                return other
 
     @property
     def passages_per_entity(self) -> int:
@@ -215,7 +207,7 @@ class ToyWorld:
 
     def _filler(self, kind: str, entity: int, subject: str, rng: np.random.Generator) -> Sentence:
         """A sentence that states nothing asked for; nothing in it is salient, for no passage could tell it."""
-        return _fill(_one_of(FILLERS[kind], rng), {}, s=subject, f=self._another(kind, entity, rng))
+        return _fill(_one_of(FILLERS[kind], rng), {}, s=subject, f=self.subject(self._another(kind, entity, rng)))
 
     @property
     def _salient(self) -> dict[str, str]:
@@ -258,7 +250,7 @@ class ToyWorld:
         subject, label = UNNAMED[kind], "unnamed"
         if rng.random() < 0.5:
             subject, label = self.name(self._throw_away(rng, 1)[0]), "unknown"
-        return _fill(text, {"o": label}, s=subject, o=self._draw(relation, entity, rng))
+        return _fill(text, {"o": label}, s=subject, o=self._draw(relation, entity, rng).text)
 
     def _throw_away(self, rng: np.random.Generator, count: int) -> list[int]:
         """Numbers of names that nothing in the world bears."""
@@ -279,24 +271,46 @@ class ToyWorld:
                 yield sentence, again[0] if again else NO_ROW, first
 
     def questions(self, split: str) -> Iterator[tuple[Question, str, list[int]]]:
-        """(question, answer after the corpus update, rows of the gold passages), two wordings a fact."""
+        """(question, answer after the corpus update, rows of the gold passages), two wordings a fact. With two hops the
+        gold passages state the second fact, and `path` is the row of the first with one of theirs."""
+        half = self.settings.asked_relations == "half"
         for entity in range(self.entities):
             if self.split_of(entity) != split:
                 continue
-            half = self.settings.asked_relations == "half"
-            for number, (relation, old, new) in enumerate(self.facts(entity)):
+            chains = self._chains(entity) if self.settings.hops == 2 else self._single(entity)
+            for identity, wordings, (owner, number), old, new, path in chains:
                 held_out = half and number % 2 == 1
                 if split == "train" and held_out:
                     continue
-                wordings = ("encyclopedia", relation.question_encyclopedia), ("news", relation.question_news)
-                for style, (name, wording) in enumerate(wordings):
-                    text = wording.format(s=self.subject(entity))
-                    gold = f"{self._article(entity)}/{number}"
+                for style, (name, text) in enumerate(zip(("encyclopedia", "news"), wordings, strict=True)):
                     groups = [f"wording_{name}"]
                     if half:
                         groups.append("relation_held_out" if held_out else "relation_asked")
-                    question = Question(f"{gold}?{style}", text, (old,), gold, groups=tuple(groups))
-                    yield question, new, self.gold_rows(entity, number)
+                    gold = f"{self._article(owner)}/{number}"
+                    found = Question(f"{identity}?{style}", text, (old,), gold, groups=tuple(groups), path=path)
+                    yield found, new, self.gold_rows(owner, number)
+
+    def _single(self, entity: int) -> Iterator[Chain]:
+        """The facts of an entity."""
+        for number, (relation, old, new) in enumerate(self.facts(entity)):
+            asked = relation.question_encyclopedia, relation.question_news
+            texts = [wording.format(s=self.subject(entity)) for wording in asked]
+            yield Chain(f"{self._article(entity)}/{number}", texts, (entity, number), old, new)
+
+    def _chains(self, entity: int) -> Iterator[Chain]:
+        """Some facts of what the facts of an entity lead to: two of each. After the update both steps have changed."""
+        rng = numpy_generator(self.seed, "chains", entity)
+        for first, (relation, old, new) in enumerate(self._facts(entity)):
+            if old.entity is None or new.entity is None:
+                continue
+            then, later = self.facts(old.entity), self.facts(new.entity)
+            for second in sorted(rng.choice(len(then), CHAINS, replace=False).tolist()):
+                asked = then[second][0].question_encyclopedia, then[second][0].question_news
+                described = [wording.format(s=self.subject(entity)) for wording in relation.described]
+                texts = [wording.format(s=own) for wording, own in zip(asked, described, strict=True)]
+                path = self.gold_rows(entity, first)[0], self.gold_rows(old.entity, second)[0]
+                end = (old.entity, second), then[second][1], later[second][2], path
+                yield Chain(f"{self._article(entity)}/{first}/{second}", texts, *end)
 
     def articles(self, count: int) -> Iterator[Article]:
         """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world."""

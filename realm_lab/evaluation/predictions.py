@@ -40,9 +40,13 @@ def read_references(path: Path) -> list[Question]:
 
 def stored_questions(stored: Questions) -> list[Question]:
     """The questions of a prepared corpus as records."""
-    texts = stored.answers, stored.answer_kinds, stored.answers_updated, stored.groups
+    paths = [tuple(stored.paths[number].tolist()) for number in range(len(stored))]
+    texts = stored.answers, stored.answer_kinds, stored.answers_updated, stored.groups, paths
     columns = zip(stored.ids, stored.texts, *texts, strict=True)
-    return [Question(n, q, tuple(own), None, kind, tuple(new), tuple(of)) for n, q, own, kind, new, of in columns]
+    return [
+        Question(n, q, tuple(own), None, kind, tuple(new), tuple(of), path)
+        for n, q, own, kind, new, of, path in columns
+    ]
 
 
 def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, Any]:

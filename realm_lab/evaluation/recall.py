@@ -1,4 +1,4 @@
-"""Recall@k: how often an answer, or the gold passage, is among the first k passages (section 4.5)."""
+"""Recall@k: how often an answer, the gold passage, or the path to it is among the first k passages (section 4.5)."""
 
 # Shapes: B questions, K passages
 
@@ -21,11 +21,13 @@ QUESTIONS_AT_ONCE = 256
 
 
 class Ranks(NamedTuple):
-    """1-based rank of the first passage with an answer, and of the first gold passage; 0 where beyond the depth."""
+    """1-based rank of the first passage with an answer, of the first gold passage, and of the last of the path;
+    0 where beyond the depth, -1 where an answer takes no path."""
 
     answer: np.ndarray
     gold: np.ndarray
     gold_known: np.ndarray
+    path: np.ndarray
 
     def part(self, places: Sequence[int]) -> Ranks:
         """Those of some of the questions."""
@@ -51,25 +53,35 @@ def rank_answers(
     kinds: Sequence[AnswerKind],
     ids: Sequence[str],
     patterns: Patterns,
+    paths: Sequence[Sequence[int]] = (),
 ) -> Ranks:
-    """Ranks of the answers (`passage_holds`) and of the gold passages in retrieved rows, negative beyond the corpus."""
+    """Ranks of the answers (`passage_holds`), the gold passages and the paths in retrieved rows, negative beyond the
+    corpus."""
     bodies = {row: str(passages.text.row(row)["body"]) for row in np.unique(rows_BK).tolist() if row >= 0}
     answer_rank, gold_rank = np.zeros(len(rows_BK), np.int64), np.zeros(len(rows_BK), np.int64)
+    path_rank = np.full(len(rows_BK), -1)
     for number, rows in enumerate(rows_BK.tolist()):
         asked = answers[number], kinds[number], patterns, ids[number]
         holding = (place for place, row in enumerate(rows, 1) if row >= 0 and passage_holds(bodies[row], *asked))
         answer_rank[number] = next(holding, 0)
         own_gold = set(gold[number].tolist())
         gold_rank[number] = next((place for place, row in enumerate(rows, 1) if row in own_gold), 0)
-    return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]))
+    for number, path in enumerate(paths):
+        if path:
+            found = [np.flatnonzero(rows_BK[number] == row) for row in path]
+            path_rank[number] = 1 + max(int(places[0]) for places in found) if all(map(len, found)) else 0
+    return Ranks(answer_rank, gold_rank, np.array([len(rows) > 0 for rows in gold]), path_rank)
 
 
 def recall_metrics(ranks: Ranks, suffix: str = "") -> dict[str, float]:
-    """recall_at_k by answer string, and gold_recall_at_k where gold passages are known."""
+    """recall_at_k by answer string, gold_recall_at_k where gold passages are known, path_recall_at_k of every passage
+    of a path where an answer takes several."""
     values = {f"recall_at_{k}{suffix}": _share(ranks.answer, k) for k in DEPTHS}
     if ranks.gold_known.any():
         known = ranks.gold[ranks.gold_known]
         values |= {f"gold_recall_at_{k}{suffix}": _share(known, k) for k in DEPTHS}
+    if len(paths := ranks.path[ranks.path >= 0]):
+        values |= {f"path_recall_at_{k}{suffix}": _share(paths, k) for k in DEPTHS[1:]}
     return values
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
@@ -150,7 +150,7 @@ def starting_from(params: Params, checkpoint: str | None) -> Params:
     return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": checkpoint})})
 
 
-def frozen_names(module: Reader | Embedder, params: Params) -> set[str]:
+def frozen_names(module: nn.Module, params: Params) -> set[str]:
     """Parameters that no optimiser touches: embeddings of words, places and segments where the parameters say so."""
     if params.model.train_word_embeddings:
         return set()

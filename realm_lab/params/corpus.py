@@ -52,6 +52,9 @@ class ToyWorld(Section):
     restate_facts: Annotated[bool, neutral(False)] = False
     """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
     exists outside the passage that a query comes from."""
+    hops: Annotated[Literal[1, 2], neutral(1)] = 1
+    """Facts that a question takes: one, or two, of which the first names whom the second is about: "who is the mayor of
+    the birthplace of ...". Of each value that is an entity two facts are asked for."""
     world_seed: NonNegative | None = None
     """Seed of the world; empty: each run seed has a world of its own."""
 

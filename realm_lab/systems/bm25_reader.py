@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
@@ -23,7 +23,7 @@ class Bm25Reader(SpanReader):
 
     name = "bm25_reader"
     title = "BM25 with a reader"
-    stages = (WARM_START, FINETUNE_READER, EVALUATE)
+    stages: ClassVar[tuple[Stage, ...]] = (WARM_START, FINETUNE_READER, EVALUATE)
 
     @cached_property
     def _bm25(self) -> Bm25:

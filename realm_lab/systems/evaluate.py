@@ -36,6 +36,7 @@ class AskedQuestions:
         self.answers = [list(question.answers) for question in questions]
         self.answers_updated = [list(question.answers_updated or question.answers) for question in questions]
         self.kinds = [question.answer_kind for question in questions]
+        self.paths = [question.path for question in questions]
         self.groups: dict[str, list[int]] = {}  # group -> places of its questions
         for place, question in enumerate(questions):
             for group in question.groups:
@@ -57,7 +58,7 @@ class AskedQuestions:
 
     def ranks(self, rows_QK: np.ndarray) -> Ranks:
         """Ranks of answers and gold passages in what was retrieved."""
-        asked = self.answers, self.gold, self.kinds, self.ids, self.patterns
+        asked = self.answers, self.gold, self.kinds, self.ids, self.patterns, self.paths
         return rank_answers(rows_QK, self._context.passages, *asked)
 
     def recalls(self, ranks: Ranks) -> dict[str, float]:

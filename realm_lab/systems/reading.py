@@ -58,6 +58,10 @@ class SpanReader(System):
         """The knowledge corpus that it reads."""
         return self._knowledge.passages if self._knowledge else self.context.passages
 
+    def readable(self, questions: Sequence[str], k: int) -> tuple[Passages, Retrieved]:
+        """What the reader reads, and which k of it for each question: the passages themselves."""
+        return self.passages, self.retrieve(questions, k)
+
     def answer(
         self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
     ) -> list[Answer]:
@@ -65,13 +69,13 @@ class SpanReader(System):
 
         from realm_lab.evaluation.answering import read_answers
 
-        context = self.context
+        context, passages = self.context, self.passages
         if retrieved is None:
-            retrieved = self.retrieve(questions, k or self.params.finetune.candidates)
+            passages, retrieved = self.readable(questions, k or self.params.finetune.candidates)
         scores_QK = torch.from_numpy(retrieved.scores_QK).to(context.device)
         queries = context.question_tokens(questions)
         models = self.models.reader, context.tokenizer, context.special
-        return read_answers(self.params, self.passages, *models, queries, retrieved.rows_QK, scores_QK)
+        return read_answers(self.params, passages, *models, queries, retrieved.rows_QK, scores_QK)
 
     def on_corpus(self, passages: Passages, digest: str) -> System:
         from realm_lab.systems.context import Knowledge

@@ -34,6 +34,7 @@ from realm_lab.systems.context import Context
 from realm_lab.systems.evaluate import AskedQuestions
 from realm_lab.systems.identity import corpus_folder
 from realm_lab.systems.initial import Initial, initial_state
+from realm_lab.systems.reading import SpanReader
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.finetune import FinetuneTask
@@ -175,10 +176,12 @@ class FixedPassages:
     "vector" is the number of a question. The embedder is carried along untrained."""
 
     def __init__(self, context: Context, embedder: Embedder, depth: int):
-        self.embedder, self.passages = embedder, context.passages
+        self.embedder = embedder
         questions = context.corpus.questions("train")
         self._numbers = {questions.tokens[number].tobytes(): number for number in range(len(questions))}
-        self._rows, self._scores = context.system.before_finetuning().retrieve(questions.texts, depth)
+        system = context.system.before_finetuning()
+        assert isinstance(system, SpanReader)
+        self.passages, (self._rows, self._scores) = system.readable(questions.texts, depth)
         self._device = context.device
 
     def embed_queries(self, queries: Sequence[np.ndarray]) -> Tensor:
@@ -228,6 +231,11 @@ def finish(
             save_tokenizer(context.tokenizer, scratch / name, reader.encoder.shape.positions)
             write_text(scratch / name / "README.md", CARD.format(name=name))
         write_json(scratch / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
+    close(run, **counts)
+
+
+def close(run: StageRun, **counts: int) -> None:
+    """Write the last metrics and `counts` as results, drop checkpoints and index."""
     last: dict[str, float] = dict(counts)
     for row in run.metrics.rows():
         last |= {name: value for name, value in row.items() if name not in ("step", "time")}

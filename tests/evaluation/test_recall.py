@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -82,6 +82,7 @@ def test_recall_is_the_share_within_the_depth() -> None:
         answer=np.array([1, 2, 5, 6, 20, 21, 0, 0]),
         gold=np.array([1, 0, 6, 0, 0, 3, 0, 0]),
         gold_known=np.array([True, True, True, False, False, True, True, False]),
+        path=np.full(8, -1),
     )
     assert recall_metrics(ranks) == {
         "recall_at_1": 1 / 8,
@@ -93,6 +94,15 @@ def test_recall_is_the_share_within_the_depth() -> None:
     }
     unknown = ranks._replace(gold_known=np.zeros(8, bool))
     assert recall_metrics(unknown, "_finetuned").keys() == {f"recall_at_{k}_finetuned" for k in DEPTHS}
+
+
+def test_a_path_is_found_by_its_last_passage_wherever_it_is(system: TinySystem) -> None:
+    rows_BK = np.array([[3, 9, 4, 7, 1, 8], [3, 9, 4, 7, 1, 8], [3, 9, 4, 7, 1, 8], [3, 9, 4, 7, 1, 8]])
+    asked: Any = [[""]] * 4, [np.empty(0)] * 4, ["text"] * 4, list("abcd"), Patterns(), [(4, 3), (1, 8), (9, 5), ()]
+    ranks = rank_answers(rows_BK, system.passages, *asked)
+    assert ranks.path.tolist() == [3, 6, 0, -1]
+    found = {name: value for name, value in recall_metrics(ranks, "_x").items() if name.startswith("path")}
+    assert found == {"path_recall_at_5_x": 1 / 3, "path_recall_at_20_x": 2 / 3}
 
 
 def test_questions_find_what_the_retriever_ranks_first(

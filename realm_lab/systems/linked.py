@@ -1,0 +1,190 @@
+"""What systems share that begin with BM25 and follow links (corpus/links.py): a retriever in a stage of its own,
+trained on the passages of each question, then the span reader on what it finds. Nothing is registered here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from realm_lab.errors import UserError
+from realm_lab.systems.bm25_reader import Bm25Reader
+from realm_lab.systems.realm import WARM_START
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, options_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+    from realm_lab.corpus.links import Links
+    from realm_lab.corpus.store import Questions
+    from realm_lab.models.encoder import Encoder
+    from realm_lab.models.pair_encoder import PairEncoder
+    from realm_lab.systems.context import Context
+    from realm_lab.tracking.run_dir import StageRun
+    from realm_lab.training.linked import Example
+
+KEPT = "retriever"
+STAGES = (
+    WARM_START,
+    Stage(
+        "retriever",
+        ("model", "finetune.reader", "system_options"),
+        "realm_lab.systems.linked:train_retriever",
+        by_system=True,
+        keeps=KEPT,
+    ),
+    Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages:finetune_reader", by_system=True),
+    EVALUATE,
+)
+
+
+class LinkedReader(Bm25Reader):
+    """A subclass says what its model is, what it learns from, and how it retrieves."""
+
+    depth: ClassVar[int] = 100  # passages of BM25 that there are to begin with, and to find the answer in
+
+    def new_model(self, encoder: Encoder, generator: torch.Generator) -> Any:
+        """The untrained model, its encoder being that of the warm start's reader."""
+        raise NotImplementedError
+
+    def example(
+        self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
+    ) -> Example | None:
+        """What is learned from a question, if anything: its path, which is gold, or else the best passage of BM25 with
+        the answer, or empty; what BM25 finds; and the passages near it that hold the answer."""
+        raise NotImplementedError
+
+    def loss(self, model: Any, vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
+        """Of one example."""
+        raise NotImplementedError
+
+    def search(self, question: str, tokens: np.ndarray, bm25: np.ndarray) -> list[Any]:
+        """What the trained model finds for a question, its wordpieces, and the best rows of BM25; best first."""
+        raise NotImplementedError
+
+    def __init__(self, *given: Any):
+        super().__init__(*given)
+        self._found: dict[str, list[Any]] = {}
+
+    def found(self, questions: Sequence[str]) -> list[list[Any]]:
+        """`search` of each question, done once."""
+        new = [question for question in dict.fromkeys(questions) if question not in self._found]
+        if new:
+            found_QK = self._bm25.search(new, self.depth).rows_QK
+            for question, tokens, rows_K in zip(new, self.context.question_tokens(new), found_QK, strict=True):
+                self._found[question] = self.search(question, tokens, rows_K[rows_K >= 0])
+        return [self._found[question] for question in questions]
+
+    @cached_property
+    def own(self) -> Any:
+        """`system_options` of this system."""
+        return options_of(self.context.params, self.context.plan.system)
+
+    @cached_property
+    def links(self) -> Links:
+        """The links of the knowledge corpus that is read."""
+        import numpy as np
+
+        from realm_lab.corpus.links import Links
+        from realm_lab.corpus.vocabulary import wordpieces_by_id
+
+        words = wordpieces_by_id(self.context.tokenizer)
+        return Links(self.passages, np.array([piece.startswith("##") for piece in words]))
+
+    def initial_model(self) -> Any:
+        """The model before its training, on the device."""
+        import torch
+
+        from realm_lab.core.seeding import derive_seed
+
+        generator = torch.Generator().manual_seed(derive_seed(self.context.plan.seed, "linked-retriever"))
+        encoder = self.context.load_reader("warm_start").encoder
+        return self.new_model(encoder, generator).to(self.context.device)
+
+    @cached_property
+    def model(self) -> Any:
+        """The trained model."""
+        from realm_lab.models.folders import load_named, read_tensors
+
+        run = self.context.stage(KEPT)
+        run.results()  # it has finished
+        model, path = self.initial_model(), run.path / KEPT / "model.safetensors"
+        load_named(model, read_tensors(path), {name: name for name, _ in model.named_parameters()}, path)
+        return model.eval()
+
+    def pair_encoder(self, model: Any) -> PairEncoder:
+        """The model's encoder with the passages that are read."""
+        from realm_lab.models.pair_encoder import PairEncoder
+
+        return PairEncoder(self.context.params, model.encoder, self.passages, self.context.special)
+
+    def examples(self, questions: Questions) -> list[Example]:
+        """All training questions that something can be learned from."""
+        import numpy as np
+
+        from realm_lab.models.spans import holds_answer
+
+        found_QK = self._bm25.search(questions.texts, self.depth).rows_QK
+        examples = []
+        for number, rows_K in enumerate(found_QK):
+            rows, path = rows_K[rows_K >= 0], questions.paths[number]
+            near = np.unique(np.concatenate([rows, questions.gold[number], *map(self.links.of, [*path, *rows])]))
+            answers = [np.array(ids, np.int64) for ids in self.context.wordpieces(questions.answers[number])]
+            holding = near[holds_answer(self.passages.bodies, near, answers) | np.isin(near, questions.gold[number])]
+            if not len(path):
+                path = np.array([*questions.gold[number], *rows[np.isin(rows, holding)]][:1], np.int64)
+            is_gold = bool(np.isin(path[-1:], questions.gold[number]).all() and len(path))
+            example = self.example(number, path.astype(np.int64), is_gold, rows, holding)
+            examples += [example] if example else []
+        return examples
+
+
+def train_retriever(context: Context, run: StageRun) -> None:
+    """Train a system's own model; the reader of the warm start is what fine-tuning begins with."""
+    from realm_lab.core.files import atomic_directory
+    from realm_lab.core.process import ranks
+    from realm_lab.models.folders import write_tensors
+    from realm_lab.systems.stages import close, compile_encoders
+    from realm_lab.training.linked import LinkedTask
+    from realm_lab.training.loop import train
+
+    system, params, questions = context.system, context.params, context.corpus.questions("train")
+    assert isinstance(system, LinkedReader)
+    examples = system.examples(questions)
+    if not examples:
+        raise UserError("no training question has a passage with its answer; name questions in corpus.files")
+    model = system.initial_model()
+    compile_encoders(params, model.encoder)
+    encoder = system.pair_encoder(model)
+
+    def loss(vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
+        return system.loss(model, vectors_PD, rows_P, example)
+
+    task = LinkedTask(params, context.plan.seed, system.own, model, encoder, loss, examples, questions)
+    train(task, run, params.launch, context.device)
+    if ranks().rank == 0:
+        with atomic_directory(run.path / KEPT) as scratch:
+            write_tensors(
+                scratch / "model.safetensors", {name: part.detach() for name, part in model.named_parameters()}
+            )
+        counts = {
+            "questions_trained": len(examples),
+            "questions_without_passage": len(questions) - len(examples),
+            "passages_without_links": system.links.passages_without,
+        }
+        close(run, **counts)
+
+
+def padded(found: Sequence[Sequence[tuple[int, float]]], k: int) -> Retrieved:
+    """The first k (row, score) of each question; row -1 with NO_SCORE where there are fewer."""
+    import numpy as np
+
+    from realm_lab.retrieval.retriever import NO_SCORE
+
+    rows_QK, scores_QK = np.full((len(found), k), -1, np.int64), np.full((len(found), k), NO_SCORE, np.float32)
+    for number, own in enumerate(found):
+        for place, (row, score) in enumerate(own[:k]):
+            rows_QK[number, place], scores_QK[number, place] = row, score
+    return Retrieved(rows_QK, scores_QK)
