@@ -41,6 +41,11 @@ def answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tensor:
     return torch.where(held_N, safe.logsumexp(1), torch.full_like(safe[:, 0], NO_ANSWER))
 
 
+def best_answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tensor:
+    """log max over the spans in S(z, y) of p(s|z,x) (hard EM; Min et al. 2019); NO_ANSWER where z holds none. [N]."""
+    return log_probs_NLW.masked_fill(~is_answer_NLW, NO_ANSWER).flatten(1).amax(1)
+
+
 def read_logits(reader: Reader, batch: Batch, max_width: int, softmax: str) -> tuple[Tensor, Tensor]:
     """h(s, z) of every span, [N, L, W], and the reader's own logit of each passage for `passage_log_probs`, [N]: T(z),
     or that of its passage-selection head."""

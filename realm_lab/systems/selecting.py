@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from realm_lab.params.sections import NonNegative, Section
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from realm_lab.tracking.run_dir import StageRun
     from realm_lab.training.selection import SelectionTask
 
+MakeTask = Callable[..., "SelectionTask"]
 FINETUNE_SELECTING = Stage(
     "finetune", ("model", "finetune", "system_options"), "realm_lab.systems.selecting:finetune", by_system=True
 )
@@ -35,8 +37,8 @@ class SelectsPassage(SpanReader):
         fixed = {"softmax": "selected", "objective": "marginal"}
         return given.model_copy(update={"finetune": given.finetune.model_copy(update=fixed)})
 
-    def task(self) -> type[SelectionTask]:
-        """How the reader is trained."""
+    def task(self) -> MakeTask:
+        """What trains the reader."""
         from realm_lab.training.selection import SelectionTask
 
         return SelectionTask

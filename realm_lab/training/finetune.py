@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -80,7 +81,7 @@ class FinetuneTask:
         self.retriever, self.reader, self._questions, self._special = retriever, reader, questions, special
         self.total_steps = self._settings.steps
         self._maximised = training_objective("finetune.objective", self._settings.objective)
-        self._over_spans = answer_log_probs
+        self._over_spans: Callable[[Tensor, Tensor], Tensor] = answer_log_probs
         self._longest = params.corpus.sentence_length + params.corpus.passage_length
         if not len(questions):
             raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")

@@ -18,6 +18,7 @@ from realm_lab.systems.context import Context, open_run
 OPTIONS: dict[str, Any] = {
     "dpr": {"steps": 12, "batch_size": 8, "negatives": 3},
     "bm25_dpr_reader": {"negatives": 3},
+    "hard_em": {"tau_steps": 6},
 }
 
 

@@ -60,15 +60,18 @@ def test_it_finds_less_where_a_question_has_other_words_than_the_passage(whole: 
     assert same_words > other_words + 0.1
 
 
-def test_killed_it_ends_in_the_same_bits(tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("system", ["bm25_dpr_reader", "hard_em"])
+def test_killed_it_ends_in_the_same_bits(
+    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
     monkeypatch.setattr("realm_lab.training.loop.time", SimpleNamespace(monotonic=itertools.count().__next__))
     params = tiny.params(
         {"system_options": OPTIONS, "model.dropout": 0.1, "launch.checkpoint_interval_seconds": 2}
         | {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 0, "finetune.steps": 8}
     )
-    tiny.run("warm_start", params, tiny.prepare(params, tmp_path / "whole"), "bm25_dpr_reader")
+    tiny.run("warm_start", params, tiny.prepare(params, tmp_path / "whole"), system)
     shutil.copytree(tmp_path / "whole", tmp_path / "killed")
-    expected = tiny.outcome(tiny.run("finetune", params, tmp_path / "whole", "bm25_dpr_reader"))
+    expected = tiny.outcome(tiny.run("finetune", params, tmp_path / "whole", system))
     original, done = SelectionTask.train_step, list[int]()
 
     def train_step(self: Any, step: int) -> dict[str, float]:
@@ -80,8 +83,8 @@ def test_killed_it_ends_in_the_same_bits(tiny: ModuleType, tmp_path: Path, monke
 
     monkeypatch.setattr(SelectionTask, "train_step", train_step)
     with pytest.raises(KeyboardInterrupt):
-        tiny.run("finetune", params, tmp_path / "killed", "bm25_dpr_reader")
-    found = tiny.outcome(tiny.run("finetune", params, tmp_path / "killed", "bm25_dpr_reader"))
+        tiny.run("finetune", params, tmp_path / "killed", system)
+    found = tiny.outcome(tiny.run("finetune", params, tmp_path / "killed", system))
     assert done[8:] == [6, 7]  # from the checkpoint
     assert found == expected
 
