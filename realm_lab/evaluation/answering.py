@@ -16,8 +16,7 @@ from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.evaluation.answers import Answer, Candidate
 from realm_lab.models.inputs import join, length_groups
-from realm_lab.models.reader import Reader
-from realm_lab.models.spans import passage_log_probs, read_logits, span_log_probs
+from realm_lab.models.spans import SpanModel, passage_log_probs, read_logits, span_log_probs
 from realm_lab.params.parameters import Params
 
 QUESTIONS_AT_ONCE = 256
@@ -27,7 +26,7 @@ QUESTIONS_AT_ONCE = 256
 def read_answers(
     params: Params,
     passages: Passages,
-    reader: Reader,
+    reader: SpanModel,
     tokenizer: Tokenizer,
     special: SpecialIds,
     queries: Sequence[np.ndarray],
@@ -38,7 +37,8 @@ def read_answers(
 
     The passages are those of any retriever: rows (negative beyond the corpus) and scores, best first. p(z|x) is as in
     fine-tuning (models/spans.py), so that with `finetune.softmax: joint` this is the largest h(s, z) + f(x, z). With
-    `selected` it is the best span of the passage of largest p(z|x) (Karpukhin et al. 2020, section 6.1).
+    `selected` it is the best span of the passage of largest p(z|x) (Karpukhin et al. 2020, section 6.1). Without any
+    passage it is empty.
     """
     reader.eval()
     softmax, answers = params.finetune.softmax, []
@@ -65,14 +65,14 @@ def read_answers(
                 pieces = tuple(encodings[row].ids[begin:end])
                 candidates.append(Candidate(row, *log_probs, span, bodies[row][slice(*span)], pieces))
             worth = [each.log_prior + (softmax != "selected") * each.log_span for each in candidates]
-            best = int(np.argmax(worth))
-            answers.append(Answer(candidates[best].text, best, candidates))
+            best = int(np.argmax(worth)) if worth else 0
+            answers.append(Answer(candidates[best].text if worth else "", best, candidates))
     return answers
 
 
 def _best_spans(
     params: Params,
-    reader: Reader,
+    reader: SpanModel,
     special: SpecialIds,
     passages: Passages,
     queries: Sequence[np.ndarray],

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from realm_lab.corpus.store import Ragged
+from realm_lab.models.document_reader import DocumentReader
 from realm_lab.models.inputs import Batch
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import candidate_log_probs
@@ -46,10 +47,13 @@ def best_answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tenso
     return log_probs_NLW.masked_fill(~is_answer_NLW, NO_ANSWER).flatten(1).amax(1)
 
 
-def read_logits(reader: Reader, batch: Batch, max_width: int, softmax: str) -> tuple[Tensor, Tensor]:
+SpanModel = Reader | DocumentReader
+
+
+def read_logits(reader: SpanModel, batch: Batch, max_width: int, softmax: str) -> tuple[Tensor, Tensor]:
     """h(s, z) of every span, [N, L, W], and the reader's own logit of each passage for `passage_log_probs`, [N]: T(z),
     or that of its passage-selection head."""
-    if softmax == "selected":
+    if softmax == "selected" and isinstance(reader, Reader):
         return reader.selecting_logits(batch, max_width)
     logits_NLW = reader.span_logits(batch, max_width)
     return logits_NLW, span_logit_sums(logits_NLW)
