@@ -16,8 +16,7 @@ from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.evaluation.answers import Answer, Candidate
 from realm_lab.models.inputs import join, length_groups
-from realm_lab.models.reader import Reader
-from realm_lab.models.spans import passage_log_probs, span_log_probs, span_logit_sums
+from realm_lab.models.spans import SpanModel, passage_log_probs, read_logits, span_log_probs
 from realm_lab.params.parameters import Params
 
 QUESTIONS_AT_ONCE = 256
@@ -27,7 +26,7 @@ QUESTIONS_AT_ONCE = 256
 def read_answers(
     params: Params,
     passages: Passages,
-    reader: Reader,
+    reader: SpanModel,
     tokenizer: Tokenizer,
     special: SpecialIds,
     queries: Sequence[np.ndarray],
@@ -37,16 +36,18 @@ def read_answers(
     """Read the passages of each question; the answer is the span of largest p(z, s|x) = p(z|x) p(s|z,x).
 
     The passages are those of any retriever: rows (negative beyond the corpus) and scores, best first. p(z|x) is as in
-    fine-tuning (models/spans.py), so that with `finetune.softmax: joint` this is the largest h(s, z) + f(x, z).
+    fine-tuning (models/spans.py), so that with `finetune.softmax: joint` this is the largest h(s, z) + f(x, z). With
+    `selected` it is the best span of the passage of largest p(z|x) (Karpukhin et al. 2020, section 6.1). Without any
+    passage it is empty.
     """
     reader.eval()
-    answers = []
+    softmax, answers = params.finetune.softmax, []
     for start in range(0, len(queries), QUESTIONS_AT_ONCE):
         part = slice(start, start + QUESTIONS_AT_ONCE)
         rows = [[int(row) for row in rows_K if row >= 0] for rows_K in rows_BK[part]]
         # Every pair is read once, every body encoded once.
         owners = [(number, row) for number, own in enumerate(rows) for row in own]
-        log_span_N, place_N2, sum_N = _best_spans(params, reader, special, passages, queries[part], owners)
+        log_span_N, place_N2, logit_N = _best_spans(params, reader, special, passages, queries[part], owners)
         bodies = {row: passages.text.row(row)["body"] for _, row in owners}
         encodings = dict(zip(bodies, encode_batch_plain(tokenizer, list(bodies.values())), strict=True))
         # What a small corpus leaves empty comes last, so that the scores of the passages come first.
@@ -54,7 +55,7 @@ def read_answers(
         for scores_K, own in zip(score_BK[part], rows, strict=True):
             pairs = slice(first, first + len(own))
             first += len(own)
-            log_prior_1K = passage_log_probs(scores_K[None, : len(own)], sum_N[None, pairs], params.finetune.softmax)
+            log_prior_1K = passage_log_probs(scores_K[None, : len(own)], logit_N[None, pairs], softmax)
             candidates = []
             for place, row in enumerate(own):
                 begin, end = place_N2[pairs][place].tolist()
@@ -63,35 +64,37 @@ def read_answers(
                 log_probs = float(log_prior_1K[0, place]), float(log_span_N[pairs][place])
                 pieces = tuple(encodings[row].ids[begin:end])
                 candidates.append(Candidate(row, *log_probs, span, bodies[row][slice(*span)], pieces))
-            best = int(np.argmax([candidate.log_prior + candidate.log_span for candidate in candidates]))
-            answers.append(Answer(candidates[best].text, best, candidates))
+            worth = [each.log_prior + (softmax != "selected") * each.log_span for each in candidates]
+            best = int(np.argmax(worth)) if worth else 0
+            answers.append(Answer(candidates[best].text if worth else "", best, candidates))
     return answers
 
 
 def _best_spans(
     params: Params,
-    reader: Reader,
+    reader: SpanModel,
     special: SpecialIds,
     passages: Passages,
     queries: Sequence[np.ndarray],
     owners: Sequence[tuple[int, int]],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of each pair (question, row) the best span: log p(s|z,x) [N], its first and last wordpiece + 1 in the body
-    [N, 2]; and the log sum of all spans' logits [N]."""
+    [N, 2]; and the reader's own logit of the passage [N]."""
     device = next(reader.parameters()).device
     longest = params.corpus.sentence_length + params.corpus.passage_length
     firsts, bodies = [queries[number] for number, _ in owners], [passages.bodies[row] for _, row in owners]
     lengths = [min(longest, len(query) + len(body) + 3) for query, body in zip(firsts, bodies, strict=True)]
-    best_N, sum_N = torch.empty(len(owners), device=device), torch.empty(len(owners), device=device)
+    best_N, logit_N = torch.empty(len(owners), device=device), torch.empty(len(owners), device=device)
     place_N2 = torch.empty(len(owners), 2, dtype=torch.int64, device=device)
     for group in length_groups(lengths, params.launch.token_budget):
         batch = join([firsts[i] for i in group], [bodies[i] for i in group], special, longest).to(device)
         with autocast(device, params.model.precision):
-            logits_GLW: Tensor = reader.span_logits(batch, params.finetune.max_span_wordpieces)
+            settings = params.finetune
+            logits_GLW, logit_G = read_logits(reader, batch, settings.max_span_wordpieces, settings.softmax)
         at_G = torch.from_numpy(group).to(device)
         best_N[at_G], flat_G = span_log_probs(logits_GLW).flatten(1).max(1)
-        sum_N[at_G] = span_logit_sums(logits_GLW)
+        logit_N[at_G] = logit_G
         offset_G = torch.tensor([len(firsts[i]) + 2 for i in group], device=device)
         first_G, width_G = flat_G // logits_GLW.shape[2] - offset_G, flat_G % logits_GLW.shape[2]
         place_N2[at_G] = torch.stack([first_G, first_G + width_G + 1], 1)
-    return best_N, place_N2, sum_N
+    return best_N, place_N2, logit_N

@@ -1,7 +1,8 @@
 """Models as Hugging Face folders: config.json and safetensors, under BertModel's names. A pickle is never loaded.
 
 A plain BERT folder is read as it is. `AutoModel.from_pretrained` opens the encoders of what a stage leaves:
-reader/    config.json, model.safetensors (BertForMaskedLM), span_head.safetensors
+reader/    config.json, model.safetensors (BertForMaskedLM), span_head.safetensors (with the passage-selection head
+           where the reader has one)
 embedder/  config.json, model.safetensors (BertModel: the query tower, with its pooler where it has one),
            embedder.json (EmbedderShape), projections.safetensors (projections, their norms, the null vector),
            document/ (BertModel: the document tower, where the towers are separate)
@@ -38,6 +39,7 @@ EMBEDDER_JSON = "embedder.json"
 SPAN_HEAD_FILE = "span_head.safetensors"
 SPAN_HEAD = ("span_projection", "span_norm", "span_score")
 SPAN_NAMES = {f"{part}.{kind}": f"{part}.{kind}" for part in SPAN_HEAD for kind in ("weight", "bias")}
+SELECTION_NAMES = {"selection.weight": "selection.weight"}
 WORD_HEAD = {
     "word_bias": "cls.predictions.bias",
     "transform.weight": "cls.predictions.transform.dense.weight",
@@ -201,7 +203,8 @@ def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
     weights |= named_tensors(reader, WORD_HEAD)
     write_tensors(folder / "model.safetensors", weights)
     if span_head:
-        write_tensors(folder / SPAN_HEAD_FILE, named_tensors(reader, SPAN_NAMES))
+        selection = {} if reader.selection is None else SELECTION_NAMES
+        write_tensors(folder / SPAN_HEAD_FILE, named_tensors(reader, SPAN_NAMES | selection))
     write_json(folder / "config.json", bert_config(reader.encoder.shape, "BertForMaskedLM"))
 
 

@@ -25,6 +25,7 @@ from realm_lab.models.encoder import Encoder, EncoderShape, initialise
 from realm_lab.models.folders import (
     EMBEDDER_JSON,
     POOLER,
+    SELECTION_NAMES,
     SPAN_HEAD,
     SPAN_HEAD_FILE,
     SPAN_NAMES,
@@ -260,6 +261,9 @@ def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
         load_named(reader, weights.bert, WORD_HEAD, folder)
     if weights.spans:
         load_named(reader, weights.spans, SPAN_NAMES, folder)
+    if weights.spans.keys() >= SELECTION_NAMES.keys():
+        reader.add_selection(torch.Generator())
+        load_named(reader, weights.spans, SELECTION_NAMES, folder)
 
 
 def read_released_embedder(folder: Path) -> Embedder:

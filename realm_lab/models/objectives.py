@@ -112,7 +112,7 @@ def hard_em(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> 
     """max_z log [p(y|z,x) p(z|x)]: Eq. 1 with its best passage in the place of the sum (Min et al. 2019).
 
     Only the best passage is read and searched better; nothing else is stopped. Theirs is the maximum over the spans of
-    a passage, and mixes in the sum at first (their tau), which this does not.
+    a passage, and mixes in the sum at first (their tau): the system `hard_em`.
     """
     return (log_prior_BK + log_reader_BK).max(1).values
 

@@ -27,6 +27,14 @@ class Reader(nn.Module):
         self.span_projection = nn.Linear(shape.hidden_size, 2 * span_hidden_size)
         self.span_norm = nn.LayerNorm(span_hidden_size, eps=SPAN_NORM_EPSILON)
         self.span_score = nn.Linear(span_hidden_size, 1)
+        self.selection: nn.Linear | None = None
+
+    def add_selection(self, generator: torch.Generator) -> None:
+        """Add a passage-selection head over [CLS] (Karpukhin et al. 2020, section 6.1), unless there is one."""
+        if self.selection is None:
+            head = nn.Linear(self.encoder.shape.hidden_size, 1, bias=False)
+            _draw(head, self.encoder.shape.hidden_size, generator)
+            self.selection = head.to(self.span_score.weight.device)
 
     def masked_hidden(self, batch: Batch, at_NM: Tensor) -> Tensor:
         """Final hidden states at the masked positions, [N, M, D]."""
@@ -52,7 +60,16 @@ class Reader(nn.Module):
         Entry [n, s, w] is the span of wordpieces s..s+w; what is not wholly inside the second segment (its closing
         [SEP] excluded) is NO_SPAN.
         """
-        start_NLS, end_NLS = self.span_projection(self.encoder(*batch)).chunk(2, dim=-1)
+        return self._span_logits(self.encoder(*batch), batch, max_width)
+
+    def selecting_logits(self, batch: Batch, max_width: int) -> tuple[Tensor, Tensor]:
+        """The same, with the passage-selection head's logit of each passage, float32 [N]."""
+        assert self.selection is not None
+        hidden_NLD = self.encoder(*batch)
+        return self._span_logits(hidden_NLD, batch, max_width), self.selection(hidden_NLD[:, 0])[:, 0].float()
+
+    def _span_logits(self, hidden_NLD: Tensor, batch: Batch, max_width: int) -> Tensor:
+        start_NLS, end_NLS = self.span_projection(hidden_NLD).chunk(2, dim=-1)
         inside_NL = (batch.types_BL == 1) & batch.mask_BL
         inside_NL = inside_NL & inside_NL.roll(-1, 1)  # drop the closing [SEP]; position 0, [CLS], is never inside
         logits = []
@@ -73,5 +90,10 @@ def initialise_heads(reader: Reader, generator: torch.Generator, words_too: bool
     size = reader.encoder.shape.hidden_size
     linears = [reader.span_projection, reader.span_score] + ([reader.transform] if words_too else [])
     for linear in linears:
-        nn.init.normal_(linear.weight, 0.0, min(0.02 * (768 / size), linear.in_features**-0.5), generator=generator)
+        _draw(linear, size, generator)
         nn.init.zeros_(linear.bias)
+
+
+def _draw(linear: nn.Linear, size: int, generator: torch.Generator) -> None:
+    """BERT's initial weights, wider in a narrow model."""
+    nn.init.normal_(linear.weight, 0.0, min(0.02 * (768 / size), linear.in_features**-0.5), generator=generator)

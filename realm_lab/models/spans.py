@@ -1,7 +1,7 @@
 """Answer spans in fine-tuning: p(s|z,x), p(z|x) of what is read, and the early loss (section 3.2; Lee et al. 2019).
 
-With T(z) = log sum_s exp h(s, z) over all spans of a passage and G(z) the same over those that are the answer, the two
-ways to combine retriever and reader differ in p(z|x) alone; in both
+With T(z) = log sum_s exp h(s, z) over all spans of a passage and G(z) the same over those that are the answer, the
+ways to combine retriever and reader differ in p(z|x) alone; in all
     log p(y|x) = logsumexp_z [log p(z|x) + log p(y|z,x)],   log p(y|z,x) = G(z) - T(z).
 """
 
@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 from realm_lab.corpus.store import Ragged
+from realm_lab.models.document_reader import DocumentReader
+from realm_lab.models.inputs import Batch
+from realm_lab.models.reader import Reader
 from realm_lab.models.realm import candidate_log_probs
 
 NO_ANSWER = -1.0e9
@@ -39,15 +42,34 @@ def answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tensor:
     return torch.where(held_N, safe.logsumexp(1), torch.full_like(safe[:, 0], NO_ANSWER))
 
 
-def passage_log_probs(score_BK: Tensor, span_logit_sum_BK: Tensor, softmax: str) -> Tensor:
+def best_answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tensor:
+    """log max over the spans in S(z, y) of p(s|z,x) (hard EM; Min et al. 2019); NO_ANSWER where z holds none. [N]."""
+    return log_probs_NLW.masked_fill(~is_answer_NLW, NO_ANSWER).flatten(1).amax(1)
+
+
+SpanModel = Reader | DocumentReader
+
+
+def read_logits(reader: SpanModel, batch: Batch, max_width: int, softmax: str) -> tuple[Tensor, Tensor]:
+    """h(s, z) of every span, [N, L, W], and the reader's own logit of each passage for `passage_log_probs`, [N]: T(z),
+    or that of its passage-selection head."""
+    if softmax == "selected" and isinstance(reader, Reader):
+        return reader.selecting_logits(batch, max_width)
+    logits_NLW = reader.span_logits(batch, max_width)
+    return logits_NLW, span_logit_sums(logits_NLW)
+
+
+def passage_log_probs(score_BK: Tensor, reader_logit_BK: Tensor, softmax: str) -> Tensor:
     """log p(z|x) in fine-tuning, [B, K].
 
     `factored`: the retriever's own softmax over f(x, z) (Guu et al., section 3.2). `joint`: z's share of one softmax
     over the spans of all passages, with logits h(s, z) + f(x, z) (Lee et al. 2019, "Learning"; released code), that is
     exp(f(x, z) + T(z)) normalised; log p(y|x) is then logsumexp over the answer's spans of all passages minus
-    logsumexp over all their spans.
+    logsumexp over all their spans. `selected`: the softmax of the reader's passage-selection head, whatever the
+    retriever's score (Karpukhin et al. 2020, section 6.1).
     """
-    return candidate_log_probs(score_BK if softmax == "factored" else score_BK + span_logit_sum_BK)
+    scores = {"factored": score_BK, "joint": score_BK + reader_logit_BK, "selected": reader_logit_BK}
+    return candidate_log_probs(scores[softmax])
 
 
 def early_log_likelihood(score_BC: Tensor, holds_answer_BC: Tensor) -> Tensor:

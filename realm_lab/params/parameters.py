@@ -220,8 +220,9 @@ class Finetune(Section):
     """Longest answer (Lee)."""
     span_hidden_size: Positive = 256
     """Hidden units of the span head (code)."""
-    softmax: Literal["factored", "joint"] = "factored"
-    """p(z|x) times p(span|z,x) (Guu, section 3.2), or one softmax over the spans of all passages (Lee; code)."""
+    softmax: Literal["factored", "joint", "selected"] = "factored"
+    """p(z|x) times p(span|z,x) (Guu, section 3.2), one softmax over the spans of all passages (Lee; code), or p(z|x) by
+    a head of the reader over [CLS] instead of the retriever (Karpukhin et al. 2020, section 6.1)."""
     objective: Annotated[str, neutral("marginal")] = "marginal"
     """As in pretrain. The early loss is added to any."""
     objective_temperature: Annotated[Temperature, neutral(1.0)] = 1.0
@@ -244,8 +245,10 @@ class Finetune(Section):
     def _trains(self) -> Finetune:
         if self.steps and not (self.train_reader or self.train_query_tower):
             raise ValueError("nothing is trained: set train_reader or train_query_tower to true, or steps to 0")
-        if self.softmax == "joint" and self.objective != "marginal":
+        if self.softmax != "factored" and self.objective != "marginal":
             raise ValueError(f"objective: {self.objective} needs a p(z|x) of the retriever; set softmax to factored")
+        if self.softmax == "selected" and self.train_query_tower and not self.early_loss_candidates and self.steps:
+            raise ValueError("softmax: selected leaves the query tower without a loss; set train_query_tower to false")
         return self
 
 

@@ -1,8 +1,8 @@
 """DPR (Karpukhin et al. 2020): towers trained on questions with their passages, then a reader on what they find.
 
-Simplified: the towers come from the warm start, not from BERT alone, and have its projection; the reader is the span
-reader of all systems here, with the marginal likelihood, not the paper's with a passage-selection head; one epoch order
-instead of the paper's choice of a checkpoint by its validation rank. The peak learning rate is finetune.retriever's.
+Simplified: the towers come from the warm start, not from BERT alone, and have its projection; the reader is that of
+`bm25_dpr_reader`; one epoch order instead of the paper's choice of a checkpoint by its validation rank. The peak
+learning rate is finetune.retriever's.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from realm_lab.errors import UserError
-from realm_lab.params.sections import NonNegative, Positive, Section
-from realm_lab.systems.bm25_reader import FINETUNE_READER
+from realm_lab.params.sections import NonNegative, Positive
 from realm_lab.systems.reading import DenseRetriever
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Stage, options_of, register_system
+from realm_lab.systems.selecting import FINETUNE_SELECTING, SelectingOptions, SelectsPassage
 
 if TYPE_CHECKING:
     from realm_lab.systems.context import Context
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 DEPTH = 100  # passages of BM25 in which positives and negatives are looked for (the paper's)
 
 
-class DprOptions(Section):
+class DprOptions(SelectingOptions):
     """`system_options.dpr`."""
 
     steps: NonNegative = 18_400
@@ -33,7 +33,7 @@ class DprOptions(Section):
 
 
 @register_system
-class Dpr(DenseRetriever):
+class Dpr(SelectsPassage, DenseRetriever):
     """Dense retrieval that learns from questions alone."""
 
     name = "dpr"
@@ -42,7 +42,7 @@ class Dpr(DenseRetriever):
     stages = (
         WARM_START,
         Stage("dpr", ("model", "finetune.retriever", "system_options"), "realm_lab.systems.dpr:train_towers"),
-        FINETUNE_READER,
+        FINETUNE_SELECTING,
         EVALUATE,
     )
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import atomic_directory, write_json, write_text
 from realm_lab.core.process import ranks
+from realm_lab.core.seeding import derive_seed
 from realm_lab.corpus.vocabulary import save_tokenizer, wordpieces_by_id
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
@@ -198,14 +199,23 @@ class FixedPassages:
         return torch.from_numpy(scores_BK).to(self._device)
 
 
-def tune(context: Context, run: StageRun, initial: Initial, retriever: Any, settings: Finetune) -> None:
+def tune(
+    context: Context,
+    run: StageRun,
+    initial: Initial,
+    retriever: Any,
+    settings: Finetune,
+    make_task: Callable[..., FinetuneTask] = FinetuneTask,
+) -> None:
     """Fine-tune a reader, and the query tower where `settings` say so, on what a retriever (or what has its methods
     `embed_queries`, `find` and `indexed_score`) finds."""
     params = context.params.model_copy(update={"finetune": settings})
     reader, embedder, null_offset = initial
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
     questions = context.corpus.questions("train")
-    task = FinetuneTask(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
+    if settings.softmax == "selected":
+        reader.add_selection(torch.Generator().manual_seed(derive_seed(context.plan.seed, "passage-selection")))
+    task = make_task(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
     train(task, run, params.launch, context.device)
     finish(context, run, reader, embedder, null_offset)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -30,11 +31,11 @@ from realm_lab.models.spans import (
     holds_answer,
     mark_answers,
     passage_log_probs,
+    read_logits,
     span_log_probs,
-    span_logit_sums,
 )
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.retriever import NO_SCORE, Retriever
 from realm_lab.training.optimiser import TrainedModels
 
 Spans = list[tuple[int, int]]
@@ -80,6 +81,7 @@ class FinetuneTask:
         self.retriever, self.reader, self._questions, self._special = retriever, reader, questions, special
         self.total_steps = self._settings.steps
         self._maximised = training_objective("finetune.objective", self._settings.objective)
+        self._over_spans: Callable[[Tensor, Tensor], Tensor] = answer_log_probs
         self._longest = params.corpus.sentence_length + params.corpus.passage_length
         if not len(questions):
             raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
@@ -184,9 +186,9 @@ class FinetuneTask:
         objective_B = marginal_B = log_early_B = torch.zeros(len(score_BC), device=score_BC.device)
         if len(answerable):
             read = found.part(answerable.cpu().numpy())
-            log_reader_BK, span_logit_sum_BK = self._read(read)
+            log_reader_BK, reader_logit_BK = self._read(read)
             score_BK = score_BC[answerable, : settings.candidates]
-            log_prior_BK = passage_log_probs(score_BK, span_logit_sum_BK, settings.softmax)
+            log_prior_BK = passage_log_probs(score_BK, reader_logit_BK, settings.softmax)
             of_answerable = self._maximised(log_prior_BK, log_reader_BK, settings.objective_temperature)
             objective_B = objective_B.index_put((answerable,), of_answerable)
             of_answerable = marginal_log_likelihood(log_prior_BK, log_reader_BK).detach()
@@ -197,17 +199,17 @@ class FinetuneTask:
         return objective_B, log_early_B, marginal_B
 
     def _read(self, found: Found) -> tuple[Tensor, Tensor]:
-        """log p(y|z,x) and the log sum of all spans' logits, for every question and passage, [B, K] each.
+        """log p(y|z,x) and the reader's own logit of the passage, for every question and passage, [B, K] each.
 
-        A passage without the answer is read only where its spans count, in the joint softmax; elsewhere its sum is 0.
+        A passage without the answer is read only where that logit counts, which is NO_SCORE of what is not read.
         """
         rows_BK = found.rows_BC[:, : self._settings.candidates]
         device = next(self.reader.parameters()).device
         flat = [spans for row in found.spans for spans in row]
-        joint = self._settings.softmax == "joint"
-        read = np.array([number for number, spans in enumerate(flat) if spans or joint])
+        rows_N, every = rows_BK.reshape(-1), self._settings.softmax != "factored"
+        read = np.array([number for number, spans in enumerate(flat) if spans or (every and rows_N[number] >= 0)])
         owners = read // rows_BK.shape[1]
-        bodies = [self.retriever.passages.bodies[row] for row in rows_BK.reshape(-1)[read]]
+        bodies = [self.retriever.passages.bodies[row] for row in rows_N[read]]
         lengths = [len(found.queries[b]) + len(body) + 3 for b, body in zip(owners, bodies, strict=True)]
         groups = length_groups(lengths, self._params.launch.token_budget)
         parts: list[tuple[Tensor, Tensor]] = []
@@ -223,13 +225,15 @@ class FinetuneTask:
         at = (torch.from_numpy(read[np.concatenate(groups)]).to(device),)
         log_reader_N = torch.full((len(flat),), NO_ANSWER, device=device)
         log_reader_N = log_reader_N.index_put(at, torch.cat([log_reader for log_reader, _ in parts]))
-        sum_N = torch.zeros(len(flat), device=device).index_put(at, torch.cat([total for _, total in parts]))
-        return log_reader_N.view(rows_BK.shape), sum_N.view(rows_BK.shape)
+        logit_N = torch.full((len(flat),), NO_SCORE, device=device)
+        logit_N = logit_N.index_put(at, torch.cat([logit for _, logit in parts]))
+        return log_reader_N.view(rows_BK.shape), logit_N.view(rows_BK.shape)
 
     def _read_group(self, batch: Batch, marked_NLW: Tensor) -> tuple[Tensor, Tensor]:
+        width, softmax = self._settings.max_span_wordpieces, self._settings.softmax
         with autocast(marked_NLW.device, self._params.model.precision):
-            logits_NLW = self.reader.span_logits(batch, self._settings.max_span_wordpieces)
-        return answer_log_probs(span_log_probs(logits_NLW), marked_NLW), span_logit_sums(logits_NLW)
+            logits_NLW, logit_N = read_logits(self.reader, batch, width, softmax)
+        return self._over_spans(span_log_probs(logits_NLW), marked_NLW), logit_N
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights and moments; the frozen index is rebuilt from the stage before."""

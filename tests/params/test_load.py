@@ -113,6 +113,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "use by_span"),
     ({"pretrain.objective": "hard_em", "pretrain.marginal": "token"}, "objective: hard_em", "set marginal to example"),
     ({"finetune.objective": "emdr2", "finetune.softmax": "joint"}, "objective: emdr2", "set softmax to factored"),
+    ({"finetune.softmax": "selected"}, "softmax: selected leaves the query tower", "set train_query_tower to false"),
     ({OPTIONS: "nlist=3"}, "options: exact has no option 'nlist'", "but none"),
     ({BACKEND: "hnsw", OPTIONS: "nprobe=3"}, "hnsw has no option 'nprobe'", "but M, efConstruction, efSearch"),
     ({BACKEND: "ivf_flat", OPTIONS: "nlist=0"}, "'nlist=0' is not NAME=NUMBER", "from 1"),
@@ -229,7 +230,7 @@ def test_options_of_systems_are_laid_over_the_preset_system_by_system(tmp_path: 
     path = write(tmp_path, "preset: smoke\nsystem_options: {embedding: {folder: x}}\n")
     preset = load(tmp_path / "none.yaml", {"preset": "smoke"}).system_options
     assert load(path).system_options == preset | {"embedding": {"folder": "x"}}
-    assert load(path, {"system_options": {"dpr": {"steps": 3}}}).system_options == {"dpr": {"steps": 3}}
+    assert load(path, {"system_options": {"dpr": {"steps": 3}}}).system_options == preset | {"dpr": {"steps": 3}}
 
 
 def test_the_paper_preset_is_the_defaults_and_leaves_files_and_checkpoint_to_name(tmp_path: Path) -> None:

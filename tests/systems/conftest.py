@@ -15,7 +15,12 @@ from realm_lab.models.initial import new_embedder
 from realm_lab.params.load import load
 from realm_lab.systems.context import Context, open_run
 
-OPTIONS: dict[str, Any] = {"dpr": {"steps": 12, "batch_size": 8}}
+OPTIONS: dict[str, Any] = {
+    "dpr": {"steps": 12, "batch_size": 8, "negatives": 3},
+    "bm25_dpr_reader": {"negatives": 3},
+    "hard_em": {"tau_steps": 6},
+    "drqa": {"steps": 6, "batch_size": 8, "embedding_size": 12, "hidden_size": 8},
+}
 
 
 @pytest.fixture

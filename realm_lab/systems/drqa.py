@@ -1,0 +1,189 @@
+"""DrQA (Chen et al. 2017): articles by hashed TF-IDF, all their passages read by LSTMs, the answer the span of largest
+unnormalised exp(start + end) of all passages.
+
+The ranking is the released one (tfidf.py); its paragraphs are the passages of the corpus. Passages are retrieved in
+their order in the best article, then in the second, so that recall@k is that of k passages of few articles.
+
+Simplified: words are the wordpieces of the corpus, whose vectors start at random and all learn, where the paper has
+GloVe's, fixed but for the 1,000 most frequent in questions; one feature says that a wordpiece is in the question, and
+there are no lemmas, parts of speech or entities (the released multitask model has none either); examples are the gold
+passages and those of distant supervision together, without its filter by named entities and lengths of paragraphs;
+AdamW with a constant learning rate and clipping at 1, where the paper has Adamax and 10; a fixed number of steps; the
+longest answer is finetune.max_span_wordpieces (the paper's 15 words).
+"""
+
+# Shapes: Q questions, K passages
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, cast
+
+from realm_lab.evaluation.answers import Answer
+from realm_lab.params.sections import Dropout, Fraction, NonNegative, Positive, Section
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, options_of, register_system
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from realm_lab.corpus.store import Passages
+    from realm_lab.models.document_reader import DocumentReader
+    from realm_lab.params.parameters import Params
+    from realm_lab.systems.context import Context
+    from realm_lab.systems.tfidf import TfidfArticles
+    from realm_lab.tracking.run_dir import StageRun
+
+
+class DrqaOptions(Section):
+    """`system_options.drqa`."""
+
+    articles: Positive = 5
+    """Articles whose passages are read of each question (the paper's)."""
+    steps: NonNegative = 240_000
+    """Optimiser steps (40 epochs of the released multitask model's 192,396 examples)."""
+    batch_size: Positive = 32
+    """Examples a step (the released code's)."""
+    learning_rate: Fraction = 2e-3
+    """Constant (the released code's, of Adamax)."""
+    embedding_size: Positive = 300
+    """Of a word vector (the paper's)."""
+    hidden_size: Positive = 128
+    """Of each LSTM, one direction (the paper's)."""
+    dropout: Dropout = 0.4
+    """On word vectors, and on what goes into and out of the LSTMs (the released code's; the paper has 0.3)."""
+
+
+@register_system
+class Drqa(System):
+    """TF-IDF over articles and a reader of paragraphs."""
+
+    name = "drqa"
+    title = "DrQA"
+    options = DrqaOptions
+    stages = (
+        Stage(
+            "document_reader",
+            ("finetune.max_span_wordpieces", "model.precision", "system_options"),
+            "realm_lab.systems.drqa:train_reader",
+            by_system=True,
+            uses_ranks=False,
+        ),
+        EVALUATE,
+    )
+    context: Context
+
+    def __init__(self, context: Context, passages: Passages | None = None):
+        super().__init__(context)
+        self._passages = passages or context.passages
+
+    @property
+    def params(self) -> Params:
+        given = self.context.params  # with softmax: joint, spans of all passages compare by start + end
+        return given.model_copy(update={"finetune": given.finetune.model_copy(update={"softmax": "joint"})})
+
+    @cached_property
+    def own(self) -> DrqaOptions:
+        """`system_options.drqa`."""
+        return cast(DrqaOptions, options_of(self.context.params, self.context.plan.system))
+
+    @cached_property
+    def tfidf(self) -> TfidfArticles:
+        """The index over the articles."""
+        from realm_lab.systems.tfidf import TfidfArticles
+
+        return TfidfArticles(self._passages)
+
+    def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
+        return _padded(self.tfidf.search(questions, k), k)
+
+    def answer(
+        self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
+    ) -> list[Answer]:
+        import torch
+
+        from realm_lab.evaluation.answering import read_answers
+
+        if retrieved is None:
+            found = self.tfidf.search(questions, k or self.own.articles)
+            retrieved = _padded(found, k or max(1, *(len(rows) for rows, _ in found)))
+        context = self.context
+        scores_QK = torch.zeros(retrieved.rows_QK.shape, device=context.device)  # TF-IDF's have no say
+        models = self.reader, context.tokenizer, context.special
+        queries = context.question_tokens(questions)
+        return read_answers(self.params, self._passages, *models, queries, retrieved.rows_QK, scores_QK)
+
+    def on_corpus(self, passages: Passages, digest: str) -> Drqa:
+        updated = Drqa(self.context, passages)
+        updated.reader = self.reader
+        return updated
+
+    @cached_property
+    def reader(self) -> DocumentReader:
+        """The trained reader."""
+        from realm_lab.models.folders import load_named, read_tensors
+
+        path = self.context.model_folder("document_reader") / "model.safetensors"
+        reader = new_reader(self.context, self.own)
+        load_named(reader, read_tensors(path), {name: name for name, _ in reader.named_parameters()}, path)
+        return reader
+
+
+def new_reader(context: Context, own: DrqaOptions) -> DocumentReader:
+    """A reader drawn from the run's seed."""
+    import torch
+
+    from realm_lab.core.seeding import derive_seed
+    from realm_lab.models.document_reader import DocumentReader
+
+    with torch.random.fork_rng(devices=[]):  # drawn on the CPU: equal on every device
+        torch.manual_seed(derive_seed(context.plan.seed, "document-reader"))
+        reader = DocumentReader(context.vocabulary_size, own.embedding_size, own.hidden_size, own.dropout)
+    return reader.to(context.device)
+
+
+def train_reader(context: Context, run: StageRun) -> None:
+    """Train the reader on passages of the training questions that hold the answer."""
+    import shutil
+
+    import numpy as np
+
+    from realm_lab import ENGINE_VERSION
+    from realm_lab.core.files import atomic_directory, write_json
+    from realm_lab.corpus.vocabulary import wordpieces_by_id
+    from realm_lab.models.folders import write_tensors
+    from realm_lab.systems.tfidf import STOP_WORDS
+    from realm_lab.training.document_reader import DocumentReaderTask, distant_examples
+    from realm_lab.training.loop import train
+
+    system = cast(Drqa, context.system)
+    own, questions, passages = system.own, context.corpus.questions("train"), context.passages
+    answers = [[np.array(ids, np.int64) for ids in context.wordpieces(texts)] for texts in questions.answers]
+    words = enumerate(wordpieces_by_id(context.tokenizer))
+    ignored = frozenset(i for i, word in words if word in STOP_WORDS or not any(map(str.isalnum, word)))
+    rows = [rows for rows, _ in system.tfidf.search(questions.texts, own.articles)]
+    width = context.params.finetune.max_span_wordpieces
+    examples = distant_examples(questions, answers, rows, passages, ignored, width)
+    reader = new_reader(context, own)
+    sizes = own.steps, own.batch_size, own.learning_rate
+    texts = questions, passages, context.special
+    task = DocumentReaderTask(context.params, context.plan.seed, *sizes, reader, examples, *texts)
+    train(task, run, context.params.launch, context.device)
+    with atomic_directory(run.path / "model") as scratch:
+        write_tensors(scratch / "model.safetensors", dict(reader.named_parameters()))
+        write_json(scratch / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
+    trained = {example.question for example in examples}
+    run.finish({"examples": len(examples), "questions_without_example": len(questions) - len(trained)})
+    shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
+
+
+def _padded(found: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> Retrieved:
+    """The first k passages of each question; row -1 with score -inf beyond what was found."""
+    import numpy as np
+
+    rows_QK = np.full((len(found), k), -1, np.int64)
+    scores_QK = np.full((len(found), k), -np.inf, np.float32)
+    for place, (rows, scores) in enumerate(found):
+        size = min(k, len(rows))
+        rows_QK[place, :size], scores_QK[place, :size] = rows[:size], scores[:size]
+    return Retrieved(rows_QK, scores_QK)
