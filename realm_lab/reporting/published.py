@@ -11,11 +11,14 @@ from realm_lab.errors import UserError
 
 
 class Published(NamedTuple):
-    """One published system. `values` are shares (0 to 1), by our names of metrics; `baseline` is its table's."""
+    """One published system. `values` are shares (0 to 1), by our names of metrics; `baseline` has its table's first.
+    `later` is what later papers print of it."""
 
     source: str
     values: dict[str, float]
     baseline: dict[str, float]
+    later_source: str
+    later: dict[str, float]
 
 
 @functools.cache
@@ -26,8 +29,14 @@ def published(name: str) -> Published:
         UserError: not in the registry; the message lists what is.
     """
     tables = read_json(Path(__file__).with_name("published.json"))
-    known = {f"{table}.{system}": (entry, system) for table, entry in tables.items() for system in entry["values"]}
+    known = {
+        f"{table}.{system}": (entry, system)
+        for table, entry in tables.items()
+        for system in entry["values"] | entry.get("later", {})
+    }
     if name not in known:
         raise UserError(f"paper '{name}': no such published system; choose {', '.join(known)}")
     entry, system = known[name]
-    return Published(entry["source"], entry["values"][system], entry["values"][entry["baseline"]])
+    values, later = entry["values"], entry.get("later", {})
+    printed = entry["source"], values.get(system, {}), values[entry["baseline"]]
+    return Published(*printed, entry.get("later_source", ""), later.get(system, {}))

@@ -71,6 +71,8 @@ def result_row(cell: CellResult, result: MetricResult) -> dict[str, str]:
         value = cell.paper.values[result.metric.name]
         row["paper"] = number(value)
         row["paper Δ"] = signed(value - cell.paper.baseline[result.metric.name])
+    if cell.paper and result.metric.name in cell.paper.later:
+        row["later papers"] = number(cell.paper.later[result.metric.name])
     return row
 
 

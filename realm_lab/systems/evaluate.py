@@ -122,10 +122,9 @@ def evaluate(context: Context, run: StageRun) -> None:
         untuned = system.before_finetuning()
         zero_shot = test.ranks(untuned.retrieve(test.texts, DEEPEST).rows_QK)
         results.update(test.recalls(zero_shot))
-        ranks.append(zero_shot)
-        if untuned is not system:
-            ranks[0] = test.ranks(system.retrieve(test.texts, DEEPEST).rows_QK)
-            results.update(recall_metrics(ranks[0], "_finetuned"))
+        same = untuned is system
+        ranks.append(zero_shot if same else test.ranks(system.retrieve(test.texts, DEEPEST).rows_QK))
+        results.update(recall_metrics(ranks[0], "_finetuned"))
 
     def own_measurements() -> None:
         found, shown = system.measure()

@@ -193,6 +193,13 @@ def test_published_numbers_are_named(tmp_path: Path, study: StudyRecord) -> None
     found = published("table2.stale_30x")
     assert found.values == {"exact_match": 0.287, "recall_at_5": 0.151}
     assert found.baseline == {"exact_match": 0.382, "recall_at_5": 0.385}
+    later = published("table1.bm25_dpr_reader")
+    assert (later.values, later.later) == ({}, {"exact_match": 0.326}), "the paper does not have it, a later one does"
+    cells = (replace(study.cells[0], paper="table1.realm"), replace(study.cells[1], paper="table1.bm25_dpr_reader"))
+    write_study_record(tmp_path / "runs", replace(study, cells=(*cells, *study.cells[2:])))
+    text = report(tmp_path)
+    assert "later papers" in text
+    assert "Karpukhin et al. 2020, Table 4" in text
     unknown = replace(study.cells[0], paper="table2.raelm")
     write_study_record(tmp_path / "runs", replace(study, cells=(unknown, *study.cells[1:])))
     with pytest.raises(UserError, match=r"no such published system; choose table2\.realm, "):
