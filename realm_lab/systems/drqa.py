@@ -51,7 +51,7 @@ class DrqaOptions(Section):
     hidden_size: Positive = 128
     """Of each LSTM, one direction (the paper's)."""
     dropout: Dropout = 0.4
-    """On word vectors, and on what goes into and out of the LSTMs (the released code's; the paper has 0.3)."""
+    """On word vectors, and on what goes into and out of the LSTMs (the released code's)."""
 
 
 @register_system

@@ -9,7 +9,7 @@ from realm_lab.models.spans import answer_log_probs, best_answer_log_probs
 from realm_lab.training.finetune import Spans
 from realm_lab.training.selection import SelectionTask
 
-MOST_HARD = 0.8  # largest probability of a hard update (the paper's and its code's)
+MOST_HARD = 0.8  # largest probability of a hard update (the released code's)
 Variant = Literal["hard_em", "first_only", "mml"]
 
 

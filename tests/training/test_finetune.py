@@ -239,6 +239,19 @@ def test_what_does_not_train_keeps_every_bit(system: TinySystem, settings: dict[
     assert moments == {"reader" if part == "reader" else "retriever" for part in parts}
 
 
+@pytest.mark.parametrize("early", [0, EARLY])
+def test_where_the_reader_selects_the_query_tower_has_the_early_loss_alone(
+    system: TinySystem, monkeypatch: pytest.MonkeyPatch, early: int
+) -> None:
+    reader = copy.deepcopy(system.reader)
+    reader.add_selection(torch.Generator().manual_seed(0))
+    task = make_task(system._replace(reader=reader), softmax="selected", early_loss_candidates=early)
+    values, found = gradients(task, monkeypatch)
+    assert 0 < values["loss"] < 100
+    assert "reader.selection.weight" in found
+    assert any(name.startswith("embedder") for name in found) == bool(early)
+
+
 def test_a_loss_that_is_not_finite_moves_nothing(system: TinySystem) -> None:
     task = make_task(system)
     with torch.no_grad():
