@@ -10,15 +10,17 @@ al. 2017), as deep and wide as the encoder; its word embeddings are the encoder'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.encoder import MASKED, Block, Encoder, EncoderShape, initialise_blocks, sinusoids
-from realm_lab.models.inputs import Batch
+from realm_lab.models.inputs import Batch, join
 
 Heads = tuple[Tensor, Tensor]  # keys and values, [B, H, L, E] each
 
@@ -35,6 +37,29 @@ class Cache(NamedTuple):
 
     own: list[Heads]  # of the text so far
     source: list[Heads]  # of the states looked at
+
+
+class Example(NamedTuple):
+    """What is read and written."""
+
+    first: np.ndarray  # wordpieces of a question, or of a text with blanks
+    seconds: Sequence[np.ndarray]  # of the passages read with it, each in a sequence of its own; () for none
+    target: np.ndarray = np.empty(0, np.int64)  # of the text to write
+
+
+def join_examples(examples: Sequence[Example], special: SpecialIds, longest: int) -> Batch:
+    """The sequences of examples with equally many passages, in order."""
+    if not examples[0].seconds:
+        return join([example.first for example in examples], None, special, longest)
+    firsts = [example.first for example in examples for _ in example.seconds]
+    return join(firsts, [second for example in examples for second in example.seconds], special, longest)
+
+
+def pad_texts(targets: Sequence[np.ndarray], special: SpecialIds, longest: int) -> Tensor:
+    """[CLS] text [SEP] of each, cut to `longest` wordpieces with both and padded, int64 [B, T]."""
+    rows = [[special.cls, *target[: longest - 2].tolist(), special.sep] for target in targets]
+    width = max(map(len, rows))
+    return torch.tensor([row + [special.pad] * (width - len(row)) for row in rows])
 
 
 class DecoderBlock(Block):

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
+from realm_lab.models.decoder import Generator, initialise_generator
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
 from realm_lab.models.folders import (
@@ -107,6 +108,14 @@ def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: Encod
     return embedder
 
 
+def new_generator(encoder: Encoder, seed: int) -> Generator:
+    """An encoder-decoder with a copy of the encoder's weights and a decoder drawn from the seed."""
+    generator = Generator(encoder.shape)
+    generator.encoder.load_state_dict(encoder.state_dict())
+    initialise_generator(generator, torch.Generator().manual_seed(derive_seed(seed, "initial-decoder")))
+    return generator
+
+
 def read_initial_encoder(folder: Path, params: Params, vocabulary_size: int) -> Encoder:
     """The Transformer of a BERT folder. UserError: its sizes differ from the parameters', or tensors are missing."""
     shape, weights = read_checkpoint(folder)
@@ -150,7 +159,7 @@ def starting_from(params: Params, checkpoint: str | None) -> Params:
     return params.model_copy(update={"model": params.model.model_copy(update={"checkpoint": checkpoint})})
 
 
-def frozen_names(module: Reader | Embedder, params: Params) -> set[str]:
+def frozen_names(module: nn.Module, params: Params) -> set[str]:
     """Parameters that no optimiser touches: embeddings of words, places and segments where the parameters say so."""
     if params.model.train_word_embeddings:
         return set()

@@ -15,7 +15,10 @@ from realm_lab.models.initial import new_embedder
 from realm_lab.params.load import load
 from realm_lab.systems.context import Context, open_run
 
-OPTIONS: dict[str, Any] = {"dpr": {"steps": 12, "batch_size": 8}}
+OPTIONS: dict[str, Any] = {
+    "dpr": {"steps": 12, "batch_size": 8},
+    "closed_book": {"corruption_steps": 8, "salient_span_steps": 8, "question_steps": 8, "batch_size": 8},
+}
 
 
 @pytest.fixture
