@@ -155,8 +155,9 @@ class Generator(nn.Module):
 @torch.no_grad()
 def write(
     model: Generator, source: Source, special: SpecialIds, longest: int, log_prior_BK: Tensor | None = None
-) -> Tensor:
-    """Greedy texts with [CLS] and [SEP], of at most `longest` wordpieces between, padded, int64 [B, T].
+) -> tuple[Tensor, Tensor]:
+    """Greedy texts with [CLS] and [SEP], of at most `longest` wordpieces between, padded, int64 [B, T]; and their
+    log-likelihoods, [B].
 
     With `log_prior_BK` every K neighbours of the source's N rows are about one text, whose next word is the likeliest
     under sum_z p(z|x) p(y_t|y_<t, z, x) (RAG-Token; Lewis et al. 2020b, "Decoding").
@@ -166,17 +167,21 @@ def write(
     batch, per_text = prior_BK.shape
     text_BT = torch.full((batch, 1), special.cls, device=device)
     is_done_B = torch.zeros(batch, dtype=torch.bool, device=device)
+    total_B = torch.zeros_like(prior_BK[:, 0])
     cache = None
     while not is_done_B.all():
         words_N1 = text_BT[:, -1:].repeat_interleave(per_text, 0)
         hidden_N1D, cache, _ = model(words_N1, source, cache)
         log_probs_BKV = model.word_log_probs(hidden_N1D[:, 0]).view(batch, per_text, -1)
-        next_B = (prior_BK[..., None] + log_probs_BKV).logsumexp(1).argmax(-1)
+        log_probs_BV = (prior_BK[..., None] + log_probs_BKV).logsumexp(1)
+        log_probs_BV[:, special.pad] = -torch.inf  # it pads
+        next_B = log_probs_BV.argmax(-1)
         if text_BT.shape[1] > longest:
             next_B = torch.full_like(next_B, special.sep)
+        total_B = total_B + log_probs_BV.gather(1, next_B[:, None])[:, 0].masked_fill(is_done_B, 0.0)
         text_BT = torch.cat([text_BT, next_B.masked_fill(is_done_B, special.pad)[:, None]], 1)
         is_done_B = is_done_B | (next_B == special.sep)
-    return text_BT
+    return text_BT, total_B
 
 
 def initialise_generator(model: Generator, generator: torch.Generator) -> None:

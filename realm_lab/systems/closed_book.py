@@ -14,14 +14,14 @@ the target, and the answer is decoded from wordpieces, in lower case where the t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import Field
 
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import NonNegative, Positive, Section
-from realm_lab.systems.generative import Generative, learn, load_generator, question_examples
+from realm_lab.systems.generative import LearningRate, learn, load_generator, question_examples
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, Unsupported, options_of, register_system
 
 if TYPE_CHECKING:
@@ -44,12 +44,12 @@ class ClosedBookOptions(Section):
     """Steps on questions (Roberts et al. 2020)."""
     batch_size: Positive = 384
     """Texts a step (the paper's 196,608 tokens in texts of 512)."""
-    learning_rate: Annotated[float, Field(ge=0.0, le=1.0)] = 1e-3
+    learning_rate: LearningRate = 1e-3
     """Peak learning rate of each stage (the paper's, constant)."""
 
 
 @register_system
-class ClosedBook(Generative):
+class ClosedBook(System):
     """An encoder-decoder that reads the question alone."""
 
     name = "closed_book"
@@ -77,15 +77,25 @@ class ClosedBook(Generative):
         EVALUATE,
     )
 
+    context: Context
+
+    @cached_property
+    def model(self) -> Generator:
+        """The fine-tuned encoder-decoder."""
+        return load_generator(self.context, "finetune").to(self.context.device).eval()
+
     def answer(
         self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
     ) -> list[Answer]:
+        from realm_lab.evaluation.writing import write_together
         from realm_lab.models.decoder import Example
 
         if retrieved is not None:
             raise Unsupported(f"system {self.name} reads no passages")
-        written = self.write([Example(tokens, ()) for tokens in self.context.question_tokens(questions)])
-        return [Answer(self.text(each)) for each in written]
+        context = self.context
+        examples = [Example(tokens, ()) for tokens in context.question_tokens(questions)]
+        written = write_together(self.params, self.model, context.special, examples)
+        return [Answer(context.tokenizer.decode(list(each.wordpieces))) for each in written]
 
     def on_corpus(self, passages: Passages, digest: str) -> System:
         """Itself: it reads no corpus."""

@@ -34,14 +34,14 @@ class GenerationTask:
         draw: Draw,
         steps: int,
         learning_rate: float,
+        embedder: nn.Module | None = None,  # of a retriever that learns too (training/retrieving.py)
     ):
         self.seed, self.total_steps = seed, steps
         self._params, self._special, self._draw, self.model = params, special, draw, model
         self._device = model.word_bias.device
         self._longest = params.corpus.sentence_length + params.corpus.passage_length
-        self._optimiser = short_optimiser(learning_rate, steps)
-        self._models = TrainedModels(model, nn.Module())
-        self._models.train("reader", model, self._optimiser, steps, frozen_names(model, params))
+        self._models = TrainedModels(model, embedder or nn.Module())
+        self._models.train("reader", model, short_optimiser(learning_rate, steps), steps, frozen_names(model, params))
 
     def train_step(self, step: int) -> dict[str, float]:
         """One step; `launch.micro_batch` examples at a time."""
@@ -57,20 +57,20 @@ class GenerationTask:
         return {"loss": total, **self._models.step(step)}
 
     def _objective(self, examples: Sequence[Example]) -> Tensor:
-        """log p(text|...) of each, [B], nats."""
-        log_probs_BT, real_BT = self._read(examples, max(1, len(examples[0].seconds)))[:2]
+        """log p(text|...) of each, [B], nats; all passages of an example are read together."""
+        log_probs_BT, real_BT, _ = self._read(examples, max(1, len(examples[0].seconds)))
         return (log_probs_BT * real_BT).sum(1)
 
-    def _read(self, examples: Sequence[Example], joined: int) -> tuple[Tensor, Tensor, Tensor]:
-        """log p of each word of the text, [N, T] for N = B * passages / `joined` sources, which of the words are real,
-        and the first step's logits of the cross-attention [N, S]."""
+    def _read(self, examples: Sequence[Example], joined: int) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """log p of each word of the text, [N, T] for N = B * passages / `joined` sources; which words are real; and the
+        first step's logits of the cross-attention with which states are real, [N, S] both."""
         batch = join_examples(examples, self._special, self._longest).to(self._device)
         text_BT = pad_texts([example.target for example in examples], self._special, self.model.encoder.shape.positions)
-        repeats = len(batch.tokens_BL) // joined // len(examples)
-        text_NT = text_BT.repeat_interleave(repeats, 0).to(self._device)
+        text_NT = text_BT.repeat_interleave(len(batch.tokens_BL) // (joined * len(examples)), 0).to(self._device)
         with autocast(self._device, self._params.model.precision):
-            log_probs_NT, logits_NS = self.model.target_log_probs(self.model.encode(batch, joined), text_NT)
-        return log_probs_NT, text_NT[:, 1:] != self._special.pad, logits_NS
+            source = self.model.encode(batch, joined)
+            log_probs_NT, logits_NS = self.model.target_log_probs(source, text_NT)
+        return log_probs_NT, text_NT[:, 1:] != self._special.pad, (logits_NS, source.mask_BS)
 
     def tensors(self) -> dict[str, Tensor]:
         """Weights and moments."""

@@ -101,23 +101,26 @@ def test_joined_states_are_those_of_each_sequence_alone(model: Generator) -> Non
         torch.testing.assert_close(source.states_BSD[0, own], expected, atol=1e-12, rtol=0)
 
 
-def greedy_without_cache(model: Generator, source: Source, prior_K: Tensor, longest: int) -> list[int]:
-    words = [SPECIAL.cls]
-    while words[-1] != SPECIAL.sep and len(words) <= longest:
+def greedy_without_cache(model: Generator, source: Source, prior_K: Tensor, longest: int) -> tuple[list[int], float]:
+    words, total = [SPECIAL.cls], 0.0
+    while words[-1] != SPECIAL.sep and len(words) <= longest + 1:
         hidden, _, _ = model(torch.tensor([words] * len(prior_K)), source)
-        words.append(int((prior_K[:, None] + model.word_log_probs(hidden[:, -1])).logsumexp(0).argmax()))
-    return words if words[-1] == SPECIAL.sep else [*words, SPECIAL.sep]
+        log_probs_V = (prior_K[:, None] + model.word_log_probs(hidden[:, -1])).logsumexp(0)
+        words.append(SPECIAL.sep if len(words) > longest else 1 + int(log_probs_V[1:].argmax()))  # never [PAD]
+        total += log_probs_V[words[-1]].item()
+    return words, total
 
 
 @pytest.mark.parametrize("per_text", [1, 3])
 def test_written_with_a_cache_is_what_is_written_without(model: Generator, per_text: int) -> None:
     source = model.encode(batch_of([5, 2, 7, 4, 6, 3]))
     prior_BK = torch.randn(6 // per_text, per_text, generator=torch.Generator().manual_seed(0)).double().log_softmax(1)
-    text_BT = write(model, source, SPECIAL, 6, prior_BK)
+    text_BT, total_B = write(model, source, SPECIAL, 6, prior_BK)
     lengths = set()
     for row, text in enumerate(text_BT.tolist()):
         own = Source(*(part[per_text * row : per_text * (row + 1)] for part in source))
-        expected = greedy_without_cache(model, own, prior_BK[row], 6)
+        expected, total = greedy_without_cache(model, own, prior_BK[row], 6)
+        assert total_B[row].item() == pytest.approx(total, abs=1e-10)
         assert text == expected + [SPECIAL.pad] * (len(text) - len(expected))
         lengths.add(len(expected))
     assert max(lengths) <= 8
@@ -127,9 +130,9 @@ def test_a_text_ends_where_it_is_cut(model: Generator) -> None:
     with torch.no_grad():
         bias = model.word_bias.clone()
         model.word_bias[SPECIAL.sep] = -1e4
-        assert (write(model, model.encode(batch_of([5, 2])), SPECIAL, 3) == SPECIAL.sep).sum(1).tolist() == [1, 1]
+        assert (write(model, model.encode(batch_of([5, 2])), SPECIAL, 3)[0] == SPECIAL.sep).sum(1).tolist() == [1, 1]
         model.word_bias[SPECIAL.sep] = 1e4
-        assert write(model, model.encode(batch_of([5, 2])), SPECIAL, 3).tolist() == [[2, 3], [2, 3]]
+        assert write(model, model.encode(batch_of([5, 2])), SPECIAL, 3)[0].tolist() == [[2, 3], [2, 3]]
         model.word_bias.copy_(bias)
 
 

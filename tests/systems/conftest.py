@@ -15,9 +15,12 @@ from realm_lab.models.initial import new_embedder
 from realm_lab.params.load import load
 from realm_lab.systems.context import Context, open_run
 
+WRITER: dict[str, Any] = {"denoise_steps": 4, "denoise_batch_size": 4, "steps": 8, "batch_size": 4, "passages": 3}
 OPTIONS: dict[str, Any] = {
     "dpr": {"steps": 12, "batch_size": 8},
     "closed_book": {"corruption_steps": 8, "salient_span_steps": 8, "question_steps": 8, "batch_size": 8},
+    "fid": WRITER,
+    "rag": WRITER,
 }
 
 

@@ -92,5 +92,5 @@ def test_it_learns_by_heart(tiny: ModuleType) -> None:
     for step in range(80):
         values = task.train_step(step)
     assert values["loss"] < 0.1
-    text_BT = write(task.model.eval(), task.model.encode(join_examples(examples, SPECIAL, 66)), SPECIAL, 3)
+    text_BT, _ = write(task.model.eval(), task.model.encode(join_examples(examples, SPECIAL, 66)), SPECIAL, 3)
     assert text_BT.tolist() == pad_texts([example.target for example in examples], SPECIAL, 64).tolist()
