@@ -93,6 +93,7 @@ def test_killed_it_ends_in_the_same_bits(
     for folder in ("whole", "killed"):
         shutil.copytree(begun, tmp_path / folder)
     expected = tiny.outcome(tiny.run("finetune", params, tmp_path / "whole", name))
+    assert ("embedder/embedder.json" in expected[0]) == (own != {"retriever": "bm25"})  # where its towers learned
     original, done = GenerationTask.train_step, list[int]()
 
     def train_step(self: Any, step: int) -> dict[str, float]:
