@@ -10,7 +10,7 @@ BertModel's numbers; `benchmarks/` measures what the savings are worth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -69,9 +69,12 @@ class Block(nn.Module):
             key, value = functional.linear(hidden_BLD, self.qkv.weight[size:], self.qkv.bias[size:]).split(size, -1)
         context = self._attend(self._split(query), self._split(key), self._split(value), bias_B11L)
         context = functional.dropout(self.attention_output(context), self.dropout, self.training)
-        hidden = self.attention_norm(kept + context)
+        return self._feed_forward(self.attention_norm(kept + context))
+
+    def _feed_forward(self, hidden: Tensor) -> Tensor:
         inner = self.output(activate(self.intermediate(hidden), self.activation))
-        return self.output_norm(hidden + functional.dropout(inner, self.dropout, self.training))
+        normed: Tensor = self.output_norm(hidden + functional.dropout(inner, self.dropout, self.training))
+        return normed
 
     def _split(self, states: Tensor) -> Tensor:
         batch, length, size = states.shape
@@ -138,18 +141,22 @@ def initialise(encoder: Encoder, generator: torch.Generator) -> None:
     Matrices ~ N(0, 1/fan_in), the two that write into the residual stream scaled by 1/sqrt(2 layers), and positions
     start as sinusoids: a narrow encoder learns to copy several times sooner than from BERT's N(0, 0.02).
     """
-    size, layers = encoder.shape.hidden_size, encoder.shape.layers
-    for module in encoder.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.normal_(module.weight, 0.0, module.in_features**-0.5, generator=generator)
-            nn.init.zeros_(module.bias)
-    for block in encoder.blocks:
-        assert isinstance(block, Block)
-        for linear in (block.attention_output, block.output):
-            linear.weight.data.mul_((2 * layers) ** -0.5)
+    size = encoder.shape.hidden_size
+    initialise_blocks(encoder.blocks, ("attention_output", "output"), generator)
     nn.init.normal_(encoder.word_embeddings.weight, 0.0, size**-0.5, generator=generator)
     nn.init.normal_(encoder.type_embeddings.weight, 0.0, 0.02, generator=generator)
     encoder.position_embeddings.weight.data.copy_(torch.from_numpy(sinusoids(encoder.shape.positions, size)))
+
+
+def initialise_blocks(blocks: nn.ModuleList, into_residual: Sequence[str], generator: torch.Generator) -> None:
+    """Matrices of blocks; `into_residual` are those of each block that write into the residual stream."""
+    for module in blocks.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, 0.0, module.in_features**-0.5, generator=generator)
+            nn.init.zeros_(module.bias)
+    for block in blocks:
+        for name in into_residual:
+            block.get_parameter(f"{name}.weight").data.mul_((len(into_residual) * len(blocks)) ** -0.5)
 
 
 def sinusoids(positions: int, size: int, base: float = 200.0) -> np.ndarray:

@@ -6,6 +6,7 @@ reader/    config.json, model.safetensors (BertForMaskedLM), span_head.safetenso
 embedder/  config.json, model.safetensors (BertModel: the query tower, with its pooler where it has one),
            embedder.json (EmbedderShape), projections.safetensors (projections, their norms, the null vector),
            document/ (BertModel: the document tower, where the towers are separate)
+generator/ config.json, model.safetensors (BertModel: its encoder), decoder.safetensors
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
+from realm_lab.models.decoder import Generator
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape
 from realm_lab.models.reader import Reader
@@ -37,6 +39,7 @@ CONVERT = (
 )
 EMBEDDER_JSON = "embedder.json"
 SPAN_HEAD_FILE = "span_head.safetensors"
+DECODER_FILE = "decoder.safetensors"
 SPAN_HEAD = ("span_projection", "span_norm", "span_score")
 SPAN_NAMES = {f"{part}.{kind}": f"{part}.{kind}" for part in SPAN_HEAD for kind in ("weight", "bias")}
 SELECTION_NAMES = {"selection.weight": "selection.weight"}
@@ -238,6 +241,25 @@ def load_tower(encoder: Encoder, pooler: nn.Linear | None, weights: Mapping[str,
     from_bert(encoder, weights, folder)
     if pooler is not None:
         load_named(pooler, weights, POOLER, folder)
+
+
+def write_generator(generator: Generator, folder: Path) -> None:
+    """Save an encoder-decoder: its encoder as a BertModel folder, and the decoder beside it."""
+    _write_tower(folder, generator.encoder, None)
+    write_tensors(folder / DECODER_FILE, named_tensors(generator, _of_decoder(generator)))
+
+
+def read_generator(folder: Path) -> Generator:
+    """Load what write_generator saved."""
+    shape, weights = read_checkpoint(folder)
+    generator = Generator(shape)
+    from_bert(generator.encoder, weights, folder)
+    load_named(generator, read_tensors(folder / DECODER_FILE), _of_decoder(generator), folder)
+    return generator
+
+
+def _of_decoder(generator: Generator) -> Names:
+    return {name: name for name, _ in generator.named_parameters() if not name.startswith("encoder.")}
 
 
 def _write_tower(folder: Path, encoder: Encoder, pooler: nn.Linear | None) -> None:

@@ -11,7 +11,7 @@ left empty is none: its log p(z|x) is near -10,000, and `is_candidate` tells.
 
 EMDR2 and Atlas have a reader of all passages at once, p(y|x,Z), which knows no p(z|x); a reader of one passage at a
 time has `set_log_likelihood` in its place. Their passages are scored without dropout, ours by the one forward pass of
-training. Attention distillation (Izacard & Grave 2021) needs a decoder and is not here.
+training. Attention distillation (Izacard & Grave 2021) needs a decoder: system fid has it (`retriever: distilled`).
 """
 
 # Shapes: B examples, K candidates
@@ -89,7 +89,7 @@ def perplexity_distillation(log_prior_BK: Tensor, log_reader_BK: Tensor, tempera
     papers; Atlas's code takes the mean over its tokens, and the mean of the KL's terms in place of their sum.
     """
     reader_B = set_log_likelihood(log_prior_BK.detach(), log_reader_BK)
-    return reader_B + _distilled(log_prior_BK, log_reader_BK, temperature)
+    return reader_B + distilled(log_prior_BK, log_reader_BK, temperature)
 
 
 @register_objective("leave_one_out")
@@ -104,7 +104,7 @@ def leave_one_out(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: floa
     left_out_BKK = itself_KK | ~is_candidate(log_prior_BK)[:, None, :]  # the second K: what is read without the first
     others_BKK = log_reader_BK.detach()[:, None, :].masked_fill(left_out_BKK, NOWHERE)
     reader_B = set_log_likelihood(log_prior_BK.detach(), log_reader_BK)
-    return reader_B + _distilled(log_prior_BK, -others_BKK.logsumexp(2), temperature)  # 1/(|Z| - 1) is the same for all
+    return reader_B + distilled(log_prior_BK, -others_BKK.logsumexp(2), temperature)  # 1/(|Z| - 1) is the same for all
 
 
 @register_objective("hard_em")
@@ -117,7 +117,7 @@ def hard_em(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> 
     return (log_prior_BK + log_reader_BK).max(1).values
 
 
-def _distilled(log_prior_BK: Tensor, worth_BK: Tensor, temperature: float) -> Tensor:
+def distilled(log_prior_BK: Tensor, worth_BK: Tensor, temperature: float) -> Tensor:
     """-KL(t || p(z|x)), t the softmax over the candidates of worth / temperature, without a gradient. Returns [B]."""
     real_BK = is_candidate(log_prior_BK)
     target_BK = (worth_BK.detach() / temperature).masked_fill(~real_BK, NOWHERE).softmax(1)

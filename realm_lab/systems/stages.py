@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -230,16 +230,25 @@ def compile_encoders(params: Params, *encoders: Encoder) -> None:
 def finish(
     context: Context, run: StageRun, reader: Reader, embedder: Embedder, null_offset: float, **counts: int
 ) -> None:
-    """Export the models, write the last metrics and `counts` as results, drop checkpoints and index; the first rank
-    does."""
-    if ranks().rank:
-        return
-    with atomic_directory(run.path / "model") as scratch:
+    """Export a reader and an embedder, and end the stage."""
+
+    def write(scratch: Path) -> None:
         write_reader(reader, scratch / "reader", span_head=run.stage == "finetune")
         write_embedder(embedder, scratch / "embedder", null_offset)
         for name in ("reader", "embedder"):
             save_tokenizer(context.tokenizer, scratch / name, reader.encoder.shape.positions)
             write_text(scratch / name / "README.md", CARD.format(name=name))
+
+    end_stage(run, write, counts)
+
+
+def end_stage(run: StageRun, write: Callable[[Path], None], counts: Mapping[str, int]) -> None:
+    """Export what `write` writes into a folder, write the last metrics and `counts` as results, drop checkpoints and
+    index; the first rank does."""
+    if ranks().rank:
+        return
+    with atomic_directory(run.path / "model") as scratch:
+        write(scratch)
         write_json(scratch / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
     close(run, **counts)
 

@@ -15,11 +15,15 @@ from realm_lab.models.initial import new_embedder
 from realm_lab.params.load import load
 from realm_lab.systems.context import Context, open_run
 
+WRITER: dict[str, Any] = {"denoise_steps": 4, "denoise_batch_size": 4, "steps": 8, "batch_size": 4, "passages": 3}
 OPTIONS: dict[str, Any] = {
     "dpr": {"steps": 12, "batch_size": 8, "negatives": 3},
     "bm25_dpr_reader": {"negatives": 3},
     "hard_em": {"tau_steps": 6},
     "drqa": {"steps": 6, "batch_size": 8, "embedding_size": 12, "hidden_size": 8},
+    "closed_book": {"corruption_steps": 8, "salient_span_steps": 8, "question_steps": 8, "batch_size": 8},
+    "fid": WRITER,
+    "rag": WRITER,
 }
 
 

@@ -1,0 +1,133 @@
+"""Fusion-in-Decoder (Izacard and Grave 2021): the question is read with each passage apart, and one decoder looks at
+the states of all of them, so that it can put together what several passages say.
+
+The passages are BM25's or those of the warm start's towers. With `retriever: distilled` the query tower learns from
+the decoder's attention (Izacard and Grave 2021b).
+
+Simplified: the encoder of the warm start with a decoder that learned to write from its pairs (`denoise`), instead of
+T5; passages without titles, as all systems here read them; AdamW with warm-up and decay instead of Adam at a constant
+learning rate; the first answer is the target. Attention is distilled while the reader learns, with one frozen index of
+the warm start, instead of in rounds of reader, retriever and new passages; p(z|x) is the softmax of f(x, z), not of
+f(x, z) over the square root of its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+from realm_lab.evaluation.answers import Answer
+from realm_lab.params.sections import Candidates, NonNegative, Positive
+from realm_lab.systems.generative import (
+    DENOISE,
+    LearningRate,
+    PassageWriter,
+    WriterOptions,
+    learn,
+    load_generator,
+    question_examples,
+)
+from realm_lab.systems.realm import WARM_START
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, options_of, register_system
+
+if TYPE_CHECKING:
+    from realm_lab.systems.bm25 import Bm25
+    from realm_lab.systems.context import Context
+    from realm_lab.tracking.run_dir import StageRun
+
+
+class FidOptions(WriterOptions):
+    """`system_options.fid`."""
+
+    steps: NonNegative = 10_000
+    """Steps on questions (the paper's)."""
+    batch_size: Positive = 64
+    """Questions a step (the paper's)."""
+    learning_rate: LearningRate = 1e-4
+    """Peak learning rate of these (the paper's, constant); that of a query tower is finetune.retriever's."""
+    passages: Candidates = 100
+    """Passages read for each question (the paper's)."""
+    retriever: Literal["bm25", "warm_start", "distilled"] = "bm25"
+    """Whose passages are read (the paper: BM25's or DPR's); `distilled`: the query tower learns from attention."""
+
+
+@register_system
+class Fid(PassageWriter):
+    """An encoder-decoder over the joined states of many passages."""
+
+    name = "fid"
+    title = "Fusion-in-Decoder"
+    options = FidOptions
+    stages = (
+        WARM_START,
+        DENOISE,
+        Stage(
+            "finetune",
+            ("model", "finetune.retriever", "finetune.max_span_wordpieces", "system_options"),
+            "realm_lab.systems.fid:finetune",
+            uses_ranks=False,
+        ),
+        EVALUATE,
+    )
+
+    @cached_property
+    def own(self) -> FidOptions:
+        """Its options."""
+        return _options(self.context)
+
+    @property
+    def embedder_stage(self) -> str:
+        return "finetune" if self.own.retriever == "distilled" else "warm_start"
+
+    @cached_property
+    def _bm25(self) -> Bm25:
+        from realm_lab.systems.bm25 import Bm25
+
+        return Bm25(self.passages) if self._knowledge else self.context.bm25
+
+    def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
+        return self._bm25.search(questions, k) if self.own.retriever == "bm25" else super().retrieve(questions, k)
+
+    def before_finetuning(self) -> PassageWriter:
+        return super().before_finetuning() if self.own.retriever == "distilled" else self
+
+    def answer(
+        self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
+    ) -> list[Answer]:
+        from realm_lab.evaluation.writing import answer_of, write_together
+
+        context = self.context
+        found = retrieved or self.retrieve(questions, k or self.own.passages)
+        written = write_together(self.params, self.model, context.special, self.examples(questions, found.rows_QK))
+        each = zip(written, found.rows_QK, self.log_priors(found).cpu().numpy(), strict=True)
+        return [answer_of(context.tokenizer, self.passages, *one) for one in each]
+
+
+def finetune(context: Context, run: StageRun) -> None:
+    """Questions with their passages, found once, or anew in every step by a query tower that learns."""
+    from realm_lab.training.generation import GenerationTask, drawing
+    from realm_lab.training.retrieving import RetrievingTask, with_passages
+
+    options, seed, examples = _options(context), context.plan.seed, question_examples(context)
+    system = Fid(context)
+    if options.retriever != "distilled":
+        texts = context.corpus.questions("train").texts
+        rows_QK = system.retrieve(texts, options.passages).rows_QK
+        examples = with_passages(examples, context.passages, rows_QK)
+
+    draw = drawing(len(examples), options.batch_size, seed, "fid-questions", lambda item, _: examples[item])
+    model = load_generator(context, "denoise").to(context.device)
+    given = context.params, seed, model, context.special, draw, options.steps, options.learning_rate
+    if options.retriever != "distilled":
+        learn(context, run, GenerationTask(*given))
+        return
+    retriever = system.before_finetuning().retriever
+    retriever.embedder.split_towers()
+    learn(context, run, RetrievingTask(*given, retriever, options.passages, "distilled"), retriever.embedder)
+
+
+def _options(context: Context) -> FidOptions:
+    options = options_of(context.params, context.plan.system)
+    assert isinstance(options, FidOptions)
+    return options

@@ -1,0 +1,198 @@
+"""What systems that write their answer share. Heavy imports are inside, so that declaring a system costs nothing."""
+
+# Shapes: Q questions, K passages
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+from pydantic import Field
+
+from realm_lab.params.sections import NonNegative, Positive, Section
+from realm_lab.systems.registry import Retrieved, Stage, System, options_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from realm_lab.corpus.store import Passages
+    from realm_lab.models.decoder import Example, Generator
+    from realm_lab.models.embedder import Embedder
+    from realm_lab.retrieval.retriever import Retriever
+    from realm_lab.systems.context import Context, Knowledge
+    from realm_lab.tracking.run_dir import StageRun
+    from realm_lab.training.generation import GenerationTask
+
+OTHER_PASSAGES = 3  # beside the one that helps, in `denoise`
+LearningRate = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class WriterOptions(Section):
+    """Options of the systems that write from passages."""
+
+    denoise_steps: NonNegative = 1_000_000
+    """Steps in which the decoder learns to write, where the papers have the pre-training of T5 or BART."""
+    denoise_batch_size: Positive = 128
+    """Texts a step of these."""
+    denoise_learning_rate: LearningRate = 1e-3
+    """Peak learning rate of these."""
+
+
+DENOISE = Stage(
+    "denoise",
+    ("model", *(f"system_options.{name}" for name in WriterOptions.model_fields)),
+    "realm_lab.systems.generative:denoise",
+    uses_ranks=False,
+)
+
+
+class PassageWriter(System):
+    """An encoder-decoder that writes from passages of a dense retriever; a subclass says how.
+
+    The models are those that training left and `knowledge` is the run's own corpus, unless others are given.
+    """
+
+    context: Context
+
+    def __init__(
+        self,
+        context: Context,
+        model: Generator | None = None,
+        embedder: Embedder | None = None,
+        knowledge: Knowledge | None = None,
+    ):
+        super().__init__(context)
+        self._model, self._embedder, self._knowledge = model, embedder, knowledge
+
+    @cached_property
+    def model(self) -> Generator:
+        """The encoder-decoder."""
+        return self._model or load_generator(self.context, "finetune").to(self.context.device).eval()
+
+    @property
+    def embedder_stage(self) -> str:
+        """The stage whose towers find the passages."""
+        return "finetune"
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        """The towers of the retriever."""
+        found = self._embedder or self.context.load_embedder(self.embedder_stage)[0]
+        return found.to(self.context.device).eval()
+
+    @cached_property
+    def retriever(self) -> Retriever:
+        """Searches the embeddings by the document tower."""
+        return self.context.retriever(self.embedder, knowledge=self._knowledge)
+
+    @property
+    def passages(self) -> Passages:
+        """The knowledge corpus that it reads."""
+        return self._knowledge.passages if self._knowledge else self.context.passages
+
+    def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
+        from realm_lab.evaluation.recall import search_questions
+
+        return Retrieved(*search_questions(self.retriever, self.context.question_tokens(questions), k))
+
+    @cached_property
+    def _before_finetuning(self) -> PassageWriter:
+        embedder = self.context.load_embedder("warm_start")[0]
+        return type(self)(self.context, self._model, embedder, self._knowledge)
+
+    def before_finetuning(self) -> PassageWriter:
+        return self._before_finetuning
+
+    def on_corpus(self, passages: Passages, digest: str) -> System:
+        from realm_lab.systems.context import Knowledge
+
+        updated = Knowledge(passages, digest, previous=self._knowledge or self.context.knowledge)
+        return type(self)(self.context, self.model, self._embedder, updated)
+
+    def examples(self, questions: Sequence[str], rows_QK: np.ndarray) -> list[Example]:
+        """What is read for some questions."""
+        from realm_lab.models.decoder import Example
+        from realm_lab.training.retrieving import with_passages
+
+        asked = [Example(tokens, ()) for tokens in self.context.question_tokens(questions)]
+        return with_passages(asked, self.passages, rows_QK)
+
+    def log_priors(self, retrieved: Retrieved) -> Tensor:
+        """log p(z|x), the softmax of the retriever's scores, [Q, K]."""
+        import torch
+
+        return torch.from_numpy(retrieved.scores_QK).to(self.context.device).log_softmax(1)
+
+
+def load_generator(context: Context, stage: str) -> Generator:
+    """The encoder-decoder that a stage left, on the CPU."""
+    from realm_lab.models.folders import read_generator
+
+    return read_generator(context.model_folder(stage) / "generator")
+
+
+def learn(context: Context, run: StageRun, task: GenerationTask, embedder: Embedder | None = None) -> None:
+    """Train the encoder-decoder of a task, and export it, with the embedder where that learns too."""
+    from realm_lab.models.folders import write_embedder, write_generator
+    from realm_lab.systems.stages import compile_encoders, end_stage
+    from realm_lab.training.loop import train
+
+    compile_encoders(context.params, task.model.encoder)
+    train(task, run, context.params.launch, context.device)
+
+    def write(scratch: Path) -> None:
+        write_generator(task.model, scratch / "generator")
+        if embedder is not None:
+            write_embedder(embedder, scratch / "embedder")
+
+    end_stage(run, write, {})
+
+
+def question_examples(context: Context) -> list[Example]:
+    """The training questions, each with its first answer.
+
+    Raises:
+        UserError: there are none.
+    """
+    from realm_lab.errors import UserError
+    from realm_lab.models.decoder import Example
+
+    questions = context.corpus.questions("train")
+    if not len(questions):
+        raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
+    targets = context.wordpieces([answers[0] for answers in questions.answers])
+    return [Example(questions.tokens[number], (), np.array(target, np.int64)) for number, target in enumerate(targets)]
+
+
+def denoise(context: Context, run: StageRun) -> None:
+    """The warm start's encoder and a new decoder learn to write a salient span of a sentence, left out there, from a
+    passage that can help among others that cannot: the pairs of the reader's warm start. Where a pair has no such span,
+    spans of any words."""
+    from realm_lab.models.initial import new_generator
+    from realm_lab.training.generation import GenerationTask, blank, corrupt_spans, drawing
+    from realm_lab.training.pairs import ArticlePairs, PassagePairs
+
+    options, seed, special = options_of(context.params, context.plan.system), context.plan.seed, context.special
+    assert isinstance(options, WriterOptions)
+    articles = context.corpus.articles()
+    pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
+
+    def example(item: int, generator: np.random.Generator) -> Example:
+        pair = pairs.pair(item, True, generator)
+        if len(pair.spans):
+            chosen = int(generator.integers(len(pair.spans)))
+            read = blank(pair.first, pair.spans[chosen : chosen + 1], special)
+        else:
+            read = corrupt_spans(pair.first, special, generator)
+        others = generator.integers(len(pairs), size=OTHER_PASSAGES)
+        seconds = [pair.second, *(pairs.pair(int(other), True, generator).second for other in others)]
+        return read._replace(seconds=[seconds[place] for place in generator.permutation(len(seconds))])
+
+    model = new_generator(context.load_reader("warm_start").encoder, seed).to(context.device)
+    draw = drawing(len(pairs), options.denoise_batch_size, seed, "denoise", example)
+    learning_rate = options.denoise_learning_rate
+    task = GenerationTask(context.params, seed, model, special, draw, options.denoise_steps, learning_rate)
+    learn(context, run, task)

@@ -1,0 +1,111 @@
+"""Fusion-in-Decoder and RAG as wholes: they answer from passages, and their query towers learn where they should."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from realm_lab.evaluation.writing import Written, answer_of
+from realm_lab.training.generation import GenerationTask
+from tests.systems.conftest import WRITER, Whole
+
+
+@pytest.mark.parametrize("name", ["fid", "rag"])
+def test_it_goes_the_whole_way(whole: Whole, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    results = whole.results(name)
+    assert results["questions"] == 12
+    assert "not_measured" not in results
+    assert results["corpus_update"]["changed_questions"]
+    assert ("recall_at_5_finetuned" in results) == (name == "rag")
+    if name == "fid":
+        assert results["recall_at_5"] == results["bm25"]["recall_at_5"]
+    answered = whole.ask(name, capsys)
+    assert len(answered["candidates"]) == 5
+    assert sum(candidate["probability"] for candidate in answered["candidates"]) == pytest.approx(1.0)
+
+
+def test_both_begin_with_the_same_stages(whole: Whole) -> None:
+    fid, rag = (whole.context(name).plan.stages for name in ("fid", "rag"))
+    assert fid["denoise"] == rag["denoise"]
+    assert fid["finetune"] != rag["finetune"]
+
+
+def test_the_query_tower_of_rag_learns_alone(whole: Whole) -> None:
+    whole.results("rag")
+    context = whole.context("rag")
+    began, ended = (context.model_folder(stage) / "embedder" for stage in ("warm_start", "finetune"))
+    documents = load_file(ended / "document" / "model.safetensors")
+    for part, value in load_file(began / "model.safetensors").items():  # one tower for both
+        assert value.equal(documents[part]), part
+    before, after = (load_file(folder / "projections.safetensors") for folder in (began, ended))
+    assert before["document_projection.weight"].equal(after["document_projection.weight"])
+    assert not before["query_projection.weight"].equal(after["query_projection.weight"])
+
+
+def test_a_written_answer_is_from_the_likeliest_passage_that_holds_it(whole: Whole) -> None:
+    context = whole.context("fid")
+    bodies = context.passages.text.column("body")
+    word = bodies[7].split()[1]
+    without = next(row for row, body in enumerate(bodies) if word.lower() not in body.lower())
+    written = Written(context.wordpieces([word])[0], np.array([-1.0, -1.0, -1.0]))
+    rows_K, log_prior_K = np.array([without, 7, -1]), np.array([-1.0, -2.0, -3.0])
+    answer = answer_of(context.tokenizer, context.passages, written, rows_K, log_prior_K)
+    assert [candidate.row for candidate in answer.candidates] == [without, 7]
+    assert answer.best == 1
+    assert answer.source is not None
+    assert bodies[7][slice(*answer.source.span)].lower() == answer.text
+    assert answer.candidates[0].text == ""
+
+
+@pytest.fixture(scope="module")
+def begun(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with the stages that both have before questions."""
+    params, root = short_params(tiny, "fid", WRITER), tmp_path_factory.mktemp("begun")
+    tiny.prepare(params, root)
+    for stage in ("warm_start", "denoise"):
+        tiny.run(stage, params, root, "fid")
+    return root
+
+
+def short_params(tiny: ModuleType, name: str, options: dict[str, Any]) -> Any:
+    return tiny.params(
+        {"system_options": {name: options}, "model.dropout": 0.1, "launch.checkpoint_interval_seconds": 2}
+        | {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [("fid", {"retriever": "bm25"}), ("fid", {"retriever": "distilled"}), ("rag", {"marginal": "token"})],
+)
+def test_killed_it_ends_in_the_same_bits(
+    tiny: ModuleType, begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, own: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("realm_lab.training.loop.time", SimpleNamespace(monotonic=itertools.count().__next__))
+    params = short_params(tiny, name, WRITER | own)
+    for folder in ("whole", "killed"):
+        shutil.copytree(begun, tmp_path / folder)
+    expected = tiny.outcome(tiny.run("finetune", params, tmp_path / "whole", name))
+    assert ("embedder/embedder.json" in expected[0]) == (own != {"retriever": "bm25"})  # where its towers learned
+    original, done = GenerationTask.train_step, list[int]()
+
+    def train_step(self: Any, step: int) -> dict[str, float]:
+        if step == 5 and 5 not in done:
+            done.append(step)
+            raise KeyboardInterrupt
+        done.append(step)
+        return original(self, step)
+
+    monkeypatch.setattr(GenerationTask, "train_step", train_step)
+    with pytest.raises(KeyboardInterrupt):
+        tiny.run("finetune", params, tmp_path / "killed", name)
+    found = tiny.outcome(tiny.run("finetune", params, tmp_path / "killed", name))
+    assert done[6:] == list(range(3, 8))  # from the checkpoint
+    assert found == expected
