@@ -29,7 +29,8 @@ class RetrievingTask(GenerationTask):
     - `token`: sum_t log sum_z p(z|x) p(y_t|y_<t, z, x) (RAG-Token);
     - `distilled`: log p(y|x, all passages), by the decoder, minus KL(sg(t) || p(z|x)) for the retriever, t the softmax
       of the attention that the passages get (Izacard and Grave 2021b). Only in the second half of the steps: the
-      attention of a reader that had not learned to answer ranked passages worse than BM25 on the toy world.
+      attention of a reader that had not learned to answer ranked passages worse than BM25 on the toy world. (That alone
+      did not make it work there: docs/systems.md.)
     """
 
     def __init__(
