@@ -229,7 +229,7 @@ def test_options_of_systems_are_laid_over_the_preset_system_by_system(tmp_path: 
     path = write(tmp_path, "preset: smoke\nsystem_options: {embedding: {folder: x}}\n")
     preset = load(tmp_path / "none.yaml", {"preset": "smoke"}).system_options
     assert load(path).system_options == preset | {"embedding": {"folder": "x"}}
-    assert load(path, {"system_options": {"dpr": {"steps": 3}}}).system_options == {"dpr": {"steps": 3}}
+    assert load(path, {"system_options": {"dpr": {"steps": 3}}}).system_options == preset | {"dpr": {"steps": 3}}
 
 
 def test_the_paper_preset_is_the_defaults_and_leaves_files_and_checkpoint_to_name(tmp_path: Path) -> None:
