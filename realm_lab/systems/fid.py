@@ -6,9 +6,9 @@ the decoder's attention (Izacard and Grave 2021b).
 
 Simplified: the encoder of the warm start with a decoder that learned to write from its pairs (`denoise`), instead of
 T5; passages without titles, as all systems here read them; AdamW with warm-up and decay instead of Adam at a constant
-learning rate; the first answer is the target. Attention is distilled while the reader learns, with one frozen index of
-the warm start, instead of in rounds of reader, retriever and new passages; p(z|x) is the softmax of f(x, z), not of
-f(x, z) over the square root of its size.
+learning rate; the first answer is the target. Attention is distilled in the second half of the reader's steps, with
+one frozen index of the warm start, instead of in rounds of reader, retriever and new passages; p(z|x) is the softmax of
+f(x, z), not of f(x, z) over the square root of its size.
 """
 
 from __future__ import annotations

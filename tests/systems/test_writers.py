@@ -50,6 +50,7 @@ def test_the_query_tower_of_rag_learns_alone(whole: Whole) -> None:
 
 
 def test_a_written_answer_is_from_the_likeliest_passage_that_holds_it(whole: Whole) -> None:
+    whole.results("fid")
     context = whole.context("fid")
     bodies = context.passages.text.column("body")
     word = bodies[7].split()[1]
