@@ -340,7 +340,7 @@ def test_the_rendered_file_names_everything_and_changes_nothing(tmp_path: Path) 
     assert load(write(tmp_path, text)) == load(write(tmp_path, "preset: smoke\n"))
     steps = re.search(r"^pretrain:.*?^  steps:  # (.*?)$", text, re.DOTALL | re.MULTILINE)
     assert steps is not None
-    assert steps[1] == "toy 400 · smoke 24 · real 600 · paper 200000"
+    assert steps[1] == "toy 300 · smoke 24 · real 600 · paper 200000"
 
 
 def test_writing_the_file_again_keeps_what_was_filled_in(tmp_path: Path) -> None:
