@@ -54,6 +54,8 @@ def _against_baseline(study: StudyFrames, name: str, changes: Mapping[str, Any])
     for run in (run for run in study.of(name) if run.seed in bases):
         ours, theirs = _parameters(run), _parameters(bases[run.seed])
         differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
+        if run.record.system != bases[run.seed].record.system:
+            differing -= {"system_options"} - changes.keys()  # each has its own
         if undeclared := sorted(differing - changes.keys()):
             yield f"Confounded: {name} also differs from the baseline in {', '.join(undeclared)}."
         if absent := sorted(key for key in changes.keys() - differing if not key.startswith("launch.")):
@@ -76,5 +78,7 @@ def _rounding(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _parameters(run: Run) -> dict[str, Any]:
-    """With the defaults of parameters that were not there when the run was made, which change no result."""
-    return paper_parameters() | flat_parameters(run.record.params)
+    """With the defaults of parameters that were not there when the run was made, which change no result, and without
+    the options of other systems."""
+    found = paper_parameters() | flat_parameters(run.record.params)
+    return found | {"system_options": found["system_options"].get(run.record.system, {})}

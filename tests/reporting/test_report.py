@@ -182,6 +182,16 @@ def test_a_parameter_that_an_older_record_lacks_has_its_default(tmp_path: Path, 
     assert found == []
 
 
+@pytest.mark.parametrize(("system", "is_confound"), [("dpr", False), ("realm", True)])
+def test_only_the_options_of_a_system_itself_are_compared(
+    tmp_path: Path, study: StudyRecord, system: str, is_confound: bool
+) -> None:
+    options = {system: {"steps": 5}}
+    _run(tmp_path, study, (0, 1, 2), lambda found: found["params"].update(system_options=options))
+    found = [sentence for sentence in confounds(load_study(tmp_path / "runs", "table")) if "options" in sentence]
+    assert bool(found) == is_confound
+
+
 def test_a_study_of_corpora_is_not_blamed_for_them(tmp_path: Path) -> None:
     same = replace(CELLS[3], changes={"corpus.pretrain_corpus": "same"})
     study = make_study(tmp_path / "runs", cells=(CELLS[0], same))
