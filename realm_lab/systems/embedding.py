@@ -18,7 +18,7 @@ from pydantic import Field
 from realm_lab.params.sections import FOLDER, Section
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, options_of, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,9 +67,7 @@ class Embedding(SpanReader):
     @cached_property
     def own(self) -> EmbeddingOptions:
         """`system_options.embedding`."""
-        options = options_of(self.context.params, self.context.plan.system)
-        assert isinstance(options, EmbeddingOptions)
-        return options
+        return self.context.options(EmbeddingOptions)
 
     @cached_property
     def _encoder(self) -> SentenceEncoder:

@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import Field
 
-from realm_lab.params.sections import NonNegative, Positive, Section
-from realm_lab.systems.registry import Retrieved, Stage, System, options_of
+from realm_lab.params.sections import Fraction, NonNegative, Positive, Section
+from realm_lab.systems.registry import Retrieved, Stage, System
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from realm_lab.training.generation import GenerationTask
 
 OTHER_PASSAGES = 3  # beside the one that helps, in `denoise`
-LearningRate = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class WriterOptions(Section):
@@ -37,7 +35,7 @@ class WriterOptions(Section):
     """Steps in which the decoder learns to write, where the papers have the pre-training of T5 or BART."""
     denoise_batch_size: Positive = 128
     """Texts a step of these."""
-    denoise_learning_rate: LearningRate = 1e-3
+    denoise_learning_rate: Fraction = 1e-3
     """Peak learning rate of these."""
 
 
@@ -175,8 +173,7 @@ def denoise(context: Context, run: StageRun) -> None:
     from realm_lab.training.generation import GenerationTask, blank, corrupt_spans, drawing
     from realm_lab.training.pairs import ArticlePairs, PassagePairs
 
-    options, seed, special = options_of(context.params, context.plan.system), context.plan.seed, context.special
-    assert isinstance(options, WriterOptions)
+    options, seed, special = context.options(WriterOptions), context.plan.seed, context.special
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
 

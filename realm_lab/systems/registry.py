@@ -78,6 +78,21 @@ class Retrieved(NamedTuple):
     rows_QK: np.ndarray  # int64, rows of the knowledge corpus, negative where there are fewer
     scores_QK: np.ndarray  # float32, larger is better; only the order is comparable between systems
 
+    @classmethod
+    def padded(
+        cls, found: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]], k: int
+    ) -> Retrieved:
+        """The first k (rows, scores) of each question; row -1 with NO_SCORE where there are fewer."""
+        import numpy as np
+
+        from realm_lab.retrieval.retriever import NO_SCORE
+
+        rows_QK, scores_QK = np.full((len(found), k), -1, np.int64), np.full((len(found), k), NO_SCORE, np.float32)
+        for number, (rows, scores) in enumerate(found):
+            size = min(k, len(rows))
+            rows_QK[number, :size], scores_QK[number, :size] = rows[:size], scores[:size]
+        return cls(rows_QK, scores_QK)
+
 
 class System:
     """A whole system; subclass it, and register it or name it as `package.module:Class`.

@@ -111,8 +111,9 @@ def test_a_graph_is_its_seeds_and_what_they_link_to(tiny: ModuleType, root: Path
         assert set(graph[10:]) <= links
         ranks = [bm25.tolist().index(row) for row in graph[10:] if row in bm25]
         assert ranks == sorted(ranks)
-        found = system.search(question, system.context.question_tokens([question])[0], bm25)
-        assert sorted(row for row, _ in found) == sorted(graph)
+        rows, scores = system.search(question, system.context.question_tokens([question])[0], bm25)
+        assert sorted(rows) == sorted(graph)
+        assert scores == sorted(scores, reverse=True)
 
 
 def test_gold_paths_are_learned_and_what_holds_the_answer_is_no_negative(tiny: ModuleType, root: Path) -> None:

@@ -63,6 +63,9 @@ def test_a_written_answer_is_from_the_likeliest_passage_that_holds_it(whole: Who
     assert answer.source is not None
     assert bodies[7][slice(*answer.source.span)].lower() == answer.text
     assert answer.candidates[0].text == ""
+    nothing = answer_of(context.tokenizer, context.passages, written, np.array([-1, -1, -1]), log_prior_K)
+    assert nothing.candidates == []
+    assert nothing.source is None
 
 
 @pytest.fixture(scope="module")
