@@ -56,15 +56,32 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     document = {} if overrides.get("preset") and not path.exists() else read_yaml(path)
     _check_names(document, document, path)
     for key in overrides:
-        if key not in parameter_fields():
+        if key not in parameter_fields() and not is_system_option(key):
             raise _unknown(f"--set {cut(key)}", key)
-    given = {key: value for key, value in flatten(document).items() if value is not None} | overrides
+    given = overlay({key: value for key, value in flatten(document).items() if value is not None}, overrides)
     preset = given.setdefault("preset", "toy")
     below = preset_values(preset, "--preset" if "preset" in overrides else path)
-    values = below | given
-    if isinstance(values.get("system_options"), dict):
-        values["system_options"] = below.get("system_options", {}) | values["system_options"]
-    return Source(path, document, with_sizes(values, given))
+    return Source(path, document, with_sizes(overlay(below, given), given))
+
+
+def is_system_option(key: str) -> bool:
+    """Whether a dotted key is `system_options.SYSTEM.OPTION`, which the system checks."""
+    return key.startswith("system_options.") and key.count(".") > 1
+
+
+def overlay(below: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat values with others on top; of `system_options` only the options that are given change."""
+    values = {**below, **{key: value for key, value in given.items() if not is_system_option(key)}}
+    if not isinstance(values.get("system_options", {}), dict):
+        return values  # which is refused
+    options: dict[str, Any] = {}
+    single = [key.removeprefix("system_options.").rpartition(".") for key in given if is_system_option(key)]
+    levels = [level.get("system_options", {}) for level in (below, given)]
+    levels += [{system: {name: given[f"system_options.{system}.{name}"]}} for system, _, name in single]
+    for system, own in ((system, own) for level in levels for system, own in level.items()):
+        both = isinstance(own, dict) and isinstance(options.get(system), dict)
+        options[system] = {**options[system], **own} if both else own
+    return values | ({"system_options": options} if options else {})
 
 
 def resolve(flat: Mapping[str, Any]) -> Params:

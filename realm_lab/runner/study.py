@@ -16,7 +16,7 @@ from realm_lab.core.extensions import own_source
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS, of_kind
-from realm_lab.params.load import PRESETS, parameter_fields, show
+from realm_lab.params.load import PRESETS, is_system_option, parameter_fields, show
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
@@ -257,6 +257,8 @@ def _check_parameter(study: StudyFile, name: str, place: tuple[str | int, ...], 
         raise study.problem(
             f"parameter '{name}' changes no result, so no cell may change it; move it to the study's 'set'", *place
         )
+    if is_system_option(name):
+        return
     if name not in (known := _parameters()):
         near = nearest(name, known)
         raise study.problem(f"unknown parameter '{name}'; the nearest valid one is '{near}'", *place)

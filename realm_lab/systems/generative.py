@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -167,8 +167,9 @@ def question_examples(context: Context) -> list[Example]:
 
 def denoise(context: Context, run: StageRun) -> None:
     """The warm start's encoder and a new decoder learn to write a salient span of a sentence, left out there, from a
-    passage that can help among others that cannot: the pairs of the reader's warm start. Where a pair has no such span,
-    spans of any words."""
+    passage that can help: the pairs of the reader's warm start. Where a pair has no such span, spans of any words. In
+    the second half of the steps that passage is among others that cannot help; with these from the first step a decoder
+    of the toy world often did not learn to copy in 600 steps."""
     from realm_lab.models.initial import new_generator
     from realm_lab.training.generation import GenerationTask, blank, corrupt_spans, drawing
     from realm_lab.training.pairs import ArticlePairs, PassagePairs
@@ -177,19 +178,26 @@ def denoise(context: Context, run: StageRun) -> None:
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
 
-    def example(item: int, generator: np.random.Generator) -> Example:
+    def example(others: int, item: int, generator: np.random.Generator) -> Example:
         pair = pairs.pair(item, True, generator)
         if len(pair.spans):
             chosen = int(generator.integers(len(pair.spans)))
             read = blank(pair.first, pair.spans[chosen : chosen + 1], special)
         else:
             read = corrupt_spans(pair.first, special, generator)
-        others = generator.integers(len(pairs), size=OTHER_PASSAGES)
-        seconds = [pair.second, *(pairs.pair(int(other), True, generator).second for other in others)]
+        drawn = generator.integers(len(pairs), size=others)
+        seconds = [pair.second, *(pairs.pair(int(other), True, generator).second for other in drawn)]
         return read._replace(seconds=[seconds[place] for place in generator.permutation(len(seconds))])
 
     model = new_generator(context.load_reader("warm_start").encoder, seed).to(context.device)
-    draw = drawing(len(pairs), options.denoise_batch_size, seed, "denoise", example)
+    alone, among_others = (
+        drawing(len(pairs), options.denoise_batch_size, seed, "denoise", partial(example, others))
+        for others in (0, OTHER_PASSAGES)
+    )
+
+    def draw(step: int) -> list[Example]:
+        return (alone if 2 * step < options.denoise_steps else among_others)(step)
+
     learning_rate = options.denoise_learning_rate
     task = GenerationTask(context.params, seed, model, special, draw, options.denoise_steps, learning_rate)
     learn(context, run, task)

@@ -153,8 +153,9 @@ def test_options_of_a_system_change_its_keys_from_the_stage_that_has_them_and_no
     before, after = (plan_run(params, "dpr", 0).stages for params in (BASE, given))
     assert [stage for stage in before if before[stage] == after[stage]] == ["warm_start"]
     spelled = load(TINY, {"system_options": {"dpr": {"steps": 5, "batch_size": 16}}})  # as the preset has it
-    assert plan_run(load(TINY, {"system_options": {"dpr": {"steps": 5, "batch_size": 128}}}), "dpr", 0).stages == after
-    assert plan_run(spelled, "dpr", 0).stages != after
+    assert plan_run(spelled, "dpr", 0).stages == after
+    other = load(TINY, {"system_options.dpr.steps": 5, "system_options.dpr.batch_size": 128})
+    assert plan_run(other, "dpr", 0).stages != after
 
 
 @pytest.mark.parametrize(
