@@ -25,6 +25,8 @@ from realm_lab.systems.generative import learn, load_generator, question_example
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, Unsupported, register_system
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from realm_lab.corpus.store import Passages
     from realm_lab.models.decoder import Example, Generator
     from realm_lab.systems.context import Context
@@ -96,6 +98,9 @@ class ClosedBook(System):
         examples = [Example(tokens, ()) for tokens in context.question_tokens(questions)]
         written = write_together(self.params, self.model, context.special, examples)
         return [Answer(context.tokenizer.decode(list(each.wordpieces))) for each in written]
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.model]
 
     def on_corpus(self, passages: Passages, digest: str) -> System:
         """Itself: it reads no corpus."""

@@ -27,6 +27,8 @@ from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, regis
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from torch import nn
+
     from realm_lab.corpus.store import Passages
     from realm_lab.models.document_reader import DocumentReader
     from realm_lab.params.parameters import Params
@@ -112,6 +114,9 @@ class Drqa(System):
         models = self.reader, context.tokenizer, context.special
         queries = context.question_tokens(questions)
         return read_answers(self.params, self._passages, *models, queries, retrieved.rows_QK, scores_QK)
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.reader]
 
     def on_corpus(self, passages: Passages, digest: str) -> Drqa:
         updated = Drqa(self.context, passages)

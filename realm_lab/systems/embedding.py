@@ -22,7 +22,7 @@ from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_syst
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from realm_lab.models.sentence import SentenceEncoder
     from realm_lab.retrieval.embeddings import Embeddings
@@ -103,6 +103,9 @@ class Embedding(SpanReader):
         from realm_lab.retrieval.exact import ExactSearch
 
         return ExactSearch(self.vectors_ND.for_search(self.context.device))
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.models.reader, self._encoder.encoder]
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         texts = [f"{self.own.query_prefix}{question}" for question in questions]

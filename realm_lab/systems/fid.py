@@ -31,6 +31,8 @@ from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from realm_lab.models.decoder import Example
     from realm_lab.systems.bm25 import Bm25
     from realm_lab.systems.context import Context
@@ -88,6 +90,9 @@ class Fid(PassageWriter):
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         return self._bm25.search(questions, k) if self.own.retriever == "bm25" else super().retrieve(questions, k)
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.model] if self.own.retriever == "bm25" else super().modules()
 
     def before_finetuning(self) -> PassageWriter:
         return super().before_finetuning() if self.own.retriever == "distilled" else self

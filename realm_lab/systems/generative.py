@@ -15,7 +15,7 @@ from realm_lab.params.sections import Fraction, NonNegative, Positive, Section
 from realm_lab.systems.registry import Retrieved, Stage, System
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from realm_lab.corpus.store import Passages
     from realm_lab.models.decoder import Example, Generator
@@ -95,6 +95,9 @@ class PassageWriter(System):
         from realm_lab.evaluation.recall import search_questions
 
         return Retrieved(*search_questions(self.retriever, self.context.question_tokens(questions), k))
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.model, self.embedder]
 
     @cached_property
     def _before_finetuning(self) -> PassageWriter:

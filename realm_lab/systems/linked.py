@@ -16,7 +16,7 @@ from realm_lab.systems.registry import EVALUATE, Stage
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from realm_lab.corpus.links import Links
     from realm_lab.corpus.store import Questions
@@ -114,6 +114,9 @@ class LinkedReader(Bm25Reader, ABC):
         model, path = self.initial_model(), run.path / KEPT / "model.safetensors"
         load_named(model, read_tensors(path), {name: name for name, _ in model.named_parameters()}, path)
         return model.eval()
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.models.reader, self.model]
 
     def pair_encoder(self, model: Any) -> PairEncoder:
         """The model's encoder with the passages that are read."""

@@ -15,6 +15,8 @@ from realm_lab.evaluation.answers import Answer
 from realm_lab.systems.registry import Retrieved, System
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from realm_lab.corpus.store import Passages
     from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
     from realm_lab.evaluation.utility import ClozeResult
@@ -57,6 +59,9 @@ class SpanReader(System):
     def passages(self) -> Passages:
         """The knowledge corpus that it reads."""
         return self._knowledge.passages if self._knowledge else self.context.passages
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.models.reader]
 
     def readable(self, questions: Sequence[str], k: int) -> tuple[Passages, Retrieved]:
         """What the reader reads, and which k of it for each question: the passages themselves."""
@@ -119,6 +124,9 @@ class DenseRetriever(SpanReader):
         from realm_lab.evaluation.recall import search_questions
 
         return Retrieved(*search_questions(self.retriever, self.context.question_tokens(questions), k))
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.models.reader, self.models.embedder]
 
     @cached_property
     def _before_finetuning(self) -> DenseRetriever:

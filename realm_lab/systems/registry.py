@@ -27,6 +27,7 @@ from realm_lab.params.sections import Section
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import nn
 
     from realm_lab.corpus.store import Passages
     from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
@@ -143,6 +144,10 @@ class System:
     def read_blanks(self, items: Sequence[ClozeItem]) -> list[ClozeReading]:
         """Sentences with a blank and a known answer, read with retrieval (the paper's Table 4)."""
         raise Unsupported(f"system {self.name} fills no blanks")
+
+    def modules(self) -> Sequence[nn.Module]:
+        """The models that retrieve and answer, whose weights are counted."""
+        return ()
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Measurements that only this system has, with worked examples."""
