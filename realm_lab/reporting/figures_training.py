@@ -112,6 +112,6 @@ def quality_over_drift(study: StudyFrames) -> Any:
     quality = metric(next(iter(study.record.metrics), "exact_match"))
     if overlap.empty or quality.name not in study.results:
         return None
-    spots = study.results.merge(overlap, on=["cell", "seed"])
+    spots = study.results[["cell", "seed", quality.name]].merge(overlap, on=["cell", "seed"])
     spots = spots.assign(x=1.0 - spots["overlap"], y=spots[quality.name])
     return plane_figure(spots, study.cells, ("drift: share of the fresh top k missed", quality.title))

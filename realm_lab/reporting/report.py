@@ -24,6 +24,7 @@ from realm_lab.reporting.examples import explorer_data, load_examples, table_3
 from realm_lab.reporting.figures import Drawing
 from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, report_folder, summarise, write_results
 from realm_lab.reporting.index import write_index
+from realm_lab.reporting.interactions import interaction_rows
 from realm_lab.reporting.paper import write_tables
 from realm_lab.reporting.rendering import html, page, render, seeds_text, title_of
 from realm_lab.reporting.reproduce import expected_rows
@@ -150,6 +151,7 @@ def write_report(
         seeds=seeds_text(record.seeds),
         presets=sorted({run.record.preset for run in study.runs}),
         results=rows,
+        interactions=interaction_rows(record, results),
         **others,
         runs=tables.run_rows(study),
         worked=table_3(study, examples),
