@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -124,25 +123,6 @@ def test_preset_and_set_go_before_the_file(stages: Stages, project: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--params", "absent.yaml"],
-            "absent.yaml: no such file; run from the project's folder, give --params FILE, or `realm-lab init FOLDER`",
-        ),
-        (["--set", "pretrain.step=1"], "unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.steps'"),
-        (["--preset", "tou"], "preset 'tou' is not one of toy, smoke, real, paper"),
-    ],
-)
-def test_a_users_error_is_one_line_and_code_2(project: Path, arguments: list[str], message: str) -> None:
-    done = realm_lab("pretrain", *arguments, cwd=project)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("realm-lab: error: ")
-    assert done.stderr.endswith(f"{message}\n")
-    assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     ("failure", "code", "line"),
     [
         (UserError("a.txt, line 3:\n  no title; add one"), 2, "realm-lab: error: a.txt, line 3: no title; add one"),
@@ -245,15 +225,6 @@ def start(body: str, cwd: Path) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
-
-
-def test_an_interrupt_is_one_line_and_code_130(project: Path) -> None:
-    with start("print('started', flush=True); sys.stdin.read()", project) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (130, "realm-lab: pretrain interrupted; run it again to go on\n")
 
 
 @pytest.mark.parametrize("body", ["[print('x' * 1000) for _ in range(1000)]", "print('a line still in the buffer')"])

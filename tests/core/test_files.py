@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from realm_lab.core.files import (
     MARK,
     atomic_directory,
-    atomic_write,
     canonical_json,
     digest,
     digest_file,
@@ -33,16 +32,6 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=10,
 )
-
-
-def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
-    target = tmp_path / "a.txt"
-    write_text(target, "old")
-    with pytest.raises(RuntimeError, match="in the middle"), atomic_write(target) as file:  # noqa: PT012
-        file.write("half of the new")
-        raise RuntimeError("in the middle")
-    assert target.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_a_process_killed_in_the_middle_of_a_write_leaves_the_old_file(tmp_path: Path) -> None:

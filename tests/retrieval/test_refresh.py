@@ -81,11 +81,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace()
 
 
-@pytest.mark.usefixtures("own")
-def test_a_policy_of_one_s_own_is_one_class() -> None:
-    assert asked(Refresh(policy="my_refresh:Doubling", interval_steps=4)) == [4, 8, 16, 32]
-
-
 def test_a_policy_is_registered_in_one_place() -> None:
     @register_refresh("once")
     class Once:

@@ -13,7 +13,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import flatten, load
 from realm_lab.params.parameters import Finetune, Params
 from realm_lab.params.sections import neutral
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, open_stage, plan_run, record_run
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, open_stage, plan_run, record_run
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
 ORDER = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
@@ -220,15 +220,6 @@ def test_the_baseline_shares_the_warm_start_and_skips_pretraining() -> None:
     assert realm["evaluate"] != baseline["evaluate"]
 
 
-def test_the_baseline_is_not_trained_again_for_another_pretraining() -> None:
-    before = keys(BASE, "warm_start")
-    after = keys(load(TINY, {"pretrain.reader.learning_rate": 0.5, "pretrain.steps": 3}), "warm_start")
-    assert (after["warm_start"], after["finetune"]) == (before["warm_start"], before["finetune"])
-    measured = keys(load(TINY, {"pretrain.candidates": 7}), "warm_start")
-    assert measured["finetune"] == before["finetune"]
-    assert measured["evaluate"] != before["evaluate"]  # utility is measured with as many candidates
-
-
 def test_seeds_share_the_cell_and_systems_do_not(tmp_path: Path) -> None:
     records = {
         (system, seed): record_run(tmp_path, plan_run(BASE, system, seed), BASE)
@@ -258,25 +249,6 @@ def test_parameters_that_concern_nothing_do_not_forbid_the_run(tmp_path: Path, c
     other = BASE.model_copy(update={"preset": "toy"}) if "preset" in change else load(TINY, change)
     assert keys(other) == keys(BASE)
     record_run(tmp_path, plan_run(other, "realm", 0), other)
-
-
-def test_a_parameter_of_finetuning_needs_no_other_warm_start(tmp_path: Path) -> None:
-    from realm_lab.runner.worker import run_stage
-
-    run_stage("prepare", "realm", BASE, 0, tmp_path)
-    run_stage("warm_start", "realm", BASE, 0, tmp_path)
-    wider = load(TINY, {"finetune.span_hidden_size": BASE.finetune.span_hidden_size * 2, "finetune.steps": 1})
-    assert keys(wider, "warm_start")["warm_start"] == keys(BASE, "warm_start")["warm_start"]
-    run_stage("finetune", "warm_start", wider, 0, tmp_path)
-
-
-def test_a_stage_folder_tells_what_it_is(tmp_path: Path) -> None:
-    plan = plan_run(BASE, "realm", 0)
-    for stage in ("warm_start", "pretrain", "evaluate"):
-        run = open_stage(tmp_path, plan, stage, BASE)
-        assert run.path == tmp_path / "stages" / f"{stage}-{plan.stages[stage][:12]}"
-        assert run.key == plan.stages[stage]
-    assert corpus_folder(tmp_path, plan) == tmp_path / "data" / "prepared" / plan.corpus_key[:12]
 
 
 def made_checkpoint(folder: Path) -> Path:

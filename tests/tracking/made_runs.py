@@ -163,17 +163,6 @@ def make_runs(runs: Path, systems: tuple[str, ...] = SYSTEMS, seeds: tuple[int, 
     return [make_run(runs, system, seed) for system in systems for seed in seeds]
 
 
-def planned_pretrain(runs: Path, seed: int) -> StageRun:
-    """A run of pretrain alone, of the study, that has not begun."""
-    key = key_of("planned", seed)
-    stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})
-    finished = make_run(runs.parent / "elsewhere" / "runs", "realm", seed)
-    record = replace(finished, run_key=key, stages={"pretrain": f"stages/{stage.path.name}"})
-    write_run_record(runs, record)
-    add_to_study(runs, record)
-    return stage
-
-
 def checkpoint(stage: StageRun, step: int) -> None:
     """A checkpoint as far as the mirror looks at it."""
     folder = stage.path / "checkpoints" / f"step-{step:08d}"

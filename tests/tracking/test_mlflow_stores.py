@@ -12,64 +12,14 @@ import pytest
 
 from realm_lab import cli
 from realm_lab.errors import UserError
-from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.mlflow_mirror import mirror
 from realm_lab.tracking.tracking_store import without_password
 from tests.tracking import made_runs, shown
 
 # Does what a training job does, with the library's own writers: logs, checkpoints, dies once, resumes, finishes.
-WRITER = """
-import json, sys
-from pathlib import Path
-from realm_lab.core.files import write_json
-from realm_lab.tracking.run_dir import StageRun
-
-folder, resumes = Path(sys.argv[1]), sys.argv[2] == "resumes"
-sys.stdin.readline()
-for attempt in (0, 1) if resumes else (0,):
-    run = StageRun(folder, "pretrain")
-    first = 0
-    if attempt:
-        first = max(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
-        run.metrics.truncate_after(first)
-    run.start(400)
-    for step in range(first + 1, 401):
-        run.metrics.log(step, {"loss": step + attempt / 2, "seconds": 0.1 * attempt})
-        if step % 40 == 0:
-            write_json(folder / "checkpoints" / f"step-{step:08d}" / "checkpoint.json", {"step": step})
-        run.heartbeat(step, force=step % 20 == 0)
-        if resumes and not attempt and step == 230:
-            break
-    else:
-        run.finish({"steps": 400})
-"""
 MIRROR = "import sys; from pathlib import Path; from realm_lab.tracking.mlflow_mirror import mirror; " + (
     "print(mirror(Path(sys.argv[1]), sys.argv[2]).created)"
 )
-
-
-@pytest.mark.slow
-def test_no_point_is_lost_while_four_jobs_write_and_a_mirror_follows(runs: Path) -> None:
-    stages = [made_runs.planned_pretrain(runs, seed) for seed in range(4)]
-    writers = []
-    for number, stage in enumerate(stages):
-        command = [sys.executable, "-c", WRITER, str(stage.path), "resumes" if number % 2 else "goes through"]
-        writers.append(subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
-    for writer in writers:
-        assert writer.stdin is not None
-        writer.stdin.write("go\n")
-        writer.stdin.close()
-    summary = mirror(runs, follow=True, interval_seconds=0.02)
-    assert [writer.wait() for writer in writers] == [0] * 4
-    assert (summary.states, summary.problems) == ({"COMPLETE": 4}, ())
-    assert (summary.created, summary.recreated, summary.removed) == (4, 0, 0)
-    for seed, stage in enumerate(stages):
-        rows = MetricLog(stage.path / "metrics.jsonl").rows()
-        assert [row["step"] for row in rows] == list(range(1, 401))
-        points = shown.content(runs)[f"realm-s{seed}"]["points"]
-        for name in ("loss", "seconds"):
-            assert points[f"pretrain/{name}"] == [(row["step"], round(row["time"] * 1000), row[name]) for row in rows]
-    assert mirror(runs).updated == 0
 
 
 @pytest.mark.slow
