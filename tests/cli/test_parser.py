@@ -113,15 +113,6 @@ def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -
     assert stages.calls[1][2] == project
 
 
-def test_preset_and_set_go_before_the_file(stages: Stages, project: Path) -> None:
-    arguments = ["pretrain", "--root", str(project), "--preset", "toy"]
-    arguments += ["--set", "pretrain.batch_size=3", "--set", "pretrain.reader.learning_rate=1e-5", "--set", "seeds=[5]"]
-    assert cli.main(arguments) == 0
-    params = stages.calls[0][1]
-    assert (params.preset, params.pretrain.steps, params.pretrain.batch_size) == ("toy", 7, 3)
-    assert (params.pretrain.reader.learning_rate, params.seeds) == (1e-5, [5])
-
-
 @pytest.mark.parametrize(
     ("failure", "code", "line"),
     [
@@ -186,23 +177,6 @@ def test_the_tracking_store_is_the_nearest_one_named(
     assert capsys.readouterr().out == f"{summary}\n" * 4
     mirror.answer = replace(summary, problems=("runs/x/run.json: broken",))
     assert cli.main(root) == 1
-
-
-@pytest.mark.parametrize("verb", ["ask", "fill"])
-def test_a_question_goes_to_the_run_named(verb: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    def open_run(*arguments: Any) -> None:
-        asked.append(arguments)
-        raise UserError("no such run")
-
-    monkeypatch.setattr("realm_lab.systems.context.open_run", open_run)
-    root = ["--root", str(project), "--set", "seeds=[4, 5]"]
-    assert cli.main([verb, "Who [MASK]?", *root]) == 2
-    assert cli.main([verb, "Who [MASK]?", *root, "--seed", "0", "--system", "warm_start", "-k", "2", "--json"]) == 2
-    first, second = asked
-    assert (first[0].seeds, *first[1:]) == ([4, 5], project, None, "realm")
-    assert second[1:] == (project, 0, "warm_start")
 
 
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that.

@@ -90,7 +90,6 @@ def test_a_wrong_value_names_its_key_line_and_what_was_given(tmp_path: Path, tex
 
 FILES: dict[str, Any] = {"corpus.source": "files", "corpus.tagger": "rule", "corpus.pretrain_corpus": "same"}
 FROZEN: dict[str, Any] = {"pretrain.train_query_tower": False, "pretrain.train_document_tower": False}
-NO_NULL: dict[str, Any] = {"pretrain.null_document": "off"}
 SCHEDULE = "pretrain.refresh.schedule"
 BACKEND, OPTIONS = "pretrain.search.backend", "pretrain.search.options"
 # Parameters that contradict each other, laid over the toy preset: what the message names, and its remedy.
@@ -144,21 +143,6 @@ def test_contradictions_are_refused_with_a_remedy(
 )
 def test_a_contradiction_names_the_line_of_the_parameter(tmp_path: Path, text: str, line: int) -> None:
     assert refusal(write(tmp_path, text)).startswith(f"params.yaml, line {line}: ")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        FROZEN | {"pretrain.search_query": "fresh", "pretrain.refresh.interval_steps": 500},  # the same either way
-        NO_NULL | {"pretrain.candidates": 1, "pretrain.calibrate_null": True},
-        {"pretrain.refresh.schedule": [[0, 5]], "pretrain.refresh.delay_steps": 3},  # of another policy
-        {"pretrain.masking": "package.module:function", "pretrain.sentence_choice": "any", "pretrain.salient_spans": 2},
-        {"pretrain.over_retrieve": 2, "finetune.early_loss_candidates": 4, "launch.micro_batch": 600},
-        {"pretrain.steps": 5, "pretrain.train_reader": False},  # shorter than its warm-up: a trial
-    ],
-)
-def test_what_is_merely_without_effect_is_allowed(tmp_path: Path, change: dict[str, Any]) -> None:
-    assert load(write(tmp_path, "preset: toy\n"), change)
 
 
 BOMB = "preset: &a0 [x, x]\n" + "".join(f"k{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))

@@ -83,18 +83,6 @@ def test_metrics_have_the_fixed_keys(done: Path, params: Params) -> None:
     assert metrics["bm25"]["recall_at_20"] > 0.5  # the questions have the words of the passages
 
 
-def test_the_default_pipeline_is_a_study_of_two_cells(done: Path, params: Params) -> None:
-    [path] = study_record_paths(done / "runs")
-    study = read_study_record(path)
-    assert (study.name, study.baseline, study.seeds) == ("default", "warm_start", (0,))
-    assert [run.cell for run in study.runs] == [cell.name for cell in study.cells] == ["warm_start", "realm"]
-    for run in study.runs:
-        record = read_run_record(done / "runs" / run.run / "run.json")
-        assert (record.system, record.seed, record.run_key) == (run.cell, run.seed, run.run_key)
-        assert record.run_key == plan_run(params, record.system, 0).run_key
-        assert run_state(done / "runs", record).state == "COMPLETE"
-
-
 def test_the_baseline_starts_and_ends_at_the_warm_start(done: Path) -> None:
     metrics = read_json(done / "reports" / "metrics.json")
     baseline, realm = metrics["warm_start"], metrics["realm"]

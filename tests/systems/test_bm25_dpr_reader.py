@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from realm_lab.errors import UserError
-from realm_lab.systems.identity import plan_run
 from realm_lab.training.selection import SelectionTask
 from tests.systems.conftest import OPTIONS, Whole
 
@@ -87,13 +85,3 @@ def test_killed_it_ends_in_the_same_bits(
     found = tiny.outcome(tiny.run("finetune", params, tmp_path / "killed", system))
     assert done[8:] == [6, 7]  # from the checkpoint
     assert found == expected
-
-
-def test_its_options_are_in_the_key_of_fine_tuning(tiny: ModuleType) -> None:
-    def stages(**own: Any) -> dict[str, str]:
-        return plan_run(tiny.params({"system_options": {"bm25_dpr_reader": own}}), "bm25_dpr_reader", 0).stages
-
-    before, after = stages(), stages(negatives=4)
-    assert [name for name in before if before[name] == after[name]] == ["warm_start"]
-    with pytest.raises(UserError, match="no option 'negative' there; the nearest one is 'negatives'"):
-        stages(negative=4)

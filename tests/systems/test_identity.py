@@ -13,7 +13,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import flatten, load
 from realm_lab.params.parameters import Finetune, Params
 from realm_lab.params.sections import neutral
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, open_stage, plan_run, record_run
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, OWN_CODE, open_stage, plan_run, record_run
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
 ORDER = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
@@ -133,17 +133,18 @@ def test_a_later_parameter_at_its_neutral_value_keeps_keys_and_cells(tmp_path: P
     assert cells[0] == cells[1] != cells[2]
 
 
-@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
-def test_the_source_of_an_objective_of_ones_own_is_in_the_keys(
-    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", OWN_CODE)
+def test_the_source_of_code_of_ones_own_is_in_the_keys(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    own = load(TINY, {f"{stage}.objective": "own_objective_of_a_key:best"})
+    own, stage = load(TINY, {name: "own_code_of_a_key:best"}), name.partition(".")[0]
     found = []
     for text in ("best = max\n", "best = min\n"):
-        (tmp_path / "own_objective_of_a_key.py").write_text(text)
+        (tmp_path / "own_code_of_a_key.py").write_text(text)
         found.append(keys(own))
     assert [name for name in ORDER if found[0][name] != found[1][name]] == list(ORDER[ORDER.index(stage) :])
+    assert keys(load(TINY, {name: "own_code_of_a_key:worst"}))[stage] != found[1][stage]
     assert "pretrain" not in keys(own, "warm_start")
 
 
@@ -306,19 +307,3 @@ def test_a_beginning_that_is_no_name_and_no_folder_is_refused(tmp_path: Path, na
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"empty/config\.json: no such file"):
         keys(load(TINY, {name: str(tmp_path / "empty")}))
-
-
-def test_the_source_of_a_masking_scheme_of_ones_own_is_in_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    source = tmp_path / "own_masks_of_runs.py"
-    source.write_text("def first(request, generator):\n    return [0]\n")
-    params = load(TINY, {"pretrain.masking": "own_masks_of_runs:first"})
-    before = keys(params)
-    assert keys(load(TINY, {"pretrain.masking": "own_masks_of_runs:second"}))["pretrain"] != before["pretrain"]
-    baseline = keys(params, "warm_start")
-    source.write_text("def first(request, generator):\n    return [1]\n")
-    after = keys(params)
-    assert [stage for stage in ORDER if before[stage] == after[stage]] == ["prepare", "warm_start"]
-    assert keys(params, "warm_start") == baseline
