@@ -20,6 +20,7 @@ from realm_lab.reporting.statistics import (
     t_interval,
 )
 
+
 def test_deltas_are_paired_by_seed() -> None:
     found = compare({0: 0.5, 1: 0.7, 3: 0.1}, {1: 0.6, 0: 0.9, 2: 0.0})
     assert found is not None
