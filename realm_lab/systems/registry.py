@@ -9,7 +9,6 @@ wherever a system is asked for. docs/systems.md shows one.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from pydantic import ValidationError
 
 from realm_lab.core.extensions import own_code
 from realm_lab.core.records import validation_line
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Section
 
@@ -198,9 +197,10 @@ def system_of(name: str) -> type[System]:
         return found
     _import_all()
     if name not in SYSTEMS:
-        near = difflib.get_close_matches(name, SYSTEMS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise UserError(f"system '{name}': choose {', '.join(sorted(SYSTEMS))} or package.module:Class{hint}")
+        raise UserError(
+            f"system '{name}': choose {', '.join(sorted(SYSTEMS))} or package.module:Class; "
+            f"the nearest one is '{nearest(name, SYSTEMS)}'"
+        )
     return SYSTEMS[name]
 
 
@@ -218,8 +218,8 @@ def options_of(params: Params, system: str) -> Section:
     options, given = system_of(system).options, params.system_options.get(system, {})
     for name in given:
         if name not in options.model_fields:
-            near = difflib.get_close_matches(name, options.model_fields, n=1, cutoff=0.0)
-            remedy = f"the nearest one is '{near[0]}'" if near else "it has none"
+            near = nearest(name, options.model_fields)
+            remedy = f"the nearest one is '{near}'" if near else "it has none"
             raise UserError(f"parameter 'system_options.{system}': no option '{name}' there; {remedy}")
     try:
         return options(**given)

@@ -11,9 +11,14 @@ from scipy import stats
 
 from realm_lab.reporting.power import detectable_difference, detectable_effect, equivalence_p, needed_seeds
 from realm_lab.reporting.statistics import FEWEST_SEEDS, holm, per_example_interval, step_down_max_t, t_interval
-from tests.reporting.test_statistics import STUDIES, margin
 
 ALPHA = 0.05
+STUDIES = 2000
+
+
+def margin(rate: float, studies: int = STUDIES) -> float:
+    """Four standard errors of an observed rate."""
+    return 4 * math.sqrt(rate * (1 - rate) / studies)
 
 
 def corrected(deltas: np.ndarray) -> np.ndarray:

@@ -68,6 +68,7 @@ def scheme(*arguments, **options):
     return masking_scheme("salient_span")(*arguments, **options)
 """
 
+
 def make_project(root: Path, text: str, name: str = "mini") -> Path:
     (root / "experiments").mkdir(parents=True)
     (root / "params.yaml").write_bytes((REPOSITORY / "tests" / "tiny.yaml").read_bytes())
