@@ -59,11 +59,8 @@ class MaskRequest(NamedTuple):
         return self.spans[np.array([label in labels for label in self.labels], bool)]
 
     def own_options(self, **defaults: Any) -> dict[str, Any]:
-        """The scheme's options, those that are not given at their default.
-
-        Raises:
-            UserError: an option that is not among the defaults, or of another kind than its default.
-        """
+        """The scheme's options, those that are not given at their default. UserError: an option that is not among the
+        defaults, or of another kind than its default."""
         for name, value in self.options.items():
             about = f"parameter 'pretrain.masking_options': '{name}'"
             if name not in defaults:

@@ -244,11 +244,8 @@ def say(line: str) -> None:
 
 
 def find_study(name: str, root: Path, verb: str = "sweep") -> Path:
-    """The file of a study, or of a search (`verb` search): a path, or a name in ROOT/experiments.
-
-    Raises:
-        UserError: there is none, and which is nearest; or it is one for the other verb.
-    """
+    """The file of a study, or of a search (`verb` search): a path, or a name in ROOT/experiments. UserError: there is
+    none, and which is nearest; or it is one for the other verb."""
     given, folder = Path(name), Path(root) / "experiments"
     stem = given.name.removesuffix(".yaml")
     path = folder / f"{stem}.yaml"

@@ -153,11 +153,7 @@ def learn(context: Context, run: StageRun, task: GenerationTask, embedder: Embed
 
 
 def question_examples(context: Context) -> list[Example]:
-    """The training questions, each with its first answer.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The training questions, each with its first answer. UserError: there are none."""
     from realm_lab.errors import UserError
     from realm_lab.models.decoder import Example
 

@@ -154,11 +154,7 @@ class System:
 
     @classmethod
     def stage(cls, name: str) -> Stage:
-        """The stage of that name.
-
-        Raises:
-            UserError: it has no such stage.
-        """
+        """The stage of that name. UserError: it has no such stage."""
         found = next((stage for stage in cls.stages if stage.name == name), None)
         if found is None:
             known = ", ".join(stage.name for stage in cls.stages)
@@ -185,11 +181,7 @@ def system_names() -> list[str]:
 
 
 def system_of(name: str) -> type[System]:
-    """The system of that name, or `package.module:Class`.
-
-    Raises:
-        UserError: there is none; it names the nearest.
-    """
+    """The system of that name, or `package.module:Class`. UserError: there is none; it names the nearest."""
     if ":" in name:
         found = own_code("system", name)
         if not (isinstance(found, type) and issubclass(found, System)):
@@ -205,11 +197,8 @@ def system_of(name: str) -> type[System]:
 
 
 def options_of(params: Params, system: str) -> Section:
-    """The parameters that only this system has, from `system_options`.
-
-    Raises:
-        UserError: one that it does not have or a wrong value, or options of a system that there is not.
-    """
+    """The parameters that only this system has, from `system_options`. UserError: one that it does not have or a wrong
+    value, or options of a system that there is not."""
     for name in params.system_options:
         try:
             system_of(name)
