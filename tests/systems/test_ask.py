@@ -22,7 +22,6 @@ from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import corpus_folder, plan_run
 from realm_lab.systems.registry import system_names
 
-PASSAGES = 320
 ONE_BLANK = "write one blank into the sentence: [MASK], or several [MASK] side by side"
 Verb = Callable[..., Any]
 
@@ -87,14 +86,6 @@ def test_ask_tells_the_answer_and_where_it_was_found(said: Verb, corpus: Prepare
     assert found["answer"] == found["candidates"][joint.index(max(joint))]["answer"]
 
 
-def test_probabilities_of_passages_sum_to_one_best_first(said: Verb, corpus: PreparedCorpus) -> None:
-    for k in (1, 4, PASSAGES):
-        probabilities = [c["probability"] for c in said(ask, question_of(corpus), k=k)["candidates"]]
-        assert len(probabilities) == k
-        assert sum(probabilities) == pytest.approx(1.0, abs=1e-4)
-        assert probabilities == sorted(probabilities, reverse=True)
-
-
 def test_fill_gives_a_null_document_that_was_no_candidate_no_share(
     tiny: ModuleType, line: Path, corpus: PreparedCorpus
 ) -> None:
@@ -128,14 +119,6 @@ def test_fill_follows_the_equations(said: Verb, corpus: PreparedCorpus) -> None:
     for candidate in found["candidates"]:
         utility = math.log(candidate["reader_probability"]) - math.log(without)  # Eq. 2
         assert candidate["utility"] == pytest.approx(utility, abs=1e-3)
-
-
-def test_text_in_capitals_and_unknown_words_are_no_error(said: Verb) -> None:
-    unknown = said(ask, "WHO is Zyzzyva-42, \u4e2d\u6587?")
-    assert unknown["answer"] is not None
-    assert unknown["warning"] is None  # "who" is known
-    assert said(fill, "[MASK]")["wordpieces"] >= 1
-    assert said(fill, "Zyzzyva said: [MASK]!")["candidates"]
 
 
 def test_a_question_without_a_known_word_has_a_warning(
