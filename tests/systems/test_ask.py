@@ -20,7 +20,6 @@ from realm_lab.systems.ask import ask, fill
 from realm_lab.systems.bm25 import Bm25
 from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import corpus_folder, plan_run
-from realm_lab.systems.registry import system_names
 
 ONE_BLANK = "write one blank into the sentence: [MASK], or several [MASK] side by side"
 Verb = Callable[..., Any]
@@ -148,7 +147,6 @@ def test_a_sentence_that_is_too_long_to_fill_is_refused(params: Params, line: Pa
         (fill, "the capital is Paris .", "realm", ONE_BLANK),
         (fill, "[MASK] is the capital of [MASK] .", "realm", ONE_BLANK),
         (fill, "the capital is [mask] .", "realm", ONE_BLANK),
-        (ask, "who ?", "other", f"system 'other': choose {', '.join(system_names())} or package.module:Class"),
     ],
 )
 def test_mistakes(params: Params, line: Path, verb: Verb, text: str, system: str, message: str) -> None:
