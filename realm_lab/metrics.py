@@ -152,11 +152,7 @@ def of_kind(name: str, source: Source) -> Metric | None:
 
 
 def register_metric(entry: Metric) -> Metric:
-    """Add a metric or a curve of your own; a name is registered once.
-
-    Raises:
-        ValueError: the name is taken.
-    """
+    """Add a metric or a curve of your own; a name is registered once. ValueError: the name is taken."""
     registry = CURVES if entry.source == "curve" else METRICS
     if entry.name in registry:
         raise ValueError(f"metric '{entry.name}' is registered already; choose another name")

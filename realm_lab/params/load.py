@@ -6,7 +6,6 @@ params.yaml that is not empty changes it once more.
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from realm_lab.core.records import cut, validation_line
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.params.checkpoint import with_sizes
 from realm_lab.params.parameters import Params
 from realm_lab.params.yaml_file import line_of, parse_yaml, read_yaml
@@ -183,7 +182,7 @@ def _check_names(section: Mapping[str, Any], document: Any, path: Path, above: S
 
 
 def _unknown(where: str, key: str) -> UserError:
-    [near] = difflib.get_close_matches(cut(key, 200), parameter_fields(), n=1, cutoff=0.0)
+    near = nearest(cut(key, 200), parameter_fields())
     return UserError(f"{where}: unknown parameter '{cut(key)}'; the nearest valid one is '{near}'")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.masking import check_masking
 from realm_lab.models.objectives import training_objective
 from realm_lab.params.load import (
@@ -28,7 +28,7 @@ from realm_lab.params.load import (
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.cells import Cell, Place, cells_of
-from realm_lab.runner.study import LauncherSettings, Study, load_study, nearest
+from realm_lab.runner.study import LauncherSettings, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -14,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from realm_lab.core.extensions import own_source
 from realm_lab.core.records import validation_line
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.metrics import METRICS, of_kind
 from realm_lab.params.load import PRESETS, is_system_option, parameter_fields, show
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
@@ -231,11 +230,6 @@ def read_study_file(path: Path, model: type[File]) -> File:
         raise UserError(_explain(error, path, document, model)) from None
     study.read_from(path, document)
     return study
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The name that `name` was probably meant to be, or "" when there are none."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)), "")
 
 
 def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, launch: bool = False) -> dict[str, Any]:

@@ -23,18 +23,18 @@ from realm_lab.systems.generative import (
     DENOISE,
     PassageWriter,
     WriterOptions,
+    finetune_stage,
     learn,
     load_generator,
     question_examples,
 )
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved, register_system
 
 if TYPE_CHECKING:
     from torch import nn
 
     from realm_lab.models.decoder import Example
-    from realm_lab.systems.bm25 import Bm25
     from realm_lab.systems.context import Context
     from realm_lab.tracking.run_dir import StageRun
 
@@ -64,12 +64,7 @@ class Fid(PassageWriter):
     stages = (
         WARM_START,
         DENOISE,
-        Stage(
-            "finetune",
-            ("model", "finetune.retriever", "finetune.max_span_wordpieces", "system_options"),
-            "realm_lab.systems.fid:finetune",
-            uses_ranks=False,
-        ),
+        finetune_stage("realm_lab.systems.fid:finetune"),
         EVALUATE,
     )
 
@@ -82,14 +77,8 @@ class Fid(PassageWriter):
     def embedder_stage(self) -> str:
         return "finetune" if self.own.retriever == "distilled" else "warm_start"
 
-    @cached_property
-    def _bm25(self) -> Bm25:
-        from realm_lab.systems.bm25 import Bm25
-
-        return Bm25(self.passages) if self._knowledge else self.context.bm25
-
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        return self._bm25.search(questions, k) if self.own.retriever == "bm25" else super().retrieve(questions, k)
+        return self.bm25.search(questions, k) if self.own.retriever == "bm25" else super().retrieve(questions, k)
 
     def modules(self) -> Sequence[nn.Module]:
         return [self.model] if self.own.retriever == "bm25" else super().modules()

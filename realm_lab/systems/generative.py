@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from realm_lab.params.sections import Fraction, NonNegative, Positive, Section
+from realm_lab.systems.reading import PassageSystem
 from realm_lab.systems.registry import Retrieved, Stage, System
 
 if TYPE_CHECKING:
@@ -47,13 +48,17 @@ DENOISE = Stage(
 )
 
 
-class PassageWriter(System):
+def finetune_stage(work: str) -> Stage:
+    """The stage in which a writer learns from questions."""
+    depends_on = ("model", "finetune.retriever", "finetune.max_span_wordpieces", "system_options")
+    return Stage("finetune", depends_on, work, uses_ranks=False)
+
+
+class PassageWriter(PassageSystem):
     """An encoder-decoder that writes from passages of a dense retriever; a subclass says how.
 
     The models are those that training left and `knowledge` is the run's own corpus, unless others are given.
     """
-
-    context: Context
 
     def __init__(
         self,
@@ -86,11 +91,6 @@ class PassageWriter(System):
         """Searches the embeddings by the document tower."""
         return self.context.retriever(self.embedder, knowledge=self._knowledge)
 
-    @property
-    def passages(self) -> Passages:
-        """The knowledge corpus that it reads."""
-        return self._knowledge.passages if self._knowledge else self.context.passages
-
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         from realm_lab.evaluation.recall import search_questions
 
@@ -108,10 +108,7 @@ class PassageWriter(System):
         return self._before_finetuning
 
     def on_corpus(self, passages: Passages, digest: str) -> System:
-        from realm_lab.systems.context import Knowledge
-
-        updated = Knowledge(passages, digest, previous=self._knowledge or self.context.knowledge)
-        return type(self)(self.context, self.model, self._embedder, updated)
+        return type(self)(self.context, self.model, self._embedder, self.updated(passages, digest))
 
     def examples(self, questions: Sequence[str], rows_QK: np.ndarray) -> list[Example]:
         """What is read for some questions."""
@@ -153,11 +150,7 @@ def learn(context: Context, run: StageRun, task: GenerationTask, embedder: Embed
 
 
 def question_examples(context: Context) -> list[Example]:
-    """The training questions, each with its first answer.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The training questions, each with its first answer. UserError: there are none."""
     from realm_lab.errors import UserError
     from realm_lab.models.decoder import Example
 

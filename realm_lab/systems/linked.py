@@ -73,7 +73,7 @@ class LinkedReader(Bm25Reader, ABC):
         """`search` of each question, done once."""
         new = [question for question in dict.fromkeys(questions) if question not in self._found]
         if new:
-            found_QK = self._bm25.search(new, self.depth).rows_QK
+            found_QK = self.bm25.search(new, self.depth).rows_QK
             for question, tokens, rows_K in zip(new, self.context.question_tokens(new), found_QK, strict=True):
                 self._found[question] = self.search(question, tokens, rows_K[rows_K >= 0])
         return [self._found[question] for question in questions]
@@ -130,7 +130,7 @@ class LinkedReader(Bm25Reader, ABC):
 
         from realm_lab.models.spans import holds_answer
 
-        found_QK = self._bm25.search(questions.texts, self.depth).rows_QK
+        found_QK = self.bm25.search(questions.texts, self.depth).rows_QK
         examples = []
         for number, rows_K in enumerate(found_QK):
             rows, path = rows_K[rows_K >= 0], questions.paths[number]

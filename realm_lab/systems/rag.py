@@ -21,12 +21,13 @@ from realm_lab.systems.generative import (
     DENOISE,
     PassageWriter,
     WriterOptions,
+    finetune_stage,
     learn,
     load_generator,
     question_examples,
 )
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved, register_system
 
 if TYPE_CHECKING:
     from realm_lab.systems.context import Context
@@ -59,12 +60,7 @@ class Rag(PassageWriter):
     stages = (
         WARM_START,
         DENOISE,
-        Stage(
-            "finetune",
-            ("model", "finetune.retriever", "finetune.max_span_wordpieces", "system_options"),
-            "realm_lab.systems.rag:finetune",
-            uses_ranks=False,
-        ),
+        finetune_stage("realm_lab.systems.rag:finetune"),
         EVALUATE,
     )
 

@@ -9,7 +9,6 @@ wherever a system is asked for. docs/systems.md shows one.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from pydantic import ValidationError
 
 from realm_lab.core.extensions import own_code
 from realm_lab.core.records import validation_line
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Section
 
@@ -155,11 +154,7 @@ class System:
 
     @classmethod
     def stage(cls, name: str) -> Stage:
-        """The stage of that name.
-
-        Raises:
-            UserError: it has no such stage.
-        """
+        """The stage of that name. UserError: it has no such stage."""
         found = next((stage for stage in cls.stages if stage.name == name), None)
         if found is None:
             known = ", ".join(stage.name for stage in cls.stages)
@@ -186,11 +181,7 @@ def system_names() -> list[str]:
 
 
 def system_of(name: str) -> type[System]:
-    """The system of that name, or `package.module:Class`.
-
-    Raises:
-        UserError: there is none; it names the nearest.
-    """
+    """The system of that name, or `package.module:Class`. UserError: there is none; it names the nearest."""
     if ":" in name:
         found = own_code("system", name)
         if not (isinstance(found, type) and issubclass(found, System)):
@@ -198,18 +189,16 @@ def system_of(name: str) -> type[System]:
         return found
     _import_all()
     if name not in SYSTEMS:
-        near = difflib.get_close_matches(name, SYSTEMS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise UserError(f"system '{name}': choose {', '.join(sorted(SYSTEMS))} or package.module:Class{hint}")
+        raise UserError(
+            f"system '{name}': choose {', '.join(sorted(SYSTEMS))} or package.module:Class; "
+            f"the nearest one is '{nearest(name, SYSTEMS)}'"
+        )
     return SYSTEMS[name]
 
 
 def options_of(params: Params, system: str) -> Section:
-    """The parameters that only this system has, from `system_options`.
-
-    Raises:
-        UserError: one that it does not have or a wrong value, or options of a system that there is not.
-    """
+    """The parameters that only this system has, from `system_options`. UserError: one that it does not have or a wrong
+    value, or options of a system that there is not."""
     for name in params.system_options:
         try:
             system_of(name)
@@ -218,8 +207,8 @@ def options_of(params: Params, system: str) -> Section:
     options, given = system_of(system).options, params.system_options.get(system, {})
     for name in given:
         if name not in options.model_fields:
-            near = difflib.get_close_matches(name, options.model_fields, n=1, cutoff=0.0)
-            remedy = f"the nearest one is '{near[0]}'" if near else "it has none"
+            near = nearest(name, options.model_fields)
+            remedy = f"the nearest one is '{near}'" if near else "it has none"
             raise UserError(f"parameter 'system_options.{system}': no option '{name}' there; {remedy}")
     try:
         return options(**given)

@@ -220,11 +220,8 @@ RUN_RECORD = TypeAdapter(RunRecord)
 
 
 def write_run_record(runs: Path, record: RunRecord) -> Path:
-    """Write runs/<name>/run.json, once: the run's key is a digest of what it says. Returns its path.
-
-    Raises:
-        UserError: a system that is no folder name.
-    """
+    """Write runs/<name>/run.json, once: the run's key is a digest of what it says. Returns its path. UserError: a
+    system that is no folder name."""
     if not re.fullmatch(r"\w[\w.=,+-]*", record.system):
         raise UserError(f"system '{record.system}': use letters, digits and . _ = , + - only (it names a folder)")
     path = Path(runs) / record.name / "run.json"

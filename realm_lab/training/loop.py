@@ -49,12 +49,8 @@ class Task(Protocol):
 
 
 def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> None:
-    """Run a task to its end, from its newest checkpoint if there is one.
-
-    Raises:
-        UserError: the loss or a gradient is not finite.
-        SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal).
-    """
+    """Run a task to its end, from its newest checkpoint if there is one. UserError: the loss or a gradient is not
+    finite. SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal)."""
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
     mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 the same as a process alone
