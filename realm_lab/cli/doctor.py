@@ -28,8 +28,8 @@ LOW_MEMORY_GIB = 4.0  # the toy world with two workers stays below
 SLURM_TIMEOUT_SECONDS = 10.0  # scontrol retries for minutes when no controller is there
 PACKAGES = {"PyTorch": "torch", "FAISS": "faiss", "MLflow": "mlflow", "DVC": "dvc"}  # name -> module
 FILES = {"knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test"}
-State = Literal["OK", "note", "missing"]
-STYLES = {"OK": "green", "note": "yellow", "missing": "red"}
+State = Literal["OK", "note", "missing", "wrong"]
+STYLES = {"OK": "green", "note": "yellow", "missing": "red", "wrong": "red"}
 
 
 class Finding(NamedTuple):

@@ -99,6 +99,8 @@ def add_tools(add: Add) -> None:
     add_parameters(bench)
     doctor = add("doctor", _run_doctor, "check this machine and the configured inputs, and suggest fixes")
     add_parameters(doctor)
+    text = "try the GPU in under two minutes (training, resume, search, speed) and print a report for an issue"
+    doctor.add_argument("--gpu", action="store_true", help=text)
 
 
 def _run_plan(options: argparse.Namespace) -> None:
@@ -123,7 +125,22 @@ def _run_bench(options: argparse.Namespace) -> None:
     bench.show_calibration(found, path)
 
 
+def _check_gpu(options: argparse.Namespace) -> int:
+    params = params_of(options)
+    from realm_lab.cli.doctor import Finding, State, show
+    from realm_lab.planner.gpu_check import checks, gpu_device
+
+    states: dict[bool | None, State] = {True: "OK", None: "note", False: "wrong"}
+    code = 0
+    for check in checks(params, gpu_device(params)):
+        show([Finding(states[check.right], check.subject, f"{check.found} ({check.seconds:.1f} s)")])
+        code = code or int(check.right is False)
+    return code
+
+
 def _run_doctor(options: argparse.Namespace) -> int:
+    if options.gpu:
+        return _check_gpu(options)
     from realm_lab.cli.doctor import examine, show
 
     params, problem = None, ""

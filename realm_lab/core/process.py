@@ -48,18 +48,23 @@ class _Group:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is a GPU where there is one; of several ranks on a machine, each has its own GPU."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("parameter 'launch.device': cuda was asked for but torch sees no GPU; use auto or cpu")
+    """`auto` is a GPU where there is one; of several ranks on a machine, each has its own device."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    place, found = launched(), torch.cuda.device_count()
-    if name == "cpu" or place.size == 1:
-        return torch.device(name)
+    try:
+        device = torch.device(name)
+        found = int(torch.get_device_module(device).device_count())
+    except (RuntimeError, AttributeError):  # no such name, or a kind that is no place to compute
+        raise UserError(f"parameter 'launch.device': torch knows no device {name!r}; use auto, cpu or cuda") from None
+    if not found:
+        raise UserError(f"parameter 'launch.device': {name} was asked for but torch sees none; use auto or cpu")
+    place = launched()
+    if device.type == "cpu" or place.size == 1:
+        return device
     if place.local_rank >= found:
         remedy = "lower launch.ranks, or set launch.device to cpu"
         raise UserError(f"{place.local_rank + 1} ranks or more on a machine with {found} GPUs; {remedy}")
-    return torch.device("cuda", place.local_rank)
+    return torch.device(device.type, place.local_rank)
 
 
 def limit_threads(threads: int) -> None:
@@ -81,18 +86,20 @@ def shared_casts(device: torch.device) -> AbstractContextManager[object]:
 
 
 def connect(device: torch.device) -> None:
-    """Meet the other ranks, where there are any: gloo between CPUs, NCCL between GPUs. UserError: they did not come."""
+    """Meet the other ranks, where there are any: gloo between CPUs, on a device what torch has for it (NCCL for CUDA).
+    UserError: they did not come."""
     place = launched()
     if place.size == 1 or dist.is_initialized():
         return
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = place.address, str(place.port)
     if place.address in ("127.0.0.1", "localhost") and sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host name that no one can resolve is no obstacle
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device)
     try:
         store, rank, size = next(rendezvous("env://", place.rank, place.size, timeout=TIMEOUT))
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        kinds = dict.fromkeys(("cpu", device.type))
+        backend = ",".join(f"{kind}:{dist.get_default_backend_for_device(kind)}" for kind in kinds)
         dist.init_process_group(backend, store=PrefixStore("group", store), rank=rank, world_size=size)
     except RuntimeError as error:
         where = f"{place.address}:{place.port}"

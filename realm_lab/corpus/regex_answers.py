@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 import regex
 
-Kind = Literal["invalid", "timeout"]
-KINDS: tuple[Kind, ...] = ("invalid", "timeout")
+Kind = Literal["invalid", "timeout", "empty"]
+KINDS: tuple[Kind, ...] = ("invalid", "timeout", "empty")
 TIME_LIMIT_SECONDS = 0.5  # of one match; the patterns of CuratedTREC need microseconds on a passage
 _FUZZY = re.compile(r"(?<!\\)\{\s*(?:\d+\s*<=?\s*)?[eids]\b")
 
@@ -35,7 +35,7 @@ def compile_pattern(pattern: str) -> Any:
 
 
 class Problem(NamedTuple):
-    """A pattern that could not be used as it is."""
+    """A pattern that could not be used as it is, or is `empty`: it matches nothing at all, and so every text."""
 
     question: str  # id
     pattern: str
@@ -47,18 +47,20 @@ class Patterns:
     """Compiles each pattern once and remembers the problems.
 
     An invalid pattern matches nothing (released code). So does one that has run out of time, from then on: a question
-    costs at most one time limit for each of its patterns, whatever the number of passages.
+    costs at most one time limit for each of its patterns, whatever the number of passages. An empty one, such as
+    `.*` or `Paris|`, counts as the released code counts it, and is named.
     """
 
     def __init__(self, time_limit_seconds: float = TIME_LIMIT_SECONDS):
         self._time_limit_seconds = time_limit_seconds
         self._compiled: dict[str, Any] = {}
         self._errors: dict[str, tuple[Kind, str]] = {}  # of the patterns that are not used
+        self._empty: set[str] = set()
         self._problems: dict[tuple[str, str], Problem] = {}
 
     @property
     def problems(self) -> list[Problem]:
-        """Each (question, pattern) that could not be used, in the order in which they were met."""
+        """Each (question, pattern) with a problem, in the order in which they were met."""
         return list(self._problems.values())
 
     def counts(self) -> dict[str, int]:
@@ -82,9 +84,14 @@ class Patterns:
     def _try(self, method: Literal["match", "search"], text: str, pattern: str, question: str) -> bool:
         if pattern not in self._compiled and pattern not in self._errors:
             try:
-                self._compiled[pattern] = compile_pattern(pattern)
+                self._compiled[pattern] = compiled = compile_pattern(pattern)
+                if compiled.search("") is not None:
+                    self._empty.add(pattern)
             except ValueError as error:
                 self._errors[pattern] = "invalid", str(error)
+        if pattern in self._empty:
+            problem = Problem(question, pattern, "empty", "matches the empty text, and so everything")
+            self._problems.setdefault((question, pattern), problem)
         if pattern not in self._errors:
             try:
                 return getattr(self._compiled[pattern], method)(text, timeout=self._time_limit_seconds) is not None

@@ -68,17 +68,19 @@ class CandidateReader:
         for group in groups:
             joined = self._join([queries[i] for i in group], [bodies[i] for i in group])
             at_NM = at_BM[torch.tensor([owners[i] for i in group])] + 1  # after [CLS]
-            parts.append(self._held(self._masked_hidden, joined, at_NM.to(self._device)))
-        order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(self._device)
+            parts.append(self._held(self._masked_hidden, joined, self._there(at_NM)))
+        order = self._there(torch.from_numpy(np.argsort(np.concatenate(groups))))
         hidden_NMD = torch.cat(parts)[order]
 
         # Words: the vocabulary is wide and a group has few masks, so the head takes the masks of all groups together.
-        targets_NM = targets_BM.repeat_interleave(candidates, 0).to(self._device)
-        real_NM = is_masked_BM.repeat_interleave(candidates, 0).to(self._device)
-        pieces = zip(hidden_NMD[real_NM].split(HEAD_ROWS), targets_NM[real_NM].split(HEAD_ROWS), strict=True)
+        # Which they are is worked out here: a device that were asked would make the host wait.
+        real_NM = is_masked_BM.repeat_interleave(candidates, 0)
+        at_P = self._there(real_NM.flatten().nonzero()[:, 0])
+        targets_P = self._there(targets_BM.repeat_interleave(candidates, 0)[real_NM])
+        pieces = zip(hidden_NMD.flatten(0, 1)[at_P].split(HEAD_ROWS), targets_P.split(HEAD_ROWS), strict=True)
         found_P = torch.cat([self._held(self._target_log_probs, hidden, targets) for hidden, targets in pieces])
-        token_NM = found_P.new_zeros(real_NM.shape).masked_scatter(real_NM, found_P)
-        return Reading(token_NM.view(batch, candidates, -1), is_masked_BM.to(self._device))
+        token_N = found_P.new_zeros(real_NM.numel()).index_put((at_P,), found_P)
+        return Reading(token_N.view(batch, candidates, -1), self._there(is_masked_BM))
 
     @torch.no_grad()
     def word_log_probs(self, tokens: np.ndarray, positions: np.ndarray, rows: Sequence[int]) -> Tensor:
@@ -100,6 +102,9 @@ class CandidateReader:
         correct_BM = torch.ones(at_BM.shape, dtype=torch.bool)
         correct_BM[is_masked_BM] = guessed_P == targets_BM[is_masked_BM]
         return correct_BM.all(1)
+
+    def _there(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self._device, non_blocking=True)
 
     def _body(self, row: int) -> np.ndarray:
         return self.passages.bodies[row] if row >= 0 else NO_TOKENS

@@ -268,8 +268,8 @@ class Evaluate(Section):
 class Launch(Section):
     """How work is spread over this machine. Never part of a run's identity."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` is a GPU where there is one."""
+    device: str = "auto"
+    """`auto` (a CUDA device where there is one), `cpu`, `cuda`, or another device that torch has, by its name."""
     processes: Processes = 0
     """Runs side by side; 0: one a core, or one on a GPU."""
     threads: Processes = 0

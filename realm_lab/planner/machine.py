@@ -75,10 +75,10 @@ def processor() -> str:
 
 def seconds_of(work: Callable[[], object], device: torch.device = CPU) -> float:
     """Wall-clock seconds of one call, to the end of what it started on the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
     started = time.perf_counter()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
     return time.perf_counter() - started

@@ -78,7 +78,7 @@ class CandidatePolicy:
         """
         if self.exclude_trivial == "off" and not always:
             return None
-        own_B = torch.from_numpy(np.asarray(origins, np.int64)).to(retriever.device)
+        own_B = torch.from_numpy(np.asarray(origins, np.int64)).to(retriever.device, non_blocking=True)
         if self.exclude_trivial != "article":
             return Exclusion(own_B, None)
         articles_N = retriever.articles_N

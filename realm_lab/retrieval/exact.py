@@ -33,8 +33,8 @@ from realm_lab.retrieval.search import (
     true_scores,
 )
 
-CHUNK_SCORES = {"cpu": 1 << 22, "cuda": 1 << 26}  # held at once: 16 MiB of float32; 256 MiB
-CHUNK_ROWS = {"cpu": 1 << 16, "cuda": 1 << 22}  # most rows of a chunk, for few queries
+CHUNK_SCORES = {"cpu": 1 << 22, "other": 1 << 26}  # held at once: 16 MiB of float32; 256 MiB
+CHUNK_ROWS = {"cpu": 1 << 16, "other": 1 << 22}  # most rows of a chunk, for few queries
 REDUCED_CHUNK_ROWS = 1 << 18  # the same of a reduced copy on the CPU
 MOST_QUERIES = 512  # searched together
 BLOCK_ROWS = 128  # of a block only the largest score is looked at
@@ -59,7 +59,7 @@ class PlainReading:
         self._query_DB = query_BD.float().T.contiguous()
         self._norm_B = query_BD.double().norm(dim=1)
         self._largest = float(query_BD.abs().max())
-        reducing = query_BD.is_cuda or torch.get_float32_matmul_precision() != "highest"
+        reducing = not query_BD.is_cpu or torch.get_float32_matmul_precision() != "highest"
         self._sums = SUM_ERROR * (len(self._query_DB) + 1) + (REDUCED_ERROR if reducing else 0.0)
 
     def scores(self, start: int, rows_nD: Tensor, score_nB: Tensor | None = None) -> Approximate:
@@ -109,7 +109,7 @@ class ExactSearch:
         return best.result()
 
     def _search(self, query_BD: Tensor, best: Best, query_P: Tensor, row_P: Tensor) -> None:
-        total, block, kind = len(self.embeddings_ND), self._block, query_BD.device.type
+        total, block, kind = len(self.embeddings_ND), self._block, "cpu" if query_BD.is_cpu else "other"
         readings: list[Reading] = [PlainReading(query_BD)]
         most = CHUNK_ROWS[kind]
         if self._copies is not None:
@@ -167,7 +167,7 @@ def candidates(found: Approximate, block: int, best_BK: Tensor) -> tuple[Tensor,
 
 def peaks(score_gSB: Tensor) -> Tensor:
     """The largest score of each block; for few queries by halves, whole slices, where `amax` goes number by number."""
-    if score_gSB.shape[2] >= MANY_QUERIES or score_gSB.is_cuda:
+    if score_gSB.shape[2] >= MANY_QUERIES or not score_gSB.is_cpu:
         return score_gSB.amax(1)
     while score_gSB.shape[1] > 1:
         half = (score_gSB.shape[1] + 1) // 2

@@ -85,5 +85,5 @@ def embed_rows(embedder: Embedder, passages: Passages, rows_U: np.ndarray, input
         for group, part_GD in zip(groups, parts, strict=True):
             vectors_UD[torch.from_numpy(group).to(device)] = part_GD
         return vectors_UD
-    order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(device)
+    order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(device, non_blocking=True)
     return torch.cat(parts)[order]

@@ -146,9 +146,9 @@ class Retriever:
         Each distinct document of the batch is embedded once.
         """
         distinct, where = np.unique(np.where(rows_BK == ABSENT, NULL, rows_BK), return_inverse=True)
-        where_BK = torch.from_numpy(where.reshape(rows_BK.shape)).to(self.device)
+        where_BK = torch.from_numpy(where.reshape(rows_BK.shape)).to(self.device, non_blocking=True)
         score_BK = retrieval_score(query_BD, self._documents(distinct)[where_BK])
-        rows = torch.from_numpy(rows_BK).to(self.device)
+        rows = torch.from_numpy(rows_BK).to(self.device, non_blocking=True)
         score_BK = score_BK + self.null_offset * (rows == NULL)
         return score_BK.masked_fill(rows == ABSENT, NO_SCORE)
 
@@ -165,7 +165,7 @@ class Retriever:
     def indexed_score(self, query_BD: Tensor, rows_BK: np.ndarray) -> Tensor:
         """f(x, z) with the index's frozen document vectors, [B, K] (fine-tuning, section 3.3)."""
         assert self.index is not None, "score before the index was built"
-        rows = torch.from_numpy(rows_BK).to(self.device)
-        assert not (rows == NULL).any(), "the null document is not in the index"
+        assert not (rows_BK == NULL).any(), "the null document is not in the index"
+        rows = torch.from_numpy(rows_BK).to(self.device, non_blocking=True)
         score_BK = retrieval_score(query_BD, self.index.embeddings_ND[rows.clamp(min=0)])
         return score_BK.masked_fill(rows == ABSENT, NO_SCORE)

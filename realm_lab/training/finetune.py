@@ -170,11 +170,12 @@ class FinetuneTask(ModelsTask):
         sums = np.zeros(3)
         for start in range(0, len(useful), at_once):
             places = useful[start : start + at_once]
-            parts = [part_B.sum() for part_B in self._objectives(found.part(places), leaf_BD[torch.from_numpy(places)])]
+            here = torch.from_numpy(places).to(leaf_BD.device, non_blocking=True)
+            parts = [part_B.sum() for part_B in self._objectives(found.part(places), leaf_BD[here])]
             objective = (parts[0] + parts[1]) / count
             if objective.requires_grad:
                 (-objective).backward()
-            sums += [part.item() for part in parts]
+            sums += torch.stack(parts).tolist()
         if leaf_BD.grad is not None:
             query_BD.backward(leaf_BD.grad)
         return tuple(sums.tolist())
@@ -183,10 +184,11 @@ class FinetuneTask(ModelsTask):
         """What is maximised, log p_early, and log p(y|x) for the log, [B] each; 0 where a question has no positive."""
         settings = self._settings
         score_BC = self.retriever.indexed_score(query_BD, found.rows_BC)
-        answerable = torch.from_numpy(np.flatnonzero(found.answerable_B)).to(score_BC.device)
+        places = np.flatnonzero(found.answerable_B)
+        answerable = torch.from_numpy(places).to(score_BC.device, non_blocking=True)
         objective_B = marginal_B = log_early_B = torch.zeros(len(score_BC), device=score_BC.device)
         if len(answerable):
-            read = found.part(answerable.cpu().numpy())
+            read = found.part(places)
             log_reader_BK, reader_logit_BK = self._read(read)
             score_BK = score_BC[answerable, : settings.candidates]
             log_prior_BK = passage_log_probs(score_BK, reader_logit_BK, settings.softmax)
@@ -218,12 +220,13 @@ class FinetuneTask(ModelsTask):
             firsts = [found.queries[owners[i]] for i in group]
             batch = join(firsts, [bodies[i] for i in group], self._special, self._longest)
             shape = torch.Size((*batch.tokens_BL.shape, self._settings.max_span_wordpieces))
-            marked_NLW = mark_answers([flat[read[i]] for i in group], [len(f) + 2 for f in firsts], shape).to(device)
+            marked_NLW = mark_answers([flat[read[i]] for i in group], [len(f) + 2 for f in firsts], shape)
+            marked_NLW = marked_NLW.to(device, non_blocking=True)
             if self._params.launch.recompute and self._settings.train_reader:
                 parts.append(checkpoint(self._read_group, batch.to(device), marked_NLW, use_reentrant=False))
             else:
                 parts.append(self._read_group(batch.to(device), marked_NLW))
-        at = (torch.from_numpy(read[np.concatenate(groups)]).to(device),)
+        at = (torch.from_numpy(read[np.concatenate(groups)]).to(device, non_blocking=True),)
         log_reader_N = torch.full((len(flat),), NO_ANSWER, device=device)
         log_reader_N = log_reader_N.index_put(at, torch.cat([log_reader for log_reader, _ in parts]))
         logit_N = torch.full((len(flat),), NO_SCORE, device=device)

@@ -55,14 +55,14 @@ def candidate_health(
     -1 in `gold_B` is an unknown gold passage; `kind_B` is the kind of each sentence, one of `kinds`.
     """
     rows_BK, score_BK, log_prior_BK = candidates
-    rows = torch.from_numpy(rows_BK).to(score_BK.device)
+    rows = torch.from_numpy(rows_BK).to(score_BK.device, non_blocking=True)
     real_BK, prior_BK = rows >= 0, log_prior_BK.exp()
     passages_B, present_B = real_BK.sum(1), (rows != ABSENT).sum(1)
     entropy_B = -(prior_BK * log_prior_BK).sum(1)
     center_B1 = (score_BK.masked_fill(~real_BK, 0.0).sum(1) / passages_B.clamp(min=1))[:, None]
     variance_B = (score_BK - center_B1).masked_fill(~real_BK, 0.0).square().sum(1) / passages_B.clamp(min=1)
     has_null_B = (rows == NULL).any(1)
-    gold = torch.from_numpy(np.asarray(gold_B, np.int64)).to(rows.device)
+    gold = torch.from_numpy(np.asarray(gold_B, np.int64)).to(rows.device, non_blocking=True)
     everyone_B = torch.ones_like(has_null_B)
     utility_B = torch.zeros_like(entropy_B)
     if log_null_B is not None:

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from realm_lab import cli
 from realm_lab.cli import doctor
@@ -128,3 +129,12 @@ def test_the_exit_code_says_whether_something_is_missing(
     assert printed.err == ""
     assert "PyTorch" in printed.out
     assert ("missing" in printed.out) == bool(code)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_there_is_nothing_to_try(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--gpu", "--preset", "smoke", "--root", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("realm-lab: error: no GPU: torch ")
+    assert len(printed.err.splitlines()) == 1

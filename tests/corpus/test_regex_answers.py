@@ -24,7 +24,6 @@ ENDLESS_ON = "a" * 60 + "b"
         ("in\nFebruary", "^Feb", False, True),  # ^ is at every line
         ("196", r"\d{4}", False, False),
         ("ÉCOLE", "école", True, True),  # letters of Unicode have cases too
-        ("x", "", True, True),
     ],
 )
 def test_rules(text: str, pattern: str, start: bool, anywhere: bool) -> None:
@@ -56,7 +55,14 @@ def test_an_invalid_pattern_matches_nothing_and_is_named(pattern: str) -> None:
     found = patterns.problems
     assert [(p.question, p.pattern, p.kind) for p in found] == [("q1", pattern, "invalid"), ("q2", pattern, "invalid")]
     assert all(problem.error for problem in found)
-    assert patterns.counts() == {"invalid": 2, "timeout": 0}
+    assert patterns.counts() == {"invalid": 2, "timeout": 0, "empty": 0}
+
+
+@pytest.mark.parametrize("pattern", [".*", "Paris|", "", "x?"])
+def test_a_pattern_that_matches_everything_counts_and_is_named(pattern: str) -> None:
+    patterns = Patterns()
+    assert patterns.found_in("London", [pattern], "q")
+    assert [(p.question, p.pattern, p.kind) for p in patterns.problems] == [("q", pattern, "empty")]
 
 
 def test_a_pattern_without_end_is_given_up_and_named() -> None:
@@ -67,7 +73,7 @@ def test_a_pattern_without_end_is_given_up_and_named() -> None:
     assert patterns.problems == [
         Problem("q", CATASTROPHIC, "timeout", f"no end after 0.05 s on {len(ENDLESS_ON)} letters")
     ]
-    assert patterns.counts() == {"invalid": 0, "timeout": 1}
+    assert patterns.counts() == {"invalid": 0, "timeout": 1, "empty": 0}
     assert Patterns().matches("aaa", [CATASTROPHIC], "q")
 
 

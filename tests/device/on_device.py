@@ -1,0 +1,327 @@
+"""Every stage on the pretend accelerator. test_accelerator.py runs this in a process of its own: autograd counts the
+devices once, before its first backward pass."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from realm_lab.cli import main
+from realm_lab.core.process import autocast, pick_device
+from realm_lab.errors import UserError
+from realm_lab.params.parameters import Params
+from realm_lab.retrieval.exact import ExactSearch
+from realm_lab.training.finetune import FinetuneTask
+from realm_lab.training.pretrain import PretrainTask
+from tests import tiny
+from tests.device import planted, pretend
+from tests.device.waits import Waits
+from tests.systems.conftest import Whole
+
+DEVICE = pretend.load()
+CLOSE = 1e-4  # relative: attention on the device is another kernel, and gradients of 12 steps carry its rounding on
+STEPS = 4
+SHORT = {"pretrain.steps": STEPS, "pretrain.null_document": "learned", "pretrain.refresh.interval_steps": 3}
+
+SEARCH = {  # a step asks the index, and exact search decides by values which rows it scores once more
+    "retrieval/exact.py __init__: number": 1,  # the largest query, which bounds the error
+    "retrieval/exact.py scores: number": 1,
+    "retrieval/search.py checked_queries: number": 1,
+    "retrieval/exact.py search: size": 2,
+    "retrieval/exact.py _search: to host": 1,
+    "retrieval/exact.py candidates: number": 1,
+    "retrieval/exact.py candidates: size": 2,
+    "retrieval/search.py add_: number": 1,
+    "retrieval/search.py add_: size": 1,
+    "retrieval/retriever.py find: to host": 1,  # the rows found, whose wordpieces are on the host
+}
+NORMS = {"training/optimiser.py step: number": 2}  # of the gradients: logged, and no step where one is not finite
+WAITS: dict[type, dict[str, int]] = {
+    PretrainTask: {
+        **SEARCH,
+        **NORMS,
+        "retrieval/search.py pairs: size": 2,  # the passages that an origin is left out of
+        "training/pretrain.py train_step: number": 1,  # the loss: logged, and the run ends where it is not finite
+        "training/watch.py candidate_health: to host": 1,  # logged, and watched for a collapse
+    },
+    FinetuneTask: {**SEARCH, **NORMS, "training/finetune.py _backward: to host": 1},  # the loss and its parts
+}
+
+
+def on(device: str, **overrides: Any) -> Params:
+    return tiny.params({"launch.device": device, **overrides})
+
+
+class Line:
+    """The tiny line on the CPU, and places where a stage can be done again."""
+
+    def __init__(self, folder: Path):
+        self.folder, self._count = folder, itertools.count()
+        self._cpu: dict[str, Any] = {}
+        tiny.prepare(on("cpu"), folder / "cpu")
+
+    def cpu(self, stage: str, **overrides: Any) -> Any:
+        """The outcome of a stage on the CPU."""
+        key = repr((stage, overrides))
+        if key not in self._cpu:
+            for name in tiny.STAGES[: tiny.STAGES.index(stage) + 1]:
+                found = tiny.outcome(tiny.run(name, on("cpu", **overrides), self.folder / "cpu"))
+            self._cpu[key] = found
+        return self._cpu[key]
+
+    def without(self, *stages: str, **overrides: Any) -> Path:
+        """A folder with everything that was done on the CPU but these stages and the embeddings."""
+        root = self.folder / f"root-{next(self._count)}"
+        shutil.copytree(self.folder / "cpu", root, ignore=shutil.ignore_patterns("embeddings"))
+        for stage in stages:
+            shutil.rmtree(tiny.stage_run(stage, on("cpu", **overrides), root).path, ignore_errors=True)
+        return root
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Line:
+    return Line(tmp_path_factory.mktemp("line"))
+
+
+@pytest.fixture(scope="module")
+def on_device(line: Line) -> Path:
+    """Where all stages were done on the device."""
+    line.cpu("evaluate")
+    root = line.without(*tiny.STAGES)
+    for stage in tiny.STAGES:
+        tiny.run(stage, on("realm"), root)
+    return root
+
+
+def numbers(value: Any, path: str = "") -> dict[str, float]:
+    """Every number of nested results, by its path."""
+    if isinstance(value, dict):
+        return {name: number for key in value for name, number in numbers(value[key], f"{path}/{key}").items()}
+    if isinstance(value, list):
+        return {name: number for at, each in enumerate(value) for name, number in numbers(each, f"{path}/{at}").items()}
+    return {path: float(value)} if isinstance(value, int | float) else {}
+
+
+def assert_close(found: Any, wanted: Any) -> None:
+    """Every metric and result."""
+    mine, theirs = numbers(list(found[1:])), numbers(list(wanted[1:]))
+    assert mine.keys() == theirs.keys()
+    assert mine == pytest.approx(theirs, rel=CLOSE, abs=CLOSE, nan_ok=True)
+
+
+def two_attempts(
+    line: Line, patches: pytest.MonkeyPatch, device: str = "realm", then: str = "realm", **chosen: Any
+) -> Any:
+    """A short pre-training, a checkpoint after each step, that is killed after two steps and goes on; its outcome."""
+
+    class Killed(BaseException):
+        pass
+
+    line.cpu("warm_start")
+    root, overrides = line.without("pretrain", **SHORT | chosen), SHORT | chosen
+    original = PretrainTask.train_step
+
+    def train_step(task: PretrainTask, step: int) -> dict[str, float]:
+        if step == 2 and not (root / "killed").exists():
+            (root / "killed").touch()
+            raise Killed
+        with Waits() as waits:
+            values = original(task, step)
+        if task.retriever.device == DEVICE and "pretrain.search" not in chosen:
+            assert waits.found == WAITS[PretrainTask]
+        return values
+
+    ticking = SimpleNamespace(monotonic=itertools.count(step=2).__next__)
+    patches.setattr("realm_lab.training.loop.time", ticking)
+    patches.setattr(PretrainTask, "train_step", train_step)
+    faster = {"launch.checkpoint_interval_seconds": 1}
+    with pytest.raises(Killed):
+        tiny.run("pretrain", on(device, **overrides | faster), root)
+    return tiny.outcome(tiny.run("pretrain", on(then, **overrides | faster), root))
+
+
+# The device itself
+
+
+def test_it_refuses_what_a_real_one_refuses() -> None:
+    here, there = torch.ones(2, 3), torch.ones(2, 3, device=DEVICE)
+    assert not there.is_cpu
+    for work in (
+        lambda: here + there,
+        lambda: there.T @ here,
+        lambda: there.masked_fill(here > 0, 0.0),
+        lambda: there.gather(1, torch.zeros(2, 1, dtype=torch.int64)),
+        lambda: torch.cat([here, there]),
+        lambda: torch.where(there > 0, here, there),
+    ):
+        with pytest.raises(RuntimeError, match=r"on the same device|on cpu"):
+            work()
+    with pytest.raises(NotImplementedError, match="no kernel on an accelerator"):
+        torch.histogram(there, 2)
+    with pytest.raises(TypeError, match="convert realm:0"):
+        there.numpy()
+    assert torch.equal((there * torch.tensor(2.0)).cpu(), 2 * here)  # a number may come from the host
+    assert torch.equal(there[torch.tensor([1])].cpu(), here[1:])  # and an index
+
+
+def test_copies_that_do_not_block_are_there_when_the_host_has_waited() -> None:
+    values = torch.arange(4.0)
+    there = values.to(DEVICE, non_blocking=True)
+    values.zero_()  # not pinned: was copied at once
+    here = there.to("cpu", non_blocking=True)
+    assert here.isnan().all()
+    torch.accelerator.synchronize()
+    assert here.tolist() == [0.0, 1.0, 2.0, 3.0]
+    pinned = torch.arange(4.0).pin_memory()
+    assert pinned.is_pinned()
+    assert not values.is_pinned()
+    there = pinned.to(DEVICE, non_blocking=True)
+    pinned.zero_()  # too early
+    assert there.cpu().tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_autocast_takes_the_type_of_the_parameters(precision: str) -> None:
+    left = torch.randn(2, 3, device=DEVICE)
+    with autocast(DEVICE, precision):
+        assert (left @ left.T).dtype == getattr(torch, precision)
+        assert left.softmax(-1).dtype == torch.float32
+
+
+def test_a_device_is_asked_for_by_the_name_that_torch_has_for_it() -> None:
+    assert pick_device("realm") == torch.device("realm")
+    assert pick_device("auto").type in ("cpu", "cuda")
+    for name in ("cuda:9", "gpu", "meta") if not torch.cuda.is_available() else ("gpu", "meta"):
+        with pytest.raises(UserError, match=r"parameter 'launch\.device'"):
+            pick_device(name)
+
+
+# The line
+
+
+@pytest.mark.parametrize("stage", tiny.STAGES)
+def test_every_stage_gives_the_numbers_of_the_cpu(line: Line, on_device: Path, stage: str) -> None:
+    assert_close(tiny.outcome(tiny.stage_run(stage, on("realm"), on_device)), line.cpu(stage))
+
+
+def test_bfloat16_gives_the_numbers_of_the_cpu(line: Line) -> None:
+    chosen = {**SHORT, "model.precision": "bfloat16"}
+    wanted = line.cpu("pretrain", **chosen)
+    root = line.without("pretrain", **chosen)
+    found = tiny.outcome(tiny.run("pretrain", on("realm", **chosen), root))
+    losses = [[row["loss"] for row in each[1] if "loss" in row] for each in (found, wanted)]
+    assert len(losses[0]) == STEPS
+    assert losses[0] == pytest.approx(losses[1], rel=0.01)  # bfloat16 keeps 8 bits
+
+
+@pytest.mark.parametrize("backend", ["exact", "faiss_flat"])
+def test_the_search_finds_what_the_cpu_finds(backend: str) -> None:
+    from realm_lab.retrieval.faiss_backends import FaissSearch
+
+    generator = np.random.default_rng(0)
+    rows_ND, query_BD = (torch.from_numpy(generator.standard_normal((n, 16), np.float32)) for n in (3000, 7))
+    build = ExactSearch if backend == "exact" else lambda rows: FaissSearch(backend, rows, {})
+    found = build(rows_ND.to(DEVICE)).search(query_BD.to(DEVICE), 10)
+    assert found.rows_BK.device == DEVICE
+    assert torch.equal(found.rows_BK.cpu(), ExactSearch(rows_ND).search(query_BD, 10).rows_BK)
+
+
+@pytest.mark.parametrize(("device", "then"), [("realm", "realm"), ("realm", "cpu"), ("cpu", "realm")])
+def test_a_killed_run_goes_on(line: Line, monkeypatch: pytest.MonkeyPatch, device: str, then: str) -> None:
+    wanted, root = line.cpu("pretrain", **SHORT), line.without("pretrain", **SHORT)
+    whole = tiny.outcome(tiny.run("pretrain", on(device, **SHORT), root))
+    found = two_attempts(line, monkeypatch, device, then)
+    assert_close(found, wanted)
+    assert (found == whole) == (device == then)  # to the bit
+
+
+@pytest.mark.parametrize(("stage", "task"), [("pretrain", PretrainTask), ("finetune", FinetuneTask)])
+def test_where_the_host_waits_in_a_step(line: Line, monkeypatch: pytest.MonkeyPatch, stage: str, task: Any) -> None:
+    line.cpu(stage)
+    seen, original = [], task.train_step
+
+    def train_step(self: Any, step: int) -> dict[str, float]:
+        with Waits() as waits:
+            values = original(self, step)
+        seen.append(waits.found)
+        return values
+
+    monkeypatch.setattr(task, "train_step", train_step)
+    tiny.run(stage, on("realm"), line.without(stage))
+    everywhere = (
+        seen if task is PretrainTask else [found for found in seen if found.total() == max(map(Counter.total, seen))]
+    )
+    assert everywhere
+    assert all(found == WAITS[task] for found in everywhere)
+
+
+class OnDevice(Whole):
+    """Systems with the tiny parameters, on the device."""
+
+    def set(self, values: dict[str, Any]) -> None:
+        super().set(values)
+        path = self.root / "params.yaml"
+        path.write_text(path.read_text().replace("device: cpu", "device: realm"))
+
+
+@pytest.fixture(scope="module")
+def systems(tmp_path_factory: pytest.TempPathFactory) -> tuple[Whole, Whole]:
+    return OnDevice(tmp_path_factory.mktemp("realm"), tiny), Whole(tmp_path_factory.mktemp("cpu"), tiny)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("system", ["dpr", "bm25_dpr_reader", "hard_em", "closed_book", "fid", "rag", "orqa"])
+def test_other_systems_give_the_numbers_of_the_cpu(systems: tuple[Whole, Whole], system: str) -> None:
+    found, wanted = (numbers(whole.results(system)) for whole in systems)
+    clocks = [name for name in wanted if "second" in name or "time" in name]
+    assert {**found, **dict.fromkeys(clocks, 0.0)} == pytest.approx(
+        {**wanted, **dict.fromkeys(clocks, 0.0)}, rel=CLOSE, abs=CLOSE, nan_ok=True
+    )
+
+
+# realm-lab doctor --gpu
+
+
+def doctor(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[int, dict[str, str]]:
+    """The exit code, and the state of each check."""
+    options = ["--preset", "smoke", "--set", "launch.device=realm", "--root", str(folder)]
+    code = main(["doctor", "--gpu", *options])
+    said = [words.split() for words in capsys.readouterr().out.splitlines()]
+    return code, {words[1]: words[0] for words in said if words[0] in ("OK", "note", "wrong")}
+
+
+def test_the_doctor_tries_the_device(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = dict.fromkeys(("device", "bfloat16", "search", "training", "resume"), "OK")
+    notes = dict.fromkeys(("FAISS", "exchange", "speed"), "note")
+    assert doctor(capsys, tmp_path) == (0, right | notes)
+    planted.PLANTED["moments_loaded_to_the_host"][0](monkeypatch)
+    code, states = doctor(capsys, tmp_path)
+    assert code == 1
+    assert {name for name, state in states.items() if state == "wrong"} == {"resume"}
+
+
+# That the checks above would see an error
+
+
+def test_nothing_is_wrong_with_what_errors_are_planted_in(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = line.cpu("pretrain", **SHORT | planted.FAISS)
+    assert_close(two_attempts(line, monkeypatch, **planted.FAISS), wanted)
+
+
+@pytest.mark.parametrize("name", planted.PLANTED)
+def test_a_planted_error_is_caught(line: Line, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    plant, overrides = planted.PLANTED[name]
+    wanted = line.cpu("pretrain", **SHORT | overrides)
+    plant(monkeypatch)
+    with pytest.raises(Exception) as caught:  # noqa: PT011
+        assert_close(two_attempts(line, monkeypatch, **overrides), wanted)
+    print(f"{name}: {type(caught.value).__name__}: {str(caught.value).strip().splitlines()[0][:200]}")
