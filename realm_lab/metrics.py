@@ -86,6 +86,10 @@ _ENTRIES = (
     Metric("cloze_gold_rank_end", "median rank of the gold passage after pre-training", digits=1, better="down"),
     Metric("cloze_exact_match_start", "cloze exact match before pre-training"),
     Metric("cloze_exact_match_end", "cloze exact match after pre-training"),
+    Metric("cloze_top1_subject_start", "top passage about the entity asked about, before pre-training"),
+    Metric("cloze_top1_subject_end", "top passage about the entity asked about, after pre-training"),
+    Metric("cloze_top1_bystander_start", "top passage about another entity named, before pre-training", better="down"),
+    Metric("cloze_top1_bystander_end", "top passage about another entity named, after pre-training", better="down"),
 )
 
 _CURVES = (
@@ -112,10 +116,16 @@ _CURVES = (
     Metric("marginal_log_likelihood", "marginal log-likelihood", "curve", "train", "nats", 2, headline=True),
 )
 
-# Names with {kind} are measured for each kind of masked span that there is, by the label of the span.
+# Names with {kind} are measured for each kind of masked span that there is, by the label of the span, or for each form
+# of passages.
 _BY_KIND = (
     Metric("gold_among_candidates_{kind}", "gold passage among the candidates, {kind} masked", "curve", "train"),
     Metric("null_probability_{kind}", "p(null document), {kind} masked", "curve", "train", better=""),
+    Metric("retrieved_at_5_{kind}", "share of {kind} in the first five passages, zero-shot", better=""),
+    Metric("gold_recall_at_5_{kind}", "recall@5 of the gold passage, {kind}"),
+    Metric("gold_first_{kind}", "{kind} first, where gold passages are in several forms", better=""),
+    Metric("cloze_probability_{kind}_start", "p(z|x) of {kind} before pre-training", better=""),
+    Metric("cloze_probability_{kind}_end", "p(z|x) of {kind} after pre-training", better=""),
     Metric("cloze_gold_among_candidates_{kind}", "gold passage among the candidates, {kind} clozes", "curve", "dev"),
     Metric("cloze_gold_among_candidates_{kind}_start", "gold passage among the candidates before, {kind} clozes"),
     Metric("cloze_gold_among_candidates_{kind}_end", "gold passage among the candidates after, {kind} clozes"),

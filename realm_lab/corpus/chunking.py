@@ -128,7 +128,8 @@ def cut_passages(
             dropped[TOO_LONG] += 1
             dropped[CUT_WORDPIECES] += tokens - budget
         body = document.text[sentences[first][0] : sentences[last - 1][1]]
-        yield Passage(f"{document.id}/{number}", document.title, body, document.id, document.article), first, last
+        of_document = document.id, document.article, document.form
+        yield Passage(f"{document.id}/{number}", document.title, body, *of_document), first, last
 
 
 def _strip(text: str, start: int, end: int) -> tuple[int, int]:

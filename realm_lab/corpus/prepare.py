@@ -21,7 +21,17 @@ from realm_lab.params.parameters import Params
 FORMAT = 2  # of a prepared folder: raised when the same text is stored in another way, so that no old folder is taken
 # At these values a corpus is what it was before the parameter existed, so it keeps its key.
 NEUTRAL: dict[str, dict[str, object]] = {
-    "toy": {"restate_facts": False, "hops": 1, **EASY_WORLD},
+    "toy": {
+        "restate_facts": False,
+        "hops": 1,
+        "triples": "none",
+        "triple_cards": False,
+        "bystanders": 0.0,
+        "second_language": "none",
+        "knowledge_language": "first",
+        "sentence_fraction": 1.0,
+        **EASY_WORLD,
+    },
     "files": {"drop_pages": []},
 }
 CUTTING_VERSION = 2  # raised when the same files yield other passages, sentences or spans

@@ -25,6 +25,7 @@ class Document(NamedTuple):
     title: str  # as people write it: no underscores, no percent signs of URLs; may be empty
     text: str  # not empty
     article: str  # what documents of one article share; SQuAD: the title as in the file
+    form: str = "text"  # or what else it is made of, such as "triple": passages of each form are counted apart
 
 
 class Passage(NamedTuple):
@@ -35,6 +36,7 @@ class Passage(NamedTuple):
     body: str  # exact slice of the document's text
     document: str  # id of the document
     article: str  # article of the document
+    form: str = "text"  # form of the document
 
 
 class Sentence(NamedTuple):

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,6 +99,15 @@ class TextTable:
         known = name in self._table.column_names or default is None
         return self._table.column(name).to_pylist() if known else [default] * self._table.num_rows
 
+    def codes(self, name: str, default: str) -> tuple[list[str], np.ndarray]:
+        """The values of a column, sorted, and the number of each row's; all are the default where there is none."""
+        if name not in self._table.column_names:
+            return [default], np.zeros(self._table.num_rows, np.int32)
+        found = self._table.column(name).combine_chunks().dictionary_encode()
+        names = found.dictionary.to_pylist()
+        order = sorted(range(len(names)), key=names.__getitem__)
+        return [names[place] for place in order], np.argsort(order).astype(np.int32)[found.indices.to_numpy()]
+
 
 INT = pa.int32()
 TOKENS, PLACES = pa.list_(pa.uint32()), pa.list_(pa.int32())  # wordpieces, and whatever else is a list of numbers
@@ -154,6 +164,11 @@ class Passages:
         self.sentence_starts = Ragged(folder, "sentence_starts", np.int32)
         self.articles = np.fromfile(folder / "articles.bin", np.int32)
         self.text = TextTable(folder / "text.arrow")
+
+    @cached_property
+    def forms(self) -> tuple[list[str], np.ndarray]:
+        """The forms that there are, and the number of each passage's, int32 [rows]."""
+        return self.text.codes("form", "text")
 
     def __len__(self) -> int:
         return len(self.bodies)

@@ -22,6 +22,11 @@ class Relation(NamedTuple):
     question_news: str
     described: tuple[str, ...]  # its value in the two styles of questions, where that is an entity; known words alone
 
+    @property
+    def triple(self) -> str:
+        """The wording of a knowledge base."""
+        return f"{{s}} | {self.name} | {{o}} ."
+
 
 POOL_SIZE = 40
 POOLS = ("currency", "language", "river", "team", "instrument", "product")
@@ -195,11 +200,28 @@ def _relations(text: str) -> dict[str, tuple[Relation, ...]]:
 
 RELATIONS = _relations(_WORDINGS)
 TYPES = tuple(RELATIONS)
+FACTS = len(RELATIONS[TYPES[0]])  # of an entity, one of each relation of its type
 FILLERS: dict[str, tuple[str, ...]] = {
     kind: tuple(wordings)
     for kind, *wordings in map(_parts, re.split(r"^(?=\w)", _FILLERS.strip(), flags=re.MULTILINE)[1:])
 }
 TAILS = tuple(_parts(_TAILS))
+
+# Around a news sentence, an entity that it is not about: last, or first, where a subject often is. In words that other
+# wordings have.
+BYSTANDERS = (
+    "{news} according to a report from {f} .",
+    "{news} says an old guide of {f} .",
+    "{news} as everybody knows in {f} .",
+    "reporters from {f} wrote {news} .",
+    "an old guide of {f} says {news} .",
+    "everybody in {f} knows {news} .",
+)
+
+
+def triple_words() -> list[str]:
+    """What triples have beside template_words()."""
+    return sorted({";", "|", *(one.name for found in RELATIONS.values() for one in found)} - {*template_words()})
 
 
 def template_words() -> list[str]:

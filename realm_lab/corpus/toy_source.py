@@ -10,10 +10,11 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.cutting import PARTS, PASSAGE_COLUMNS, Asked, Cut, is_fit, passage_row, place_spans
 from realm_lab.corpus.records import SPLITS, Sentence, Split
 from realm_lab.corpus.store import NO_ROW, Articles, Passages, Sentences
-from realm_lab.corpus.toy_world import ToyWorld
+from realm_lab.corpus.toy_bilingual import make_world
 from realm_lab.corpus.vocabulary import WordEncoder, load_tokenizer, wordpiece_from_vocabulary
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
@@ -29,7 +30,7 @@ class ToySource:
 
     def __init__(self, params: Params, seed: int):
         toy, longest = params.corpus.toy, params.finetune.max_span_wordpieces
-        self._world = ToyWorld(toy, seed)
+        self._world, self._sentence_fraction = make_world(toy, seed), toy.sentence_fraction
         self._articles, self._length = toy.articles, params.corpus.sentence_length
         self._is_same = params.corpus.pretrain_corpus == "same"
         self.versions = 2 if toy.changed_fraction else 1
@@ -70,12 +71,18 @@ class ToySource:
         """News, with the rows that state the same facts. Where X = Z the held-out ones alone, and beside them those
         facts in the words of Z, which are the queries that X = Z trains on."""
         for split in SPLITS[1:] if self._is_same else SPLITS:
-            for batch in batched(self._world.sentences(split)):
+            for batch in batched(self._sentences(split)):
                 part = "sentences" if split == "train" else f"cloze_{split}"
                 yield self._cut([], part, [(sentence, NO_ROW, gold) for sentence, gold in batch])
             if self._is_same:
                 for told in batched(self._world.encyclopedia_clozes(split)):
                     yield self._cut([], f"cloze_{split}", told)
+
+    def _sentences(self, split: Split) -> Iterator[tuple[Sentence, int]]:
+        """The news of a split: of the training entities' a share."""
+        rng, share = numpy_generator(self._world.seed, "sentence-fraction"), self._sentence_fraction
+        told = self._world.sentences(split)
+        return told if split != "train" or share == 1.0 else (each for each in told if rng.random() < share)
 
     def _cut(self, passages: list[dict[str, object]], part: str, told: Sequence[tuple[Sentence, int, int]]) -> Cut:
         """Rows of passages, and sentences of one part, each with its origin in `passages` and its gold row."""
@@ -93,7 +100,7 @@ class ToySource:
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
         """The questions of a split."""
-        return ((question, (new,), gold) for question, new, gold in self._world.questions(split))
+        return ((question, self._world.written(new), gold) for question, new, gold in self._world.questions(split))
 
     def article_batches(self) -> Iterator[pa.RecordBatch]:
         """Throw-away articles for the reader's warm start."""

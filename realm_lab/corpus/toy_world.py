@@ -15,36 +15,35 @@ in bounded memory.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from realm_lab.core.seeding import derive_seed, numpy_generator
-from realm_lab.corpus.records import Passage, Question, Sentence, Span
+from realm_lab.corpus.records import Passage, Question, Sentence
 from realm_lab.corpus.store import NO_ROW
 from realm_lab.corpus.toy_language import (
+    BYSTANDERS,
+    FACTS,
     FILLERS,
     POOL_SIZE,
     POOLS,
     RELATIONS,
-    TAILS,
     TYPES,
     UNNAMED,
     Relation,
     template_words,
+    triple_words,
 )
 from realm_lab.corpus.toy_names import SYLLABLES, Permutation, syllables
+from realm_lab.corpus.toy_sentences import SALIENT, fill, fill_card, one_of, two_of, with_tail, with_word, year
 from realm_lab.params.corpus import ToyWorld as Settings
 
-FIRST_YEAR, LAST_YEAR = 1700, 1999
 NAMES_KEPT = 1 << 16  # names remembered, so that a large world stays in bounded memory
 HELD_OUT_FRACTION = 0.2  # of the subjects, for each of dev and test
 CHAINS = 2  # questions of two hops about each value that is an entity
-
-Item = TypeVar("Item")
 
 
 class Article(NamedTuple):
@@ -89,11 +88,12 @@ class ToyWorld:
         self._shared_names = -(-self.entities // settings.entities_per_name)
         self._order = Permutation(self._shared_names, derive_seed(seed, "split"))
 
-    @cached_property
+    @property
     def vocabulary(self) -> list[str]:
         """WordPiece vocabulary under which every name is `pieces_per_name` pieces and every year two."""
         years = ["17", "18", "19", *(f"##{number:02d}" for number in range(100))]
-        return [*template_words(), *self._first, *(f"##{text}" for text in self._second), *years]
+        names = [*self._first, *(f"##{text}" for text in self._second)]
+        return [*template_words(), *names, *years, *(triple_words() if self.settings.triples != "none" else ())]
 
     def type_of(self, entity: int) -> str:
         """The entity's type; types take turns."""
@@ -137,7 +137,7 @@ class ToyWorld:
     def _draw(self, relation: Relation, entity: int, rng: np.random.Generator) -> Value:
         kind, _, pool = relation.value.partition(":")
         if kind == "year":
-            return Value(_year(rng), None)
+            return Value(year(rng), None)
         if kind == "pool":
             return Value(self.name(self.entities + POOLS.index(pool) * POOL_SIZE + int(rng.integers(POOL_SIZE))), None)
         other = self._another(kind, entity, rng)
@@ -153,46 +153,79 @@ class ToyWorld:
     @property
     def passages_per_entity(self) -> int:
         """Passages under one title; those of entity e are rows e * passages_per_entity and on."""
-        return len(RELATIONS[TYPES[0]]) * (2 if self.settings.restate_facts else 1) + self.settings.fillers_per_entity
+        return len(self.stated(0))
+
+    def _forms(self, entity: int) -> tuple[list[int], list[int]]:
+        """The facts of an entity that Z states as sentences, and those that it states as triples."""
+        every, share = [*range(FACTS)], self.settings.triples
+        if share == "half":
+            drawn = numpy_generator(self.seed, "triples", entity).permutation(FACTS).tolist()
+            return sorted(drawn[FACTS // 2 :]), sorted(drawn[: FACTS // 2])
+        return [] if share == "all" else every, [] if share == "none" else every
+
+    def stated(self, entity: int) -> list[tuple[str, list[int]]]:
+        """The form of each passage of an entity, and the facts that it states: those with sentences, fillers, those
+        that restate facts, and those with triples."""
+        sentences, triples = self._forms(entity)
+        cards = [("card", triples)] if self.settings.triple_cards else [("triple", [fact]) for fact in triples]
+        text = [[fact] for fact in sentences] + [[]] * self.settings.fillers_per_entity
+        text += [[fact] for fact in range(FACTS)] if self.settings.restate_facts else []
+        return [("text", facts) for facts in text] + (cards if triples else [])
 
     def gold_rows(self, entity: int, fact: int) -> list[int]:
-        """Rows of the passages that state a fact of an entity; the first is the one that always exists."""
-        first = entity * self.passages_per_entity
-        again = len(RELATIONS[TYPES[0]]) + self.settings.fillers_per_entity + fact
-        return [first + fact, first + again] if self.settings.restate_facts else [first + fact]
+        """Rows of the passages that state a fact of an entity."""
+        stated = self.stated(entity)
+        return [entity * len(stated) + place for place, (_, facts) in enumerate(stated) if fact in facts]
 
     def other_statement(self, entity: int, place: int) -> int:
-        """The row that states the fact of passage `place` of an entity again, or NO_ROW."""
-        facts = len(RELATIONS[TYPES[0]])
-        fact = place if place < facts else place - facts - self.settings.fillers_per_entity
-        rows = self.gold_rows(entity, fact)
-        if len(rows) < 2 or fact < 0:
-            return NO_ROW
-        return rows[1] if place < facts else rows[0]
+        """Another row that states the fact of passage `place` of an entity, or NO_ROW; of several facts NO_ROW."""
+        facts = self.stated(entity)[place][1]
+        own = entity * self.passages_per_entity + place
+        others = [row for row in self.gold_rows(entity, facts[0]) if row != own] if len(facts) == 1 else []
+        return others[0] if others else NO_ROW
 
     def passages(self, version: int = 0) -> Iterator[tuple[Passage, list[Sentence]]]:
         """The knowledge corpus Z in row order; version 1 states the changed values in the same words."""
         for entity in range(self.entities):
-            article = self._article(entity)
-            for number, sentences in enumerate(self._bodies(entity, version)[0]):
+            article, bodies = self._article(entity), self.bodies(entity, version)[0]
+            for number, (sentences, (form, _)) in enumerate(zip(bodies, self.stated(entity), strict=True)):
                 identifier, body = f"{article}/{number}", " ".join(sentence.text for sentence in sentences)
-                yield Passage(identifier, self.subject(entity), body, identifier, article), sentences
+                yield Passage(identifier, self.title(entity, form), body, identifier, article, form), sentences
 
-    def _bodies(self, entity: int, version: int = 0) -> tuple[list[list[Sentence]], list[Sentence]]:
+    def title(self, entity: int, form: str) -> str:
+        """The title of an entity's passages of a form."""
+        return self.subject(entity)
+
+    def written(self, value: str) -> tuple[str, ...]:
+        """The ways in which an answer may be written."""
+        return (value,)
+
+    def bodies(self, entity: int, version: int = 0) -> tuple[list[list[Sentence]], list[Sentence]]:
         """The sentences of each passage of an entity, and each of its facts in its other wording of Z."""
         subject, kind = self.subject(entity), self.type_of(entity)
         rng = numpy_generator(self.seed, "passages", entity)
-        bodies: list[list[Sentence]] = []
+        pairs: list[list[Sentence]] = []  # a sentence with the fact, and one without
+        triples: list[list[Sentence]] = []  # the same with the fact as a triple
+        card: list[tuple[str, str]] = []
         restated: list[Sentence] = []
-        for relation, old, new in self.facts(entity):
+        told, structured = self._forms(entity)
+        for number, (relation, old, new) in enumerate(self.facts(entity)):
             value, chosen = (old, new)[version], int(rng.integers(2))
-            fact = _fill(relation.encyclopedia[chosen], self._salient, s=subject, o=value)
-            restated.append(_fill(relation.encyclopedia[1 - chosen], self._salient, s=subject, o=value))
-            bodies.append(self._beside(fact, kind, entity, rng))
+            fact = fill(relation.encyclopedia[chosen], self._salient, s=subject, o=value)
+            restated.append(fill(relation.encyclopedia[1 - chosen], self._salient, s=subject, o=value))
+            pairs.append(self._beside(fact, kind, entity, rng))
+            triple = fill(relation.triple, self._salient, s=subject, o=value)
+            triples.append([triple if sentence is fact else sentence for sentence in pairs[-1]])
+            card += [(relation.triple, value)] if number in structured else []
+        bodies = [pairs[number] for number in told]
         for _ in range(self.settings.fillers_per_entity):
             bodies.append([self._filler(kind, entity, subject, rng) for _ in range(2)])
         if self.settings.restate_facts:
             bodies += [self._beside(again, kind, entity, rng) for again in restated]
+        if self.settings.triple_cards:
+            bodies += [fill_card(card, self._salient, subject)] if card else []
+        else:
+            bodies += [triples[number] for number in structured]
         return bodies, restated
 
     def _beside(self, fact: Sentence, kind: str, entity: int, rng: np.random.Generator) -> list[Sentence]:
@@ -207,7 +240,7 @@ class ToyWorld:
 
     def _filler(self, kind: str, entity: int, subject: str, rng: np.random.Generator) -> Sentence:
         """A sentence that states nothing asked for; nothing in it is salient, for no passage could tell it."""
-        return _fill(_one_of(FILLERS[kind], rng), {}, s=subject, f=self.subject(self._another(kind, entity, rng)))
+        return fill(one_of(FILLERS[kind], rng), {}, s=subject, f=self.subject(self._another(kind, entity, rng)))
 
     @property
     def _salient(self) -> dict[str, str]:
@@ -227,30 +260,35 @@ class ToyWorld:
             subject, kind = self.subject(entity), self.type_of(entity)
             rng = numpy_generator(self.seed, "news", entity)
             others = numpy_generator(self.seed, "other-news", entity)
+            bystanders = numpy_generator(self.seed, "bystanders", entity)
             unanswerable = self.settings.unanswerable_fraction
             for number, (relation, value, _) in enumerate(self.facts(entity)):
                 gold = self.gold_rows(entity, number)[0]
                 for wording in relation.news:
-                    text = _with_tail(wording, True, rng)
+                    text = with_tail(wording, True, rng)
                     asks = self.settings.question_sentences
                     if asks and others.random() < asks:
-                        asked = _one_of((relation.question_encyclopedia, relation.question_news), others)
-                        yield _fill(asked + " {o} .", {"o": "asked"}, s=subject, o=value), gold
+                        asked = one_of((relation.question_encyclopedia, relation.question_news), others)
+                        yield fill(asked + " {o} .", {"o": "asked"}, s=subject, o=value), gold
                     elif others.random() < self.settings.syntax_fraction:
-                        yield _with_word(text, wording, others, s=subject, o=value), gold
+                        yield with_word(text, wording, others, s=subject, o=value), gold
                     else:
-                        yield _fill(text, self._salient, s=subject, o=value), gold
+                        named = {}
+                        if self.settings.bystanders and bystanders.random() < self.settings.bystanders:
+                            text = one_of(BYSTANDERS, bystanders).replace("{news}", wording)
+                            named = {"f": self.subject(self._another(kind, entity, bystanders))}
+                        yield fill(text, self._salient, s=subject, o=value, **named), gold
                     while others.random() < unanswerable:
                         yield self._unanswerable(kind, entity, others), NO_ROW
 
     def _unanswerable(self, kind: str, entity: int, rng: np.random.Generator) -> Sentence:
         """News about a name that Z does not have, or about nobody named, valued as any fact is."""
-        relation = _one_of(RELATIONS[kind], rng)
-        text = _with_tail(_one_of(relation.news, rng), True, rng)
+        relation = one_of(RELATIONS[kind], rng)
+        text = with_tail(one_of(relation.news, rng), True, rng)
         subject, label = UNNAMED[kind], "unnamed"
         if rng.random() < 0.5:
             subject, label = self.name(self._throw_away(rng, 1)[0]), "unknown"
-        return _fill(text, {"o": label}, s=subject, o=self._draw(relation, entity, rng).text)
+        return fill(text, {"o": label}, s=subject, o=self._draw(relation, entity, rng).text)
 
     def _throw_away(self, rng: np.random.Generator, count: int) -> list[int]:
         """Numbers of names that nothing in the world bears."""
@@ -264,7 +302,7 @@ class ToyWorld:
         for entity in range(self.entities):
             if self.split_of(entity) != split:
                 continue
-            for number, fact in enumerate(self._bodies(entity)[1]):
+            for number, fact in enumerate(self.bodies(entity)[1]):
                 first, *again = self.gold_rows(entity, number)
                 span = next(span for span in fact.spans if span.label == "object")
                 sentence = Sentence(fact.text, (span._replace(label="encyclopedia"),))
@@ -287,7 +325,9 @@ class ToyWorld:
                     if half:
                         groups.append("relation_held_out" if held_out else "relation_asked")
                     gold = f"{self._article(owner)}/{number}"
-                    found = Question(f"{identity}?{style}", text, (old,), gold, groups=tuple(groups), path=path)
+                    found = Question(
+                        f"{identity}?{style}", text, self.written(old), gold, groups=tuple(groups), path=path
+                    )
                     yield found, new, self.gold_rows(owner, number)
 
     def _single(self, entity: int) -> Iterator[Chain]:
@@ -313,20 +353,24 @@ class ToyWorld:
                 yield Chain(f"{self._article(entity)}/{first}/{second}", texts, *end)
 
     def articles(self, count: int) -> Iterator[Article]:
-        """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world."""
-        rng = numpy_generator(self.seed, "articles")
+        """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world. What
+        is said in the words of Z is restated as a triple so often as facts are in Z."""
+        rng, others = numpy_generator(self.seed, "articles"), numpy_generator(self.seed, "triple-articles")
+        triples = {"none": 0.0, "half": 0.5, "both": 0.5, "all": 1.0}[self.settings.triples]
         for _ in range(count):
             kind = TYPES[int(rng.integers(len(TYPES)))]
             subject, value, other, third, fourth = map(self.name, self._throw_away(rng, 5))
-            relation, another = _two_of(RELATIONS[kind], rng)
+            relation, another = two_of(RELATIONS[kind], rng)
             news = rng.random() < 0.5
-            one, two = _two_of(relation.news if news else relation.encyclopedia, rng)
-            value = _year(rng) if relation.value == "year" else value
-            sentence = _fill(_with_tail(one, news, rng), _SALIENT, s=subject, o=value)
-            restated = _with_tail(two, news, rng).format(s=subject, o=value)
-            other = _year(rng) if another.value == "year" else other
+            one, two = two_of(relation.news if news else relation.encyclopedia, rng)
+            value = year(rng) if relation.value == "year" else value
+            sentence = fill(with_tail(one, news, rng), SALIENT, s=subject, o=value)
+            is_triple = triples > 0 and not news and others.random() < triples
+            restated = (relation.triple if is_triple else with_tail(two, news, rng)).format(s=subject, o=value)
+            other = year(rng) if another.value == "year" else other
             choices = another.news if news else another.encyclopedia
-            different = _with_tail(_one_of(choices, rng), news, rng).format(s=subject, o=other)
+            different = with_tail(one_of(choices, rng), news, rng)
+            different = (another.triple if is_triple else different).format(s=subject, o=other)
             yield Article(
                 sentence,
                 self._beside_filler(restated, relation, kind, subject, third, rng),
@@ -341,52 +385,5 @@ class ToyWorld:
         if asks and rng.random() < asks:
             wording = (relation.question_encyclopedia, relation.question_news)[int(rng.integers(2))]
             return f"{wording.format(s=subject)} {text}"
-        filler = _one_of(FILLERS[kind], rng).format(s=subject, f=named)
+        filler = one_of(FILLERS[kind], rng).format(s=subject, f=named)
         return f"{text} {filler}" if rng.random() < 0.5 else f"{filler} {text}"
-
-
-def _one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:
-    return items[int(rng.integers(len(items)))]
-
-
-def _two_of(items: Sequence[Item], rng: np.random.Generator) -> Sequence[Item]:
-    """Two different ones, in random order."""
-    shuffled = list(items)
-    rng.shuffle(shuffled)  # of a list: draws what `permutation` does, in half of the time
-    return shuffled[:2]
-
-
-def _year(rng: np.random.Generator) -> str:
-    return str(rng.integers(FIRST_YEAR, LAST_YEAR + 1))
-
-
-def _with_tail(wording: str, news: bool, rng: np.random.Generator) -> str:
-    return f"{wording} {_one_of(TAILS, rng)}" if news else wording
-
-
-def _fill(wording: str, salient: Mapping[str, str], **names: str) -> Sentence:
-    """Put names into a wording; `salient` has the label of each role that is a salient span."""
-    spans = []
-    longer = 0  # characters by which the names so far are longer than their places
-    for place, role in _roles(wording):
-        if role in salient:
-            spans.append(Span(place + longer, place + longer + len(names[role]), salient[role]))
-        longer += len(names[role]) - len("{s}")
-    return Sentence(wording.format(**names), tuple(spans))
-
-
-def _with_word(text: str, wording: str, rng: np.random.Generator, **names: str) -> Sentence:
-    """A wording with its tail, whose salient span is one of the wording's ordinary words."""
-    words = [match.span() for match in re.finditer(r"(?<![{\w])\w+(?![}\w])", wording)]
-    start, end = _one_of(words, rng)
-    marked = text[:start] + "{w}" + text[end:]
-    return _fill(marked, {"w": "word"}, w=text[start:end], **names)
-
-
-_SALIENT = {"s": "subject", "o": "object"}
-
-
-@lru_cache(8192)
-def _roles(wording: str) -> list[tuple[int, str]]:
-    """(place, role) of each "{role}" in a wording."""
-    return [(match.start(), match[1]) for match in re.finditer(r"\{(\w)\}", wording)]

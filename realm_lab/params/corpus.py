@@ -52,6 +52,21 @@ class ToyWorld(Section):
     restate_facts: Annotated[bool, neutral(False)] = False
     """Whether another passage of the same article states each fact again, in other words: where X is Z, evidence then
     exists outside the passage that a query comes from."""
+    triples: Annotated[Literal["none", "half", "all", "both"], neutral("none")] = "none"
+    """Facts that Z states as a triple, "kelbo | mayor | nofmez .", in place of a sentence: none, half of each entity's,
+    or all. `both`: each fact in both forms, a passage each."""
+    triple_cards: Annotated[bool, neutral(False)] = False
+    """Whether the triples of an entity are one passage, and not each beside a sentence without a fact as others are."""
+    bystanders: Annotated[Fraction, neutral(0.0)] = 0.0
+    """Share of the sentences of X about facts that also name another entity of the subject's type, of which the same
+    relations are known: before ("reporters from ... wrote") or behind ("says an old guide of ...")."""
+    second_language: Annotated[Literal["none", "names_shared", "transliterated"], neutral("none")] = "none"
+    """Of X, held-out sentences and questions: another word for each word, and every sentence backwards. Names and years
+    are the same (names_shared), or in other letters, so that the languages share no wordpiece."""
+    knowledge_language: Annotated[Literal["first", "second", "both"], neutral("first")] = "first"
+    """The language of Z where there are two; `both`: each passage in each."""
+    sentence_fraction: Annotated[float, Field(gt=0.0, le=1.0), neutral(1.0)] = 1.0
+    """Share of the training sentences that X has, where it is another corpus than Z: few are a low resource."""
     hops: Annotated[Literal[1, 2], neutral(1)] = 1
     """Facts that a question takes: one, or two, of which the first names whom the second is about: "who is the mayor of
     the birthplace of ...". Of each value that is an entity two facts are asked for."""
@@ -135,6 +150,8 @@ class Corpus(Section):
             raise ValueError("tagger: exact spans exist only in the toy world; use tagger: rule")
         if self.tagger == "model" and self.source == "toy":
             raise ValueError("tagger: model reads English, which the toy world does not speak; use tagger: exact")
+        if self.pretrain_corpus == "same" and self.toy.second_language != "none":
+            raise ValueError("toy.second_language is that of X, which is Z; set pretrain_corpus to separate")
         if self.pretrain_corpus == "same" and self.files.pretrain:
             raise ValueError("pretrain_corpus: same ignores files.pretrain; set it to separate, or name no such files")
         if self.source == "files" and self.pretrain_corpus == "separate" and not self.files.pretrain:

@@ -15,6 +15,7 @@ from realm_lab.errors import UserError
 from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.corpus_update import question_summary
 from realm_lab.evaluation.examples import question_examples
+from realm_lab.evaluation.forms import question_forms
 from realm_lab.evaluation.open_qa import Scores, f1, matches, mean_scores
 from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
 from realm_lab.evaluation.predictions import stored_questions
@@ -61,12 +62,13 @@ class AskedQuestions:
         asked = self.answers, self.gold, self.kinds, self.ids, self.patterns, self.paths
         return rank_answers(rows_QK, self._context.passages, *asked)
 
-    def recalls(self, ranks: Ranks) -> dict[str, float]:
-        """Of all, and of each group."""
-        values = recall_metrics(ranks)
+    def recalls(self, rows_QK: np.ndarray) -> tuple[dict[str, float], Ranks]:
+        """Of what was retrieved for all and for each group, and by the form of passages; and the ranks."""
+        ranks = self.ranks(rows_QK)
+        values = recall_metrics(ranks) | question_forms(rows_QK, self.gold, self._context.passages)
         for group, places in self.groups.items():
             values |= recall_metrics(ranks.part(places), f"_{group}")
-        return values
+        return values, ranks
 
     def exact_matches(self, scores: Sequence[Scores]) -> dict[str, Any]:
         """Of each group, and how many questions it has."""
@@ -120,8 +122,8 @@ def evaluate(context: Context, run: StageRun) -> None:
 
     def retrieval() -> None:
         untuned = system.before_finetuning()
-        zero_shot = test.ranks(untuned.retrieve(test.texts, DEEPEST).rows_QK)
-        results.update(test.recalls(zero_shot))
+        found, zero_shot = test.recalls(untuned.retrieve(test.texts, DEEPEST).rows_QK)
+        results.update(found)
         same = untuned is system
         ranks.append(zero_shot if same else test.ranks(system.retrieve(test.texts, DEEPEST).rows_QK))
         results.update(recall_metrics(ranks[0], "_finetuned"))
@@ -147,7 +149,7 @@ def evaluate(context: Context, run: StageRun) -> None:
         results["corpus_update"] = _corpus_update(context, system, test, answers)
 
     def bm25() -> None:
-        results["bm25"] = test.recalls(test.ranks(context.bm25.search(test.texts, DEEPEST).rows_QK))
+        results["bm25"] = test.recalls(context.bm25.search(test.texts, DEEPEST).rows_QK)[0]
 
     names = ("retrieval", "own measurements", "answers", "corpus update", "BM25")
     parts: tuple[Callable[[], None], ...] = (retrieval, own_measurements, answering, corpus_update, bm25)

@@ -162,6 +162,7 @@ class DenseRetriever(SpanReader):
         began with (end); without pre-training they are the same."""
         from realm_lab.corpus.vocabulary import wordpieces_by_id
         from realm_lab.evaluation.examples import cloze_examples
+        from realm_lab.evaluation.forms import cloze_entities, cloze_forms
         from realm_lab.evaluation.utility import cloze_metrics, run_cloze
         from realm_lab.systems.initial import initial_state
         from realm_lab.training.pretrain import QueryStream, place_null
@@ -188,7 +189,8 @@ class DenseRetriever(SpanReader):
             place_null(context.params.pretrain, begun.retriever, stream)
             start = measured(begun)
         for when, found in (("start", start), ("end", end)):
-            results |= {f"{name}_{when}": value for name, value in cloze_metrics(found).items()}
+            preferred = cloze_forms(found, context.passages) | cloze_entities(found, context.passages)
+            results |= {f"{name}_{when}": value for name, value in (cloze_metrics(found) | preferred).items()}
             shown = settings.explorer_examples
             examples += cloze_examples(context.passages, context.tokenizer, context.special, found, when, shown)
         return results, examples

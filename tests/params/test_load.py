@@ -101,6 +101,11 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"corpus.tagger": "model"}, "'corpus': tagger: model reads English", "use tagger: exact"),
     (FILES, "corpus.files.knowledge is empty", "name at least one file"),
     ({"corpus.files.knowledge": ["a.txt"]}, "corpus.source is toy", "set corpus.source to files"),
+    (
+        {"corpus.pretrain_corpus": "same", "corpus.toy.second_language": "names_shared"},
+        "toy.second_language is that of X, which is Z",
+        "set pretrain_corpus to separate",
+    ),
     (FILES | {"corpus.files.pretrain": ["a.txt"]}, "pretrain_corpus: same ignores files.pretrain", "separate"),
     (FILES | {"corpus.pretrain_corpus": "separate"}, "pretrain_corpus: separate needs files.pretrain", "to same"),
     ({"model.hidden_size": 65}, "hidden_size 65 is not a multiple of heads 4", "change either"),

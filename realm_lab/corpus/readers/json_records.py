@@ -214,7 +214,7 @@ def passage_id(title: str, text: str) -> str:
 
 
 def open_question(record: Record, dropped: Counter[str], kind: AnswerKind = "text") -> Iterator[Question]:
-    """A question with one answer or a list of them."""
+    """A question with one answer or a list of them, and where the file says so its document and groups."""
     question = record.field("question", str)
     answers = record.texts("answers" if "answers" in record.fields and "answer" not in record.fields else "answer")
     document = record.fields.get("document")
@@ -222,7 +222,9 @@ def open_question(record: Record, dropped: Counter[str], kind: AnswerKind = "tex
     if named not in ("", "text", "regex"):
         raise UserError(f"{record.where}: answer_kind '{named}'; write text or regex")
     kind = "regex" if named == "regex" else "text" if named else kind
-    yield Question(record.identity(), question, answers, None if document is None else str(document), kind)
+    groups = record.texts("groups") if record.fields.get("groups") else ()
+    document = None if document is None else str(document)
+    yield Question(record.identity(), question, answers, document, kind, groups=groups)
 
 
 def _blanks(text: str, place: int) -> int:

@@ -74,6 +74,18 @@ SWAPPED = {
     "swapped": [{"id": "s1", "question": "Who?", "type": "PERSON", "old_answer": "Ann", "new_answer": "Bob"}],
     "unchanged": [{"id": "s2", "question": "When?", "answer": "1969"}],
 }  # fmt: skip
+LABEL = "<http://www.w3.org/2000/01/rdf-schema#label>"
+TRIPLES = rf"""# names
+<http://x.org/Oslo> {LABEL} "Oslo city"@en-GB .
+<http://x.org/Oslo> <http://x.org/p#part_of> <http://x.org/a/St._Hans%27s_\u00e5/> .
+<http://x.org/Oslo> <http://x.org/motto> "\"one\"\tand\U00000020all"@la .
+
+<http://x.org/Oslo><http://x.org/founded>"1040"^^<http://www.w3.org/2001/XMLSchema#gYear>.# a year
+<http://x.org/Oslo> {LABEL} "\u00d8slo"@no .
+<urn:x> <http://x.org/in> <http://x.org/Norway> .
+<http://x.org/Norway> {LABEL} "Norge"@no .
+<http://x.org/Norway> {LABEL} "Kingdom of Norway"@en .
+""".encode()
 LONG = "x" * 100_000  # longer than what a format is recognised by
 TEXT_LINES = lines({"text": LONG, "id": 7, "title": " T "}, {"text": "B\u2028b", "title": None})
 
@@ -96,6 +108,13 @@ TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
     "plain_text": ("tale.txt.gz", gzip.compress(b"Once upon\na time.\n\n\nThe end."), "plain_text",
         [Document("tale.txt:1", "", "Once upon\na time.", "tale.txt"),
         Document("tale.txt:5", "", "The end.", "tale.txt")]),
+    "n_triples": ("kb.nt.gz", gzip.compress(TRIPLES), "n_triples", [
+        Document("kb.nt:3", "Oslo city", "Oslo city | part of | St. Hans's \u00e5 .\n"
+            "Oslo city | motto | \"one\" and all .\nOslo city | founded | 1040 .", "Oslo city", "triple"),
+        Document("kb.nt:8", "urn:x", "urn:x | in | Kingdom of Norway .", "urn:x", "triple")]),
+    "triples_table": ("kb.tsv", b"subject\tpredicate\tobject\nOslo\tin\tNorway\r\n\nOslo\tis \t a  city\nBergen\tin\tX",
+        "triples_table", [Document("kb.tsv:2", "Oslo", "Oslo | in | Norway .\nOslo | is | a city .", "Oslo", "triple"),
+        Document("kb.tsv:5", "Bergen", "Bergen | in | X .", "Bergen", "triple")]),
     "swapped_paragraphs": ("swap.jsonl", lines(SWAPPED), "swapped_paragraphs", [
         Document("Old_Oslo#3", "Old Oslo", "Ann won.", "Old_Oslo"),
         Document("Old_Oslo#3@new", "Old Oslo", "Bob won.", "Old_Oslo")]),
@@ -134,6 +153,8 @@ ASKED: dict[str, tuple[Any, ...]] = {
         [Question("v.parquet:1", "who won", ("Ann",), None)], {}),
     "with_document": ("q.jsonl", lines({"question": "when?", "answers": "x", "id": "t2", "document": "d1"}),
         "open_questions", [Question("t2", "when?", ("x",), "d1")], {}),
+    "with_groups": ("q.jsonl", lines({"question": "when?", "answer": "x", "groups": ["a", "b"]}), "open_questions",
+        [Question("q.jsonl:1", "when?", ("x",), None, groups=("a", "b"))], {}),
     "patterns_by_record": ("q.jsonl",
         lines({"id": "a", "question": "When?", "answer": "19\\d", "answer_kind": "regex"}),
         "open_questions", [Question("a", "When?", ("19\\d",), None, "regex")], {}),

@@ -52,6 +52,7 @@ BOM = b"\xef\xbb\xbf"
 LONG = "x" * (10 * MB)
 BOMB = (b" " * MB + b"\n") * 40
 HEAD = b"id\ttext\ttitle\n"
+TRIPLE = b'<a:b> <a:c> "d\\ne" .\n'
 SMALL_SQUAD = squad(id="a", question="Who?", answers=[{"text": "Ann"}])
 DAMAGED_ZSTANDARD = bytearray(zstd.compress(b"".join(lines({"text": f"some text {n * n}"}) for n in range(3000))))
 DAMAGED_ZSTANDARD[1000:1100] = bytes(100)
@@ -130,6 +131,16 @@ REFUSED: dict[str, tuple[str, bytes | None, str]] = {
     "damaged_zstandard": ("z.jsonl.zst", bytes(DAMAGED_ZSTANDARD), ": cut off or damaged ("),
     "date_within_a_record": ("z.parquet", parquet(text=["A"], other=pa.array([[10**17]], pa.list_(pa.timestamp("ms")))),
         ": cut off or damaged ("),
+    "triple_cut": ("k.nt", TRIPLE + TRIPLE[:-3], ', line 2: no triple; expected <subject> <relation> <object>'),
+    "triple_of_two": ("k.nt", b"# a\n<a:b> <a:c> .\n", ", line 2: no triple; expected"),
+    "triple_of_bare_words": ("k.nt", b"Oslo in Norway .\n", ", line 1: no triple; expected"),
+    "triple_about_a_text": ("k.nt", b'"Oslo" <a:c> <a:d> .\n', ", line 1: no triple; expected"),
+    "triple_with_a_blank_in_a_name": ("k.nt", b"<a:b c> <a:c> <a:d> .\n", ", line 1: no triple; expected"),
+    "triple_with_a_wrong_escape": ("k.nt", b'<a:b> <a:c> "x\\y" .\n', ", line 1: no triple; expected"),
+    "triple_with_half_a_character": ("k.nt", b'<a:b> <a:c> "\\uD800" .\n', ", line 1: the escape \\uD800, which is"),
+    "triple_beyond_unicode": ("k.nt", b'<a:b> <a:c> "\\U00110000" .\n', ", line 1: the escape \\U00110000, which"),
+    "triples_table_cut": ("k.tsv", b"subject\trelation\tobject\na\tb\tc\na\tb", ", line 3: 2 of 3 columns; expec"),
+    "triples_table_with_nothing": ("k.tsv", b"subject\trelation\tobject\na\t\tc\n", ", line 2: 2 of 3 columns; expec"),
     "long_key": ("k.jsonl", lines({"k" * 400_000: 1}), ", line 1: 'text' is missing (found: kkkk"),
 }
 # Read: the texts, and what is left out and counted.
@@ -170,6 +181,8 @@ READ: dict[str, tuple[Any, ...]] = {
     "zero_width": ("t.jsonl", text_record("zero\u200bwidth\ufeff"), ["zero\u200bwidth\ufeff"]),
     "special_tokens": ("t.jsonl", text_record("[MASK] [SEP] [CLS] [UNK]"), ["[MASK] [SEP] [CLS] [UNK]"]),
     "escaped_html": ("wiki_00", lines({"id": "1", "url": "u", "title": "A &amp; B", "text": "1 &lt; 2"}), ["1 < 2"]),
+    "blank_nodes": ("k.nt", b"_:a <a:c> <a:d> .\n<a:b> <a:c> _:a.\n" + TRIPLE * 2, ["a:b | a:c | d e ."],
+        {"triple: blank node": 2, "triple: duplicate": 1}),
     "date_beyond_python": ("z.parquet", parquet(text=["A"], when=pa.array([10**17], pa.timestamp("ms"))), ["A"]),
 }
 # The same of questions, of which the answers are shown.

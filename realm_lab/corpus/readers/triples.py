@@ -1,0 +1,141 @@
+"""Triples: N-Triples (the W3C's lines of RDF), and tables under a header. The triples of a subject are a document.
+
+A document holds what stands together in the file: sort a file whose subjects do not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+from realm_lab.corpus.readers.registry import register_reader
+from realm_lab.corpus.readers.squad import readable_title
+from realm_lab.corpus.records import Document
+from realm_lab.corpus.text_files import plain_name, read_lines
+from realm_lab.errors import UserError
+
+HEADERS = ("subject\trelation\tobject", "subject\tpredicate\tobject")
+LABEL = "http://www.w3.org/2000/01/rdf-schema#label"
+_HEX = r"\\u[0-9A-Fa-f]{4}|\\U[0-9A-Fa-f]{8}"
+_IRI = rf'<((?:[^\x00-\x20<>"{{}}|^`\\]|{_HEX})*)>'
+_LITERAL = rf'"((?:[^"\\\r\n]|\\[tbnrf"\'\\]|{_HEX})*)"(?:@([a-zA-Z]+(?:-[a-zA-Z0-9]+)*)|\^\^{_IRI})?'
+_BLANK = r"(_:\w[\w.\-]*(?<!\.))"
+_LINE = re.compile(
+    rf"\s*(?:{_IRI}|{_BLANK})\s*{_IRI}\s*(?:{_IRI}|{_BLANK}|{_LITERAL})\s*\.\s*(?:#.*)?", re.ASCII | re.DOTALL
+)
+_ESCAPE = re.compile(rf"{_HEX}|\\.")
+_CONTROLS = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class _Triple(NamedTuple):
+    """A line of N-Triples; a blank node is None."""
+
+    number: int
+    subject: str | None
+    relation: str
+    iri: str | None  # the object, where it is one
+    literal: str | None  # else
+    language: str  # of the literal
+
+
+class _Told(NamedTuple):
+    """A triple as people read it."""
+
+    number: int  # of its line
+    identity: str  # of its subject
+    subject: str
+    relation: str
+    value: str
+
+
+def _n_triples(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+    """Names are labels (English where there is one) or what an IRI ends in; labels are no triples of their own."""
+    labels: dict[str, str] = {}
+    for triple in _lines(path):
+        is_better = triple.language.partition("-")[0] == "en" or triple.subject not in labels
+        if triple.relation == LABEL and triple.subject and triple.literal and is_better:
+            labels[triple.subject] = triple.literal
+
+    def named(iri: str) -> str:
+        return " ".join(labels.get(iri, _readable(iri)).split())
+
+    def told() -> Iterator[_Told]:
+        for number, subject, relation, iri, literal, _ in _lines(path):
+            value = named(iri) if iri is not None else literal
+            if subject is None or value is None:
+                dropped["triple: blank node"] += 1
+            elif relation != LABEL:
+                yield _Told(number, subject, named(subject), named(relation), value)
+
+    return _documents(path, told(), dropped)
+
+
+def _lines(path: Path) -> Iterator[_Triple]:
+    for number, line in read_lines(path):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        found = _LINE.fullmatch(line)
+        if not found:
+            raise UserError(
+                f'{path}, line {number}: no triple; expected <subject> <relation> <object> . or "text" as the object '
+                "(N-Triples), or the file is cut off"
+            )
+        try:
+            subject, _, relation, iri, _, literal = (
+                part and _ESCAPE.sub(_character, part) for part in found.groups()[:6]
+            )
+        except ValueError as error:
+            raise UserError(f"{path}, line {number}: {error}, which is no character; repair the text") from None
+        yield _Triple(number, subject, relation, iri, literal, found[7] or "")
+
+
+def _character(escape: re.Match[str]) -> str:
+    code = escape[0][1:]
+    if code[0] not in "uU":
+        return _CONTROLS.get(code, code)
+    number = int(code[1:], 16)
+    if number > 0x10FFFF or 0xD800 <= number < 0xE000:
+        raise ValueError(f"the escape {escape[0]}")
+    return chr(number)
+
+
+def _readable(iri: str) -> str:
+    """What comes after the last slash or hash; all of it where nothing does."""
+    return readable_title(re.split(r"[/#]", iri.rstrip("/#"))[-1]) or iri
+
+
+def _table(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+    """Unquoted, under the header subject, relation (or predicate), object."""
+
+    def told() -> Iterator[_Told]:
+        for number, line in read_lines(path):
+            columns = [column.strip() for column in line.rstrip("\r\n").split("\t")]
+            if number == 1 or columns == [""]:
+                continue
+            if len(columns) != 3 or not all(columns):
+                raise UserError(
+                    f"{path}, line {number}: {sum(map(bool, columns))} of 3 columns; expected subject, relation, "
+                    "object, or the file is cut off"
+                )
+            yield _Told(number, columns[0], *columns)
+
+    return _documents(path, told(), dropped)
+
+
+def _documents(path: Path, told: Iterable[_Told], dropped: Counter[str]) -> Iterator[Document]:
+    """Neighbouring triples of one subject together, a line each."""
+    for _, triples in groupby(told, key=lambda triple: triple.identity):
+        rows = list(triples)
+        subject = rows[0].subject
+        lines = dict.fromkeys(f"{subject} | {row.relation} | {' '.join(row.value.split())} ." for row in rows)
+        if len(lines) < len(rows):
+            dropped["triple: duplicate"] += len(rows) - len(lines)
+        yield Document(f"{plain_name(path)}:{rows[0].number}", subject, "\n".join(lines), subject, "triple")
+
+
+register_reader("n_triples", lambda path, head: plain_name(path).endswith(".nt"), read_documents=_n_triples)
+register_reader("triples_table", lambda path, head: head.lower().startswith(HEADERS), read_documents=_table)

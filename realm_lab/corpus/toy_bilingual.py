@@ -1,0 +1,107 @@
+"""The toy world in two languages: X, held-out sentences and questions are in the second, Z in either or in both.
+
+The second language has another word for each word (the same in other letters) and says every sentence backwards; names
+and years are the same, or in those letters too, so that the languages share no wordpiece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import TypeVar
+
+from realm_lab.core.seeding import numpy_generator
+from realm_lab.corpus.records import Question, Sentence, Span
+from realm_lab.corpus.toy_language import template_words, triple_words
+from realm_lab.corpus.toy_world import Article, ToyWorld
+from realm_lab.params.corpus import ToyWorld as Settings
+
+LETTERS = str.maketrans("abcdefghijklmnopqrstuvwxyz0123456789.?;|", "абвгдежзиклмнопрстуфхцчшщъ٠١٢٣٤٥٦٧٨٩۔؟؛¦")
+
+Item = TypeVar("Item")
+ENDS = (".", "?", ";")
+TRANSLATED = "translated"  # form of the passages in the second language
+
+
+class BilingualWorld(ToyWorld):
+    """The world of some settings and a seed, told in two languages."""
+
+    def __init__(self, settings: Settings, seed: int):
+        super().__init__(settings, seed)
+        self._words = frozenset([*template_words(), *triple_words()])
+        self._shares_names = settings.second_language == "names_shared"
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """That of both languages."""
+        first = super().vocabulary
+        pieces = [piece for piece in first if not self._shares_names or piece in self._words]
+        return [*first, *(piece.translate(LETTERS) for piece in pieces)]
+
+    def translated(self, text: str) -> str:
+        """A text in the second language."""
+        return self._translated(Sentence(text, ())).text
+
+    def _translated(self, sentence: Sentence) -> Sentence:
+        """A sentence in the second language; each of its spans is one word."""
+        words = sentence.text.split(" ")
+        backwards: list[int] = []
+        first = 0
+        for number, word in enumerate(words):
+            if word in ENDS:
+                backwards += [*range(number - 1, first - 1, -1), number]
+                first = number + 1
+        backwards += range(len(words) - 1, first - 1, -1)
+        told = [self._word(words[number]) for number in backwards]
+        before = [0, *accumulate(len(word) + 1 for word in words)]
+        after = [0, *accumulate(len(word) + 1 for word in told)]
+        places = {before[number]: place for place, number in enumerate(backwards)}
+        spans = ((places[span.start], span.label) for span in sentence.spans)
+        moved = (Span(after[place], after[place] + len(told[place]), label) for place, label in spans)
+        return Sentence(" ".join(told), tuple(sorted(moved)))
+
+    def _word(self, word: str) -> str:
+        return word if self._shares_names and word not in self._words else word.translate(LETTERS)
+
+    def written(self, value: str) -> tuple[str, ...]:
+        """A value in each language, that of Z first."""
+        both = (value, self._word(value))
+        return tuple(dict.fromkeys(both[::-1] if self.settings.knowledge_language == "second" else both))
+
+    def title(self, entity: int, form: str) -> str:
+        name = super().title(entity, form)
+        return self._word(name) if form == TRANSLATED else name
+
+    def stated(self, entity: int) -> list[tuple[str, list[int]]]:
+        first = super().stated(entity)
+        return self._of_knowledge(first, [(TRANSLATED, facts) for _, facts in first])
+
+    def bodies(self, entity: int, version: int = 0) -> tuple[list[list[Sentence]], list[Sentence]]:
+        first, restated = super().bodies(entity, version)
+        second = [[self._translated(sentence) for sentence in sentences] for sentences in first]
+        return self._of_knowledge(first, second), restated
+
+    def _of_knowledge(self, first: list[Item], second: list[Item]) -> list[Item]:
+        """Of an entity's passages in the two languages those that Z has."""
+        return {"first": first, "second": second, "both": first + second}[self.settings.knowledge_language]
+
+    def sentences(self, split: str) -> Iterator[tuple[Sentence, int]]:
+        return ((self._translated(sentence), gold) for sentence, gold in super().sentences(split))
+
+    def questions(self, split: str) -> Iterator[tuple[Question, str, list[int]]]:
+        for question, new, gold in super().questions(split):
+            yield question._replace(question=self.translated(question.question)), new, gold
+
+    def articles(self, count: int) -> Iterator[Article]:
+        """Each in one of the languages: nothing of what is read before pre-training tells what means the same."""
+        rng = numpy_generator(self.seed, "article-languages")
+        for sentence, restated, other in super().articles(count):
+            if rng.random() < 0.5:
+                yield Article(sentence, restated, other)
+            else:
+                yield Article(self._translated(sentence), self.translated(restated), self.translated(other))
+
+
+def make_world(settings: Settings, seed: int) -> ToyWorld:
+    """The world of some settings and a seed."""
+    return ToyWorld(settings, seed) if settings.second_language == "none" else BilingualWorld(settings, seed)

@@ -1,0 +1,72 @@
+"""Sentences of the toy world: names put into wordings, with the spans that may be masked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+
+from realm_lab.corpus.records import Sentence, Span
+from realm_lab.corpus.toy_language import TAILS
+
+FIRST_YEAR, LAST_YEAR = 1700, 1999
+SALIENT = {"s": "subject", "o": "object"}  # role -> label
+
+Item = TypeVar("Item")
+
+
+def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:
+    return items[int(rng.integers(len(items)))]
+
+
+def two_of(items: Sequence[Item], rng: np.random.Generator) -> Sequence[Item]:
+    """Two different ones, in random order."""
+    shuffled = list(items)
+    rng.shuffle(shuffled)  # of a list: draws what `permutation` does, in half of the time
+    return shuffled[:2]
+
+
+def year(rng: np.random.Generator) -> str:
+    return str(rng.integers(FIRST_YEAR, LAST_YEAR + 1))
+
+
+def with_tail(wording: str, news: bool, rng: np.random.Generator) -> str:
+    return f"{wording} {one_of(TAILS, rng)}" if news else wording
+
+
+def fill(wording: str, salient: Mapping[str, str], **names: str) -> Sentence:
+    """Put names into a wording; `salient` has the label of each role that is a salient span."""
+    spans = []
+    longer = 0  # characters by which the names so far are longer than their places
+    for place, role in _roles(wording):
+        if role in salient:
+            spans.append(Span(place + longer, place + longer + len(names[role]), salient[role]))
+        longer += len(names[role]) - len("{s}")
+    return Sentence(wording.format(**names), tuple(spans))
+
+
+def fill_card(triples: Sequence[tuple[str, str]], salient: Mapping[str, str], subject: str) -> list[Sentence]:
+    """Triples of one subject, which is named in the first alone, from their wordings and values."""
+    sentences = []
+    for number, (wording, value) in enumerate(triples, 1):
+        wording = wording if number == 1 else wording.removeprefix("{s} | ")
+        wording = wording if number == len(triples) else wording.removesuffix(".") + ";"
+        sentences.append(fill(wording, salient, s=subject, o=value))
+    return sentences
+
+
+def with_word(text: str, wording: str, rng: np.random.Generator, **names: str) -> Sentence:
+    """A wording with its tail, whose salient span is one of the wording's ordinary words."""
+    words = [match.span() for match in re.finditer(r"(?<![{\w])\w+(?![}\w])", wording)]
+    start, end = one_of(words, rng)
+    marked = text[:start] + "{w}" + text[end:]
+    return fill(marked, {"w": "word"}, w=text[start:end], **names)
+
+
+@lru_cache(8192)
+def _roles(wording: str) -> list[tuple[int, str]]:
+    """(place, role) of each "{role}" in a wording."""
+    return [(match.start(), match[1]) for match in re.finditer(r"\{(\w)\}", wording)]
