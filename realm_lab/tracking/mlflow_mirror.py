@@ -114,7 +114,10 @@ class Mirror:
         self._links: dict[str, str] = {}
         self.runs = Path(runs).resolve()
         if not self.runs.is_dir():
-            raise UserError(f"{self.runs}: no such folder; train something first (dvc repro), or give --root DIR")
+            raise UserError(
+                f"{self.runs}: no such folder; train something first (dvc repro), or give --root DIR; "
+                "`realm-lab report` puts back what DVC keeps"
+            )
         self._lock = self.runs / ".mirror.lock"  # two mirrors at once would both miss a run, and both make it
         from realm_lab.tracking.mlflow_store import Store
 
