@@ -69,11 +69,8 @@ class Run:
 
 
 def load_run(name: PathLike, root: PathLike = ".") -> Run:
-    """A finished run, by its folder, its name or the beginning of it, or as STUDY/CELL-sSEED.
-
-    Raises:
-        UserError: no such run, or several of that name.
-    """
+    """A finished run, by its folder, its name or the beginning of it, or as STUDY/CELL-sSEED. UserError: no such run,
+    or several of that name."""
     from realm_lab.core.process import limit_threads
     from realm_lab.systems.context import Context
     from realm_lab.systems.identity import Plan

@@ -1,4 +1,7 @@
-"""The one exception a user is meant to see."""
+"""The one exception a user is meant to see, and the name that was probably meant."""
+
+import difflib
+from collections.abc import Iterable
 
 LONGEST_MESSAGE = 1000
 
@@ -14,3 +17,8 @@ class UserError(ValueError):
         text = str(message)
         half = LONGEST_MESSAGE // 2
         super().__init__(text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The name that `name` was probably meant to be; "" where none is known."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)), "")

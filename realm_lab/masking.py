@@ -11,7 +11,6 @@ for one (as in the released code).
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from realm_lab.core.extensions import Registry, own_code
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.params.parameters import Pretrain
 
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
@@ -60,16 +59,13 @@ class MaskRequest(NamedTuple):
         return self.spans[np.array([label in labels for label in self.labels], bool)]
 
     def own_options(self, **defaults: Any) -> dict[str, Any]:
-        """The scheme's options, those that are not given at their default.
-
-        Raises:
-            UserError: an option that is not among the defaults, or of another kind than its default.
-        """
+        """The scheme's options, those that are not given at their default. UserError: an option that is not among the
+        defaults, or of another kind than its default."""
         for name, value in self.options.items():
             about = f"parameter 'pretrain.masking_options': '{name}'"
             if name not in defaults:
-                near = difflib.get_close_matches(name, defaults, n=1, cutoff=0.0)
-                remedy = f"the nearest one is '{near[0]}'" if near else "it takes none; leave masking_options empty"
+                near = nearest(name, defaults)
+                remedy = f"the nearest one is '{near}'" if near else "it takes none; leave masking_options empty"
                 raise UserError(f"{about} is no option of this masking scheme; {remedy}")
             kind = type(defaults[name])
             if type(value) is not kind and not (kind is float and type(value) is int):

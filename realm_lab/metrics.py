@@ -51,6 +51,9 @@ _ENTRIES = (
     Metric("index_staleness_steps", "mean age of the index", "run", "", "steps", 1, "", headline=True),
     Metric("wall_seconds", "wall-clock time", "run", "", "s", 0, "down", headline=True),
     Metric("device_hours", "device hours", "run", "", "h", 3, "down"),
+    Metric("training_teraflop", "floating-point operations of training", "run", "", "10¹²", 2, "down"),
+    Metric("peak_memory_gibibytes", "most memory of a process", "run", "", "GiB", 2, "down"),
+    Metric("parameters", "weights that retrieve and answer", digits=0, better="down"),
     Metric("exact_match_dev", "exact match, development questions", split="dev"),
     Metric("exact_match_span", "exact match of the span (released code)"),
     Metric("f1", "F1"),
@@ -149,11 +152,7 @@ def of_kind(name: str, source: Source) -> Metric | None:
 
 
 def register_metric(entry: Metric) -> Metric:
-    """Add a metric or a curve of your own; a name is registered once.
-
-    Raises:
-        ValueError: the name is taken.
-    """
+    """Add a metric or a curve of your own; a name is registered once. ValueError: the name is taken."""
     registry = CURVES if entry.source == "curve" else METRICS
     if entry.name in registry:
         raise ValueError(f"metric '{entry.name}' is registered already; choose another name")

@@ -107,27 +107,6 @@ def modules_of(*packages: str) -> list[str]:
     return [module for module in MODULES if package_of(module) in packages]
 
 
-def test_the_walk_sees_what_it_must() -> None:
-    source = (
-        "import torch.nn\n"
-        "from realm_lab.core import files\n"
-        "from realm_lab.errors import UserError\n"
-        "if TYPE_CHECKING:\n    import mlflow\n"
-        "def verb():\n    import matplotlib.pyplot\n    importlib.import_module('faiss')\n"
-        "class Model:\n    import numpy\n"
-    )
-    seen = {item.target: item.at_start for item in imports_of(source)}
-    assert seen == {
-        "torch": True,
-        "realm_lab.core.files": True,
-        "realm_lab.errors": True,
-        "mlflow": False,
-        "matplotlib": False,
-        "faiss": False,
-        "numpy": True,
-    }
-
-
 def test_every_module_is_in_a_package() -> None:
     assert {package_of(module) for module in MODULES} - {""} <= set(PACKAGES)
 

@@ -10,12 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
-from benchmarks.profile_groups import group_of
-from benchmarks.work import encoder_flops, word_flops
-from realm_lab.models.encoder import Encoder, EncoderShape
 
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -87,16 +81,3 @@ def test_the_cost_of_studies_is_measured(tmp_path: Path) -> None:
 def test_what_is_missing_is_one_line(name: str, arguments: list[object], message: str) -> None:
     done = benchmark(name, *arguments)
     assert (done.returncode, done.stderr) == (2, f"benchmarks.{name}: {message}\n")
-
-
-def test_useful_work_is_what_torch_counts() -> None:
-    shape = EncoderShape(100, 32, 3, 4, 64, 50)
-    encoder = Encoder(shape)
-    used_BM = torch.tensor([[3, 7], [0, 1]])
-    tokens_BL = torch.randint(100, (2, 17), generator=torch.Generator().manual_seed(0))
-    mask_BL = torch.ones(2, 17, dtype=torch.bool)
-    with FlopCounterMode(display=False) as counter:  # with a gradient: attention spelled out, which it can count
-        encoder(tokens_BL, torch.zeros_like(tokens_BL), mask_BL, used_BM)
-    assert encoder_flops(shape, [17, 17], [2, 2]) == counter.get_total_flops()
-    assert word_flops(shape, 5) == 2 * 5 * 32 * 32 + 2 * 5 * 32 * 100
-    assert (group_of("aten::addmm"), group_of("aten::something_else")) == ("matrix products", "other operators")

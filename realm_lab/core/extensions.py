@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 
 Entry = TypeVar("Entry", bound=Callable[..., Any])
 
@@ -37,9 +36,8 @@ class Registry(dict[str, Entry]):
     def named(self, parameter: str, name: str) -> Entry:
         """The entry that `parameter` names. UserError: there is none; it says the nearest."""
         if name not in self:
-            [near] = difflib.get_close_matches(name, self, n=1, cutoff=0.0)
             raise UserError(
-                f"parameter '{parameter}': no {self._what} '{name}'; the nearest one is '{near}'; "
+                f"parameter '{parameter}': no {self._what} '{name}'; the nearest one is '{nearest(name, self)}'; "
                 f"choose {', '.join(sorted(self))} or package.module:{self._form}"
             )
         return self[name]

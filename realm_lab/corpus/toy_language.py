@@ -1,7 +1,7 @@
 """The toy world's language: entity types, relations, and how a fact may be worded.
 
 Each relation has two encyclopedia wordings (Z), three news wordings (X) that share no content words with them, and a
-question in either style; one whose value is an entity can also describe it, in either style. A masked news sentence is
+question in either style; one whose value is an entity can also describe it, in either style. A masked news statement is
 therefore solved by the passage that holds the fact only by a retriever that has learned which wordings mean the same.
 """
 

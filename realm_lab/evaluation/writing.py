@@ -80,7 +80,7 @@ def answer_of(
             span, shown = ((at, at + len(text)), text) if at >= 0 else ((0, 0), "")
             candidates.append(Candidate(row, float(log_prior), float(log_reader), span, shown, written.wordpieces))
     worth = [(bool(candidate.text), candidate.log_prior + candidate.log_span) for candidate in candidates]
-    return Answer(text, max(range(len(worth)), key=worth.__getitem__), candidates)
+    return Answer(text, max(range(len(worth)), key=worth.__getitem__, default=0), candidates)
 
 
 def _encoded(

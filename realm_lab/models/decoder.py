@@ -160,7 +160,7 @@ def write(
     log-likelihoods, [B].
 
     With `log_prior_BK` every K neighbours of the source's N rows are about one text, whose next word is the likeliest
-    under sum_z p(z|x) p(y_t|y_<t, z, x) (RAG-Token; Lewis et al. 2020b, "Decoding").
+    under sum_z p(z|x) p(y_t|y_<t, z, x) (RAG-Token; Lewis et al. 2020, "Decoding").
     """
     device = source.mask_BS.device
     prior_BK = torch.zeros(len(source.mask_BS), 1, device=device) if log_prior_BK is None else log_prior_BK

@@ -127,11 +127,7 @@ def read_initial_encoder(folder: Path, params: Params, vocabulary_size: int) -> 
 
 def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed: int) -> tuple[Reader, bool]:
     """A reader with the weights of a folder, and whether its span head is among them; heads that the folder lacks are
-    drawn from the seed.
-
-    Raises:
-        UserError: its sizes differ from the parameters', or tensors are missing.
-    """
+    drawn from the seed. UserError: its sizes differ from the parameters', or tensors are missing."""
     weights = read_reader_weights(folder)
     reader = _drawn_reader(_agreed(weights.shape, params, vocabulary_size, folder), params, seed)
     load_reader(reader, weights, folder)
@@ -141,11 +137,9 @@ def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed
 def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, seed: int) -> tuple[Embedder, float]:
     """An embedder with the weights of a folder, and its null document's score offset (0 where it has none).
 
-    Of a plain BERT only the Transformer and its pooler are taken; projections are drawn from the seed. Towers that
-    have diverged stay separate whatever model.share_towers says; shared ones are split where it asks for that.
-
-    Raises:
-        UserError: its sizes or its head differ from the parameters', or tensors are missing.
+    Of a plain BERT only the Transformer and its pooler are taken; projections are drawn from the seed. Towers that have
+    diverged stay separate whatever model.share_towers says; shared ones are split where it asks for that. UserError:
+    its sizes or its head differ from the parameters', or tensors are missing.
     """
     if is_released(folder):
         return _adapted(read_released_embedder(folder), 0.0, params, vocabulary_size, folder)

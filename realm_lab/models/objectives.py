@@ -37,10 +37,7 @@ NOWHERE = -1.0e20  # log-likelihood of no candidate: below NO_ANSWER (spans.py) 
 
 def training_objective(parameter: str, name: str) -> Objective:
     """The objective that `parameter` names; of a user's own, the shape of what it returns is checked at every call.
-
-    Raises:
-        UserError: there is none; it names the nearest.
-    """
+    UserError: there is none; it names the nearest."""
     if ":" in name:
         return _checked(parameter, name, own_code(parameter, name))
     return OBJECTIVES.named(parameter, name)

@@ -9,14 +9,14 @@ ways to combine retriever and reader differ in p(z|x) alone; in all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from realm_lab.corpus.store import Ragged
-from realm_lab.models.document_reader import DocumentReader
 from realm_lab.models.inputs import Batch
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import candidate_log_probs
@@ -47,7 +47,20 @@ def best_answer_log_probs(log_probs_NLW: Tensor, is_answer_NLW: Tensor) -> Tenso
     return log_probs_NLW.masked_fill(~is_answer_NLW, NO_ANSWER).flatten(1).amax(1)
 
 
-SpanModel = Reader | DocumentReader
+class SpanModel(Protocol):
+    """Whatever scores the spans of a passage: the encoder's reader, or another architecture's."""
+
+    def span_logits(self, batch: Batch, max_width: int) -> Tensor:
+        """h(s, z) of every span, [N, L, W]."""
+        ...
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Its weights, all on one device."""
+        ...
+
+    def eval(self) -> Any:
+        """Without dropout."""
+        ...
 
 
 def read_logits(reader: SpanModel, batch: Batch, max_width: int, softmax: str) -> tuple[Tensor, Tensor]:

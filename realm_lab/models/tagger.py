@@ -49,10 +49,7 @@ class ModelTagger:
 
 def read_tagger(folder: Path | str) -> ModelTagger:
     """The tagger of a Hugging Face token-classification folder. Ready for `functools.partial` and other processes.
-
-    Raises:
-        UserError: no such folder, no safetensors (a pickle is never loaded), or no fast tokenizer.
-    """
+    UserError: no such folder, no safetensors (a pickle is never loaded), or no fast tokenizer."""
     import torch
     from transformers import AutoModelForTokenClassification, AutoTokenizer, TokenClassificationPipeline
 

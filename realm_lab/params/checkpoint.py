@@ -21,11 +21,7 @@ SIZES = {
 
 def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Flat parameters with the sizes of model.checkpoint, where that is a folder and `given` (params.yaml with the
-    overrides, no preset) does not say them.
-
-    Raises:
-        UserError: `given` has another size than the folder.
-    """
+    overrides, no preset) does not say them. UserError: `given` has another size than the folder."""
     folder = values.get("model.checkpoint")
     path = Path(folder) / "config.json" if isinstance(folder, str) else None
     config = read_json(path) if path is not None and path.is_file() else None

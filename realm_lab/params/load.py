@@ -6,7 +6,6 @@ params.yaml that is not empty changes it once more.
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from realm_lab.core.records import cut, validation_line
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.params.checkpoint import with_sizes
 from realm_lab.params.parameters import Params
 from realm_lab.params.yaml_file import line_of, parse_yaml, read_yaml
@@ -56,15 +55,32 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     document = {} if overrides.get("preset") and not path.exists() else read_yaml(path)
     _check_names(document, document, path)
     for key in overrides:
-        if key not in parameter_fields():
+        if key not in parameter_fields() and not is_system_option(key):
             raise _unknown(f"--set {cut(key)}", key)
-    given = {key: value for key, value in flatten(document).items() if value is not None} | overrides
+    given = overlay({key: value for key, value in flatten(document).items() if value is not None}, overrides)
     preset = given.setdefault("preset", "toy")
     below = preset_values(preset, "--preset" if "preset" in overrides else path)
-    values = below | given
-    if isinstance(values.get("system_options"), dict):
-        values["system_options"] = below.get("system_options", {}) | values["system_options"]
-    return Source(path, document, with_sizes(values, given))
+    return Source(path, document, with_sizes(overlay(below, given), given))
+
+
+def is_system_option(key: str) -> bool:
+    """Whether a dotted key is `system_options.SYSTEM.OPTION`, which the system checks."""
+    return key.startswith("system_options.") and key.count(".") > 1
+
+
+def overlay(below: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat values with others on top; of `system_options` only the options that are given change."""
+    values = {**below, **{key: value for key, value in given.items() if not is_system_option(key)}}
+    if not isinstance(values.get("system_options", {}), dict):
+        return values  # which is refused
+    options: dict[str, Any] = {}
+    single = [key.removeprefix("system_options.").rpartition(".") for key in given if is_system_option(key)]
+    levels = [level.get("system_options", {}) for level in (below, given)]
+    levels += [{system: {name: given[f"system_options.{system}.{name}"]}} for system, _, name in single]
+    for system, own in ((system, own) for level in levels for system, own in level.items()):
+        both = isinstance(own, dict) and isinstance(options.get(system), dict)
+        options[system] = {**options[system], **own} if both else own
+    return values | ({"system_options": options} if options else {})
 
 
 def resolve(flat: Mapping[str, Any]) -> Params:
@@ -166,7 +182,7 @@ def _check_names(section: Mapping[str, Any], document: Any, path: Path, above: S
 
 
 def _unknown(where: str, key: str) -> UserError:
-    [near] = difflib.get_close_matches(cut(key, 200), parameter_fields(), n=1, cutoff=0.0)
+    near = nearest(cut(key, 200), parameter_fields())
     return UserError(f"{where}: unknown parameter '{cut(key)}'; the nearest valid one is '{near}'")
 
 

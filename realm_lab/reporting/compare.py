@@ -39,11 +39,8 @@ class Side(NamedTuple):
 
 
 def compare_runs(root: Path, texts: Sequence[str], out: Path | None, *, is_json: bool) -> None:
-    """Write the report and its page into `out`/NAME (default: ROOT/reports/compare), and print what it says.
-
-    Raises:
-        UserError: fewer than two sides, an unknown or ambiguous one, or a run that cannot be read.
-    """
+    """Write the report and its page into `out`/NAME (default: ROOT/reports/compare), and print what it says. UserError:
+    fewer than two sides, an unknown or ambiguous one, or a run that cannot be read."""
     sides = find_sides(root / "runs", texts)
     study = load_sides(root / "runs", sides)
     name = "-vs-".join(side.name.replace("/", ".") for side in sides)
@@ -101,11 +98,8 @@ def _titles(sides: Sequence[Side]) -> list[str]:
 
 
 def find_sides(runs: Path, texts: Sequence[str]) -> list[Side]:
-    """Every side, in the order given.
-
-    Raises:
-        UserError: fewer than two, one that is unknown or ambiguous, or the same runs twice.
-    """
+    """Every side, in the order given. UserError: fewer than two, one that is unknown or ambiguous, or the same runs
+    twice."""
     if len(texts) < 2:
         example = "realm-lab compare default/warm_start default/realm"
         raise UserError(f"compare: name two runs or more, for example `{example}`")

@@ -16,16 +16,14 @@ from realm_lab.tracking.bounds import BOUNDS
 def retrieval_utility(study: StudyFrames) -> Any:
     """Retrieval utility RU(z|x) = log p(y|z,x) − log p(y|∅,x) on held-out masked sentences over pre-training, as in
     Figure 4 of the paper: weighted by p(z|x), of the top passage, and of the best candidate. Where the null document's
-    score is calibrated, step 0 comes after that.
-    """
+    score is calibrated, step 0 comes after that."""
     names = ("retrieval_utility", "retrieval_utility_top1", "retrieval_utility_best")
     return curves_figure(study.curves, [panel_of(name) for name in names], study.pretrained, columns=3)
 
 
 def recall(study: StudyFrames) -> Any:
     """Zero-shot recall on development questions over pre-training; no question is trained on. BM25 is measured on the
-    test questions.
-    """
+    test questions."""
     panels = []
     for k in (1, 5, 20):
         found = summarise(reference_values(study.results, f"recall_at_{k}").values())
@@ -35,8 +33,7 @@ def recall(study: StudyFrames) -> Any:
 
 def early_warnings(study: StudyFrames) -> Any:
     """Early warnings of a collapse, on training batches and (probe of the reader) on held-out sentences; dotted lines
-    are the bounds at which a run is flagged.
-    """
+    are the bounds at which a run is flagged."""
     lines = {bound.metric: [(bound.limit, f"flag {bound.crossed}")] for bound in BOUNDS}
     probes = [
         Panel(f"probe_{what}_utility", f"probe of the reader: {title}", "nats a masked token", lines=bounds)
@@ -60,8 +57,7 @@ def early_warnings(study: StudyFrames) -> Any:
 
 def by_kind(study: StudyFrames) -> Any:
     """Held-out sentences by what is masked: p(null document), and how often the passage that holds the answer is a
-    candidate. `unknown` and `unnamed` masks have no such passage, `word` masks need none.
-    """
+    candidate. `unknown` and `unnamed` masks have no such passage, `word` masks need none."""
     names = ("cloze_null_probability_", "cloze_gold_among_candidates_")
     found = sorted(set(study.curves["metric"]))
     panels = [panel_of(metric, low=0.0, high=1.03) for name in names for metric in found if metric.startswith(name)]
@@ -70,8 +66,7 @@ def by_kind(study: StudyFrames) -> Any:
 
 def index_freshness(study: StudyFrames) -> Any:
     """The index that training searches beside a fresh one: how old it is, what share of the fresh top k it still finds,
-    and how far that moves p(z|x) (total variation); exact at the evaluations, and sampled between them.
-    """
+    and how far that moves p(z|x) (total variation); exact at the evaluations, and sampled between them."""
     names = ("index_staleness_steps", "index_overlap", "prior_shift", "index_overlap_sampled", "prior_shift_sampled")
     panels = [panel_of(name, low=0.0) for name in names]
     return curves_figure(study.curves, panels, study.pretrained, columns=3)
@@ -92,8 +87,7 @@ def warm_start(study: StudyFrames) -> Any:
 
 def corpus_update(study: StudyFrames) -> Any:
     """Answers to questions whose fact changed, after the corpus was replaced and nothing was trained (the paper's
-    Table 4).
-    """
+    Table 4)."""
     rows = []
     for name, title in study.cells:
         parts = [column(study.results, name, f"corpus_update.{part}") for part in ("follows", "stays", "wrong")]
@@ -112,6 +106,6 @@ def quality_over_drift(study: StudyFrames) -> Any:
     quality = metric(next(iter(study.record.metrics), "exact_match"))
     if overlap.empty or quality.name not in study.results:
         return None
-    spots = study.results.merge(overlap, on=["cell", "seed"])
+    spots = study.results[["cell", "seed", quality.name]].merge(overlap, on=["cell", "seed"])
     spots = spots.assign(x=1.0 - spots["overlap"], y=spots[quality.name])
     return plane_figure(spots, study.cells, ("drift: share of the fresh top k missed", quality.title))

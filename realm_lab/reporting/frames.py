@@ -127,11 +127,8 @@ def column(results: pd.DataFrame, cell: str, metric: str) -> dict[int, float]:
 
 
 def load_study(runs: Path, name: str, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:
-    """Everything of a recorded study; `jobs`: what a scheduler says of its stages (tracking/state.py).
-
-    Raises:
-        UserError: the study was not swept here; it says how to do that, and which there are.
-    """
+    """Everything of a recorded study; `jobs`: what a scheduler says of its stages (tracking/state.py). UserError: the
+    study was not swept here; it says how to do that, and which there are."""
     path = study_folder(runs, name) / "study.json"
     if not path.exists():
         known = ", ".join(other.parent.name for other in study_record_paths(runs))
@@ -156,11 +153,7 @@ def report_folder(root: Path, study: str) -> Path | None:
 
 
 def load_committed(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-    """(summary.json, results.csv) of a report whose runs may be elsewhere.
-
-    Raises:
-        UserError: a missing or broken file.
-    """
+    """(summary.json, results.csv) of a report whose runs may be elsewhere. UserError: a missing or broken file."""
     try:
         return dict(read_json(folder / "summary.json")), pd.read_csv(folder / "results.csv")
     except (OSError, TypeError, ValueError) as error:  # UserErrors and pandas' parser errors are ValueErrors

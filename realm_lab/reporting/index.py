@@ -59,11 +59,8 @@ def write_index(reports: Path) -> Path:
 
 
 def _study(folder: Path) -> dict[str, Any]:
-    """What the page says of one study; its numbers and differences are computed again from results.csv.
-
-    Raises:
-        UserError: its summary.json or results.csv cannot be read.
-    """
+    """What the page says of one study; its numbers and differences are computed again from results.csv. UserError: its
+    summary.json or results.csv cannot be read."""
     summary, results = load_committed(folder)
     try:
         record = design_of(summary)

@@ -23,11 +23,7 @@ class Published(NamedTuple):
 
 @functools.cache
 def published(name: str) -> Published:
-    """The system `TABLE.SYSTEM`.
-
-    Raises:
-        UserError: not in the registry; the message lists what is.
-    """
+    """The system `TABLE.SYSTEM`. UserError: not in the registry; the message lists what is."""
     tables = read_json(Path(__file__).with_name("published.json"))
     known = {
         f"{table}.{system}": (entry, system)

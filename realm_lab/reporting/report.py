@@ -24,6 +24,7 @@ from realm_lab.reporting.examples import explorer_data, load_examples, table_3
 from realm_lab.reporting.figures import Drawing
 from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, report_folder, summarise, write_results
 from realm_lab.reporting.index import write_index
+from realm_lab.reporting.interactions import interaction_rows
 from realm_lab.reporting.paper import write_tables
 from realm_lab.reporting.rendering import html, page, render, seeds_text, title_of
 from realm_lab.reporting.reproduce import expected_rows
@@ -63,10 +64,8 @@ def write_study_report(
     """Write reports/NAME of a study that has been recorded, and the page of all studies; returns the folder.
 
     `force` replaces a report that counts more complete runs, too; `jobs` is what a scheduler says of its stages;
-    `paper` also writes LaTeX tables and PDF figures, which are from then on kept as new as the report.
-
-    Raises:
-        UserError: no such study here, or the report that is there has more complete runs.
+    `paper` also writes LaTeX tables and PDF figures, which are from then on kept as new as the report. UserError: no
+    such study here, or the report that is there has more complete runs.
     """
     root, folder = Path(root), Path(root) / "reports" / name
     study = load_study(root / "runs", name, jobs)
@@ -86,10 +85,8 @@ def write_study_report(
 def write_all(root: Path, *, force: bool = False) -> Path:
     """Write the report of every study whose runs are here, and the page of all studies; returns the page.
 
-    A study with fewer complete runs here than its report counts keeps its report; so does a broken one.
-
-    Raises:
-        UserError: no study was run here, and there is no report either.
+    A study with fewer complete runs here than its report counts keeps its report; so does a broken one. UserError: no
+    study was run here, and there is no report either.
     """
     root = Path(root)
     records = [path.parent.name for path in study_record_paths(root / "runs")]
@@ -150,6 +147,7 @@ def write_report(
         seeds=seeds_text(record.seeds),
         presets=sorted({run.record.preset for run in study.runs}),
         results=rows,
+        interactions=interaction_rows(record, results),
         **others,
         runs=tables.run_rows(study),
         worked=table_3(study, examples),

@@ -23,9 +23,14 @@ OVERLAPS = {
     )
     for what, unit in (("exact_match", ""), ("questions", ", questions"))
 }  # fmt: skip
+COSTS = (  # value of a run, its title, its scale, its digits
+    ("device_hours", "device hours", 1.0, 3),
+    ("training_teraflop", "10¹² operations", 1.0, 2),
+    ("peak_memory_gibibytes", "memory, GiB", 1.0, 2),
+    ("parameters", "10⁶ parameters", 1e6, 2),
+)
 OF_PRETRAINING = (  # curve whose end is shown, its title, its scale, its digits
-    ("training_operations", "10¹² operations", 1e12, 2),
-    ("refresh_operations", "of refreshing", 1e12, 2),
+    ("refresh_operations", "10¹² of refreshing", 1e12, 2),
     ("refresh_share_of_time", "refresh share of time", 1.0, 3),
 )
 UTILITY = {
@@ -106,11 +111,13 @@ def cost_rows(study: StudyFrames) -> Rows:
             times = [run.state.stages[stage].status.wall_seconds / 60 for run in runs if stage in run.stages]
             row[stage.replace("_", " ")] = _mean(times, 1)
         row["all"] = _mean([run.values["wall_seconds"] / 60 for run in runs], 1)
-        row["device hours"] = _mean([run.values["device_hours"] for run in runs], 3)
+        for value, heading, scale, digits in COSTS:
+            row[heading] = _mean([run.values[value] / scale for run in runs if value in run.values], digits)
         for metric, heading, scale, digits in OF_PRETRAINING:
             row[heading] = _mean([*ends.get((name, metric), pd.Series(dtype=float)) / scale], digits)
         rows.append(row)
-    return rows
+    unknown = {heading for _, heading, *_ in COSTS if all(row[heading] == NOTHING for row in rows)}  # of older runs
+    return [{heading: value for heading, value in row.items() if heading not in unknown} for row in rows]
 
 
 def run_rows(study: StudyFrames) -> Rows:

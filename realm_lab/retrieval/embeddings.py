@@ -120,11 +120,7 @@ class EmbeddingStore:
         return [_open(path.parent) for path in sorted(self.folder.glob("*/manifest.json"))]
 
     def find(self, identity: Identity) -> Embeddings | None:
-        """The matrix, where it is published.
-
-        Raises:
-            UserError: its folder holds something else, or it is damaged.
-        """
+        """The matrix, where it is published. UserError: its folder holds something else, or it is damaged."""
         folder = self._folder(identity)
         if not (folder / "manifest.json").exists():
             return None
@@ -172,11 +168,8 @@ class EmbeddingStore:
         embed: Callable[[np.ndarray], Tensor],
         shard_rows: int = SHARD_ROWS,
     ) -> Embeddings:
-        """Publish a matrix whose rows [R] `embed` computes as float32 [R, D], shard by shard.
-
-        Raises:
-            UserError: a row is not finite, the disk is full, or the folder holds another matrix.
-        """
+        """Publish a matrix whose rows [R] `embed` computes as float32 [R, D], shard by shard. UserError: a row is not
+        finite, the disk is full, or the folder holds another matrix."""
         folder = self._folder(identity)
         if not (folder / "identity.json").exists():
             write_json(folder / "identity.json", asdict(identity))

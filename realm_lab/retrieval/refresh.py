@@ -45,11 +45,7 @@ register_refresh = REFRESH_POLICIES.register  # makes a policy selectable as `pr
 
 
 def refresh_policy(settings: Refresh) -> RefreshPolicy:
-    """The policy that the parameters name.
-
-    Raises:
-        UserError: there is none of that name, or a user's own cannot be made.
-    """
+    """The policy that the parameters name. UserError: there is none of that name, or a user's own cannot be made."""
     name = settings.policy
     if ":" in name:
         policy = own_code(PARAMETER, name)(settings)

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from realm_lab.errors import nearest
 from realm_lab.params.load import show
-from realm_lab.runner.study import DEFAULT_SYSTEM, Study, nearest, overrides_of
+from realm_lab.runner.study import DEFAULT_SYSTEM, Study, overrides_of
 from realm_lab.systems.registry import system_of
 
 CELL_NAME = r"\w[\w.=,+-]*"  # as study.json and folders take it

@@ -51,10 +51,8 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     other run.
 
     The studies in `forget` count as if they were not there; their records go too. What a process or a queued job works
-    on is kept, with all that its run needs.
-
-    Raises:
-        UserError: no such study, one that is being swept, or a record that cannot be read.
+    on is kept, with all that its run needs. UserError: no such study, one that is being swept, or a record that cannot
+    be read.
     """
     runs = Path(root) / "runs"
     studies = [read_study_record(path) for path in study_record_paths(runs)]

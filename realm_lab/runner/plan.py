@@ -11,14 +11,24 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.masking import check_masking
 from realm_lab.models.objectives import training_objective
-from realm_lab.params.load import Source, explain, flatten, parameter_fields, read_source, resolve, show
+from realm_lab.params.load import (
+    Source,
+    explain,
+    flatten,
+    is_system_option,
+    overlay,
+    parameter_fields,
+    read_source,
+    resolve,
+    show,
+)
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.cells import Cell, Place, cells_of
-from realm_lab.runner.study import LauncherSettings, Study, load_study, nearest
+from realm_lab.runner.study import LauncherSettings, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
@@ -190,7 +200,7 @@ def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) ->
     for key in common:
         if key in ("preset", "seeds"):
             raise UserError(f"--set {key}: not for a study; change '{key}' in its file, or give --seeds N")
-        if key not in (names := parameter_fields()):
+        if key not in (names := parameter_fields()) and not is_system_option(key):
             raise UserError(f"--set {key}: unknown parameter '{key}'; the nearest valid one is '{nearest(key, names)}'")
         for cell in cells:
             if key in cell.places:
@@ -214,7 +224,7 @@ def _resolve_all(study: Study, cells: Sequence[Cell], source: Source, common: Ma
 def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     """The parameters of a cell; what is wrong with them is said at the line that set it."""
     try:
-        params = resolve(source.values | cell.overrides)
+        params = resolve(overlay(source.values, cell.overrides))
         _check_extensions(params)
         return params
     except ValidationError as error:

@@ -16,10 +16,7 @@ HEAD = """\
 
 def init(folder: Path, preset: str) -> None:
     """Write params.yaml, dvc.yaml, experiments/, examples/ and DVC's own folder, in a Git repository or outside one.
-
-    Raises:
-        UserError: a file or folder of these names is there already; nothing is written.
-    """
+    UserError: a file or folder of these names is there already; nothing is written."""
     from dvc.repo import Repo
 
     from realm_lab.params.load import preset_values

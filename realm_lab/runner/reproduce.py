@@ -26,11 +26,8 @@ EXIT_OFF = 1
 def reproduce(
     root: Path, target: str | None = None, *, rerun: bool = False, is_quick: bool = False, scratch: Path | None = None
 ) -> int:
-    """Print what was compared; returns 1 where a number is off or a run failed.
-
-    Raises:
-        UserError: no such report or cell; a new run without the name of a cell.
-    """
+    """Print what was compared; returns 1 where a number is off or a run failed. UserError: no such report or cell; a
+    new run without the name of a cell."""
     from realm_lab.reporting.frames import load_committed, load_study
     from realm_lab.reporting.reproduce import contradictions, expected_folder
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -14,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from realm_lab.core.extensions import own_source
 from realm_lab.core.records import validation_line
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.metrics import METRICS, of_kind
-from realm_lab.params.load import PRESETS, parameter_fields, show
+from realm_lab.params.load import PRESETS, is_system_option, parameter_fields, show
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
@@ -233,11 +232,6 @@ def read_study_file(path: Path, model: type[File]) -> File:
     return study
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The name that `name` was probably meant to be, or "" when there are none."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)), "")
-
-
 def overrides_of(study: StudyFile, given: Mapping[str, Any], *keys: str | int, launch: bool = False) -> dict[str, Any]:
     """Dotted name -> value of what a `set` or a point says, sections spelled out; `keys` lead to it in the file.
     UserError: an unknown parameter, a section without a value, or one that is no part of a run's identity."""
@@ -257,6 +251,8 @@ def _check_parameter(study: StudyFile, name: str, place: tuple[str | int, ...], 
         raise study.problem(
             f"parameter '{name}' changes no result, so no cell may change it; move it to the study's 'set'", *place
         )
+    if is_system_option(name):
+        return
     if name not in (known := _parameters()):
         near = nearest(name, known)
         raise study.problem(f"unknown parameter '{name}'; the nearest valid one is '{near}'", *place)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.preview import plan_as_json, show_plan
 from realm_lab.runner.profile import on_cluster
@@ -23,7 +23,7 @@ from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
-from realm_lab.runner.study import LauncherSettings, nearest
+from realm_lab.runner.study import LauncherSettings
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.run_lease import writer_of
 from realm_lab.tracking.state import JobState, StageStates, State
@@ -244,11 +244,8 @@ def say(line: str) -> None:
 
 
 def find_study(name: str, root: Path, verb: str = "sweep") -> Path:
-    """The file of a study, or of a search (`verb` search): a path, or a name in ROOT/experiments.
-
-    Raises:
-        UserError: there is none, and which is nearest; or it is one for the other verb.
-    """
+    """The file of a study, or of a search (`verb` search): a path, or a name in ROOT/experiments. UserError: there is
+    none, and which is nearest; or it is one for the other verb."""
     given, folder = Path(name), Path(root) / "experiments"
     stem = given.name.removesuffix(".yaml")
     path = folder / f"{stem}.yaml"

@@ -62,10 +62,7 @@ class Filling:
 
 def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> Reply:
     """The answer of a finished run from the best k passages of its own retriever, or of BM25 (`retriever="bm25"`).
-
-    Raises:
-        UserError: the question is empty, the run is not finished, or its system answers no questions.
-    """
+    UserError: the question is empty, the run is not finished, or its system answers no questions."""
     if not question.strip():
         raise UserError("the question is empty")
     retrieved = context.bm25.search([question], k) if retriever == "bm25" else None
@@ -98,10 +95,8 @@ def fill(context: Context, sentence: str, k: int = 5) -> Filling:
     """The filling of the blank of largest marginal probability, by the run before fine-tuning.
 
     Several [MASK] side by side ask for just as many wordpieces. One [MASK] leaves the length open: lengths are weighed
-    by how often salient spans of the pre-training corpus have them.
-
-    Raises:
-        UserError: not one blank, a sentence that is too long, or a run that is not finished or fills no blanks.
+    by how often salient spans of the pre-training corpus have them. UserError: not one blank, a sentence that is too
+    long, or a run that is not finished or fills no blanks.
     """
     blank = re.search(r"\[MASK\](?:\s*\[MASK\])*", sentence)
     if blank is None or MASK in sentence[blank.end() :]:

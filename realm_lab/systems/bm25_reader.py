@@ -4,15 +4,11 @@ them. What separates it from the warm start is retrieval alone."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
-
-if TYPE_CHECKING:
-    from realm_lab.systems.bm25 import Bm25
 
 FINETUNE_READER = Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages:finetune_reader", by_system=True)
 
@@ -25,11 +21,5 @@ class Bm25Reader(SpanReader):
     title = "BM25 with a reader"
     stages: ClassVar[tuple[Stage, ...]] = (WARM_START, FINETUNE_READER, EVALUATE)
 
-    @cached_property
-    def _bm25(self) -> Bm25:
-        from realm_lab.systems.bm25 import Bm25
-
-        return Bm25(self.passages) if self._knowledge else self.context.bm25
-
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        return self._bm25.search(questions, k)
+        return self.bm25.search(questions, k)

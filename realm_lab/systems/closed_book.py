@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from realm_lab.evaluation.answers import Answer
-from realm_lab.params.sections import NonNegative, Positive, Section
-from realm_lab.systems.generative import LearningRate, learn, load_generator, question_examples
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, Unsupported, options_of, register_system
+from realm_lab.params.sections import Fraction, NonNegative, Positive, Section
+from realm_lab.systems.generative import learn, load_generator, question_examples
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, Unsupported, register_system
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from realm_lab.corpus.store import Passages
     from realm_lab.models.decoder import Example, Generator
     from realm_lab.systems.context import Context
@@ -44,7 +46,7 @@ class ClosedBookOptions(Section):
     """Steps on questions (Roberts et al. 2020)."""
     batch_size: Positive = 384
     """Texts a step (the paper's 196,608 tokens in texts of 512)."""
-    learning_rate: LearningRate = 1e-3
+    learning_rate: Fraction = 1e-3
     """Peak learning rate of each stage (the paper's, constant)."""
 
 
@@ -97,6 +99,9 @@ class ClosedBook(System):
         written = write_together(self.params, self.model, context.special, examples)
         return [Answer(context.tokenizer.decode(list(each.wordpieces))) for each in written]
 
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.model]
+
     def on_corpus(self, passages: Passages, digest: str) -> System:
         """Itself: it reads no corpus."""
         return self
@@ -115,7 +120,8 @@ def corrupt(context: Context, run: StageRun) -> None:
         return corrupt_spans(tokens, context.special, generator)
 
     count = len(sentences) + len(bodies)
-    _learn(context, run, new_generator(encoder, context.plan.seed), count, example, _options(context).corruption_steps)
+    options, model = context.options(ClosedBookOptions), new_generator(encoder, context.plan.seed)
+    _learn(context, run, model, count, example, options.corruption_steps)
 
 
 def write_salient_spans(context: Context, run: StageRun) -> None:
@@ -130,15 +136,15 @@ def write_salient_spans(context: Context, run: StageRun) -> None:
         chosen = int(generator.integers(len(spans)))
         return blank(sentences.tokens[int(rows[item])], spans[chosen : chosen + 1], context.special)
 
-    model = load_generator(context, "span_corruption")
-    _learn(context, run, model, len(rows), example, _options(context).salient_span_steps)
+    options, model = context.options(ClosedBookOptions), load_generator(context, "span_corruption")
+    _learn(context, run, model, len(rows), example, options.salient_span_steps)
 
 
 def answer_questions(context: Context, run: StageRun) -> None:
     """Questions and their answers."""
     examples = question_examples(context)
-    model = load_generator(context, "salient_spans")
-    _learn(context, run, model, len(examples), lambda item, _: examples[item], _options(context).question_steps)
+    options, model = context.options(ClosedBookOptions), load_generator(context, "salient_spans")
+    _learn(context, run, model, len(examples), lambda item, _: examples[item], options.question_steps)
 
 
 def _learn(
@@ -151,18 +157,7 @@ def _learn(
 ) -> None:
     from realm_lab.training.generation import GenerationTask, drawing
 
-    options, seed = _options(context), context.plan.seed
+    options, seed = context.options(ClosedBookOptions), context.plan.seed
     draw = drawing(count, options.batch_size, seed, run.stage, example)
-    learn(
-        context,
-        run,
-        GenerationTask(
-            context.params, seed, model.to(context.device), context.special, draw, steps, options.learning_rate
-        ),
-    )
-
-
-def _options(context: Context) -> ClosedBookOptions:
-    options = options_of(context.params, context.plan.system)
-    assert isinstance(options, ClosedBookOptions)
-    return options
+    given = context.params, seed, model.to(context.device), context.special, draw, steps, options.learning_rate
+    learn(context, run, GenerationTask(*given))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -22,12 +22,13 @@ from realm_lab.models.initial import read_initial_embedder, read_initial_reader
 from realm_lab.models.reader import Reader
 from realm_lab.params.load import flatten, show
 from realm_lab.params.parameters import Params
+from realm_lab.params.sections import Section
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, corpus_folder, open_stage, plan_run
-from realm_lab.systems.registry import System, system_of
+from realm_lab.systems.registry import System, options_of, system_of
 from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, read_run_records
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class Knowledge(NamedTuple):
     previous: Knowledge | None = None
 
 
+Options = TypeVar("Options", bound=Section)
+
+
 class Context:
     """One run at one stage."""
 
@@ -49,6 +53,12 @@ class Context:
         self.params, self.plan, self.root = params, plan, root
         self.runs = root / "runs"
         self.device = pick_device(params.launch.device)
+
+    def options(self, kind: type[Options]) -> Options:
+        """`system_options` of the run's system, which are of this kind."""
+        options = options_of(self.params, self.plan.system)
+        assert isinstance(options, kind)
+        return options
 
     @cached_property
     def corpus(self) -> PreparedCorpus:

@@ -66,10 +66,8 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
     """Ask the run with both corpora; writes runs/RUN/corpus_updates/NAME/ with its report.md. Returns the results,
     with the `folder`.
 
-    The fine-tuned system answers questions, and the system before fine-tuning fills blanks.
-
-    Raises:
-        UserError: a stage of the run has not finished, a file is of no known format, or nothing is asked.
+    The fine-tuned system answers questions, and the system before fine-tuning fills blanks. UserError: a stage of the
+    run has not finished, a file is of no known format, or nothing is asked.
     """
     started = time.monotonic()
     params, plan = context.params, context.plan

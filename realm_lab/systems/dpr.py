@@ -13,7 +13,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.sections import NonNegative, Positive
 from realm_lab.systems.reading import DenseRetriever
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Stage, options_of, register_system
+from realm_lab.systems.registry import EVALUATE, Stage, register_system
 from realm_lab.systems.selecting import FINETUNE_SELECTING, SelectingOptions, SelectsPassage
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def train_towers(context: Context, run: StageRun) -> None:
     from realm_lab.training.dual_encoder import DualEncoderTask, label
     from realm_lab.training.loop import train
 
-    options = options_of(context.params, context.plan.system)
-    assert isinstance(options, DprOptions)
+    options = context.options(DprOptions)
     questions, passages = context.corpus.questions("train"), context.passages
     answers = [
         [np.array(encoding.ids, np.int64) for encoding in encode_batch_plain(context.tokenizer, own)]

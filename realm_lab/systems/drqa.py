@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, cast
 
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Dropout, Fraction, NonNegative, Positive, Section
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, options_of, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, register_system
 
 if TYPE_CHECKING:
-    import numpy as np
+    from pathlib import Path
+
+    from torch import nn
 
     from realm_lab.corpus.store import Passages
     from realm_lab.models.document_reader import DocumentReader
@@ -85,7 +87,7 @@ class Drqa(System):
     @cached_property
     def own(self) -> DrqaOptions:
         """`system_options.drqa`."""
-        return cast(DrqaOptions, options_of(self.context.params, self.context.plan.system))
+        return self.context.options(DrqaOptions)
 
     @cached_property
     def tfidf(self) -> TfidfArticles:
@@ -95,7 +97,7 @@ class Drqa(System):
         return TfidfArticles(self._passages)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        return _padded(self.tfidf.search(questions, k), k)
+        return Retrieved.padded(self.tfidf.search(questions, k), k)
 
     def answer(
         self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
@@ -106,12 +108,15 @@ class Drqa(System):
 
         if retrieved is None:
             found = self.tfidf.search(questions, k or self.own.articles)
-            retrieved = _padded(found, k or max(1, *(len(rows) for rows, _ in found)))
+            retrieved = Retrieved.padded(found, k or max(1, *(len(rows) for rows, _ in found)))
         context = self.context
         scores_QK = torch.zeros(retrieved.rows_QK.shape, device=context.device)  # TF-IDF's have no say
         models = self.reader, context.tokenizer, context.special
         queries = context.question_tokens(questions)
         return read_answers(self.params, self._passages, *models, queries, retrieved.rows_QK, scores_QK)
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.reader]
 
     def on_corpus(self, passages: Passages, digest: str) -> Drqa:
         updated = Drqa(self.context, passages)
@@ -144,14 +149,11 @@ def new_reader(context: Context, own: DrqaOptions) -> DocumentReader:
 
 def train_reader(context: Context, run: StageRun) -> None:
     """Train the reader on passages of the training questions that hold the answer."""
-    import shutil
-
     import numpy as np
 
-    from realm_lab import ENGINE_VERSION
-    from realm_lab.core.files import atomic_directory, write_json
     from realm_lab.corpus.vocabulary import wordpieces_by_id
     from realm_lab.models.folders import write_tensors
+    from realm_lab.systems.stages import end_stage
     from realm_lab.systems.tfidf import STOP_WORDS
     from realm_lab.training.document_reader import DocumentReaderTask, distant_examples
     from realm_lab.training.loop import train
@@ -169,21 +171,10 @@ def train_reader(context: Context, run: StageRun) -> None:
     texts = questions, passages, context.special
     task = DocumentReaderTask(context.params, context.plan.seed, *sizes, reader, examples, *texts)
     train(task, run, context.params.launch, context.device)
-    with atomic_directory(run.path / "model") as scratch:
-        write_tensors(scratch / "model.safetensors", dict(reader.named_parameters()))
-        write_json(scratch / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
     trained = {example.question for example in examples}
-    run.finish({"examples": len(examples), "questions_without_example": len(questions) - len(trained)})
-    shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
+    counts = {"examples": len(examples), "questions_without_example": len(questions) - len(trained)}
 
+    def write(scratch: Path) -> None:
+        write_tensors(scratch / "model.safetensors", dict(reader.named_parameters()))
 
-def _padded(found: Sequence[tuple[np.ndarray, np.ndarray]], k: int) -> Retrieved:
-    """The first k passages of each question; row -1 with score -inf beyond what was found."""
-    import numpy as np
-
-    rows_QK = np.full((len(found), k), -1, np.int64)
-    scores_QK = np.full((len(found), k), -np.inf, np.float32)
-    for place, (rows, scores) in enumerate(found):
-        size = min(k, len(rows))
-        rows_QK[place, :size], scores_QK[place, :size] = rows[:size], scores[:size]
-    return Retrieved(rows_QK, scores_QK)
+    end_stage(run, write, counts)

@@ -18,11 +18,11 @@ from pydantic import Field
 from realm_lab.params.sections import FOLDER, Section
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, options_of, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from realm_lab.models.sentence import SentenceEncoder
     from realm_lab.retrieval.embeddings import Embeddings
@@ -67,9 +67,7 @@ class Embedding(SpanReader):
     @cached_property
     def own(self) -> EmbeddingOptions:
         """`system_options.embedding`."""
-        options = options_of(self.context.params, self.context.plan.system)
-        assert isinstance(options, EmbeddingOptions)
-        return options
+        return self.context.options(EmbeddingOptions)
 
     @cached_property
     def _encoder(self) -> SentenceEncoder:
@@ -105,6 +103,9 @@ class Embedding(SpanReader):
         from realm_lab.retrieval.exact import ExactSearch
 
         return ExactSearch(self.vectors_ND.for_search(self.context.device))
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.models.reader, self._encoder.encoder]
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         texts = [f"{self.own.query_prefix}{question}" for question in questions]

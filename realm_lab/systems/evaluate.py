@@ -163,7 +163,8 @@ def evaluate(context: Context, run: StageRun) -> None:
         write_json_lines(folder / "patterns.jsonl", (problem._asdict() for problem in test.patterns.problems))
     write_json(folder / "explorer.json", examples)
     write_json(folder / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
-    run.finish(results)
+    weights = {weight for module in system.modules() for weight in module.parameters()}
+    run.finish(results | {"parameters": sum(weight.numel() for weight in weights)})
 
 
 def _development(context: Context, system: System) -> dict[str, Any]:

@@ -15,24 +15,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from realm_lab.evaluation.answers import Answer
-from realm_lab.params.sections import Candidates, NonNegative, Positive
+from realm_lab.params.sections import Candidates, Fraction, NonNegative, Positive
 from realm_lab.systems.generative import (
     DENOISE,
-    LearningRate,
     PassageWriter,
     WriterOptions,
+    finetune_stage,
     learn,
     load_generator,
     question_examples,
 )
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, options_of, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved, register_system
 
 if TYPE_CHECKING:
-    from realm_lab.systems.bm25 import Bm25
+    from torch import nn
+
+    from realm_lab.models.decoder import Example
     from realm_lab.systems.context import Context
     from realm_lab.tracking.run_dir import StageRun
 
@@ -44,7 +46,7 @@ class FidOptions(WriterOptions):
     """Steps on questions (the paper's)."""
     batch_size: Positive = 64
     """Questions a step (the paper's)."""
-    learning_rate: LearningRate = 1e-4
+    learning_rate: Fraction = 1e-4
     """Peak learning rate of these (the paper's, constant); that of a query tower is finetune.retriever's."""
     passages: Candidates = 100
     """Passages read for each question (the paper's)."""
@@ -62,32 +64,24 @@ class Fid(PassageWriter):
     stages = (
         WARM_START,
         DENOISE,
-        Stage(
-            "finetune",
-            ("model", "finetune.retriever", "finetune.max_span_wordpieces", "system_options"),
-            "realm_lab.systems.fid:finetune",
-            uses_ranks=False,
-        ),
+        finetune_stage("realm_lab.systems.fid:finetune"),
         EVALUATE,
     )
 
     @cached_property
     def own(self) -> FidOptions:
         """Its options."""
-        return _options(self.context)
+        return self.context.options(FidOptions)
 
     @property
     def embedder_stage(self) -> str:
         return "finetune" if self.own.retriever == "distilled" else "warm_start"
 
-    @cached_property
-    def _bm25(self) -> Bm25:
-        from realm_lab.systems.bm25 import Bm25
-
-        return Bm25(self.passages) if self._knowledge else self.context.bm25
-
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        return self._bm25.search(questions, k) if self.own.retriever == "bm25" else super().retrieve(questions, k)
+        return self.bm25.search(questions, k) if self.own.retriever == "bm25" else super().retrieve(questions, k)
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.model] if self.own.retriever == "bm25" else super().modules()
 
     def before_finetuning(self) -> PassageWriter:
         return super().before_finetuning() if self.own.retriever == "distilled" else self
@@ -109,25 +103,20 @@ def finetune(context: Context, run: StageRun) -> None:
     from realm_lab.training.generation import GenerationTask, drawing
     from realm_lab.training.retrieving import RetrievingTask, with_passages
 
-    options, seed, examples = _options(context), context.plan.seed, question_examples(context)
-    system = Fid(context)
-    if options.retriever != "distilled":
-        texts = context.corpus.questions("train").texts
-        rows_QK = system.retrieve(texts, options.passages).rows_QK
-        examples = with_passages(examples, context.passages, rows_QK)
-
-    draw = drawing(len(examples), options.batch_size, seed, "fid-questions", lambda item, _: examples[item])
+    options, seed, system = context.options(FidOptions), context.plan.seed, Fid(context)
     model = load_generator(context, "denoise").to(context.device)
-    given = context.params, seed, model, context.special, draw, options.steps, options.learning_rate
-    if options.retriever != "distilled":
-        learn(context, run, GenerationTask(*given))
-        return
-    retriever = system.before_finetuning().retriever
-    retriever.embedder.split_towers()
-    learn(context, run, RetrievingTask(*given, retriever, options.passages, "distilled"), retriever.embedder)
 
+    def task(kind: type[GenerationTask], examples: Sequence[Example], *more: Any) -> GenerationTask:
+        draw = drawing(len(examples), options.batch_size, seed, "fid-questions", lambda item, _: examples[item])
+        given = context.params, seed, model, context.special, draw, options.steps, options.learning_rate
+        return kind(*given, *more)
 
-def _options(context: Context) -> FidOptions:
-    options = options_of(context.params, context.plan.system)
-    assert isinstance(options, FidOptions)
-    return options
+    examples = question_examples(context)
+    if options.retriever == "distilled":
+        retriever = system.before_finetuning().retriever
+        retriever.embedder.split_towers()
+        distilled = task(RetrievingTask, examples, retriever, options.passages, "distilled")
+        learn(context, run, distilled, retriever.embedder)
+    else:
+        rows_QK = system.retrieve(context.corpus.questions("train").texts, options.passages).rows_QK
+        learn(context, run, task(GenerationTask, with_passages(examples, context.passages, rows_QK)))

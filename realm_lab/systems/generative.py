@@ -5,18 +5,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
-from pydantic import Field
 
-from realm_lab.params.sections import NonNegative, Positive, Section
-from realm_lab.systems.registry import Retrieved, Stage, System, options_of
+from realm_lab.params.sections import Fraction, NonNegative, Positive, Section
+from realm_lab.systems.reading import PassageSystem
+from realm_lab.systems.registry import Retrieved, Stage, System
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from realm_lab.corpus.store import Passages
     from realm_lab.models.decoder import Example, Generator
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from realm_lab.training.generation import GenerationTask
 
 OTHER_PASSAGES = 3  # beside the one that helps, in `denoise`
-LearningRate = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class WriterOptions(Section):
@@ -37,7 +36,7 @@ class WriterOptions(Section):
     """Steps in which the decoder learns to write, where the papers have the pre-training of T5 or BART."""
     denoise_batch_size: Positive = 128
     """Texts a step of these."""
-    denoise_learning_rate: LearningRate = 1e-3
+    denoise_learning_rate: Fraction = 1e-3
     """Peak learning rate of these."""
 
 
@@ -49,13 +48,17 @@ DENOISE = Stage(
 )
 
 
-class PassageWriter(System):
+def finetune_stage(work: str) -> Stage:
+    """The stage in which a writer learns from questions."""
+    depends_on = ("model", "finetune.retriever", "finetune.max_span_wordpieces", "system_options")
+    return Stage("finetune", depends_on, work, uses_ranks=False)
+
+
+class PassageWriter(PassageSystem):
     """An encoder-decoder that writes from passages of a dense retriever; a subclass says how.
 
     The models are those that training left and `knowledge` is the run's own corpus, unless others are given.
     """
-
-    context: Context
 
     def __init__(
         self,
@@ -88,15 +91,13 @@ class PassageWriter(System):
         """Searches the embeddings by the document tower."""
         return self.context.retriever(self.embedder, knowledge=self._knowledge)
 
-    @property
-    def passages(self) -> Passages:
-        """The knowledge corpus that it reads."""
-        return self._knowledge.passages if self._knowledge else self.context.passages
-
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         from realm_lab.evaluation.recall import search_questions
 
         return Retrieved(*search_questions(self.retriever, self.context.question_tokens(questions), k))
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.model, self.embedder]
 
     @cached_property
     def _before_finetuning(self) -> PassageWriter:
@@ -107,10 +108,7 @@ class PassageWriter(System):
         return self._before_finetuning
 
     def on_corpus(self, passages: Passages, digest: str) -> System:
-        from realm_lab.systems.context import Knowledge
-
-        updated = Knowledge(passages, digest, previous=self._knowledge or self.context.knowledge)
-        return type(self)(self.context, self.model, self._embedder, updated)
+        return type(self)(self.context, self.model, self._embedder, self.updated(passages, digest))
 
     def examples(self, questions: Sequence[str], rows_QK: np.ndarray) -> list[Example]:
         """What is read for some questions."""
@@ -152,11 +150,7 @@ def learn(context: Context, run: StageRun, task: GenerationTask, embedder: Embed
 
 
 def question_examples(context: Context) -> list[Example]:
-    """The training questions, each with its first answer.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The training questions, each with its first answer. UserError: there are none."""
     from realm_lab.errors import UserError
     from realm_lab.models.decoder import Example
 
@@ -169,30 +163,37 @@ def question_examples(context: Context) -> list[Example]:
 
 def denoise(context: Context, run: StageRun) -> None:
     """The warm start's encoder and a new decoder learn to write a salient span of a sentence, left out there, from a
-    passage that can help among others that cannot: the pairs of the reader's warm start. Where a pair has no such span,
-    spans of any words."""
+    passage that can help: the pairs of the reader's warm start. Where a pair has no such span, spans of any words. In
+    the second half of the steps that passage is among others that cannot help; with these from the first step a decoder
+    of the toy world often did not learn to copy in 600 steps."""
     from realm_lab.models.initial import new_generator
     from realm_lab.training.generation import GenerationTask, blank, corrupt_spans, drawing
     from realm_lab.training.pairs import ArticlePairs, PassagePairs
 
-    options, seed, special = options_of(context.params, context.plan.system), context.plan.seed, context.special
-    assert isinstance(options, WriterOptions)
+    options, seed, special = context.options(WriterOptions), context.plan.seed, context.special
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
 
-    def example(item: int, generator: np.random.Generator) -> Example:
+    def example(others: int, item: int, generator: np.random.Generator) -> Example:
         pair = pairs.pair(item, True, generator)
         if len(pair.spans):
             chosen = int(generator.integers(len(pair.spans)))
             read = blank(pair.first, pair.spans[chosen : chosen + 1], special)
         else:
             read = corrupt_spans(pair.first, special, generator)
-        others = generator.integers(len(pairs), size=OTHER_PASSAGES)
-        seconds = [pair.second, *(pairs.pair(int(other), True, generator).second for other in others)]
+        drawn = generator.integers(len(pairs), size=others)
+        seconds = [pair.second, *(pairs.pair(int(other), True, generator).second for other in drawn)]
         return read._replace(seconds=[seconds[place] for place in generator.permutation(len(seconds))])
 
     model = new_generator(context.load_reader("warm_start").encoder, seed).to(context.device)
-    draw = drawing(len(pairs), options.denoise_batch_size, seed, "denoise", example)
+    alone, among_others = (
+        drawing(len(pairs), options.denoise_batch_size, seed, "denoise", partial(example, others))
+        for others in (0, OTHER_PASSAGES)
+    )
+
+    def draw(step: int) -> list[Example]:
+        return (alone if 2 * step < options.denoise_steps else among_others)(step)
+
     learning_rate = options.denoise_learning_rate
     task = GenerationTask(context.params, seed, model, special, draw, options.denoise_steps, learning_rate)
     learn(context, run, task)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from realm_lab.params.sections import NonNegative, Positive, Section
-from realm_lab.systems.linked import STAGES, LinkedReader, padded
+from realm_lab.systems.linked import STAGES, LinkedReader
 from realm_lab.systems.registry import Retrieved, register_system
 
 if TYPE_CHECKING:
@@ -101,15 +101,16 @@ class GraphRetriever(LinkedReader):
 
         return torch.from_numpy(self.links.relations(rows_P)).to(like.device)
 
-    def search(self, question: str, tokens: np.ndarray, bm25: np.ndarray) -> list[tuple[int, float]]:
-        """The passages of the graph, the likeliest choice first."""
+    def search(self, question: str, tokens: np.ndarray, bm25: np.ndarray) -> tuple[list[int], list[float]]:
+        """The passages of the graph with their logits, the likeliest choice first."""
         import torch
 
         rows_P = self.graph(bm25)
         with torch.no_grad():
             vectors_PD = self.pair_encoder(self.model).vectors([tokens] * len(rows_P), rows_P.tolist())
-            logits = self.model(vectors_PD, self._relations(rows_P, vectors_PD)).tolist()
-        return sorted(zip(rows_P.tolist(), logits, strict=True), key=lambda each: -each[1])
+            logits = self.model(vectors_PD, self._relations(rows_P, vectors_PD)).cpu()
+        order = logits.argsort(descending=True, stable=True)
+        return rows_P[order.numpy()].tolist(), logits[order].tolist()
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
-        return padded(self.found(questions), k)
+        return Retrieved.padded(self.found(questions), k)

@@ -9,12 +9,12 @@ class "no answer" over the maximum of all positions, and classes "yes" and "no",
 from __future__ import annotations
 
 from functools import partial
-from typing import Literal, cast
+from typing import Literal
 
 from realm_lab.params.sections import NonNegative, Positive
 from realm_lab.systems.bm25_reader import Bm25Reader
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, options_of, register_system
+from realm_lab.systems.registry import EVALUATE, register_system
 from realm_lab.systems.selecting import FINETUNE_SELECTING, MakeTask, SelectingOptions, SelectsPassage
 
 
@@ -42,5 +42,5 @@ class HardEm(SelectsPassage, Bm25Reader):
     def task(self) -> MakeTask:
         from realm_lab.training.hard_em import HardEmTask
 
-        own = cast(HardEmOptions, options_of(self.context.params, self.context.plan.system))
+        own = self.context.options(HardEmOptions)
         return partial(HardEmTask, variant=own.variant, tau_steps=own.tau_steps)

@@ -138,11 +138,8 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
 
 
 def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -> str:
-    """Digest of the models in a folder: all its .safetensors and .json files, by their paths in it.
-
-    Raises:
-        UserError: no such folder, or no models in it; `names` are what else the parameter may be.
-    """
+    """Digest of the models in a folder: all its .safetensors and .json files, by their paths in it. UserError: no such
+    folder, or no models in it; `names` are what else the parameter may be."""
     remedy = "give a local folder with config.json and safetensors"
     if names:
         remedy = f"choose {', '.join(names)}, or {remedy}"

@@ -36,9 +36,7 @@ def initial_state(context: Context, stage: str) -> Initial:
 
     A shared tower is split where only one of the towers will be trained. A learned null document that the retriever
     does not bring along is a vector of zeros, which `place_null` moves before the first step of pre-training.
-
-    Raises:
-        UserError: the stage it comes from has not finished, or a folder holds no such model.
+    UserError: the stage it comes from has not finished, or a folder holds no such model.
     """
     settings = context.params.pretrain if stage == "pretrain" else context.params.finetune
     reader = _reader(context, settings.initial_reader)

@@ -3,6 +3,7 @@ trained on the passages of each question, then the span reader on what it finds.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from realm_lab.errors import UserError
 from realm_lab.systems.bm25_reader import Bm25Reader
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, options_of
+from realm_lab.systems.registry import EVALUATE, Stage
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from realm_lab.corpus.links import Links
     from realm_lab.corpus.store import Questions
@@ -40,39 +41,39 @@ STAGES = (
 )
 
 
-class LinkedReader(Bm25Reader):
+class LinkedReader(Bm25Reader, ABC):
     """A subclass says what its model is, what it learns from, and how it retrieves."""
 
     depth: ClassVar[int] = 100  # passages of BM25 that there are to begin with, and to find the answer in
 
+    @abstractmethod
     def new_model(self, encoder: Encoder, generator: torch.Generator) -> Any:
         """The untrained model, its encoder being that of the warm start's reader."""
-        raise NotImplementedError
 
+    @abstractmethod
     def example(
         self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
     ) -> Example | None:
         """What is learned from a question, if anything: its path, which is gold, or else the best passage of BM25 with
         the answer, or empty; what BM25 finds; and the passages near it that hold the answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(self, model: Any, vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
         """Of one example."""
-        raise NotImplementedError
 
-    def search(self, question: str, tokens: np.ndarray, bm25: np.ndarray) -> list[Any]:
+    @abstractmethod
+    def search(self, question: str, tokens: np.ndarray, bm25: np.ndarray) -> Any:
         """What the trained model finds for a question, its wordpieces, and the best rows of BM25; best first."""
-        raise NotImplementedError
 
     def __init__(self, *given: Any):
         super().__init__(*given)
-        self._found: dict[str, list[Any]] = {}
+        self._found: dict[str, Any] = {}
 
-    def found(self, questions: Sequence[str]) -> list[list[Any]]:
+    def found(self, questions: Sequence[str]) -> list[Any]:
         """`search` of each question, done once."""
         new = [question for question in dict.fromkeys(questions) if question not in self._found]
         if new:
-            found_QK = self._bm25.search(new, self.depth).rows_QK
+            found_QK = self.bm25.search(new, self.depth).rows_QK
             for question, tokens, rows_K in zip(new, self.context.question_tokens(new), found_QK, strict=True):
                 self._found[question] = self.search(question, tokens, rows_K[rows_K >= 0])
         return [self._found[question] for question in questions]
@@ -80,7 +81,7 @@ class LinkedReader(Bm25Reader):
     @cached_property
     def own(self) -> Any:
         """`system_options` of this system."""
-        return options_of(self.context.params, self.context.plan.system)
+        return self.context.options(self.options)
 
     @cached_property
     def links(self) -> Links:
@@ -114,6 +115,9 @@ class LinkedReader(Bm25Reader):
         load_named(model, read_tensors(path), {name: name for name, _ in model.named_parameters()}, path)
         return model.eval()
 
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.models.reader, self.model]
+
     def pair_encoder(self, model: Any) -> PairEncoder:
         """The model's encoder with the passages that are read."""
         from realm_lab.models.pair_encoder import PairEncoder
@@ -126,7 +130,7 @@ class LinkedReader(Bm25Reader):
 
         from realm_lab.models.spans import holds_answer
 
-        found_QK = self._bm25.search(questions.texts, self.depth).rows_QK
+        found_QK = self.bm25.search(questions.texts, self.depth).rows_QK
         examples = []
         for number, rows_K in enumerate(found_QK):
             rows, path = rows_K[rows_K >= 0], questions.paths[number]
@@ -175,16 +179,3 @@ def train_retriever(context: Context, run: StageRun) -> None:
             "passages_without_links": system.links.passages_without,
         }
         close(run, **counts)
-
-
-def padded(found: Sequence[Sequence[tuple[int, float]]], k: int) -> Retrieved:
-    """The first k (row, score) of each question; row -1 with NO_SCORE where there are fewer."""
-    import numpy as np
-
-    from realm_lab.retrieval.retriever import NO_SCORE
-
-    rows_QK, scores_QK = np.full((len(found), k), -1, np.int64), np.full((len(found), k), NO_SCORE, np.float32)
-    for number, own in enumerate(found):
-        for place, (row, score) in enumerate(own[:k]):
-            rows_QK[number, place], scores_QK[number, place] = row, score
-    return Retrieved(rows_QK, scores_QK)

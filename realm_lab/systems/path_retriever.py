@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from realm_lab.params.sections import NonNegative, Positive, Section
-from realm_lab.systems.linked import STAGES, LinkedReader, padded
+from realm_lab.systems.linked import STAGES, LinkedReader
 from realm_lab.systems.registry import Retrieved, register_system
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ class PathRetriever(LinkedReader):
             for path in paths:
                 for row in path.rows[::-1]:
                     scores.setdefault(row, path.log_prob)
-            found.append(list(scores.items()))
-        return padded(found, k)
+            found.append((list(scores), list(scores.values())))
+        return Retrieved.padded(found, k)
 
     def readable(self, questions: Sequence[str], k: int) -> tuple[JoinedPassages, Retrieved]:
         """Paths as passages: the bodies of each, from its last to its first."""
@@ -119,10 +119,10 @@ class PathRetriever(LinkedReader):
 
         numbers: dict[tuple[int, ...], int] = {}
         found = [
-            [(numbers.setdefault(path.rows, len(numbers)), path.log_prob) for path in paths]
+            ([numbers.setdefault(path.rows, len(numbers)) for path in paths], [path.log_prob for path in paths])
             for paths in self.found(questions)
         ]
-        return JoinedPassages(self.passages, [rows[::-1] for rows in numbers]), padded(found, k)
+        return JoinedPassages(self.passages, [rows[::-1] for rows in numbers]), Retrieved.padded(found, k)
 
     def answer(
         self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None

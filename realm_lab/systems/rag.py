@@ -16,18 +16,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from realm_lab.evaluation.answers import Answer
-from realm_lab.params.sections import Candidates, NonNegative, Positive
+from realm_lab.params.sections import Candidates, Fraction, NonNegative, Positive
 from realm_lab.systems.generative import (
     DENOISE,
-    LearningRate,
     PassageWriter,
     WriterOptions,
+    finetune_stage,
     learn,
     load_generator,
     question_examples,
 )
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, options_of, register_system
+from realm_lab.systems.registry import EVALUATE, Retrieved, register_system
 
 if TYPE_CHECKING:
     from realm_lab.systems.context import Context
@@ -41,7 +41,7 @@ class RagOptions(WriterOptions):
     """Steps on questions (the paper names none; Fusion-in-Decoder's)."""
     batch_size: Positive = 64
     """Questions a step (the paper names none; Fusion-in-Decoder's)."""
-    learning_rate: LearningRate = 3e-5
+    learning_rate: Fraction = 3e-5
     """Peak learning rate of the reader (the paper names none; BART's); that of the query tower is
     finetune.retriever's."""
     passages: Candidates = 5
@@ -60,12 +60,7 @@ class Rag(PassageWriter):
     stages = (
         WARM_START,
         DENOISE,
-        Stage(
-            "finetune",
-            ("model", "finetune.retriever", "finetune.max_span_wordpieces", "system_options"),
-            "realm_lab.systems.rag:finetune",
-            uses_ranks=False,
-        ),
+        finetune_stage("realm_lab.systems.rag:finetune"),
         EVALUATE,
     )
 
@@ -74,7 +69,7 @@ class Rag(PassageWriter):
     ) -> list[Answer]:
         from realm_lab.evaluation.writing import answer_of, write_marginal
 
-        context, options = self.context, _options(self.context)
+        context, options = self.context, self.context.options(RagOptions)
         found = retrieved or self.retrieve(questions, k or options.passages)
         examples, log_prior_QK = self.examples(questions, found.rows_QK), self.log_priors(found)
         models = self.params, self.model, context.special
@@ -88,16 +83,10 @@ def finetune(context: Context, run: StageRun) -> None:
     from realm_lab.training.generation import drawing
     from realm_lab.training.retrieving import RetrievingTask
 
-    options, seed, examples = _options(context), context.plan.seed, question_examples(context)
+    options, seed, examples = context.options(RagOptions), context.plan.seed, question_examples(context)
     retriever = Rag(context).before_finetuning().retriever
     retriever.embedder.split_towers()
     model = load_generator(context, "denoise").to(context.device)
     draw = drawing(len(examples), options.batch_size, seed, "rag-questions", lambda item, _: examples[item])
     given = context.params, seed, model, context.special, draw, options.steps, options.learning_rate
     learn(context, run, RetrievingTask(*given, retriever, options.passages, options.marginal), retriever.embedder)
-
-
-def _options(context: Context) -> RagOptions:
-    options = options_of(context.params, context.plan.system)
-    assert isinstance(options, RagOptions)
-    return options

@@ -15,21 +15,47 @@ from realm_lab.evaluation.answers import Answer
 from realm_lab.systems.registry import Retrieved, System
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from realm_lab.corpus.store import Passages
     from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
     from realm_lab.evaluation.utility import ClozeResult
     from realm_lab.retrieval.retriever import Retriever
+    from realm_lab.systems.bm25 import Bm25
     from realm_lab.systems.context import Context, Knowledge
     from realm_lab.systems.initial import Initial
 
 
-class SpanReader(System):
+class PassageSystem(System):
+    """A system that reads passages: of the run's own knowledge corpus, or of `_knowledge` where it has another."""
+
+    context: Context
+    _knowledge: Knowledge | None
+
+    @property
+    def passages(self) -> Passages:
+        """The knowledge corpus that it reads."""
+        return self._knowledge.passages if self._knowledge else self.context.passages
+
+    @cached_property
+    def bm25(self) -> Bm25:
+        """BM25 over these passages."""
+        from realm_lab.systems.bm25 import Bm25
+
+        return Bm25(self.passages) if self._knowledge else self.context.bm25
+
+    def updated(self, passages: Passages, digest: str) -> Knowledge:
+        """Another version of them."""
+        from realm_lab.systems.context import Knowledge
+
+        return Knowledge(passages, digest, previous=self._knowledge or self.context.knowledge)
+
+
+class SpanReader(PassageSystem):
     """A reader of spans over passages that `retrieve` finds; a subclass says how.
 
     `models` are those that fine-tuning left and `knowledge` is the run's own corpus, unless others are given.
     """
-
-    context: Context
 
     def __init__(self, context: Context, models: Initial | None = None, knowledge: Knowledge | None = None):
         super().__init__(context)
@@ -53,10 +79,8 @@ class SpanReader(System):
 
         return initial_state(self.context, "finetune")
 
-    @property
-    def passages(self) -> Passages:
-        """The knowledge corpus that it reads."""
-        return self._knowledge.passages if self._knowledge else self.context.passages
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.models.reader]
 
     def readable(self, questions: Sequence[str], k: int) -> tuple[Passages, Retrieved]:
         """What the reader reads, and which k of it for each question: the passages themselves."""
@@ -78,10 +102,7 @@ class SpanReader(System):
         return read_answers(self.params, passages, *models, queries, retrieved.rows_QK, scores_QK)
 
     def on_corpus(self, passages: Passages, digest: str) -> System:
-        from realm_lab.systems.context import Knowledge
-
-        updated = Knowledge(passages, digest, previous=self._knowledge or self.context.knowledge)
-        return type(self)(self.context, self.models, updated)
+        return type(self)(self.context, self.models, self.updated(passages, digest))
 
     def utilities(self, question: str, answer: Answer) -> list[float | None]:
         """The span head cannot read an empty passage, so utility is measured with the masked-word head from before
@@ -119,6 +140,9 @@ class DenseRetriever(SpanReader):
         from realm_lab.evaluation.recall import search_questions
 
         return Retrieved(*search_questions(self.retriever, self.context.question_tokens(questions), k))
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.models.reader, self.models.embedder]
 
     @cached_property
     def _before_finetuning(self) -> DenseRetriever:

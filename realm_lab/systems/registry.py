@@ -9,7 +9,6 @@ wherever a system is asked for. docs/systems.md shows one.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 from collections.abc import Sequence
@@ -21,12 +20,13 @@ from pydantic import ValidationError
 
 from realm_lab.core.extensions import own_code
 from realm_lab.core.records import validation_line
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Section
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import nn
 
     from realm_lab.corpus.store import Passages
     from realm_lab.evaluation.cloze_items import ClozeItem, ClozeReading
@@ -77,6 +77,21 @@ class Retrieved(NamedTuple):
 
     rows_QK: np.ndarray  # int64, rows of the knowledge corpus, negative where there are fewer
     scores_QK: np.ndarray  # float32, larger is better; only the order is comparable between systems
+
+    @classmethod
+    def padded(
+        cls, found: Sequence[tuple[Sequence[int] | np.ndarray, Sequence[float] | np.ndarray]], k: int
+    ) -> Retrieved:
+        """The first k (rows, scores) of each question; row -1 with NO_SCORE where there are fewer."""
+        import numpy as np
+
+        from realm_lab.retrieval.retriever import NO_SCORE
+
+        rows_QK, scores_QK = np.full((len(found), k), -1, np.int64), np.full((len(found), k), NO_SCORE, np.float32)
+        for number, (rows, scores) in enumerate(found):
+            size = min(k, len(rows))
+            rows_QK[number, :size], scores_QK[number, :size] = rows[:size], scores[:size]
+        return cls(rows_QK, scores_QK)
 
 
 class System:
@@ -129,17 +144,17 @@ class System:
         """Sentences with a blank and a known answer, read with retrieval (the paper's Table 4)."""
         raise Unsupported(f"system {self.name} fills no blanks")
 
+    def modules(self) -> Sequence[nn.Module]:
+        """The models that retrieve and answer, whose weights are counted."""
+        return ()
+
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Measurements that only this system has, with worked examples."""
         return {}, []
 
     @classmethod
     def stage(cls, name: str) -> Stage:
-        """The stage of that name.
-
-        Raises:
-            UserError: it has no such stage.
-        """
+        """The stage of that name. UserError: it has no such stage."""
         found = next((stage for stage in cls.stages if stage.name == name), None)
         if found is None:
             known = ", ".join(stage.name for stage in cls.stages)
@@ -166,11 +181,7 @@ def system_names() -> list[str]:
 
 
 def system_of(name: str) -> type[System]:
-    """The system of that name, or `package.module:Class`.
-
-    Raises:
-        UserError: there is none; it names the nearest.
-    """
+    """The system of that name, or `package.module:Class`. UserError: there is none; it names the nearest."""
     if ":" in name:
         found = own_code("system", name)
         if not (isinstance(found, type) and issubclass(found, System)):
@@ -178,18 +189,16 @@ def system_of(name: str) -> type[System]:
         return found
     _import_all()
     if name not in SYSTEMS:
-        near = difflib.get_close_matches(name, SYSTEMS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise UserError(f"system '{name}': choose {', '.join(sorted(SYSTEMS))} or package.module:Class{hint}")
+        raise UserError(
+            f"system '{name}': choose {', '.join(sorted(SYSTEMS))} or package.module:Class; "
+            f"the nearest one is '{nearest(name, SYSTEMS)}'"
+        )
     return SYSTEMS[name]
 
 
 def options_of(params: Params, system: str) -> Section:
-    """The parameters that only this system has, from `system_options`.
-
-    Raises:
-        UserError: one that it does not have or a wrong value, or options of a system that there is not.
-    """
+    """The parameters that only this system has, from `system_options`. UserError: one that it does not have or a wrong
+    value, or options of a system that there is not."""
     for name in params.system_options:
         try:
             system_of(name)
@@ -198,8 +207,8 @@ def options_of(params: Params, system: str) -> Section:
     options, given = system_of(system).options, params.system_options.get(system, {})
     for name in given:
         if name not in options.model_fields:
-            near = difflib.get_close_matches(name, options.model_fields, n=1, cutoff=0.0)
-            remedy = f"the nearest one is '{near[0]}'" if near else "it has none"
+            near = nearest(name, options.model_fields)
+            remedy = f"the nearest one is '{near}'" if near else "it has none"
             raise UserError(f"parameter 'system_options.{system}': no option '{name}' there; {remedy}")
     try:
         return options(**given)

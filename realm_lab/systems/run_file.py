@@ -20,10 +20,8 @@ def write_run_file(context: Context, path: Path) -> int:
     """Write `QID Q0 DOCID RANK SCORE TAG` lines of the questions that the run is measured on; how many questions.
 
     Blanks in ids are percent-encoded. Tools sort by score and break ties in ways of their own: where a score is not
-    below the one before, it is written as the next smaller float32, so that all of them keep our order.
-
-    Raises:
-        UserError: there are no test questions, the run is not finished, or its system retrieves no passages.
+    below the one before, it is written as the next smaller float32, so that all of them keep our order. UserError:
+    there are no test questions, the run is not finished, or its system retrieves no passages.
     """
     test = AskedQuestions.of_split(context, "test")
     if not len(test):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from realm_lab.params.sections import NonNegative, Section
 from realm_lab.systems.reading import SpanReader
-from realm_lab.systems.registry import Stage, options_of
+from realm_lab.systems.registry import Stage
 
 if TYPE_CHECKING:
     from realm_lab.params.parameters import Params
@@ -51,7 +51,7 @@ def finetune(context: Context, run: StageRun) -> None:
     from realm_lab.training.selection import DEPTH
 
     system = cast(SelectsPassage, context.system)
-    own = cast(SelectingOptions, options_of(context.params, context.plan.system))
+    own = context.options(SelectingOptions)
     candidates = min(1 + own.negatives, len(context.passages))
     fixed = {"train_query_tower": False, "early_loss_candidates": 0, "candidates": candidates}
     settings = system.params.finetune.model_copy(update=fixed)

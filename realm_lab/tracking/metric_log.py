@@ -53,11 +53,8 @@ class MetricLog:
         return dropped
 
     def rows(self) -> list[dict[str, Any]]:
-        """All whole lines in file order; a torn last line is ignored, an absent file is empty.
-
-        Raises:
-            UserError: a broken line before the last, with file and line number.
-        """
+        """All whole lines in file order; a torn last line is ignored, an absent file is empty. UserError: a broken line
+        before the last, with file and line number."""
         return [row for _, row in _whole_lines(self.path)[0]] if self.path.exists() else []
 
     def _drop_torn_line(self) -> None:

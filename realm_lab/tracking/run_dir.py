@@ -9,7 +9,9 @@ import json
 import math
 import os
 import re
+import resource
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -28,12 +30,14 @@ from realm_lab.tracking.metric_log import MetricLog
 
 State = Literal["PENDING", "RUNNING", "PREEMPTED", "COMPLETE", "FAILED"]
 KEY_LENGTH = 12
+KIB = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
 HEARTBEAT_INTERVAL_SECONDS = 2.0
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Status:
-    """status.json of a stage. Times are unix seconds; `wall_seconds` is the sum over attempts.
+    """status.json of a stage. Times are unix seconds; `wall_seconds` and `training_flop` are sums over attempts,
+    `peak_memory_bytes` is the most that the process had until then.
 
     `host` and `pid` say who wrote it; whether that process still works on the stage is told by its lease.
     """
@@ -49,6 +53,8 @@ class Status:
     total_steps: int = 0
     steps_per_second: float = 0.0
     wall_seconds: float = 0.0
+    peak_memory_bytes: int = 0
+    training_flop: float = 0.0
     error: str | None = None
     flags: tuple[str, ...] = ()
 
@@ -140,6 +146,11 @@ class StageRun:
             self._last_beat = now
             self._write(self._current)
 
+    def count_flop(self, flop: float) -> None:
+        """Add floating-point operations of training; written with the next heartbeat."""
+        current = self._now()
+        self._current = replace(current, training_flop=current.training_flop + flop)
+
     def flag(self, name: str) -> None:
         """Add a warning such as "collapsed" to the status, once."""
         current = self._now()
@@ -177,7 +188,8 @@ class StageRun:
         current = self._current or self.status()
         if current.pid != os.getpid() or current.state != "RUNNING":
             return current  # Nobody's attempt, or another process's: its clocks are not ours.
-        return replace(current, heartbeat_at=time.time(), wall_seconds=wall)
+        peak = max(current.peak_memory_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
+        return replace(current, heartbeat_at=time.time(), wall_seconds=wall, peak_memory_bytes=peak)
 
     def _write(self, status: Status) -> None:
         self._current = status
@@ -208,11 +220,8 @@ RUN_RECORD = TypeAdapter(RunRecord)
 
 
 def write_run_record(runs: Path, record: RunRecord) -> Path:
-    """Write runs/<name>/run.json, once: the run's key is a digest of what it says. Returns its path.
-
-    Raises:
-        UserError: a system that is no folder name.
-    """
+    """Write runs/<name>/run.json, once: the run's key is a digest of what it says. Returns its path. UserError: a
+    system that is no folder name."""
     if not re.fullmatch(r"\w[\w.=,+-]*", record.system):
         raise UserError(f"system '{record.system}': use letters, digits and . _ = , + - only (it names a folder)")
     path = Path(runs) / record.name / "run.json"

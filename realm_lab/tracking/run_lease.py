@@ -36,11 +36,8 @@ def writer_of(run: Path) -> Holder | None:
 def writing(run: Path) -> Iterator[None]:
     """Hold the lease of the stage in folder `run`.
 
-    When it is taken over by another process (this one was stopped, or cut off, for too long), this process ends at
-    once and writes nothing more.
-
-    Raises:
-        Taken: another living process holds it.
+    When it is taken over by another process (this one was stopped, or cut off, for too long), this process ends at once
+    and writes nothing more. Taken: another living process holds it.
     """
     with _take(run) as lease:
         ended = threading.Event()

@@ -34,9 +34,14 @@ def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
     values |= {m.name: values[m.key] for m in METRICS.values() if m.source == "results" and m.key in values}
     if "pretrain" in stages and (age := last_values(stages["pretrain"]).get("index_staleness_steps_mean")) is not None:
         values["index_staleness_steps"] = age  # the mean over all steps so far, so its last value
-    seconds = {name: stage.status().wall_seconds for name, stage in stages.items()}
+    statuses = {name: stage.status() for name, stage in stages.items()}
+    seconds = {name: status.wall_seconds for name, status in statuses.items()}
     values["wall_seconds"] = sum(seconds.values())
     values["device_hours"] = sum(seconds[name] * _processes(stage) for name, stage in stages.items()) / 3600
+    if flop := sum(status.training_flop for status in statuses.values()):
+        values["training_teraflop"] = flop / 1e12
+    if memory := max(status.peak_memory_bytes for status in statuses.values()):
+        values["peak_memory_gibibytes"] = memory / 2**30
     return values
 
 

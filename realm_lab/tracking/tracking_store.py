@@ -35,11 +35,8 @@ def one_line(error: object) -> str:
 
 
 def check_database(uri: str) -> None:
-    """Read from a database now, since MLflow would try for minutes.
-
-    Raises:
-        UserError: no such kind of store, a file that is no database, a server that does not answer, no driver.
-    """
+    """Read from a database now, since MLflow would try for minutes. UserError: no such kind of store, a file that is no
+    database, a server that does not answer, no driver."""
     name = f"tracking store {without_password(uri)}"
     try:
         engine = sqlalchemy.create_engine(uri)

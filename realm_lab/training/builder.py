@@ -65,11 +65,8 @@ class ProcessBuilder:
             raise self._failure() from None
 
     def wait(self, step: int) -> Tensor:
-        """The embeddings of a submitted step, float32 [N, D]; older ones are deleted.
-
-        Raises:
-            UserError: the builder has failed.
-        """
+        """The embeddings of a submitted step, float32 [N, D]; older ones are deleted. UserError: the builder has
+        failed."""
         on_first_rank(lambda: self._wait(step))
         found = read_tensors(_place(self._folder, step) / "embeddings.safetensors")["embeddings"]
         if self._process is not None:

@@ -27,10 +27,8 @@ from realm_lab.params.sections import Optimiser
 from realm_lab.training.checkpoint import load_module, module_tensors
 from realm_lab.training.optimiser import ScheduledAdamW
 
-WINDOW, EXAMPLES = (
-    20,
-    5,
-)  # words on both sides of an answer that are compared; examples of a question (the released script's)
+WINDOW = 20  # words on both sides of an answer that are compared (the released script's)
+EXAMPLES = 5  # of a question (the released script's)
 
 
 class Example(NamedTuple):

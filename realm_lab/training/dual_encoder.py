@@ -23,7 +23,7 @@ from realm_lab.models.inputs import join
 from realm_lab.models.reader import Reader
 from realm_lab.models.spans import holds_answer
 from realm_lab.params.parameters import Params
-from realm_lab.training.optimiser import TrainedModels
+from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 Answers = Sequence[Sequence[np.ndarray]]  # of each question, the wordpieces of each of its answers
 
@@ -50,7 +50,7 @@ def label(questions: Questions, answers: Answers, passages: Passages, found_QK: 
     return LabelledPassages(*np.array(labelled, np.int64).reshape(-1, 3).T)
 
 
-class DualEncoderTask:
+class DualEncoderTask(ModelsTask):
     """In-batch softmax from a question to its positive, among the positives and negatives of all questions of a step.
 
     A passage of another question that holds an answer to this one is no negative: the paper says nothing of it, and in
@@ -125,11 +125,3 @@ class DualEncoderTask:
         excluded_G = holds_answer(self._passages.bodies, rows_G, self._answers[number]) | (rows_G == rows_G[place])
         excluded_G[place] = False
         return excluded_G
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments."""
-        return self._models.tensors()
-
-    def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore what `tensors` returned."""
-        self._models.load(tensors)

@@ -36,7 +36,7 @@ from realm_lab.models.spans import (
 )
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import NO_SCORE, Retriever
-from realm_lab.training.optimiser import TrainedModels
+from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 Spans = list[tuple[int, int]]
 
@@ -61,8 +61,9 @@ class Found(NamedTuple):
         return np.array([any(row) for row in self.spans], bool)
 
 
-class FinetuneTask:
-    """Open-QA fine-tuning as a task of the loop. The retriever must have an index, which is never rebuilt.
+class FinetuneTask(ModelsTask):
+    """Open-QA fine-tuning as a task of the loop. The retriever must have an index, which is never rebuilt and in no
+    checkpoint.
 
     What does not train has no optimiser, gets no gradient, and drops nothing out.
     """
@@ -234,11 +235,3 @@ class FinetuneTask:
         with autocast(marked_NLW.device, self._params.model.precision):
             logits_NLW, logit_N = read_logits(self.reader, batch, width, softmax)
         return self._over_spans(span_log_probs(logits_NLW), marked_NLW), logit_N
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments; the frozen index is rebuilt from the stage before."""
-        return self._models.tensors()
-
-    def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore what `tensors` returned."""
-        self._models.load(tensors)

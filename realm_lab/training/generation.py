@@ -16,13 +16,13 @@ from realm_lab.models.decoder import Example, Generator, join_examples, pad_text
 from realm_lab.models.initial import frozen_names
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Optimiser
-from realm_lab.training.optimiser import TrainedModels
+from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 Draw = Callable[[int], list[Example]]  # the batch of a step, a pure function of its number
 NOISE_DENSITY, MEAN_SPAN_LENGTH = 0.15, 3.0  # T5's (Raffel et al. 2020, section 3.3.4)
 
 
-class GenerationTask:
+class GenerationTask(ModelsTask):
     """-log p(text|what is read), mean over the examples of a step, as a task of the loop."""
 
     def __init__(
@@ -71,14 +71,6 @@ class GenerationTask:
             source = self.model.encode(batch, joined)
             log_probs_NT, logits_NS = self.model.target_log_probs(source, text_NT)
         return log_probs_NT, text_NT[:, 1:] != self._special.pad, (logits_NS, source.mask_BS)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments."""
-        return self._models.tensors()
-
-    def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore what `tensors` returned."""
-        self._models.load(tensors)
 
 
 def short_optimiser(learning_rate: float, steps: int) -> Optimiser:

@@ -11,12 +11,14 @@ import math
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from realm_lab.core.flop import FlopCount
 from realm_lab.core.process import any_rank, on_first_rank, ranks, stop_signals_noted
 from realm_lab.core.seeding import derive_seed
 from realm_lab.errors import UserError
@@ -47,12 +49,8 @@ class Task(Protocol):
 
 
 def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> None:
-    """Run a task to its end, from its newest checkpoint if there is one.
-
-    Raises:
-        UserError: the loss or a gradient is not finite.
-        SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal).
-    """
+    """Run a task to its end, from its newest checkpoint if there is one. UserError: the loss or a gradient is not
+    finite. SystemExit: a signal to stop came (core/process.py); a checkpoint was written (code 128 + signal)."""
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
     mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 the same as a process alone
@@ -68,16 +66,22 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
         if first:
             save_checkpoint(folder, Checkpoint(step, task.tensors()))
 
-    saved_at = time.monotonic()
+    saved_at, counted_to = time.monotonic(), step
     asked = False
     with stop_signals_noted() as request:
         while step < task.total_steps:
             torch.manual_seed(derive_seed(task.seed, "dropout", step, *mine))
-            values = task.train_step(step)
+            finished = step + 1 == task.total_steps
+            logged = first and (finished or (step + 1) % launch.log_interval_steps == 0)
+            counted = FlopCount() if logged and not launch.compile else None  # compiled code would not be seen
+            with counted or nullcontext():
+                values = task.train_step(step)
             step += 1
             _check_finite(values, run.path, step)
-            finished = step == task.total_steps
-            if first and (finished or step % launch.log_interval_steps == 0):
+            if counted:
+                run.count_flop(counted.flop * size * (step - counted_to))
+                counted_to = step
+            if logged:
                 run.metrics.log(step, values)
             _measure(task, run, step)
             if first:

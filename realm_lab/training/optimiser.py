@@ -168,3 +168,17 @@ class TrainedModels:
         load_module("embedder", self._embedder, tensors)
         for optimiser in self.optimisers:
             optimiser.load_state(tensors)
+
+
+class ModelsTask:
+    """A task of the loop whose whole state is that of its models."""
+
+    _models: TrainedModels
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Weights and moments."""
+        return self._models.tensors()
+
+    def load(self, tensors: dict[str, Tensor], step: int) -> None:
+        """Restore what `tensors` returned."""
+        self._models.load(tensors)

@@ -116,15 +116,6 @@ def test_the_tracking_uri_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert findings(tmp_path, text)["tracking store"].found == "http://there:2"
 
 
-def test_little_disk_and_memory_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "LOW_DISK_GIB", 1e9)
-    monkeypatch.setattr(doctor, "LOW_MEMORY_GIB", 1e9)
-    found = findings(tmp_path)
-    assert found["disk"].state == found["memory"].state == "note"
-    assert found["disk"].remedy
-    assert found["memory"].remedy
-
-
 @pytest.mark.parametrize(("text", "code"), [("preset: smoke\n", 0), ("preset: real\n", 1), (None, 1)])
 def test_the_exit_code_says_whether_something_is_missing(
     text: str | None, code: int, tmp_path: Path, commands: Path, capsys: pytest.CaptureFixture[str]

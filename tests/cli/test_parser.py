@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -114,34 +113,6 @@ def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -
     assert stages.calls[1][2] == project
 
 
-def test_preset_and_set_go_before_the_file(stages: Stages, project: Path) -> None:
-    arguments = ["pretrain", "--root", str(project), "--preset", "toy"]
-    arguments += ["--set", "pretrain.batch_size=3", "--set", "pretrain.reader.learning_rate=1e-5", "--set", "seeds=[5]"]
-    assert cli.main(arguments) == 0
-    params = stages.calls[0][1]
-    assert (params.preset, params.pretrain.steps, params.pretrain.batch_size) == ("toy", 7, 3)
-    assert (params.pretrain.reader.learning_rate, params.seeds) == (1e-5, [5])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["--params", "absent.yaml"],
-            "absent.yaml: no such file; run from the project's folder, give --params FILE, or `realm-lab init FOLDER`",
-        ),
-        (["--set", "pretrain.step=1"], "unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.steps'"),
-        (["--preset", "tou"], "preset 'tou' is not one of toy, smoke, real, paper"),
-    ],
-)
-def test_a_users_error_is_one_line_and_code_2(project: Path, arguments: list[str], message: str) -> None:
-    done = realm_lab("pretrain", *arguments, cwd=project)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("realm-lab: error: ")
-    assert done.stderr.endswith(f"{message}\n")
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("failure", "code", "line"),
     [
@@ -208,23 +179,6 @@ def test_the_tracking_store_is_the_nearest_one_named(
     assert cli.main(root) == 1
 
 
-@pytest.mark.parametrize("verb", ["ask", "fill"])
-def test_a_question_goes_to_the_run_named(verb: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    def open_run(*arguments: Any) -> None:
-        asked.append(arguments)
-        raise UserError("no such run")
-
-    monkeypatch.setattr("realm_lab.systems.context.open_run", open_run)
-    root = ["--root", str(project), "--set", "seeds=[4, 5]"]
-    assert cli.main([verb, "Who [MASK]?", *root]) == 2
-    assert cli.main([verb, "Who [MASK]?", *root, "--seed", "0", "--system", "warm_start", "-k", "2", "--json"]) == 2
-    first, second = asked
-    assert (first[0].seeds, *first[1:]) == ([4, 5], project, None, "realm")
-    assert second[1:] == (project, 0, "warm_start")
-
-
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that.
 PRINTS_AND_WAITS = """
 import signal, sys, types
@@ -245,15 +199,6 @@ def start(body: str, cwd: Path) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
-
-
-def test_an_interrupt_is_one_line_and_code_130(project: Path) -> None:
-    with start("print('started', flush=True); sys.stdin.read()", project) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (130, "realm-lab: pretrain interrupted; run it again to go on\n")
 
 
 @pytest.mark.parametrize("body", ["[print('x' * 1000) for _ in range(1000)]", "print('a line still in the buffer')"])

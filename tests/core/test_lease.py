@@ -91,15 +91,6 @@ def test_a_silent_one_is_taken_over_and_its_late_holder_is_stopped(tmp_path: Pat
     assert time.time() - holder.heard < 60
 
 
-def test_of_another_machine_only_silence_tells(tmp_path: Path) -> None:
-    take(tmp_path, "a", limit_seconds=LIMIT)
-    change(tmp_path / "a.json", owner={"host": "elsewhere", "pid": 2**22 - 1, "born": 1.0})
-    with pytest.raises(UserError, match="on elsewhere"):
-        take(tmp_path, "a", limit_seconds=LIMIT)
-    silence(tmp_path / "a.json", LIMIT + 1)
-    take(tmp_path, "a", limit_seconds=LIMIT).release()
-
-
 def test_one_that_is_given_back_while_others_look_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is listed, and gone when it is read."""
     lease = take(tmp_path, "a", limit_seconds=LIMIT)

@@ -12,7 +12,6 @@ from realm_lab.corpus import files_corpus
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.records import Document, Question, Split
 from realm_lab.corpus.vocabulary import train_wordpiece
-from realm_lab.errors import UserError
 from realm_lab.params.corpus import Corpus, Files
 
 
@@ -154,13 +153,3 @@ def test_questions_from_elsewhere_stay_with_their_document_unknown(train: str, d
     corpus = corpus_of(knowledge=[train], questions_test=[dev])
     assert {question.document for question in asked(corpus, "test")} == {None}
     assert len(asked(corpus, "test")) == 8
-
-
-def test_documents_that_are_asked_about(train: str) -> None:
-    corpus = corpus_of(knowledge=[train], questions_train=[train])
-    assert corpus.asked_documents() == {document.id for document in corpus.documents()}
-
-
-def test_missing_files() -> None:
-    with pytest.raises(UserError, match=r"nowhere.json: no such file"):
-        list(corpus_of(knowledge=["nowhere.json"]).documents())

@@ -20,7 +20,7 @@ from realm_lab.corpus.store import NO_ROW
 from realm_lab.errors import UserError
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.parameters import Params
-from tests.corpus.preparing import Prepared, made, tree
+from tests.corpus.preparing import Prepared, made
 
 PEOPLE = (
     "Ada Bela Cora Dora Edna Fritz Gerda Hanna Ida Jonas Karl Lena Maria Nils Otto Paula Rosa Sven Ute Vera".split()
@@ -196,13 +196,6 @@ def test_the_later_version_of_files_is_kept_beside(files_params: FilesParams, sq
     prepared = made(files_params(squad_path, corpus__files__knowledge_updated=[later]), tmp_path / "corpus")
     articles = prepared.corpus.passages(version=1).text.column("article")
     assert set(articles) == {"Article_40", "Article_41", "Article_42"}
-
-
-def test_the_same_files_give_the_same_bytes(
-    files_params: FilesParams, filed: Prepared, squad_path: str, tmp_path: Path
-) -> None:
-    prepare(files_params(squad_path), tmp_path / "again", seed=7)  # nor does the seed matter
-    assert tree(tmp_path / "again") == tree(filed.corpus.folder)
 
 
 def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(

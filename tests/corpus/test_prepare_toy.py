@@ -6,7 +6,6 @@ import itertools
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.records import SPLITS
 from realm_lab.corpus.store import NO_ROW, Sentences
-from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.params.parameters import Params
 from tests.corpus.preparing import Prepared, made, tree
@@ -185,19 +183,3 @@ def test_an_interrupted_preparation_leaves_nothing(tiny: ModuleType, tmp_path: P
     assert list((tmp_path / "prepared").iterdir()) == []
     prepare(tiny.params(), folder, 0)
     assert [path.name for path in (tmp_path / "prepared").iterdir()] == ["corpus"]
-
-
-def test_an_interrupted_preparation_keeps_what_was_there(
-    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prepare(tiny.params(), tmp_path / "corpus", 0)
-    before = tree(tmp_path / "corpus")
-
-    def full(*arguments: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(ToySource, "article_batches", full)
-    with pytest.raises(OSError, match="No space left"):
-        prepare(tiny.params(), tmp_path / "corpus", 0)
-    assert tree(tmp_path / "corpus") == before
-    assert [path.name for path in tmp_path.iterdir()] == ["corpus"]

@@ -110,31 +110,6 @@ def test_bad_files_are_refused_with_place_and_remedy(tmp_path: Path, name: str, 
     assert "; " in str(caught.value), "a remedy"
 
 
-PARAGRAPH = '{"data": [{"title": "T", "paragraphs": [{"context": "c"%s}]}]}'
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"data": []}', "no articles under 'data'"),
-        ('{"data": [{"title": "T"}]}', "article 1: 'paragraphs' is missing"),
-        (PARAGRAPH % "", "paragraph T#0: 'qas' is missing"),
-        (PARAGRAPH % ', "qas": [3]', "question 1: a int where an object should be"),
-        (PARAGRAPH % ', "qas": [{"question": "q"}]', "'answers' is missing"),
-        (PARAGRAPH % ', "qas": [{"question": "q", "answers": [{}]}]', "question 1: 'text' is missing"),
-        (PARAGRAPH % ', "qas": [{"question": "q", "answers": []}]', "question 1: no 'id'"),
-        ('[{"title": "T", "paragraphs": []}]', r"record 1 \(line 1\): 'question' is missing"),
-        ('[{"id": 1, "question": "q", "answer": "a"}, {"id": 1, "question": "r", "answer": "b"}]', "'1' is there 2"),
-        ('{"text": "a"}', "format 'texts' holds no questions"),
-    ],
-)
-def test_bad_files_of_questions_are_refused_as_prepare_does(tmp_path: Path, text: str, message: str) -> None:
-    path = put(tmp_path / "squad.json", text)
-    with pytest.raises(UserError, match=message) as caught:
-        read_references(path)
-    assert str(caught.value).startswith(str(path))
-
-
 def test_questions_that_no_reader_would_train_on_are_still_scored(tmp_path: Path) -> None:
     path = put(tmp_path / "q.jsonl", lines([{"question": " q1", "answer": ["the"]}, {"question": "q1", "answer": "x"}]))
     assert [(q.question, q.answers) for q in read_references(path)] == [("q1", ("the",)), ("q1", ("x",))]

@@ -15,7 +15,7 @@ from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, evenly_spac
 from realm_lab.masking import MaskedSentence
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval import index, retriever
-from realm_lab.retrieval.retriever import ABSENT, NULL
+from realm_lab.retrieval.retriever import NULL
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem
@@ -159,13 +159,6 @@ def test_the_words_are_guessed_from_the_first_passage(
     assert len(set(expected)) == 2
 
 
-def test_items_are_spread_evenly() -> None:
-    assert evenly_spaced(10, 4).tolist() == [0, 3, 6, 9]
-    assert evenly_spaced(3, 100).tolist() == [0, 1, 2]
-    assert evenly_spaced(100, 1).tolist() == [0]
-    assert len(set(evenly_spaced(144, 60).tolist())) == 60
-
-
 def made_result() -> ClozeResult:
     prior_BK = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]], dtype=torch.float64)
     log_reader_BK = torch.tensor([[-4.0, -1.0, -6.0], [-2.0, -3.0, -2.5]], dtype=torch.float64)
@@ -222,14 +215,6 @@ def test_metrics_are_these_means() -> None:
     )
 
 
-def test_sentences_without_a_known_gold_passage_do_not_count() -> None:
-    result = made_result()
-    assert cloze_metrics(result._replace(gold_B=np.array([3, -1])))["cloze_gold_among_candidates"] == 0.0
-    without = cloze_metrics(result._replace(gold_B=np.array([-1, -1])))
-    assert not [name for name in without if "gold" in name]
-    assert without["cloze_null_log_likelihood"] == -3.0
-
-
 def test_the_headline_is_of_objects_with_a_known_passage_and_the_kinds_are_beside_it() -> None:
     result = made_result()
     alone = cloze_metrics(result.only(np.array([True, False])))
@@ -265,13 +250,3 @@ def test_sentences_are_chosen_of_each_kind_where_gold_passages_are_known(gold: i
     sentences: Any = Made()
     sentences.gold[0] = gold
     assert utility.chosen_sentences(sentences, 3).tolist() == expected
-
-
-def test_absent_places_are_no_passages() -> None:
-    result = made_result()
-    short = result._replace(
-        rows_BK=np.array([[NULL, 5, ABSENT], [NULL, 9, ABSENT]]),
-        log_prior_BK=torch.tensor([[0.5, 0.5, 0.0], [0.1, 0.9, 0.0]]).clamp(min=1e-30).log(),
-        utility_BK=torch.tensor([[0.0, -3.0, 0.0], [0.0, -1.0, 0.0]]),
-    )
-    assert cloze_metrics(short)["retrieval_utility_best"] == -2.0

@@ -155,11 +155,6 @@ def test_another_folder_is_refused(folder: Path, damage: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_other_sizes_are_named(folder: Path) -> None:
-    with pytest.raises(UserError, match=r"shape \(60, 24\).*ask for \(60, 48\); set the model section"):
-        load_encoder(folder, SHAPE._replace(hidden_size=48))
-
-
 @pytest.mark.slow
 def test_the_command_of_the_message_converts_a_pickle(folder: Path) -> None:
     tensors = load_file(folder / "model.safetensors")

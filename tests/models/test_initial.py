@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from realm_lab.errors import UserError
-from realm_lab.models.embedder import Embedder, EmbedderShape
+from realm_lab.models.embedder import EmbedderShape
 from realm_lab.models.folders import POOLER, bert_config, to_bert, write_embedder, write_tensors
 from realm_lab.models.initial import (
     embedder_shape,
     encoder_shape,
-    frozen_names,
     load_reader,
     new_embedder,
     new_reader,
@@ -24,7 +23,6 @@ from realm_lab.models.initial import (
     read_initial_reader,
     read_reader_weights,
     read_released_embedder,
-    tower_names,
 )
 from tests.models.same_bits import assert_same_bits
 from tests.tiny_system import TinySystem
@@ -90,16 +88,6 @@ def test_a_checkpoint_of_other_sizes_is_refused(
     with pytest.raises(UserError, match=message) as error:
         encoder_shape(params, system.corpus.manifest.vocabulary_size)
     assert str(reader_folder) in str(error.value)
-
-
-def test_embeddings_are_frozen_only_where_asked(system: TinySystem, tiny: ModuleType) -> None:
-    size = system.corpus.manifest.vocabulary_size
-    reader = new_reader(system.params, size, 0)
-    assert frozen_names(reader, system.params) == set()
-    params = tiny.tiny_params(model={"train_word_embeddings": False})
-    frozen = frozen_names(reader, params)
-    expected = {f"encoder.{part}_embeddings.weight" for part in ("word", "position", "type")}
-    assert frozen == expected
 
 
 def test_the_parameters_give_the_embedders_shape(tiny: ModuleType) -> None:
@@ -222,16 +210,3 @@ def test_a_released_embedder_is_read(tiny: ModuleType) -> None:
         read_initial_embedder(
             DATA / "embedder", tiny.tiny_params(model=EVERYTHING | RELEASED | {"pooling": "cls"}), 40, 1
         )
-
-
-@pytest.mark.parametrize("share_towers", [True, False])
-def test_the_towers_that_do_not_learn_are_named(tiny: ModuleType, share_towers: bool) -> None:
-    shape = EmbedderShape(4, share_towers, pooling="tanh", projection_norm=True, learned_null=True)
-    embedder = Embedder(encoder_shape(tiny.tiny_params(), 50), shape)
-    names = {name for name, _ in embedder.named_parameters()}
-    queries = {name for name in names if name.startswith("query_")}
-    documents = {name for name in names if name.startswith("document_")}
-    assert tower_names(embedder, True, True) == set()
-    assert tower_names(embedder, True, False) == documents
-    assert tower_names(embedder, False, True) == queries
-    assert tower_names(embedder, False, False) == names == queries | documents | {"null_vector"}

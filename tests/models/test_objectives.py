@@ -147,19 +147,6 @@ def test_a_passage_that_another_repeats_is_not_missed() -> None:
     torch.testing.assert_close(pulls["perplexity_distillation"], torch.tensor([[0.5, 0.5, 0.0]], dtype=torch.float64))
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("emdr", "no objective 'emdr'; the nearest one is 'emdr2'; choose emdr2, hard_em, "),
-        ("leave-one-out", "the nearest one is 'leave_one_out'"),
-        ("tests.tiny_masks:nothing", "no function or class 'nothing'"),
-    ],
-)
-def test_an_unknown_name_is_refused_with_the_nearest(name: str, said: str) -> None:
-    with pytest.raises(UserError, match=f"^parameter 'finetune.objective': .*{said}"):
-        training_objective("finetune.objective", name)
-
-
 OWN = """
 def best(log_prior_BK, log_reader_BK, temperature):
     return (log_prior_BK + log_reader_BK).amax(1)

@@ -226,11 +226,15 @@ def test_what_is_empty_is_left_to_the_preset(tmp_path: Path, text: str) -> None:
     assert load(write(tmp_path, text)) == resolve(preset_values("toy"))
 
 
-def test_options_of_systems_are_laid_over_the_preset_system_by_system(tmp_path: Path) -> None:
+def test_options_of_systems_are_laid_over_the_preset_option_by_option(tmp_path: Path) -> None:
     path = write(tmp_path, "preset: smoke\nsystem_options: {embedding: {folder: x}}\n")
     preset = load(tmp_path / "none.yaml", {"preset": "smoke"}).system_options
     assert load(path).system_options == preset | {"embedding": {"folder": "x"}}
-    assert load(path, {"system_options": {"dpr": {"steps": 3}}}).system_options == preset | {"dpr": {"steps": 3}}
+    dpr = {"dpr": preset["dpr"] | {"steps": 3}, "embedding": {"folder": "x"}}
+    assert load(path, {"system_options": {"dpr": {"steps": 3}}}).system_options == preset | dpr
+    assert load(path, {"system_options.dpr.steps": 3}).system_options == preset | dpr
+    own = {"system_options.my.code:Mine.size": 2}
+    assert load(path, own).system_options["my.code:Mine"] == {"size": 2}
 
 
 def test_the_paper_preset_is_the_defaults_and_leaves_files_and_checkpoint_to_name(tmp_path: Path) -> None:

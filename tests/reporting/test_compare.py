@@ -15,7 +15,7 @@ from realm_lab.errors import UserError
 from realm_lab.reporting.compare import find_side, find_sides, load_sides
 from realm_lab.reporting.report import write_report
 from realm_lab.tracking.study_record import StudyRecord
-from tests.reporting.synthetic import edit, exact_match, make_study, run_json, stage_folder
+from tests.reporting.synthetic import exact_match, make_study, stage_folder
 
 SEEDS = (0, 1, 2)
 
@@ -92,12 +92,6 @@ def test_two_runs_are_one_pair_and_no_seed_is_claimed(made: tuple[Path, StudyRec
     assert any("no seed in common" in text for text in found["warnings"])
 
 
-def test_a_single_run_is_paired_with_its_own_seed_of_a_group(made: tuple[Path, StudyRecord]) -> None:
-    found = compared(made[0], "table/realm", "table/warm_start-s2")["comparisons"]["exact_match"]["warm_start-s2"]
-    assert found["delta"] == pytest.approx(exact_match("warm_start", 2, 1) - exact_match("realm", 2, 0))
-    assert (found["n"], found["corrected_p"]) == (1, 1.0)
-
-
 def test_questions_of_another_corpus_are_not_paired_by_their_ids(tmp_path: Path, study: StudyRecord) -> None:
     for cell, seed in (("realm", 0), ("random_token", 1)):
         path = stage_folder(tmp_path / "runs", study, cell, seed, "evaluate") / "eval" / "predictions.jsonl"
@@ -119,19 +113,6 @@ def test_questions_about_one_article_are_no_independent_ones(tmp_path: Path, stu
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     item = compared(tmp_path, *sides)["comparisons"]["exact_match"]["realm-s1"]
     assert np.ptp(item["per_example_interval"]) > 1.5 * alone, "those that were lost are neighbours"
-
-
-def test_what_is_missing_or_unfair_is_warned_of(tmp_path: Path, study: StudyRecord) -> None:
-    edit(
-        run_json(tmp_path / "runs", study, "no_null", 0),
-        lambda found: found.update(engine_version=2, inputs={"corpus": "f" * 64}),
-    )
-    pretrain = stage_folder(tmp_path / "runs", study, "no_null", 0, "pretrain")
-    edit(pretrain / "status.json", lambda found: found.update(state="PREEMPTED", step=5))
-    warnings = "\n".join(compared(tmp_path, "table/realm-s0", "table/no_null-s0")["warnings"])
-    assert "1 of 2 runs are complete (1 PREEMPTED)" in warnings
-    assert "runs of engine versions 1, 2 are compared" in warnings
-    assert "was run on another corpus" in warnings
 
 
 def test_the_terminal_and_the_report_say_the_same(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -14,6 +15,7 @@ from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _candidate, table_3
 from realm_lab.reporting.figures import draw
 from realm_lab.reporting.figures_training import quality_over_drift
 from realm_lab.reporting.frames import StudyFrames, column
+from realm_lab.reporting.interactions import interaction_rows
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 from tests.reporting.synthetic import CELLS
@@ -71,6 +73,16 @@ def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
     )
     assert "the largest difference is −0.505 with never at learning rate 0.002, −0.035 with never" in text
     assert "Learning rate, averaged over refresh: " in text
+
+
+def test_an_interaction_is_the_difference_of_an_axis_effect_between_points_of_the_other() -> None:
+    record = product()
+    [row] = interaction_rows(record, compare_cells(record, frames(record).results, ["exact_match"]))
+    assert (row["metric"], row["refresh"], row["learning rate"], row["n"]) == ("exact match", "never", "0.001", "2")
+    assert row["difference of differences"] == "+0.470"  # -.03 at the low rate, -.5 at the high one
+    assert "too few" in row["finding"]
+    one_axis = replace(record, axes={"refresh": AXES["refresh"]})
+    assert interaction_rows(one_axis, compare_cells(one_axis, frames(record).results, ["exact_match"])) == []
 
 
 def test_quality_is_drawn_over_measured_drift() -> None:

@@ -16,7 +16,6 @@ from torch import nn
 
 from realm_lab.errors import UserError
 from realm_lab.models.realm import marginal_log_likelihood
-from realm_lab.params.parameters import Pretrain
 from realm_lab.retrieval.candidates import CandidatePolicy, Candidates, calibrate_null, initialise_null
 from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
 from tests.retrieval.tiny_index import ranked
@@ -49,15 +48,6 @@ def few(system: TinySystem, count: int) -> Retriever:
     retriever = system._replace(passages=Few()).retriever()  # type: ignore[arg-type]
     retriever.refresh(0)
     return retriever
-
-
-def test_the_policy_is_that_of_the_parameters() -> None:
-    settings = Pretrain(candidates=6, null_document="off", exclude_trivial="article", over_retrieve=9)
-    assert CandidatePolicy.of(settings) == CandidatePolicy(6, False, "article", 9)
-    assert CandidatePolicy.of(Pretrain()) == CandidatePolicy(8, True, "passage", 0)
-    assert CandidatePolicy(8).passages == 7
-    assert CandidatePolicy(8).reading(3) == CandidatePolicy(4)
-    assert CandidatePolicy(8, over_retrieve=20).reading(30) == CandidatePolicy(31, over_retrieve=30)
 
 
 def test_more_candidates_than_passages_are_refused() -> None:

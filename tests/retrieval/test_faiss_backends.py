@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import faiss
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
-from realm_lab.retrieval import faiss_backends
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.faiss_backends import FACTORY, FaissSearch, sample_queries, with_defaults
 from realm_lab.retrieval.search import Exclusion
@@ -163,33 +160,6 @@ def test_the_same_embeddings_and_seed_give_the_same_bytes(
         assert faiss.serialize_index(build(kind, embeddings_ND, seed=1).index).tobytes() != first
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_building_and_searching_take_one_thread(
-    kind: str, embeddings_ND: Tensor, query_BD: Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More threads may add up in another order; other work keeps the number it had."""
-    threads_before = torch.get_num_threads()
-    given = embeddings_ND.repeat(faiss_backends.ADDED_ROWS // ROWS + 1, 1) if kind != "hnsw" else embeddings_ND
-    seen: list[int] = []
-    original = faiss_backends._floats
-
-    def watched(vectors_ND: Tensor) -> np.ndarray:
-        seen.append(faiss.omp_get_max_threads())
-        return original(vectors_ND)
-
-    monkeypatch.setattr(faiss_backends, "_floats", watched)
-    try:
-        torch.set_num_threads(3)  # the two may share one OpenMP
-        before = faiss.omp_get_max_threads()
-        backend = build(kind, given)
-        backend.search(query_BD, 3)
-        assert set(seen) == {1}
-        assert faiss.omp_get_max_threads() == before
-        assert torch.get_num_threads() == 3
-    finally:
-        torch.set_num_threads(threads_before)
-
-
 def test_options_take_what_suits_the_number_of_passages() -> None:
     few, many = (with_defaults("ivf_pq", {}, total, 128) for total in (1000, 13_353_718))
     assert (few["nlist"], few["nprobe"], few["M"], few["nbits"], few["overfetch"]) == (25, 8, 32, 7, 16)
@@ -197,12 +167,6 @@ def test_options_take_what_suits_the_number_of_passages() -> None:
     assert with_defaults("ivf_pq", {}, 1000, 30)["M"] == 6
     assert with_defaults("hnsw", {"M": 5}, 1000, 128)["M"] == 5
     assert with_defaults("ivf_flat", {"nlist": 3}, 1000, 128)["nprobe"] == 3
-
-
-def test_the_parameters_name_the_options(embeddings_ND: Tensor) -> None:
-    options = {"nlist": 7, "nprobe": 2, "M": 4, "nbits": 3, "overfetch": 5}
-    index: Any = FaissSearch("ivf_pq", embeddings_ND, options, seed=3).index
-    assert (index.nlist, index.nprobe, index.pq.M, index.pq.nbits, index.cp.seed) == (7, 2, 4, 3, 3)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from torch import Tensor
 from realm_lab.core.process import Ranks
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
-from realm_lab.retrieval import index as index_module
 from realm_lab.retrieval.index import Inputs, embed_passages, embed_rows
 from realm_lab.retrieval.search import IndexGeneration
 
@@ -38,12 +37,6 @@ def test_the_index_holds_embed_doc_of_every_passage(system: TinySystem, referenc
     assert isinstance(index.embeddings_ND, torch.Tensor)
     for row in (0, 1, 5, 100, 319):
         torch.testing.assert_close(index.embeddings_ND[row].double(), reference.document(row), atol=1e-5, rtol=0)
-
-
-def test_chunks_and_groups_change_no_vector(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected_ND = build(system).embeddings_ND
-    monkeypatch.setattr(index_module, "EMBED_CHUNK_ROWS", 50)
-    torch.testing.assert_close(build(system, token_budget=70).embeddings_ND, expected_ND, atol=1e-5, rtol=0)
 
 
 def test_building_uses_no_dropout_and_leaves_the_embedder_as_it_was(system: TinySystem) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.params.sections import Refresh
-from realm_lab.retrieval import refresh
-from realm_lab.retrieval.refresh import Progress, refresh_policy, register_refresh
+from realm_lab.retrieval.refresh import Progress, refresh_policy
 
 STEPS = 60
 
@@ -79,24 +78,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     return SimpleNamespace()
-
-
-@pytest.mark.usefixtures("own")
-def test_a_policy_of_one_s_own_is_one_class() -> None:
-    assert asked(Refresh(policy="my_refresh:Doubling", interval_steps=4)) == [4, 8, 16, 32]
-
-
-def test_a_policy_is_registered_in_one_place() -> None:
-    @register_refresh("once")
-    class Once:
-        def __init__(self, settings: Refresh):
-            pass
-
-        def wants_refresh(self, now: Progress) -> bool:
-            return now.step == 6
-
-    assert asked(Refresh(policy="once")) == [6]
-    del refresh.REFRESH_POLICIES["once"]
 
 
 @pytest.mark.usefixtures("own")

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -104,29 +103,6 @@ def complaint(project: Path, capsys: pytest.CaptureFixture[str]) -> Complain:
     return run
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("pretrain.stpes=3", "unknown parameter 'pretrain.stpes'; the nearest valid one is 'pretrain.steps'"),
-        ("pretrain.steps=many", "parameter 'pretrain.steps': input should be a valid integer"),
-        ("pretrain.reader.learning_rate=1e6", "parameter 'pretrain.reader.learning_rate': input should be less than"),
-        ("corpus.toy.entities=42", "parameter 'corpus.toy.entities': input should be a multiple of 4 (given: 42)"),
-        (
-            "pretrain.masking=salient",
-            "parameter 'pretrain.masking': no scheme 'salient'; the nearest one is 'salient_span'; choose",
-        ),
-        ("pretrain.steps", "--set pretrain.steps: write it as KEY=VALUE"),
-    ],
-)
-def test_parameters(complaint: Complain, change: str, said: str) -> None:
-    assert said in complaint("pretrain", "--set", change)
-
-
-def test_a_parameter_file_with_a_mistake_names_the_line(complaint: Complain, project: Path) -> None:
-    (project / "params.yaml").write_text("preset: smoke\npretrain:\n  steps: 3\n  batch_size: 0\n")
-    assert complaint("pretrain").startswith("params.yaml, line 4: parameter 'pretrain.batch_size': ")
-
-
 def knowledge(name: str) -> list[str]:
     return [*FILES, "--set", f"corpus.files.knowledge=[{name}]"]
 
@@ -172,58 +148,6 @@ def test_the_file_that_is_broken_here_is_fine_when_whole(project: Path, capsys: 
 def test_more_candidates_than_passages(complaint: Complain, verb: str) -> None:
     changes = ["--set", f"{verb}.candidates=500"]
     assert f"parameter '{verb}.candidates' is 500, but the knowledge corpus has only 320" in complaint(verb, *changes)
-
-
-def checkpoint_of(project: Path) -> Path:
-    """A BERT folder of ours: hidden size 16, the toy vocabulary."""
-    [folder] = (project / "runs" / "stages").glob("warm_start-*/model/reader")
-    return Path(shutil.copytree(folder, project / "checkpoint"))
-
-
-def cut_weights(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    ("damage", "changes", "said"),
-    [
-        (
-            None,
-            {"model.hidden_size": 32},
-            "checkpoint/config.json has 16; leave it empty",
-        ),
-        (None, {"corpus.passage_length": 64}, "positions, but corpus.passage_length + corpus.sentence_length needs"),
-        (cut_weights, {}, "model.safetensors: truncated or not safetensors"),
-        (shutil.rmtree, {}, "checkpoint/config.json: no such file"),
-    ],
-)
-def test_checkpoints(
-    complaint: Complain,
-    project: Path,
-    tiny: ModuleType,
-    damage: Callable[[Path], object] | None,
-    changes: dict[str, Any],
-    said: str,
-) -> None:
-    folder = checkpoint_of(project)
-    if damage is not None:
-        damage(folder)
-    values = changes | {"model.checkpoint": "checkpoint"}
-    if "corpus.passage_length" in changes:
-        tiny.prepare(tiny.params(changes), project)
-    arguments = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-    assert said in complaint("warm-start", *arguments)
-
-
-@pytest.mark.usefixtures("here")
-def test_a_checkpoint_that_fits_is_used(project: Path) -> None:
-    checkpoint_of(project)
-    arguments = ["--set", "model.checkpoint=checkpoint", "--set", "warm_start.reader.steps=0"]
-    assert cli.main(["warm-start", *arguments, "--set", "warm_start.embedder.steps=0"]) == 0
-    exported = project / "models" / "warm_start" / "s0" / "reader" / "model.safetensors"
-    assert exported.read_bytes() == (project / "checkpoint" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.usefixtures("here")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import shutil
 from pathlib import Path
@@ -21,7 +20,7 @@ from realm_lab.reporting.report import write_study_report
 from realm_lab.runner import pipeline as stages
 from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import kept_corpus_folder, plan_run
-from realm_lab.tracking.run_dir import read_run_record, read_run_records
+from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import run_state
 from realm_lab.tracking.study_record import read_study_record, study_record_paths
 
@@ -95,18 +94,6 @@ def test_metrics_have_the_fixed_keys(done: Path, params: Params) -> None:
     assert metrics["bm25"]["recall_at_20"] > 0.5  # the questions have the words of the passages
 
 
-def test_the_default_pipeline_is_a_study_of_two_cells(done: Path, params: Params) -> None:
-    [path] = study_record_paths(done / "runs")
-    study = read_study_record(path)
-    assert (study.name, study.baseline, study.seeds) == ("default", "warm_start", (0,))
-    assert [run.cell for run in study.runs] == [cell.name for cell in study.cells] == ["warm_start", "realm"]
-    for run in study.runs:
-        record = read_run_record(done / "runs" / run.run / "run.json")
-        assert (record.system, record.seed, record.run_key) == (run.cell, run.seed, run.run_key)
-        assert record.run_key == plan_run(params, record.system, 0).run_key
-        assert run_state(done / "runs", record).state == "COMPLETE"
-
-
 def test_the_baseline_starts_and_ends_at_the_warm_start(done: Path) -> None:
     metrics = read_json(done / "reports" / "metrics.json")
     baseline, realm = metrics["warm_start"], metrics["realm"]
@@ -160,14 +147,6 @@ def test_curves_are_the_pretraining_log(done: Path, params: Params, tiny: Module
         assert found
 
 
-def test_the_warm_start_is_trained_once_and_shared(done: Path, params: Params, tiny: ModuleType) -> None:
-    one, other = read_run_records(done / "runs")
-    assert one.stages["warm_start"] == other.stages["warm_start"]
-    assert len(stage_folders(done, "warm_start")) == 1
-    assert len(stage_folders(done, "finetune")) == len(stage_folders(done, "evaluate")) == 2
-    assert tiny.stage_run("warm_start", params, done).status().attempt == 1
-
-
 def test_finished_models_are_exported(done: Path, params: Params, tiny: ModuleType) -> None:
     expected = {
         "warm_start": {"s0": "realm"},
@@ -198,17 +177,6 @@ def test_the_second_call_does_nothing(project: Path, params: Params, monkeypatch
         stages.run(stage, params, project)
     assert tree(project, "runs", "data", "models") == before
     assert (project / "reports" / "metrics.json").read_bytes() == metrics
-
-
-def test_launch_parameters_are_no_reason_to_work_again(
-    project: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("realm_lab.runner.workers.subprocess.Popen", None)
-    changed = tiny.params({"launch.processes": 7, "launch.token_budget": 77, "launch.log_interval_steps": 3})
-    before = tree(project, "runs")
-    for stage in STAGES:
-        stages.run(stage, changed, project)
-    assert tree(project, "runs") == before
 
 
 def test_metrics_are_means_over_the_seeds(project: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,21 +234,6 @@ def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_th
     assert manifest["key"] == failed.key
 
 
-def test_a_worker_that_is_killed_is_named_with_the_remedy(
-    project: Path, tiny: ModuleType, params: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changed = tiny.params({"warm_start.reader.steps": 3})
-    script = project / "killed.sh"
-    script.write_text("#!/bin/sh\nkill -9 $$\n")
-    script.chmod(0o755)
-    monkeypatch.setattr("realm_lab.runner.workers.sys.executable", str(script))
-    with pytest.raises(UserError) as caught:
-        stages.run("warm_start", changed, project)
-    assert str(caught.value) == "2 cells seed 0: warm-start: killed by signal 9"
-    status = tiny.stage_run("warm_start", changed, project).status()
-    assert (status.state, status.error) == ("PENDING", None)  # it had not begun; a killed one is lost, not failed
-
-
 def test_runs_that_were_deleted_come_back_from_what_dvc_keeps(project: Path, tiny: ModuleType) -> None:
     """So after a checkout on another machine, too: there are data/ and models/, and no runs/."""
     before, report = stage_files(project), tree_bytes(project / "reports")
@@ -331,14 +284,3 @@ def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path,
     ]
     assert [(state.state, state.stage) for state in states] == [("PENDING", "finetune"), ("PENDING", "finetune")]
     assert [path.name for path in (tmp_path / "models" / "pretrain").iterdir()] == ["realm-s0"]
-
-
-def test_run_records_are_json_of_the_contract(done: Path, params: Params) -> None:
-    for path in (done / "runs").glob("*/run.json"):
-        record = json.loads(path.read_text())
-        assert path.parent.name == f"{record['system']}-s0-{record['run_key'][:12]}"
-        assert record["params"]["pretrain"] == params.model_dump(mode="json")["pretrain"]
-        assert not {"launch", "seeds"} & record["params"].keys()
-        for stage, folder in record["stages"].items():
-            config = (done / "runs" / folder / "config.yaml").read_text()
-            assert f"stage: {stage}" in config

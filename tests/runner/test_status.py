@@ -176,23 +176,6 @@ def test_a_queue_is_asked_about_what_is_left_and_stops_who_submits_when_it_does_
     assert jobs_of_stages(root, must_answer=True) == {}
 
 
-def test_json_has_the_same(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
-    put("d", "pretrain", "FAILED", step=3, total_steps=12, error="odd")
-    for stage in ("prepare", "warm_start"):
-        put("d", stage, "COMPLETE")
-    for stage in ("pretrain", "finetune", "evaluate"):
-        put("a", stage, "COMPLETE")
-    assert main(["status", "far", "--root", str(root), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["study"], found["counts"]) == ("far", {"COMPLETE": 1, "FAILED": 1, "PENDING": 4})
-    runs = {run["cell"]: run for run in found["runs"]}
-    failed, complete = runs["d"], runs["a"]
-    assert (failed["state"], failed["seed"], failed["stage"], failed["step"]) == ("FAILED", 0, "pretrain", 3)
-    assert (failed["error"], failed["recall_at_5"]) == ("odd", None)
-    assert (complete["state"], complete["stage"], complete["left_seconds"]) == ("COMPLETE", None, None)
-    assert complete["recall_at_5"] == 0.25
-
-
 def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "experiments" / "new.yaml").write_text(STUDY)
     assert shown(root, capsys) == ["study runs question", "far 6 pending How far is it?", "new never swept"]

@@ -56,14 +56,12 @@ REFUSALS = [
     (GOOD + "cell: {}\n", 7, "unknown key 'cell'; the nearest valid one is 'cells'"),
     ("baseline: a\ncells:\n  a: {titel: A}\n", 5, "unknown key 'titel' of cells.a; the nearest valid one is 'title'"),
     ("baseline: a\ncells:\n  a:\n    system: relm\n", 6, "cell 'a': system 'relm': choose"),
-    ("baseline: a\ncells:\n  a:\n    system: relm\n", 6, "did you mean 'realm'?"),
     ("baseline: a\ncells:\n  a:\n    paper: table9.realm\n", 6, "paper 'table9.realm': no such published system"),
     ("baseline: a\ncells:\n  a:\n  a: {system: warm_start}\n", 6, 'duplicate key "a"; keep one of the two'),
     (GOOD + "preset: toi\n", 7, "preset 'toi' is not one of toy, smoke, real, paper; the nearest one is 'toy'"),
     (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "unknown metric 'recall_at5'; the nearest one is 'recall_at_5'"),
     (GOOD + "metrics: [f1, f1]\n", 7, "f1 is there twice"),
     (GOOD + "delta:\n  exact_mach: 0.1\n", 8, "none of the study's metrics; the nearest one is 'exact_match'"),
-    (GOOD + "delta: {f1: 0.1}\n", 7, "delta: 'f1' is none of the study's metrics"),
     (GOOD + "delta: {exact_match: 0}\n", 7, "delta.exact_match: input should be greater than 0"),
     # launchers
     (GOOD + "launcher: {slrum: {}}\n", 7, "unknown key 'slrum' of launcher; the nearest valid one is 'slurm'"),
@@ -73,27 +71,19 @@ REFUSALS = [
         8,
         "unknown key 'proceses' of launcher.local; the near",
     ),
-    (GOOD + "launcher: {local: {processes: -1}}\n", 7, "launcher.local.processes: input should be greater than"),
     (GOOD + "launcher: {slurm: {timeout_min: 2}}\n", 7, "timeout_min: 2 is over before signal_delay_s (120)"),
     (GOOD + "launcher: {slurm: {nodes: 0}}\n", 7, "launcher.slurm.nodes: input should be greater than or equal to 1"),
-    (
-        GOOD + "launcher:\n  slurm:\n    partitoin: gpu\n",
-        9,
-        "unknown key 'partitoin' of launcher.slurm; the",
-    ),
     # parameters
     (
         B + "\n    set:\n      pretrain.candidate: 5\n",
         8,
         "unknown parameter 'pretrain.candidate'; the nearest valid one",
     ),
-    (GOOD + "set: {pretrain.step: 5}\n", 7, "unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.st"),
     (GOOD + "set: {pretrain.refresh: never}\n", 7, "'pretrain.refresh' is a section; name a parameter in it"),
     (GOOD + "set: {pretrain.steps: {a: 1}}\n", 7, "parameter 'pretrain.steps': input should be a valid integer"),
     (GOOD + "set: {pretrain.steps: 5, pretrain: {steps: 6}}\n", 7, "parameter 'pretrain.steps' is set twice"),
     (GOOD + "set: {seeds: [1]}\n", 7, "use the study's own key 'seeds'"),
     (GOOD + "set: {preset: toy}\n", 7, "use the study's own key 'preset'"),
-    (GOOD + "set: {pretrain.masking: salint}\n", 7, "no scheme 'salint'; the nearest one is 'salient_span'; choose"),
     (B + "{set: {pretrain.masking: salint}}\n", 6, "cell 'b': parameter 'pretrain.masking': no scheme 'salint'"),
     (
         B + "{set: {finetune.objective: emdr}}\n",
@@ -102,12 +92,6 @@ REFUSALS = [
     ),
     (B + "{set: {pretrain.masking_options: {a: 1}}}\n", 6, "cell 'b': parameter 'pretrain.masking_options': 'a' is no"),
     (B + "{set: {launch.ranks: 2}}\n", 6, "move it to the study's 'set'"),
-    (
-        B + "{set: {pretrain.candidates: many}}\n",
-        6,
-        "cell 'b': parameter 'pretrain.candidates': input should be",
-    ),
-    (GOOD + "set: {pretrain.batch_size: 0}\n", 7, "parameter 'pretrain.batch_size': input should be greater than"),
     (B + "\n    set:\n      finetune.steps: 9\n      pretrain.candidates: 1\n", 9, "candidates: 1 leaves no place"),
     # baseline and names
     ("cells:\n  a:\n", None, "'baseline' is missing; add it: The cell that the others are compared with"),
@@ -130,7 +114,6 @@ REFUSALS = [
     ("baseline: {refesh: often}\n" + AXES.strip(), 3, "'refesh' is no axis; the nearest one is 'refresh'"),
     ("baseline: {pretrain.steps: 5}\naxes: {pretrain.steps: []}\n", 4, "axis 'pretrain.steps' has no points"),
     ("baseline: {pretrain.steps: 5}\naxes: {pretrain.steps: [5, 5]}\n", 4, "point '5' is there twice"),
-    ("baseline: {pretrain.step: 5}\naxes: {pretrain.step: [5]}\n", 4, "unknown parameter 'pretrain.step'"),
     (
         "baseline: {refresh: a}\naxes: {refresh: [{pretrain.steps: 5}]}\n",
         4,
@@ -175,14 +158,6 @@ def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> 
         plan_study(write(CELLS), tmp_path)
 
 
-def test_metrics_by_kind_of_masked_span_are_known_whatever_the_kind(tmp_path: Path) -> None:
-    path = tmp_path / "study.yaml"
-    path.write_text(
-        "question: q\nseeds: [0]\n" + GOOD + "metrics: [cloze_null_probability_unknown_end]\n", encoding="utf-8"
-    )
-    assert load_study(path).metrics == ["cloze_null_probability_unknown_end"]
-
-
 def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository: Path) -> None:
     page = (repository / "docs" / "studies.md").read_text(encoding="utf-8")
     for model in (Study, CellEntry):
@@ -206,6 +181,14 @@ def test_a_run_is_what_the_same_parameters_are_without_a_study(planned: Planned)
     assert plan.of("token")[1].plan == plan_run(changed, "realm", 1)
     assert plan.of("warm")[0].plan == plan_run(tiny.params(), "warm_start", 0)
     assert [cell.title for cell in plan.cells[:2]] == ["REALM", "warm start only"]
+
+
+def test_a_cell_sets_an_option_of_its_system_and_leaves_the_others(planned: Planned) -> None:
+    cells = "  a: {system: dpr}\n  b: {system: dpr, set: {system_options.dpr.steps: 7}}\n"
+    plan = planned(f"baseline: a\ncells:\n{cells}")
+    first, second = (plan.of(name)[0].params.system_options["dpr"] for name in ("a", "b"))
+    assert second == first | {"steps": 7}
+    assert len(first) > 1
 
 
 def test_changes_are_of_the_resolved_parameters(planned: Planned) -> None:

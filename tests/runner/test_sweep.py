@@ -68,8 +68,6 @@ def scheme(*arguments, **options):
     return masking_scheme("salient_span")(*arguments, **options)
 """
 
-Cli = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 def make_project(root: Path, text: str, name: str = "mini") -> Path:
     (root / "experiments").mkdir(parents=True)

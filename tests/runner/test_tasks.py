@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from realm_lab.core.files import digest
 from realm_lab.params.parameters import Params
-from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.runner.plan import PlannedRun, StudyPlan
 from realm_lab.runner.tasks import Task, chains, tasks_of
 from realm_lab.systems.identity import Plan
 from realm_lab.tracking.state import StageStates
@@ -87,26 +86,6 @@ def test_a_failure_is_done_again_only_when_asked_for(planned: Callable[..., Stud
     )
     assert not any(task.seed == 0 and task.cells == ("reset",) for task in left(plan, tmp_path))
     assert len(left(plan, tmp_path, retry_failed=True)) == 12
-
-
-@pytest.mark.parametrize("state", ["PREEMPTED", "RUNNING"])
-def test_what_was_stopped_or_lost_is_done_again(planned: Callable[..., StudyPlan], tmp_path: Path, state: str) -> None:
-    plan = planned(STUDY)
-    leave(tmp_path, plan.of("realm")[0], "pretrain", state)
-    assert len(left(plan, tmp_path)) == 12
-
-
-def test_a_study_finds_what_another_has_done(write: Callable[..., Path], tmp_path: Path) -> None:
-    one = plan_study(write(STUDY, "one"), tmp_path, params_path=tiny.PARAMETERS)
-    for run in one.runs:
-        for stage in ("prepare", *run.plan.stages):
-            leave(tmp_path, run, stage, "COMPLETE")
-    two = plan_study(
-        write("baseline: r\ncells:\n  r:\n  k: {set: {pretrain.candidates: 5}}\n", "two"),
-        tmp_path,
-        params_path=tiny.PARAMETERS,
-    )
-    assert shapes(left(two, tmp_path)) == [(seed, ("pretrain", *TUNE), ("k",)) for seed in (0, 1)]
 
 
 def test_a_study_can_stop_at_a_stage(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:

@@ -3,20 +3,13 @@ where a question has other words than the passage."""
 
 from __future__ import annotations
 
-import itertools
-import shutil
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from realm_lab.errors import UserError
-from realm_lab.systems.identity import plan_run
-from realm_lab.training.selection import SelectionTask
-from tests.systems.conftest import OPTIONS, Whole
+from tests.systems.conftest import Whole
 
 
 @pytest.fixture(scope="module")
@@ -58,42 +51,3 @@ def test_it_finds_less_where_a_question_has_other_words_than_the_passage(whole: 
     hits = [questions.gold[number][0] in rows for number, rows in enumerate(rows_QK)]
     same_words, other_words = np.mean(hits[::2]), np.mean(hits[1::2])
     assert same_words > other_words + 0.1
-
-
-@pytest.mark.parametrize("system", ["bm25_dpr_reader", "hard_em"])
-def test_killed_it_ends_in_the_same_bits(
-    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
-) -> None:
-    monkeypatch.setattr("realm_lab.training.loop.time", SimpleNamespace(monotonic=itertools.count().__next__))
-    params = tiny.params(
-        {"system_options": OPTIONS, "model.dropout": 0.1, "launch.checkpoint_interval_seconds": 2}
-        | {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 0, "finetune.steps": 8}
-    )
-    tiny.run("warm_start", params, tiny.prepare(params, tmp_path / "whole"), system)
-    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
-    expected = tiny.outcome(tiny.run("finetune", params, tmp_path / "whole", system))
-    original, done = SelectionTask.train_step, list[int]()
-
-    def train_step(self: Any, step: int) -> dict[str, float]:
-        if step == 7 and 7 not in done:
-            done.append(step)
-            raise KeyboardInterrupt
-        done.append(step)
-        return original(self, step)
-
-    monkeypatch.setattr(SelectionTask, "train_step", train_step)
-    with pytest.raises(KeyboardInterrupt):
-        tiny.run("finetune", params, tmp_path / "killed", system)
-    found = tiny.outcome(tiny.run("finetune", params, tmp_path / "killed", system))
-    assert done[8:] == [6, 7]  # from the checkpoint
-    assert found == expected
-
-
-def test_its_options_are_in_the_key_of_fine_tuning(tiny: ModuleType) -> None:
-    def stages(**own: Any) -> dict[str, str]:
-        return plan_run(tiny.params({"system_options": {"bm25_dpr_reader": own}}), "bm25_dpr_reader", 0).stages
-
-    before, after = stages(), stages(negatives=4)
-    assert [name for name in before if before[name] == after[name]] == ["warm_start"]
-    with pytest.raises(UserError, match="no option 'negative' there; the nearest one is 'negatives'"):
-        stages(negative=4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -16,8 +15,7 @@ from safetensors.torch import load_file
 from realm_lab.cli import main
 from realm_lab.errors import UserError
 from realm_lab.systems import dpr
-from realm_lab.training.dual_encoder import DualEncoderTask
-from tests.systems.conftest import OPTIONS, Whole
+from tests.systems.conftest import Whole
 
 WEIGHTS = ("model.safetensors", "projections.safetensors")
 
@@ -50,33 +48,6 @@ def test_its_towers_learn_in_their_stage_alone(whole: Whole, results: dict[str, 
         assert any(not value.equal(began[part]) for part, value in learned.items())
     readers = [load_file(context.model_folder(stage) / "reader" / WEIGHTS[0]) for stage in ("warm_start", "dpr")]
     assert all(value.equal(readers[1][part]) for part, value in readers[0].items())
-
-
-def test_killed_it_ends_in_the_same_bits(tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("realm_lab.training.loop.time", SimpleNamespace(monotonic=itertools.count().__next__))
-    params = tiny.params(
-        {"system_options": OPTIONS, "model.dropout": 0.1, "launch.checkpoint_interval_seconds": 2}
-        | {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2}
-    )
-    tiny.prepare(params, tmp_path / "whole")
-    tiny.run("warm_start", params, tmp_path / "whole", "dpr")
-    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
-    expected = tiny.outcome(tiny.run("dpr", params, tmp_path / "whole", "dpr"))
-    original, done = DualEncoderTask.train_step, list[int]()
-
-    def train_step(self: Any, step: int) -> dict[str, float]:
-        if step == 7 and 7 not in done:
-            done.append(step)
-            raise KeyboardInterrupt
-        done.append(step)
-        return original(self, step)
-
-    monkeypatch.setattr(DualEncoderTask, "train_step", train_step)
-    with pytest.raises(KeyboardInterrupt):
-        tiny.run("dpr", params, tmp_path / "killed", "dpr")
-    found = tiny.outcome(tiny.run("dpr", params, tmp_path / "killed", "dpr"))
-    assert done[8:] == list(range(6, 12))  # from the checkpoint
-    assert found == expected
 
 
 def test_a_reader_on_a_fixed_retriever_has_no_early_loss(tiny: ModuleType, tmp_path: Path) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,8 +13,7 @@ import torch
 from realm_lab.models.inputs import join
 from realm_lab.systems.drqa import Drqa
 from realm_lab.systems.identity import plan_run
-from realm_lab.training.document_reader import DocumentReaderTask
-from tests.systems.conftest import OPTIONS, Whole
+from tests.systems.conftest import Whole
 
 
 @pytest.fixture(scope="module")
@@ -78,29 +75,6 @@ def test_a_question_that_finds_nothing_has_an_empty_answer(whole: Whole, results
     assert (nothing.text, list(nothing.candidates)) == ("", [])
     assert something.candidates
     assert system.answer(["who was it ?"])[0].text == ""
-
-
-def test_killed_it_ends_in_the_same_bits(tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("realm_lab.training.loop.time", SimpleNamespace(monotonic=itertools.count().__next__))
-    params = tiny.params({"system_options": OPTIONS, "launch.checkpoint_interval_seconds": 2})
-    tiny.prepare(params, tmp_path / "whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
-    expected = tiny.outcome(tiny.run("document_reader", params, tmp_path / "whole", "drqa"))
-    original, done = DocumentReaderTask.train_step, list[int]()
-
-    def train_step(self: Any, step: int) -> dict[str, float]:
-        if step == 4 and 4 not in done:
-            done.append(step)
-            raise KeyboardInterrupt
-        done.append(step)
-        return original(self, step)
-
-    monkeypatch.setattr(DocumentReaderTask, "train_step", train_step)
-    with pytest.raises(KeyboardInterrupt):
-        tiny.run("document_reader", params, tmp_path / "killed", "drqa")
-    found = tiny.outcome(tiny.run("document_reader", params, tmp_path / "killed", "drqa"))
-    assert done[5:] == [3, 4, 5]  # from the checkpoint
-    assert found == expected
 
 
 def test_its_options_are_in_its_key_and_no_warm_start_is(tiny: ModuleType) -> None:

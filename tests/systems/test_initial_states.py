@@ -184,16 +184,6 @@ def test_one_tower_is_trained_without_the_other(tiny: ModuleType, line: Path, co
     assert f"{trained}_projection.weight" not in same
 
 
-def test_a_frozen_retriever_is_written_as_it_was_read(tiny: ModuleType, line: Path) -> None:
-    run = tiny.run("finetune", tiny.params({"finetune.train_query_tower": False, "finetune.steps": 3}), line)
-    assert tiny.files(run.path / "model" / "embedder") == tiny.files(model(tiny, line, "pretrain", "embedder"))
-    run = tiny.run("finetune", tiny.params({"finetune.train_reader": False, "finetune.steps": 3}), line)
-    ended = read_reader(run.path / "model" / "reader", 16)
-    assert equal(ended, read_reader(model(tiny, line, "pretrain", "reader"), 16))
-    moved = run.path / "model" / "embedder" / "model.safetensors"
-    assert moved.read_bytes() != (model(tiny, line, "pretrain", "embedder") / "model.safetensors").read_bytes()
-
-
 def test_a_folder_of_another_size_or_without_a_model_is_refused(
     tiny: ModuleType, line: Path, context: Make, tmp_path: Path
 ) -> None:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-import shutil
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 from safetensors.torch import load_file
 
 from realm_lab.evaluation.writing import Written, answer_of
-from realm_lab.training.generation import GenerationTask
-from tests.systems.conftest import WRITER, Whole
+from tests.systems.conftest import Whole
 
 
 @pytest.mark.parametrize("name", ["fid", "rag"])
@@ -63,50 +56,6 @@ def test_a_written_answer_is_from_the_likeliest_passage_that_holds_it(whole: Who
     assert answer.source is not None
     assert bodies[7][slice(*answer.source.span)].lower() == answer.text
     assert answer.candidates[0].text == ""
-
-
-@pytest.fixture(scope="module")
-def begun(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with the stages that both have before questions."""
-    params, root = short_params(tiny, "fid", WRITER), tmp_path_factory.mktemp("begun")
-    tiny.prepare(params, root)
-    for stage in ("warm_start", "denoise"):
-        tiny.run(stage, params, root, "fid")
-    return root
-
-
-def short_params(tiny: ModuleType, name: str, options: dict[str, Any]) -> Any:
-    return tiny.params(
-        {"system_options": {name: options}, "model.dropout": 0.1, "launch.checkpoint_interval_seconds": 2}
-        | {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2}
-    )
-
-
-@pytest.mark.parametrize(
-    ("name", "own"),
-    [("fid", {"retriever": "bm25"}), ("fid", {"retriever": "distilled"}), ("rag", {"marginal": "token"})],
-)
-def test_killed_it_ends_in_the_same_bits(
-    tiny: ModuleType, begun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, own: dict[str, Any]
-) -> None:
-    monkeypatch.setattr("realm_lab.training.loop.time", SimpleNamespace(monotonic=itertools.count().__next__))
-    params = short_params(tiny, name, WRITER | own)
-    for folder in ("whole", "killed"):
-        shutil.copytree(begun, tmp_path / folder)
-    expected = tiny.outcome(tiny.run("finetune", params, tmp_path / "whole", name))
-    assert ("embedder/embedder.json" in expected[0]) == (own != {"retriever": "bm25"})  # where its towers learned
-    original, done = GenerationTask.train_step, list[int]()
-
-    def train_step(self: Any, step: int) -> dict[str, float]:
-        if step == 5 and 5 not in done:
-            done.append(step)
-            raise KeyboardInterrupt
-        done.append(step)
-        return original(self, step)
-
-    monkeypatch.setattr(GenerationTask, "train_step", train_step)
-    with pytest.raises(KeyboardInterrupt):
-        tiny.run("finetune", params, tmp_path / "killed", name)
-    found = tiny.outcome(tiny.run("finetune", params, tmp_path / "killed", name))
-    assert done[6:] == list(range(3, 8))  # from the checkpoint
-    assert found == expected
+    nothing = answer_of(context.tokenizer, context.passages, written, np.array([-1, -1, -1]), log_prior_K)
+    assert nothing.candidates == []
+    assert nothing.source is None

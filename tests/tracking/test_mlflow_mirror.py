@@ -195,21 +195,6 @@ def test_a_running_run_grows_by_checkpoints_and_ends(runs: Path) -> None:
     assert view.summary.recreated == 0
 
 
-def test_a_resumed_run_is_the_same_one_and_shows_each_point_once(runs: Path) -> None:
-    _, stage = made_runs.begin_pretrain(runs, 150, checkpoint_step=100)
-    mirror(runs)
-    first = shown.run_ids(runs)
-    # The job is killed, goes back to its checkpoint at step 100 and passes 150 with other values at other times.
-    stage.metrics.truncate_after(100)
-    made_runs.write_points(stage.metrics, made_runs.pretrain_rows("random_mask", 3, 110, 200, BEGAN_AT + 500))
-    made_runs.set_status(stage, step=200, attempt=2)
-    made_runs.checkpoint(stage, 200)
-    summary = mirror(runs)
-    assert (summary.created, summary.updated, summary.recreated) == (0, 1, 0)
-    assert shown.run_ids(runs) == first
-    assert only_run(runs)["points"] == points_of(stage)
-
-
 def test_a_run_whose_folder_contradicts_what_is_shown_is_recreated_with_peoples_tags(runs: Path) -> None:
     _, stage = made_runs.begin_pretrain(runs, 150)
     mirror(runs)
@@ -302,17 +287,6 @@ def test_broken_files_are_named_and_the_others_are_shown(runs: Path) -> None:
     assert set(shown.content(runs)) == {"realm-s0", "realm-s1"}
     assert f"not shown: {runs}" in str(summary)
     assert other.name in {path.name for path in runs.iterdir()}
-
-
-def test_runs_that_were_never_recorded_are_named_and_the_others_shown(runs: Path) -> None:
-    made_runs.make_run(runs, "realm", 0)
-    missing = made_runs.make_run(runs, "realm", 1)
-    shutil.rmtree(runs / missing.name)
-    summary = mirror(runs)
-    assert summary.problems == (f"{runs.joinpath(*STUDY)}: no run {missing.name}; plan the study again",)
-    (study,) = shown.content(runs, kind="study").values()
-    assert (study["status"], study["tags"]["realm.progress"]) == ("SCHEDULED", "1 of 2 runs complete")
-    assert set(shown.content(runs)) == {"realm-s0"}
 
 
 def test_a_run_of_two_studies_is_below_both_and_counts_once(runs: Path) -> None:

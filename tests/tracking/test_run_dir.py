@@ -215,12 +215,6 @@ def test_a_label_that_names_no_folder_is_refused(runs: Path, system: str) -> Non
         write_run_record(runs, record_of(system=system))
 
 
-def test_records_are_sorted_by_label_and_seed(runs: Path) -> None:
-    for label, seed in [("realm", 10), ("realm", 2), ("null_off", 0)]:
-        write_run_record(runs, record_of(system=label, seed=seed))
-    assert [(r.system, r.seed) for r in read_run_records(runs)] == [("null_off", 0), ("realm", 2), ("realm", 10)]
-
-
 @pytest.mark.parametrize("text", ["{", "[]", '{"system": "realm"}', ""])
 def test_a_broken_record_is_named(runs: Path, text: str) -> None:
     path = write_run_record(runs, record_of())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -51,24 +50,6 @@ def change(run: Path, **values: Any) -> None:
     found = json.loads(path.read_text())
     owner = found["owner"] | values.pop("owner", {})
     path.write_text(json.dumps(found | values | {"owner": owner}))
-
-
-def test_a_living_process_keeps_the_stage_and_a_killed_one_loses_it_at_once(tmp_path: Path) -> None:
-    assert writer_of(tmp_path) is None
-    with holder(tmp_path) as other:
-        found = writer_of(tmp_path)
-        assert found is not None
-        assert found.owner.pid == other.pid
-        with pytest.raises(UserError, match=rf"process {other.pid} on {socket.gethostname()} works on this stage"):
-            writing(tmp_path).__enter__()
-        other.kill()
-        other.wait()
-        assert writer_of(tmp_path) is None
-        with writing(tmp_path):
-            ours = writer_of(tmp_path)
-            assert ours is not None
-            assert ours.owner.pid == os.getpid()
-    assert writer_of(tmp_path) is None
 
 
 class Clock:

@@ -8,8 +8,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from realm_lab.params.parameters import Params
 from tests.tiny import by_name
@@ -120,11 +118,3 @@ def test_without_the_null_document_it_is_read_for_comparison_only(tiny: ModuleTy
     assert len(found["retrieval_utility_train"]) == 12
     assert all(value == 0 for value in found["cloze_null_probability"].values())
     assert len(found["retrieval_utility"]) == 4
-
-
-def test_the_baseline_is_finetuned_from_the_warm_start(tiny: ModuleType, params: Params, line: Path) -> None:
-    run = tiny.run("finetune", params, line, "warm_start")
-    assert tiny.metrics(run) != tiny.metrics(tiny.stage_run("finetune", params, line))
-    warm = load_file(tiny.stage_run("warm_start", params, line).path / "model" / "embedder" / "model.safetensors")
-    documents = load_file(run.path / "model" / "embedder" / "document" / "model.safetensors")
-    assert all(torch.equal(documents[name], warm[name]) for name in warm)

@@ -218,13 +218,6 @@ def test_members_of_an_array_before_a_fault_are_given_out(tmp_path: Path) -> Non
         next(documents)
 
 
-def test_a_file_of_the_other_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"format 'dpr_passages' holds no questions; name a file of questions"):
-        list(read_questions(put(tmp_path / "p.tsv", b"id\ttext\ttitle\n")))
-    with pytest.raises(UserError, match=r"format 'webquestions' holds no documents; name a file of texts"):
-        list(read_documents(put(tmp_path / "q.jsonl", lines({"qText": "q", "answers": ["a"]}))))
-
-
 def test_a_format_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
 

@@ -10,12 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from realm_lab.corpus.files_corpus import FilesCorpus
-from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.corpus.readers import digest_input, files_of, read_documents
 from realm_lab.errors import UserError
-from realm_lab.params.corpus import Corpus, Files
-from realm_lab.params.parameters import InverseCloze, Params, WarmStart
 
 
 def pages(path: Path, *titles: str) -> Path:
@@ -77,14 +73,3 @@ def test_digest_follows_the_bytes_of_every_file(tmp_path: Path) -> None:
     assert digest_input(tmp_path / "b") == before
     pages(tmp_path / "b" / "train-00001-of-00002.parquet", "B2")
     assert digest_input(tmp_path / "b") != before
-
-
-def test_a_folder_is_a_knowledge_corpus_and_its_content_is_its_key(tmp_path: Path) -> None:
-    page = tmp_path / "data" / "train-00000-of-00001.parquet"
-    corpus = Corpus(files=Files(knowledge=[str(tmp_path)]))
-    params = Params(corpus=corpus, warm_start=WarmStart(embedder=InverseCloze(initial_encoder="scratch")))
-    pages(page, "A", "B")
-    before = corpus_inputs(params, 0)
-    assert [document.title for document in FilesCorpus(corpus).documents()] == ["A", "B"]
-    pages(page, "A", "B", "C")
-    assert corpus_inputs(params, 0) != before

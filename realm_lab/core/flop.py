@@ -1,0 +1,31 @@
+"""Floating-point operations of what runs on tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+_ATEN = torch.ops.aten
+_FORMULAS = flop_registry | {  # the kernel of processors is not in PyTorch's own table
+    _ATEN._scaled_dot_product_flash_attention_for_cpu: flop_registry[_ATEN._scaled_dot_product_flash_attention],
+    _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        _ATEN._scaled_dot_product_flash_attention_backward
+    ],
+}
+
+
+class FlopCount(TorchDispatchMode):
+    """Counts the matrix products and attentions inside a `with`, forward and backward, as
+    `torch.utils.flop_counter.FlopCounterMode` does, but runs every operator as it is: that one may take others in its
+    place, which round differently. Not counted: LSTMs on the CPU, NumPy, FAISS."""
+
+    flop = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if (formula := _FORMULAS.get(func.overloadpacket)) is not None:
+            self.flop += formula(*args, **(kwargs or {}), out_val=found)
+        return found

@@ -1,0 +1,80 @@
+"""Every stage that only some system has: killed and run again, it ends in the same bits."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from realm_lab.systems.registry import system_of
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training import loop
+from tests.systems.conftest import OPTIONS
+
+SHORT = {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "finetune.steps": 8}
+LINKED = {"path_retriever": {"steps": 8, "batch_size": 4, "negatives": 5, "first": 3}}
+STAGES: list[tuple[str, str, dict[str, Any]]] = [
+    ("dpr", "dpr", {}),
+    ("bm25_dpr_reader", "finetune", {}),
+    ("hard_em", "finetune", {}),
+    ("closed_book", "span_corruption", {}),
+    ("closed_book", "salient_spans", {}),
+    ("drqa", "document_reader", {}),
+    ("path_retriever", "retriever", {}),
+    ("fid", "finetune", {"retriever": "bm25"}),
+    ("fid", "finetune", {"retriever": "distilled"}),
+    ("rag", "finetune", {"marginal": "token"}),
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project; stages before those that are killed are done in it once."""
+    root: Path = tiny.prepare(tiny.params(SHORT), tmp_path_factory.mktemp("resuming") / "whole")
+    return root
+
+
+def outcome(tiny: ModuleType, run: StageRun) -> Any:
+    weights = {name: data for name, data in tiny.files(run.path).items() if name.endswith(".safetensors")}
+    assert weights
+    return weights, *tiny.outcome(run)
+
+
+@pytest.mark.parametrize(("system", "stage", "own"), STAGES)
+def test_killed_it_ends_in_the_same_bits(
+    tiny: ModuleType,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    system: str,
+    stage: str,
+    own: dict[str, Any],
+) -> None:
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+    options = OPTIONS | LINKED
+    options |= {system: options[system] | own}
+    often = {"model.dropout": 0.1, "launch.checkpoint_interval_seconds": 2}  # every third step, by that clock
+    params = tiny.params(SHORT | often | {"system_options": options})
+    for before in itertools.takewhile(lambda name: name != stage, (each.name for each in system_of(system).stages)):
+        tiny.run(before, params, whole, system)
+    shutil.copytree(whole, tmp_path / "killed", ignore=shutil.ignore_patterns(f"{stage}-*"))
+    expected = outcome(tiny, tiny.run(stage, params, whole, system))
+    check, done = loop._check_finite, list[int]()
+
+    def interrupted(values: Mapping[str, float], path: Path, step: int) -> None:
+        done.append(step)
+        if step == 5 and done.count(5) == 1:
+            raise KeyboardInterrupt
+        check(values, path, step)
+
+    monkeypatch.setattr(loop, "_check_finite", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tiny.run(stage, params, tmp_path / "killed", system)
+    found = outcome(tiny, tiny.run(stage, params, tmp_path / "killed", system))
+    assert done[:7] == [1, 2, 3, 4, 5, 4, 5]  # from the checkpoint of step 3
+    assert found == expected
