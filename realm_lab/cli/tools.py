@@ -79,7 +79,7 @@ def _run_index(options: argparse.Namespace) -> None:
 
 def add_tools(add: Add) -> None:
     """Add `plan`, `bench` and `doctor` to the command line."""
-    plan = add("plan", _run_plan, "estimate refresh time, staleness, memory and cost of pre-training at any size")
+    plan = add("plan", _run_plan, "estimate the time and cost of a run, refresh time, staleness and memory at any size")
     add_parameters(plan)
     text = "size of the corpus (default: the prepared corpus's)"
     plan.add_argument("--passages", type=positive, metavar="N", help=text)

@@ -58,9 +58,10 @@ class Ragged:
 
     def __init__(self, folder: Path, name: str, dtype: Any):
         values, offsets = folder / f"{name}.bin", folder / f"{name}.offsets.bin"
-        self.offsets: np.ndarray = np.memmap(offsets, np.int64, "r")
+        # As plain arrays over the maps: a slice of an np.memmap costs ten times that of an array.
+        self.offsets = np.asarray(np.memmap(offsets, np.int64, "r"))
         empty = values.stat().st_size == 0
-        self.values: np.ndarray = np.zeros(0, dtype) if empty else np.memmap(values, dtype, "r")
+        self.values = np.zeros(0, dtype) if empty else np.asarray(np.memmap(values, dtype, "r"))
         if self.offsets[-1] != len(self.values):
             raise UserError(f"{values}: {len(self.values)} values where {self.offsets[-1]} were written; prepare again")
 

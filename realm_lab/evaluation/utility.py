@@ -20,7 +20,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import NULL, Retriever
 
-SENTENCES_AT_ONCE = 32
+SENTENCES_AT_ONCE = 128  # read
 MAIN_KIND = "object"  # of the sentences that the headline measures are of, where gold passages are known
 
 
@@ -60,30 +60,31 @@ def run_cloze(
     numbers = chosen_sentences(sentences, count)
     masked = [mask_first_span(sentences, int(number), special.mask) for number in numbers]
     origins, gold_B = (np.asarray(rows[numbers], np.int64) for rows in (sentences.origins, sentences.gold))
-    rows, priors, readers, right, ranks = [], [], [], [], []
+    tokens = [sentence.tokens for sentence in masked]
+    exclude = policy.exclusion(retriever, origins, always=True)
+    found = policy.retrieve(retriever, tokens, exclude, compare_null=True)  # embeds each candidate once for all
+    readers, right = [], []
     for start in range(0, len(masked), SENTENCES_AT_ONCE):
         here = slice(start, start + SENTENCES_AT_ONCE)
-        part, tokens = masked[here], [sentence.tokens for sentence in masked[here]]
-        exclude = policy.exclusion(retriever, origins[here], always=True)
-        found = policy.retrieve(retriever, tokens, exclude, compare_null=True)
-        rows.append(found.rows_BK)
-        priors.append(found.log_prior_BK.cpu())
-        with_gold = np.concatenate([found.rows_BK, gold_B[here, None]], axis=1)
-        readers.append(candidate_reader.read(part, with_gold).log_probs_BK.cpu())
-        right.append(candidate_reader.restores(part, found.rows_BK[:, 1]))
-        known_or_first_B = gold_B[here].clip(min=0)  # what is not known has no rank, and none is used
-        ranks.append(retriever.rank(retriever.embed_queries(tokens), known_or_first_B, exclude))
+        readers.append(candidate_reader.read(masked[here], found.rows_BK[here]).log_probs_BK.cpu())
+        right.append(candidate_reader.restores(masked[here], found.rows_BK[here, 1]))
     log_reader_BK = torch.cat(readers)
+    is_gold_BK = found.rows_BK == gold_B[:, None]  # of an unknown one the null document, and that is not used
+    log_gold_B = log_reader_BK[np.arange(len(masked)), is_gold_BK.argmax(1)]
+    if len(missed := np.flatnonzero(~is_gold_BK.any(1))):
+        read = candidate_reader.read([masked[number] for number in missed], gold_B[missed, None])
+        log_gold_B[missed] = read.log_probs_BK[:, 0].cpu()
+    known_or_first_B = gold_B.clip(min=0)  # what is not known has no rank, and none is used
     return ClozeResult(
         masked,
-        np.concatenate(rows),
-        torch.cat(priors),
-        log_reader_BK[:, :-1],
-        retrieval_utility(log_reader_BK[:, :-1], log_reader_BK[:, 0]),
+        found.rows_BK,
+        found.log_prior_BK.cpu(),
+        log_reader_BK,
+        retrieval_utility(log_reader_BK, log_reader_BK[:, 0]),
         torch.cat(right),
         gold_B,
-        log_reader_BK[:, -1],
-        np.concatenate(ranks),
+        log_gold_B,
+        retriever.rank(retriever.embed_queries(tokens), known_or_first_B, exclude),
         sentences.kinds()[numbers],
     )
 

@@ -26,38 +26,30 @@ class Batch(NamedTuple):
         return Batch(*(part.to(device, non_blocking=True) for part in self))
 
 
-def join_one(
-    first: np.ndarray, second: np.ndarray | None, special: SpecialIds, max_length: int
-) -> tuple[np.ndarray, int]:
-    """join_BERT(first[, second]): wordpieces and where the second segment begins.
+def join(
+    firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray] | None, special: SpecialIds, max_length: int
+) -> Batch:
+    """join_BERT(first[, second]) for a batch, padded to its longest sequence.
 
     The second segment is cut first, then the first; the specials always stay. An empty second segment keeps its
     own [SEP], so that the null document is [CLS][SEP][SEP] (released code).
     """
-    specials = 2 if second is None else 3
-    first = first[: max_length - specials]
-    parts: list[np.ndarray] = [np.array([special.cls]), first, np.array([special.sep])]
-    if second is not None:
-        parts += [second[: max_length - specials - len(first)], np.array([special.sep])]
-    return np.concatenate(parts).astype(np.int64), len(first) + 2
-
-
-def join(
-    firsts: Sequence[np.ndarray], seconds: Sequence[np.ndarray] | None, special: SpecialIds, max_length: int
-) -> Batch:
-    """join_BERT for a batch, padded to its longest sequence."""
-    rows = [
-        join_one(first, seconds[number] if seconds is not None else None, special, max_length)
-        for number, first in enumerate(firsts)
-    ]
-    longest = max(len(tokens) for tokens, _ in rows)
-    tokens_BL = np.full((len(rows), longest), special.pad, np.int64)
-    types_BL = np.zeros((len(rows), longest), np.int64)
-    mask_BL = np.zeros((len(rows), longest), bool)
-    for number, (tokens, second_start) in enumerate(rows):
-        tokens_BL[number, : len(tokens)] = tokens
-        types_BL[number, second_start : len(tokens)] = 1
-        mask_BL[number, : len(tokens)] = True
+    room, cls, sep = max_length - (2 if seconds is None else 3), np.array([special.cls]), np.array([special.sep])
+    parts: list[np.ndarray] = []
+    second_start, length = np.empty((2, len(firsts), 1), np.int64)
+    for number, first in enumerate(firsts):
+        first = first[:room]
+        parts += (cls, first, sep)
+        second_start[number] = length[number] = len(first) + 2
+        if seconds is not None:
+            second = seconds[number][: room - len(first)]
+            parts += (second, sep)
+            length[number] += len(second) + 1
+    place_L = np.arange(length.max())
+    mask_BL = place_L < length
+    tokens_BL = np.full(mask_BL.shape, special.pad, np.int64)
+    tokens_BL[mask_BL] = np.concatenate(parts)
+    types_BL = ((place_L >= second_start) & mask_BL).astype(np.int64)
     return Batch(torch.from_numpy(tokens_BL), torch.from_numpy(types_BL), torch.from_numpy(mask_BL))
 
 

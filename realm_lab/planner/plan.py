@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -14,12 +15,14 @@ from realm_lab.params.parameters import Params
 from realm_lab.planner.bench import REMEDY, Speeds, default_path, model_identity, read_calibration
 from realm_lab.planner.machine import Device, find_device
 from realm_lab.planner.workload import Text, Workload, read_text, workload
+from realm_lab.training.flops import encoder_operations
 
 HOUR, GIB = 3600.0, 2**30
 ASSUMED = [
     "sentences of a step share no passage; the ranks share a batch evenly and their exchange of gradients is free",
     "builders have devices of their own, of the trainers' kind; one index after the other, taken into use at once",
     "every trainer device holds and searches the whole index, exactly; a refresh every refresh.interval_steps",
+    "a run's other stages read pairs of a mean query and passage; evaluation asks 1,000 questions where all are asked",
 ]
 OF_TABLE = ["search reads memory at the table's bandwidth; no fixed time in a step; the last layer counts whole"]
 
@@ -102,6 +105,8 @@ def make_plan(params: Params, root: Path, request: Request) -> dict[str, Any]:
         "synchronous": ways[1]._asdict(),
         "memory_bytes": memory(params, work, passages) | {"device": source.memory_bytes},
     }
+    hours = stage_hours(params, work, source.speeds, passages) | {"pretrain": ways[1].device_hours}
+    plan |= {"stage_device_hours": hours, "seeds": len(params.seeds)}
     used = plan["memory_bytes"]
     needs, has = (f"{size / GIB:,.1f} GiB" for size in (used["model"] + used["index"], used["device"]))
     note = f"a trainer needs {needs} before activations, a device has {has}: plan for a device with more memory"
@@ -169,6 +174,31 @@ def freshness(steps: int, interval_steps: int, times: Seconds, request: Request,
     return Freshness(refresh, every, *ages, share, hours, devices, hours * devices, cost)
 
 
+def stage_hours(params: Params, work: Workload, speeds: Speeds, passages: int) -> dict[str, float]:
+    """Device hours of each stage of a run but preparing, which needs no device, and pre-training (0 here). The forward
+    pass of training counts three times, for the backward pass."""
+    joined, query = (float(encoder_operations(work.shape, np.array(length))) for length in (work.joined, work.query))
+    reader, embedder = params.warm_start.reader, params.warm_start.embedder
+    tuning, measured = params.finetune, params.evaluate
+    attempts = embedder.attempts if embedder.attempts > 1 else 0  # a quarter of the steps each
+    contrasted = embedder.steps + attempts * math.ceil(embedder.steps / 4)
+
+    def training(steps: int, batch_size: int, operations: float) -> float:
+        return steps * (speeds.update_seconds + batch_size * operations / speeds.train_operations)
+
+    warm_start = training(reader.steps, reader.batch_size, 3 * joined)
+    warm_start += training(contrasted, embedder.batch_size, 3 * (query + work.passage_operations))
+    reading = tuning.candidates * joined * (3 if tuning.train_reader else 1)
+    finetune = training(tuning.steps, tuning.batch_size, reading + query * (3 if tuning.train_query_tower else 1))
+    finetune += passages * tuning.steps * tuning.batch_size * speeds.search_row_query_seconds
+    finetune += passages * work.passage_operations / speeds.embed_operations  # its index, which evaluation has as well
+    read = 2 * measured.cloze_sentences * (params.pretrain.candidates + 1)  # before and after pre-training
+    read += (measured.questions or 1000) * tuning.candidates
+    evaluate = read * joined / speeds.embed_operations
+    found = {"warm_start": warm_start, "pretrain": 0.0, "finetune": finetune, "evaluate": evaluate}
+    return {stage: spent / HOUR for stage, spent in found.items()}
+
+
 def show_plan(plan: dict[str, Any]) -> None:
     """Print a plan: what is known and from where, time, staleness, memory, cost, and what was assumed."""
     out, model, used = Console(soft_wrap=True).print, plan["model"], plan["memory_bytes"]
@@ -186,6 +216,11 @@ def show_plan(plan: dict[str, Any]) -> None:
     times, age = plan["seconds"], plan["asynchronous"]["age_lowest"]
     out(f"a step takes {times['step']:.3g} s, of it {times['step_search']:.3g} searching")
     out(f"to hold the asynchronous index at one exact age: pretrain.refresh.delay_steps={age}\n")
+    hours, total = plan["stage_device_hours"], sum(plan["stage_device_hours"].values())
+    told = ", ".join(f"{stage.replace('_', '-')} {spent:,.3g}" for stage, spent in hours.items())
+    out(f"device hours of a whole run, refreshed synchronously: {total:,.3g} ({told})")
+    cost = "" if plan["price"] is None else f", {total * plan['seeds'] * plan['price']:,.5g} in all"
+    out(f"times {plan['seeds']} seed{'s' * (plan['seeds'] != 1)}{cost}; a study's cells: sweep NAME --dry-run\n")
     sizes = ", ".join(f"{name} {size / GIB:,.3f}" for name, size in used.items())
     out(f"memory in GiB, activations aside: {sizes}\n")
     for line in plan["assumptions"]:

@@ -122,8 +122,8 @@ def column(results: pd.DataFrame, cell: str, metric: str) -> dict[int, float]:
     """seed -> value of one metric of one cell, finite values only."""
     if metric not in results:
         return {}
-    chosen = results[(results["cell"] == cell) & results[metric].notna()]
-    return {int(seed): float(value) for seed, value in zip(chosen["seed"], chosen[metric], strict=True)}
+    rows = (results["cell"] == cell) & results[metric].notna()  # two columns of them: whole rows are slow to copy
+    return dict(zip(results["seed"][rows].tolist(), results[metric][rows].astype(float).tolist(), strict=True))
 
 
 def load_study(runs: Path, name: str, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:

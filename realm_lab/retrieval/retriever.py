@@ -22,7 +22,7 @@ from realm_lab.retrieval.search import Exclusion, IndexGeneration, Matrix, Searc
 
 NULL = -1  # row of the null document
 ABSENT = -2  # row of a place that too small a corpus left empty
-RANKED_AT_ONCE = 1 << 16  # passages
+RANKED_AT_ONCE = 1 << 21  # pairs of a query and a passage
 NO_SCORE = -1.0e4  # f(x, z) of what is not a candidate: exp underflows to 0, and nothing turns into NaN
 MakeSearch = Callable[[Matrix, ExactSearch], SearchBackend]
 
@@ -128,8 +128,9 @@ class Retriever:
         own_B1 = torch.from_numpy(np.asarray(rows_B, np.int64)[:, None]).to(self.device)
         own_score_B1 = self.indexed_score(query_BD, own_B1.cpu().numpy())
         place_B = torch.ones(len(query_BD), dtype=torch.int64, device=self.device)
-        for start in range(0, len(self.passages), RANKED_AT_ONCE):
-            vectors_nD = self.index.embeddings_ND[start : start + RANKED_AT_ONCE].to(self.device)
+        width = max(1, RANKED_AT_ONCE // len(query_BD))
+        for start in range(0, len(self.passages), width):
+            vectors_nD = self.index.embeddings_ND[start : start + width].to(self.device)
             rows_n = torch.arange(start, start + len(vectors_nD), device=self.device)
             better_Bn = (query_BD @ vectors_nD.T > own_score_B1) & (rows_n != own_B1)
             if exclude is not None:

@@ -1,6 +1,7 @@
 """`run(stage, ...)`: the default pipeline, a study of two cells that DVC runs stage by stage, with its exports.
 
-What a stage needs and is missing is done before it. DVC versions copies: checkpoints and records stay in runs/.
+What a stage needs and is missing is done before it. DVC versions copies, in data/ and models/:
+checkpoints stay in runs/, which is filled again from the copies where it was deleted.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from realm_lab.core.files import atomic_directory, is_ours, read_json, remove_directory
+from realm_lab.core.files import MARK, atomic_directory, is_ours, read_json, remove_directory
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.runner.plan import PlannedRun, StudyPlan, default_plan, record_study
+from realm_lab.runner.plan import StudyPlan, default_plan, record_study
 from realm_lab.runner.preview import expected_time
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
 from realm_lab.runner.sweep import drive, say
-from realm_lab.runner.tasks import Task, tasks_of
+from realm_lab.runner.tasks import tasks_of
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.systems.prepare import link_corpus
 from realm_lab.systems.registry import system_of
@@ -32,8 +33,12 @@ def run(stage: str, params: Params, root: Path) -> None:
     something in the input or in a run failed; finished runs are kept and not done again."""
     root = Path(root)
     plan = default_plan(params)
-    _share_runs(root)
-    tasks = _tasks(stage, plan, root)
+    restore(plan, root)
+    if experiment := os.environ.get("DVC_EXP_NAME"):
+        _record_experiment(experiment, plan, _project(root))
+    # A run without this stage waits for the verb of one that it has.
+    runs = [run for run in plan.runs if stage == "prepare" or stage in run.plan.stages]
+    tasks = tasks_of(runs, StageStates(root / "runs"), retry_failed=True, until=stage)
     if tasks:
         if expected := expected_time(plan, root):
             say(f"{stage.replace('_', '-')} and the stages after it: {expected}")
@@ -51,20 +56,23 @@ def run(stage: str, params: Params, root: Path) -> None:
     _publish(stage, plan, params, root)
 
 
-def _tasks(stage: str, plan: StudyPlan, root: Path) -> list[Task]:
-    """What is to do; the runs are recorded. A run without this stage waits for the verb of one that it has."""
+def restore(plan: StudyPlan, root: Path) -> None:
+    """Record the default pipeline, and put back into runs/ what DVC keeps of it and runs/ lacks: where that folder was
+    deleted, or after a checkout on another machine, nothing is trained or measured again."""
+    _share_runs(root)
     record_study(plan, root)
-    if experiment := os.environ.get("DVC_EXP_NAME"):
-        _record_experiment(experiment, plan, _project(root))
-    runs = [run for run in plan.runs if stage == "prepare" or stage in run.plan.stages]
-    states = StageStates(root / "runs")
-    return tasks_of(
-        runs,
-        states,
-        retry_failed=True,
-        until=stage,
-        is_exported=lambda run, name: name != stage and _is_exported(run, name, root),
-    )
+    runs = root / "runs"
+    for exported in (root / "data" / "prepared").glob("*/manifest.json"):
+        if not (corpus := runs / "corpora" / exported.parent.name).exists():
+            link_corpus(exported.parent, corpus)
+    manifests = (root / "models").glob("*/*/manifest.json")
+    models = {stage_folder(runs, path.parts[-3], read_json(path)["key"]): path.parent for path in manifests}
+    for records in (root / "data" / "records").glob("*/*"):
+        folder = runs / "stages" / records.name
+        if not (folder / "status.json").exists():
+            if folder in models:
+                shutil.copytree(models[folder], folder / "model", dirs_exist_ok=True)
+            shutil.copytree(records, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MARK))
 
 
 def _project(root: Path) -> Path:
@@ -91,16 +99,6 @@ def _record_experiment(name: str, plan: StudyPlan, project: Path) -> None:
     record_study(replace(plan, name=name), project)
 
 
-def _is_exported(run: PlannedRun, stage: str, root: Path) -> bool:
-    """After a checkout on another machine there are data/ and models/, and no runs/."""
-    if stage == "prepare":
-        return (exported_corpus_folder(root, run.plan) / "manifest.json").exists()
-    return any(
-        read_json(manifest).get("key") == run.plan.key(stage)
-        for manifest in (root / "models" / stage).glob("*/manifest.json")
-    )
-
-
 def _publish(stage: str, plan: StudyPlan, params: Params, root: Path) -> None:
     """What a finished stage gives to DVC and other tools."""
     if stage == "prepare":
@@ -125,14 +123,21 @@ def _export_corpora(plan: StudyPlan, root: Path) -> None:
 
 
 def _export(stage: str, plan: StudyPlan, root: Path) -> None:
-    """Copy the models of a finished stage, a folder `<system>-s<seed>` each, or `s<seed>` if all systems share it."""
+    """Copy the models of a finished stage, a folder `<system>-s<seed>` each, or `s<seed>` if all systems share it, and
+    its records (metrics, results), which hold times and so are no input of a later stage."""
     wanted: dict[str, str] = {}
-    with_it = [run for run in plan.runs if stage in run.plan.stages]
-    runs = [run for run in with_it if system_of(run.plan.system).stage(stage).keeps == "model"]
-    target = root / "models" / stage
+    kept: set[str] = set()
+    runs = [run for run in plan.runs if stage in run.plan.stages]
+    target, records = root / "models" / stage, root / "data" / "records" / stage
     shared = {run.seed: {other.plan.key(stage) for other in runs if other.seed == run.seed} for run in runs}
     for run in runs:
-        key, source = run.plan.key(stage), stage_folder(root / "runs", stage, run.plan.key(stage)) / "model"
+        key, source = run.plan.key(stage), stage_folder(root / "runs", stage, run.plan.key(stage))
+        if not (records / source.name).exists():
+            with atomic_directory(records / source.name) as scratch:
+                shutil.copytree(source, scratch, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model", "lease"))
+        kept.add(source.name)
+        if system_of(run.plan.system).stage(stage).keeps != "model":
+            continue
         is_shared = len(shared[run.seed]) == 1 < sum(other.seed == run.seed for other in runs)
         folder = target / (f"s{run.seed}" if is_shared else f"{run.plan.system}-s{run.seed}")
         if folder.name in wanted:
@@ -140,11 +145,14 @@ def _export(stage: str, plan: StudyPlan, root: Path) -> None:
         wanted[folder.name] = key
         if (folder / "manifest.json").exists() and read_json(folder / "manifest.json")["key"] == key:
             continue
-        if not source.exists():
-            raise UserError(f"{source}: the results of a finished stage are gone; delete {source.parent} and run again")
+        if not (source / "model").exists():
+            raise UserError(
+                f"{source / 'model'}: the results of a finished stage are gone; delete {source} and run again"
+            )
         with atomic_directory(folder) as scratch:
-            shutil.copytree(source, scratch, dirs_exist_ok=True)
+            shutil.copytree(source / "model", scratch, dirs_exist_ok=True)
     _remove_others(target, wanted)
+    _remove_others(records, kept)
 
 
 def _remove_others(target: Path, wanted: set[str] | dict[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,10 @@ def tasks_of(
     retry_failed: bool = False,
     until: str = "",
     each_stage_alone: bool = False,
-    is_exported: Callable[[PlannedRun, str], bool] = lambda run, stage: False,
 ) -> list[Task]:
     """What is not complete yet up to the stage `until` (""; to the end), each task after those that it needs. A stage
     that failed, and what comes after it, is left out unless `retry_failed`. One that runs already is in: the launcher
-    waits for it. `each_stage_alone`: runs that come later may share any of them. `is_exported`: what a stage made is at
-    hand although its run folder is not."""
+    waits for it. `each_stage_alone`: runs that come later may share any of them."""
     work = []
     for run in runs:
         if state_of_run(run.plan, states, until).state == "COMPLETE" and until != "prepare":
@@ -90,7 +88,7 @@ def tasks_of(
             state = states.stage(stage, run.plan.key(stage)).state
             if state == "FAILED" and not retry_failed:
                 break
-            if state != "COMPLETE" and not is_exported(run, stage):
+            if state != "COMPLETE":
                 stages.append(stage)
             if stage == until:
                 break

@@ -12,15 +12,14 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
-from realm_lab.core.files import write_text
+from realm_lab.core.files import digest, read_json, write_json, write_text
 from realm_lab.core.lease import exclusive
 from realm_lab.errors import UserError
-from realm_lab.tracking.mlflow_store import Store, StoreError
 from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.saved_view import VIEW_TAG, link, saved_view
 from realm_lab.tracking.study_record import StudyRecord
@@ -66,6 +65,11 @@ def mirror(
     `page`: makes a page (HTML) of a report.md, to be shown beside it.
     UserError: no such folder, or a store that cannot be opened.
     """
+    runs = Path(runs).resolve()
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(runs)
+    shown, files = runs / ".mirror.json", [page is not None, _files(runs)]
+    if not follow and (last := read_json(shown) if shown.exists() else {}).get("seen") == [files, _database(uri)]:
+        return MirrorSummary(**last["summary"] | {"problems": ()})  # MLflow takes seconds to import and to open
     view = Mirror(runs, uri, page)
     with contextlib.suppress(KeyboardInterrupt), Console(stderr=True).status("mirroring to MLflow") as live:
         view.say = live.update
@@ -75,21 +79,46 @@ def mirror(
                 break
             live.update(f"{view.summary} (every {interval_seconds:g} s; Ctrl-C stops)")
             time.sleep(interval_seconds)
+    by_clock = {"RUNNING", "LOST"} & view.summary.states.keys()  # states that change without a file
+    if not by_clock and not view.summary.problems and (database := _database(uri)):
+        nothing = replace(view.summary, created=0, updated=0, recreated=0, removed=0, points=0)
+        write_json(shown, {"seen": [files, database], "summary": asdict(nothing)})
     return view.summary
+
+
+def _files(runs: Path) -> str:
+    """A digest that changes with any file that the mirror shows, and with the mirror's own code."""
+    patterns = ("*/run.json", "studies/*/study.json", "stages/*/*.json*", "stages/*/eval/*")
+    places = [(runs, patterns), (runs.parent / "reports", ("*/*", "*/figures/*")), (Path(__file__).parent, ("*.py",))]
+    return digest([_stamp(path) for place, names in places for name in names for path in sorted(place.glob(name))])
+
+
+def _database(uri: str) -> list[str | int]:
+    """What a local database looks like, which changes with every note typed there; [] where there is none."""
+    path = Path(uri.removeprefix("sqlite:///"))
+    return _stamp(path) if uri.startswith("sqlite:///") and path.exists() else []
+
+
+def _stamp(path: Path) -> list[str | int]:
+    return [str(path), path.stat().st_mtime_ns, path.stat().st_size]
 
 
 class Mirror:
     """One process's view of one folder of runs in one tracking store; `update` may be called any number of times."""
 
-    def __init__(self, runs: Path, uri: str | None = None, page: Callable[[Path], str] | None = None) -> None:
+    def __init__(self, runs: Path, uri: str, page: Callable[[Path], str] | None = None) -> None:
         self.say: Callable[[str], object] = lambda text: None  # what it is doing
         self._has_pages = page is not None
         self._links: dict[str, str] = {}
         self.runs = Path(runs).resolve()
         if not self.runs.is_dir():
-            raise UserError(f"{self.runs}: no such folder; train something first (dvc repro), or give --root DIR")
+            raise UserError(
+                f"{self.runs}: no such folder; train something first (dvc repro), or give --root DIR; "
+                "`realm-lab report` puts back what DVC keeps"
+            )
         self._lock = self.runs / ".mirror.lock"  # two mirrors at once would both miss a run, and both make it
-        uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or default_uri(self.runs)
+        from realm_lab.tracking.mlflow_store import Store
+
         with exclusive(self._lock):
             self._store = Store(uri, _source(self.runs), page)
         self.summary = MirrorSummary(self._store.uri, {})
@@ -167,6 +196,8 @@ class Mirror:
 @contextlib.contextmanager
 def _noted(problems: list[str], name: str = "") -> Iterator[None]:
     """What goes wrong inside becomes a problem in one line, and the mirror goes on."""
+    from realm_lab.tracking.mlflow_store import StoreError
+
     try:
         yield
     except UserError as error:

@@ -297,6 +297,7 @@ def changes_of(cell: StudyCell, study: StudyRecord) -> str:
     return ", ".join(f"{name} = {show(value)}" for name, value in (system | cell.changes).items()) or "nothing"
 
 
+@functools.cache
 def metric_name(name: str) -> str:
     """A name MLflow takes: letters, digits and _ - . / : blank; recall@5 becomes recall_at_5."""
     return re.sub(r"[^\w\-. :/]", "_", name.replace("@", "_at_").replace("%", "percent"))[:MAX_NAME].strip("/")

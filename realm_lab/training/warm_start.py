@@ -24,7 +24,8 @@ from realm_lab.training.pairs import PairSampler
 
 REMOVAL_RATE = 0.9  # how often the sentence is removed from its passage (Lee et al. 2019)
 LAST_STEPS = 20  # over which the accuracy of an attempt, and that of the whole phase, is averaged
-LOW_ACCURACY = 0.5  # in the batch, at the end of the Inverse Cloze Task: below it the run is flagged
+LOW_ACCURACY = 0.5  # in the batch, at the end of the Inverse Cloze Task: below it the run is flagged,
+JUDGED_STEPS = 100  # unless it has fewer steps than this, as in a smoke test, which learns nothing on purpose
 
 
 class WarmStartTask:
@@ -83,7 +84,7 @@ class WarmStartTask:
         if step >= steps - LAST_STEPS:
             self._accuracy_A[attempt] += values["accuracy_ict"] / min(steps, LAST_STEPS)
         accuracy = self._accuracy_A[-1].item()
-        if attempt < 0 and step + 1 == steps and accuracy < LOW_ACCURACY:
+        if attempt < 0 and JUDGED_STEPS <= steps == step + 1 and accuracy < LOW_ACCURACY:
             self._flags = (f"accuracy of the Inverse Cloze Task {accuracy:.2f}, below {LOW_ACCURACY}",)
         return values
 

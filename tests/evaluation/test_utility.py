@@ -14,6 +14,7 @@ from realm_lab.evaluation import utility
 from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, evenly_spaced, run_cloze
 from realm_lab.masking import MaskedSentence
 from realm_lab.params.parameters import Params
+from realm_lab.retrieval import index, retriever
 from realm_lab.retrieval.retriever import NULL
 
 if TYPE_CHECKING:
@@ -112,6 +113,24 @@ def test_a_cloze_run_is_eq_1_and_2_sentence_by_sentence(
 
 def _body(system: TinySystem, row: int) -> np.ndarray:
     return system.passages.bodies[row] if row >= 0 else np.empty(0, np.int64)
+
+
+def test_a_passage_that_several_sentences_find_is_embedded_once(
+    system: TinySystem, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedded: list[int] = []
+    embed_rows = index.embed_rows
+
+    def counted(embedder: Any, passages: Any, rows: np.ndarray, inputs: Any) -> torch.Tensor:
+        embedded.extend(rows.tolist())
+        return embed_rows(embedder, passages, rows, inputs)
+
+    monkeypatch.setattr(utility, "SENTENCES_AT_ONCE", 2)
+    monkeypatch.setattr(retriever, "embed_rows", counted)
+    params = tiny.tiny_params(pretrain={"candidates": 4})
+    found = run(system, params, system.corpus.sentences("cloze_dev"))
+    assert embedded == np.unique(found.rows_BK).tolist()
+    assert len(embedded) < found.rows_BK.size - len(found.masked)
 
 
 def test_the_words_are_guessed_from_the_first_passage(

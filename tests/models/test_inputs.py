@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realm_lab.corpus.vocabulary import SpecialIds
-from realm_lab.models.inputs import join, join_one, length_groups
+from realm_lab.models.inputs import join, length_groups
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 X, Z = np.array([10, 11, 12], np.uint16), np.array([20, 21, 22, 23], np.uint16)
@@ -18,16 +18,17 @@ EMPTY = np.empty(0, np.int64)
 
 
 def test_the_second_segment_is_cut_first() -> None:
-    assert join_one(X, Z, SPECIAL, 8)[0].tolist() == [2, 10, 11, 12, 3, 20, 21, 3]
-    assert join_one(X, Z, SPECIAL, 6)[0].tolist() == [2, 10, 11, 12, 3, 3]
-    assert join_one(X, Z, SPECIAL, 5)[0].tolist() == [2, 10, 11, 3, 3]
-    assert join_one(X, None, SPECIAL, 4)[0].tolist() == [2, 10, 11, 3]
+    assert join([X], [Z], SPECIAL, 8).tokens_BL.tolist() == [[2, 10, 11, 12, 3, 20, 21, 3]]
+    assert join([X], [Z], SPECIAL, 6).tokens_BL.tolist() == [[2, 10, 11, 12, 3, 3]]
+    assert join([X], [Z], SPECIAL, 5).tokens_BL.tolist() == [[2, 10, 11, 3, 3]]
+    assert join([X], None, SPECIAL, 4).tokens_BL.tolist() == [[2, 10, 11, 3]]
 
 
 @given(st.integers(0, 9), st.none() | st.integers(0, 9), st.integers(3, 24))
 def test_a_joined_sequence_fits_and_keeps_what_it_can(first: int, second: int | None, max_length: int) -> None:
     x, z = np.arange(100, 100 + first), None if second is None else np.arange(200, 200 + second)
-    tokens, second_start = join_one(x, z, SPECIAL, max_length)
+    batch = join([x], None if z is None else [z], SPECIAL, max_length)
+    tokens, second_start = batch.tokens_BL[0].numpy(), int((batch.types_BL == 0).sum())
     specials = 2 if second is None else 3
     assert len(tokens) == min(max_length, first + (second or 0) + specials)
     kept = [int(token) for token in tokens if token >= 200]

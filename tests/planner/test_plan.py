@@ -7,15 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from realm_lab import cli
 from realm_lab.corpus.prepare import prepare
+from realm_lab.models.encoder import EncoderShape
 from realm_lab.params.parameters import Params
 from realm_lab.planner import bench
 from realm_lab.planner.bench import Calibration, default_path
 from realm_lab.planner.plan import Request, Seconds, freshness
 from realm_lab.systems.identity import corpus_folder, plan_run
+from realm_lab.training.flops import encoder_operations
 
 Calibrate = Callable[..., Calibration]
 Capture = pytest.CaptureFixture[str]
@@ -48,6 +51,27 @@ def test_seconds_follow_from_the_measurement(project: Path, calibrate: Calibrate
     assert found["asynchronous"]["cost"] == pytest.approx(3 * found["asynchronous"]["device_hours"])
     assert found["synchronous"]["age_mean"] == 4.5
     assert (found["source"], found["notes"]) == ("measured", [])
+
+
+def test_a_whole_run_is_the_sum_of_its_stages(project: Path, calibrate: Calibrate, capsys: Capture) -> None:
+    calibrate()
+    asked = ("--passages", "1000000", "--set", "warm_start.reader.steps=0", "--set", "warm_start.embedder.attempts=2")
+    found = planned(project, capsys, *asked)
+    model, hours = found["model"], found["stage_device_hours"]
+    shape = EncoderShape(**{name: model[name] for name in EncoderShape._fields})
+    joined, query = (float(encoder_operations(shape, np.array(model[name]))) for name in ("joined", "query"))
+    steps = 20 + 2 * 5  # attempts of a quarter
+    assert hours["warm_start"] * 3600 == pytest.approx(
+        steps * (0.05 + 32 * 3 * (query + model["passage_operations"]) / 2e10)
+    )
+    assert hours["pretrain"] == found["synchronous"]["device_hours"]
+    finetune = 20 * (0.05 + 16 * 3 * (5 * joined + query) / 2e10 + 16e6 * 1e-9) + found["seconds"]["inline"]
+    assert hours["finetune"] * 3600 == pytest.approx(finetune)
+    assert hours["evaluate"] * 3600 == pytest.approx((2 * 60 * 9 + 1000 * 5) * joined / 1e10)
+    assert cli.main(["plan", "--root", str(project), "--passages", "1000000", "--price", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "device hours of a whole run" in printed
+    assert "times 1 seed, " in printed
 
 
 def test_more_devices_share_the_work(project: Path, calibrate: Calibrate, capsys: Capture) -> None:

@@ -114,6 +114,23 @@ def test_a_queued_experiment_runs_what_it_changes_and_leaves_its_runs(clone: Pat
 
 
 @pytest.mark.slow
+def test_without_runs_a_new_report_is_made_of_what_dvc_keeps(clone: Path) -> None:
+    run = commands_in(clone)
+    report, metrics = (clone / "reports" / "default" / "report.md").read_bytes(), run("dvc metrics show")
+    stages = {path.name for path in (clone / "runs" / "stages").iterdir() if not path.name.startswith("prepare")}
+    for folder in ("runs", "data", "models", "reports/default"):
+        shutil.rmtree(clone / folder)
+    with (clone / "realm_lab" / "reporting" / "power.py").open("a") as file:
+        file.write("# the report is made again\n")
+    run("dvc repro")
+    run("git checkout -q realm_lab")
+    assert ((clone / "reports" / "default" / "report.md").read_bytes(), run("dvc metrics show")) == (report, metrics)
+    assert {path.name for path in (clone / "runs" / "stages").iterdir()} == stages
+    run("dvc repro")  # as the commit has it
+    assert run("git status --short") == ""
+
+
+@pytest.mark.slow
 def test_a_clone_without_runs_gets_models_and_reports_from_a_remote(clone: Path, tmp_path: Path) -> None:
     run = commands_in(clone)
     run(f"dvc remote add --default --force shared {tmp_path / 'shared'}")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from realm_lab.cli import main
 from realm_lab.core.files import MARK, read_json, read_json_lines
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
@@ -61,6 +62,16 @@ def tree(root: Path, *folders: str) -> dict[str, int]:
     """Every file and when it was last written."""
     paths = [path for folder in folders for path in sorted((root / folder).rglob("*"))]
     return {str(path.relative_to(root)): path.stat().st_mtime_ns for path in paths}
+
+
+def tree_bytes(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def stage_files(root: Path) -> dict[str, bytes]:
+    """What the training stages and the evaluation left in runs/."""
+    found = tree_bytes(root / "runs" / "stages")
+    return {name: text for name, text in found.items() if name[:7] != "prepare" and "/lease/" not in name}
 
 
 def stage_folders(root: Path, stage: str) -> set[str]:
@@ -223,16 +234,17 @@ def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_th
     assert manifest["key"] == failed.key
 
 
-def test_models_are_found_where_dvc_keeps_them(project: Path, tiny: ModuleType) -> None:
-    """After a checkout on another machine there are models/ and data/, and no runs/."""
+def test_runs_that_were_deleted_come_back_from_what_dvc_keeps(project: Path, tiny: ModuleType) -> None:
+    """So after a checkout on another machine, too: there are data/ and models/, and no runs/."""
+    before, report = stage_files(project), tree_bytes(project / "reports")
     shutil.rmtree(project / "runs")
-    changed = tiny.params({"finetune.steps": 2})
-    stages.run("finetune", changed, project)
-    ran = {path.parent.name.split("-")[0] for path in (project / "runs" / "stages").glob("*/status.json")}
-    assert ran == {"finetune"}
-    shutil.rmtree(project / "models" / "pretrain")
-    with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; run `realm-lab p"):
-        tiny.run("finetune", tiny.params({"finetune.steps": 1}), project)
+    shutil.rmtree(project / "reports" / "default")
+    shutil.copy(tiny.PARAMETERS, project / "params.yaml")
+    assert main(["--root", str(project), "report", "default"]) == 0
+    assert tree_bytes(project / "reports") == report
+    assert stage_files(project) == before
+    stages.run("finetune", tiny.params({"finetune.steps": 2}), project)
+    assert {path.split("-")[0] for path in stage_files(project).keys() - before.keys()} == {"finetune"}
 
 
 def test_a_missing_model_names_what_a_finished_run_has_instead(done: Path, tiny: ModuleType) -> None:

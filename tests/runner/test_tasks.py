@@ -88,15 +88,11 @@ def test_a_failure_is_done_again_only_when_asked_for(planned: Callable[..., Stud
     assert len(left(plan, tmp_path, retry_failed=True)) == 12
 
 
-def test_a_study_can_stop_at_a_stage_and_take_what_others_exported(
-    planned: Callable[..., StudyPlan], tmp_path: Path
-) -> None:
+def test_a_study_can_stop_at_a_stage(planned: Callable[..., StudyPlan], tmp_path: Path) -> None:
     plan = planned("baseline: realm\ncells:\n  realm:\n  warm: {system: warm_start}\n")
     runs, states = plan.of("realm"), StageStates(tmp_path / "runs")
     assert [task.stages for task in tasks_of(runs, states, until="pretrain")] == [(*PREPARE_WARM, "pretrain")] * 2
     assert {task.stages for task in tasks_of(plan.runs, states, until="prepare")} == {("prepare",)}
-    there = tasks_of(runs, states, until="pretrain", is_exported=lambda run, stage: stage in PREPARE_WARM)
-    assert [(task.stages, task.after) for task in there] == [(("pretrain",), ())] * 2
     alone = tasks_of(runs[:1], states, until="pretrain", each_stage_alone=True)
     assert [task.stages for task in alone] == [("prepare",), ("warm_start",), ("pretrain",)]
     assert [task.after for task in alone] == [(), (alone[0].name,), (alone[1].name,)]

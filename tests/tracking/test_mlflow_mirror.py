@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from realm_lab.tracking.mlflow_mirror import Mirror, mirror
 from realm_lab.tracking.run_dir import StageRun, stage_of, write_run_record
 from realm_lab.tracking.study_record import read_study_record, write_study_record
+from realm_lab.tracking.tracking_store import default_uri
 from tests.tracking import made_runs, shown
 from tests.tracking.made_runs import BEGAN_AT
 
@@ -82,7 +83,7 @@ def test_many_mirrors_leave_the_same_database_and_a_deleted_one_is_built_again(r
     assert mirror(runs).created == 3
     once = dump(runs)
     for _ in range(3):
-        again = mirror(runs)
+        again = Mirror(runs, default_uri(runs)).update()
         assert (again.created, again.updated, again.recreated, again.points) == (0, 0, 0, 0)
     assert dump(runs) == once
     # Under another name, since this process keeps connections to the old file.
@@ -92,6 +93,26 @@ def test_many_mirrors_leave_the_same_database_and_a_deleted_one_is_built_again(r
     shutil.rmtree(runs.parent / "mlartifacts")
     assert mirror(runs, uri).created == 3
     assert shown.everything(runs, uri) == before
+
+
+def test_a_mirror_with_nothing_new_does_not_open_the_store(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_runs.make_runs(runs, seeds=(0,))
+    first = mirror(runs)
+    nothing = replace(first, created=0, points=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("realm_lab.tracking.mlflow_mirror.Mirror", None)
+        assert mirror(runs) == nothing
+    client, run = shown.client_of(runs), next(iter(shown.run_ids(runs).values()))
+    client.delete_run(run)  # by a person, in MLflow
+    assert mirror(runs).created == 1
+    assert mirror(runs) == nothing
+    for path in (runs.parent / "reports" / "default" / "report.md", next(runs.glob("stages/*/results.json"))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(path.read_text() + " " if path.exists() else "# new")
+        assert mirror(runs).updated <= 1
+        with monkeypatch.context() as patch:
+            patch.setattr("realm_lab.tracking.mlflow_mirror.Mirror", None)
+            assert mirror(runs) == nothing
 
 
 @pytest.mark.parametrize("grows", [False, True])
@@ -153,7 +174,7 @@ def mirror_dying(runs: Path, uri: str, monkeypatch: pytest.MonkeyPatch, instant:
 
 def test_a_running_run_grows_by_checkpoints_and_ends(runs: Path) -> None:
     _, stage = made_runs.begin_pretrain(runs, 100)
-    view = Mirror(runs)
+    view = Mirror(runs, default_uri(runs))
     view.update()
     run = only_run(runs)
     assert (run["status"], run["times"]) == ("RUNNING", (BEGAN_AT * 1000, None))
@@ -282,7 +303,7 @@ def test_a_run_of_two_studies_is_below_both_and_counts_once(runs: Path) -> None:
 
 def test_what_a_study_no_longer_has_is_shown_as_unplanned(runs: Path) -> None:
     first, second = made_runs.make_runs(runs, systems=("realm",))
-    view = Mirror(runs)  # one that follows
+    view = Mirror(runs, default_uri(runs))  # one that follows
     view.update()
     design = read_study_record(runs.joinpath(*STUDY))
     write_study_record(runs, replace(design, seeds=(0,), runs=design.runs[:1]))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from realm_lab.core.seeding import epoch_order
-from realm_lab.models.inputs import join_one
+from realm_lab.models.inputs import join
 from realm_lab.models.pair_encoder import PairEncoder
 from realm_lab.models.paths import PathModel
 from realm_lab.training.linked import Example, LinkedTask
@@ -54,10 +54,8 @@ def test_a_step_is_the_mean_loss_of_its_questions_each_with_its_own_passages(sys
         assert rows[:2].tolist() == example.kept.tolist()
         assert len(set(rows[2:].tolist()) & set(example.others.tolist())) == 2
         for row, vector in zip(rows, vectors_PD, strict=True):
-            tokens, second = join_one(questions.tokens[number], system.passages.bodies[row], system.special, 99)
-            types = torch.tensor([[0] * second + [1] * (len(tokens) - second)])
-            every = torch.ones(1, len(tokens), dtype=torch.bool)
-            expected = model.encoder(torch.from_numpy(tokens)[None], types, every)[0, 0]  # type: ignore[operator]
+            batch = join([questions.tokens[number]], [system.passages.bodies[row]], system.special, 99)
+            expected = model.encoder(*batch)[0, 0]  # type: ignore[operator]
             torch.testing.assert_close(vector, expected, atol=1e-5, rtol=1e-4)
         losses.append(model.loss(vectors_PD, 2).item())  # type: ignore[operator]
     assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
