@@ -48,7 +48,7 @@ def test_passages_are_read_row_by_row_as_views_into_the_memory_map(tmp_path: Pat
     assert passages.text.row(2) == Passage("d/2", "T", "body 2 \u00e9\U0001f600", "d", "a")._asdict()
     assert passages.text.column("id") == ["d/0", "d/1", "d/2"]
     assert (passages.bodies[2].tolist(), passages.articles.tolist()) == ([2, 65535], [0, 1, 2])
-    assert isinstance(passages.bodies.values, np.memmap)
+    assert isinstance(passages.bodies.values.base, np.memmap)
     assert np.shares_memory(passages.bodies[1], passages.bodies.values)
     with pytest.raises(ValueError, match="read-only"):
         passages.bodies[1][0] = 9

@@ -75,7 +75,7 @@ def test_ask_tells_the_answer_and_where_it_was_found(said: Verb, corpus: Prepare
     assert len(found["candidates"]) == 4
     for candidate in found["candidates"]:
         assert {"passage", "span", "answer", "probability", "reader_probability", "utility"} <= candidate.keys()
-        assert set(candidate["passage"]) == {"id", "title", "body", "document", "article"}
+        assert set(candidate["passage"]) == {"id", "title", "body", "document", "article", "form"}
         start, end = candidate["span"]
         assert candidate["passage"]["body"][start:end] == candidate["answer"]
         assert 0 <= candidate["probability"] <= 1

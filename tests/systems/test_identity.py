@@ -38,6 +38,10 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "corpus.toy.salient": "object",
     "corpus.toy.asked_relations": "half",
     "corpus.toy.world_seed": 3,
+    "corpus.toy.triples": "half",
+    "corpus.toy.triple_cards": None,  # of triples
+    "corpus.toy.second_language": "names_shared",
+    "corpus.toy.knowledge_language": None,  # of a second language
     "tokenizer.checkpoint": None,
     "model.checkpoint": None,
     "model.hidden_size": 32,
