@@ -117,7 +117,9 @@ def test_a_queued_experiment_runs_what_it_changes_and_leaves_its_runs(clone: Pat
 def test_without_runs_a_new_report_is_made_of_what_dvc_keeps(clone: Path) -> None:
     run = commands_in(clone)
     report, metrics = (clone / "reports" / "default" / "report.md").read_bytes(), run("dvc metrics show")
-    stages = {path.name for path in (clone / "runs" / "stages").iterdir() if not path.name.startswith("prepare")}
+    runs = read_json(clone / "runs" / "studies" / "default" / "study.json")["runs"]
+    records = [read_json(clone / "runs" / run["run"] / "run.json") for run in runs]
+    stages = {f"runs/{path}" for record in records for stage, path in record["stages"].items() if stage != "prepare"}
     for folder in ("runs", "data", "models", "reports/default"):
         shutil.rmtree(clone / folder)
     with (clone / "realm_lab" / "reporting" / "power.py").open("a") as file:
@@ -125,7 +127,7 @@ def test_without_runs_a_new_report_is_made_of_what_dvc_keeps(clone: Path) -> Non
     run("dvc repro")
     run("git checkout -q realm_lab")
     assert ((clone / "reports" / "default" / "report.md").read_bytes(), run("dvc metrics show")) == (report, metrics)
-    assert {path.name for path in (clone / "runs" / "stages").iterdir()} == stages
+    assert {str(path.relative_to(clone)) for path in (clone / "runs" / "stages").iterdir()} == stages
     run("dvc repro")  # as the commit has it
     assert run("git status --short") == ""
 
