@@ -99,7 +99,7 @@ def add_tools(add: Add) -> None:
     add_parameters(bench)
     doctor = add("doctor", _run_doctor, "check this machine and the configured inputs, and suggest fixes")
     add_parameters(doctor)
-    text = "try the GPU in under two minutes (training, resume, search, speed) and print a report for an issue"
+    text = "try the GPU (training, resume, search, speed) and print a report for an issue"
     doctor.add_argument("--gpu", action="store_true", help=text)
 
 

@@ -1,4 +1,4 @@
-"""`realm-lab doctor --gpu`: what a GPU must do for this project, tried in about a minute; a report for an issue.
+"""`realm-lab doctor --gpu`: what a GPU must do for this project, tried; a report for an issue.
 
 The toy world with the smoke model is trained for a few steps on the CPU and on the device, and there once more with a
 stop and a resume in between. Speeds are of the model of the parameters.

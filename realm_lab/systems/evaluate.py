@@ -165,8 +165,13 @@ def evaluate(context: Context, run: StageRun) -> None:
         write_json_lines(folder / "patterns.jsonl", (problem._asdict() for problem in test.patterns.problems))
     write_json(folder / "explorer.json", examples)
     write_json(folder / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
+    run.finish(results | _weights(system))
+
+
+def _weights(system: System) -> dict[str, int]:
+    """How many weights retrieve and answer, shared ones once; nothing of a system that names no models."""
     weights = {weight for module in system.modules() for weight in module.parameters()}
-    run.finish(results | {"parameters": sum(weight.numel() for weight in weights)})
+    return {"parameters": sum(weight.numel() for weight in weights)} if weights else {}
 
 
 def _development(context: Context, system: System) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class System:
         raise Unsupported(f"system {self.name} fills no blanks")
 
     def modules(self) -> Sequence[nn.Module]:
-        """The models that retrieve and answer, whose weights are counted."""
+        """The models that retrieve and answer, whose weights are counted; none: they are not."""
         return ()
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
