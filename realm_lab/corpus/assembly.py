@@ -10,13 +10,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from realm_lab.corpus.cutting import OF_UPDATE, PARTS, Asked, Cut
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.records import SPLITS, Split, text_hash
-from realm_lab.corpus.store import INT, Articles, PartWriter, Passages, Questions, Sentences, token_dtype
+from realm_lab.corpus.store import (
+    INT,
+    PATCHES_FILE,
+    Articles,
+    PartWriter,
+    Passages,
+    Questions,
+    Sentences,
+    token_dtype,
+)
 from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.vocabulary import encode_batch_plain
 
@@ -31,13 +41,15 @@ class Assembly:
 
     def __init__(self, source: ToySource | FilesCorpus, folder: Path, progress: Progress):
         self._source, self._folder, self._progress = source, folder, progress
-        self._dtype = token_dtype(source.tokenizer.get_vocab_size())
+        self._dtype = token_dtype(source.tokenizer.get_vocab_size(), source.patches is not None)
+        self._patches = 0  # that are written
         self.counts: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
 
     def write(self) -> Passages:
         """Write every part; the passages of the first version."""
         source = self._source
+        self._write_patches(source.patches)
         parts = {part: PartWriter(self._folder / part, Sentences.COLUMNS, self._dtype) for part in PARTS}
         rows_of_documents = self._write_passages("passages", 0, parts)
         for cut in source.pretrain_cuts():
@@ -72,13 +84,13 @@ class Assembly:
         contents: dict[int, int] = {}  # hash of title and text -> row
         dropped: Counter[str] = Counter()
         for cut in self._source.cuts(version):
-            batch, next_row = cut.passages, writer.rows
+            batch, next_row = self._with_patches(cut), writer.rows
             rows = []  # of each passage (a duplicate's is that of the first), and whether it is new
             for title, body, document in zip(
                 *(batch[n].to_pylist() for n in ("title", "body", "document")), strict=True
             ):
                 is_single = not self._source.drops_duplicates
-                row = next_row if is_single else contents.setdefault(text_hash(title, body), next_row)
+                row = next_row if is_single else contents.setdefault(text_hash(title, body or document), next_row)
                 rows.append((row, row == next_row))
                 next_row += row == next_row
                 if document in rows_of_documents:
@@ -94,6 +106,23 @@ class Assembly:
         self._close(name, writer)
         self.dropped.update({reason + OF_UPDATE * version: count for reason, count in dropped.items()})
         return rows_of_documents
+
+    def _write_patches(self, patches: np.ndarray | None) -> None:
+        if patches is not None:
+            with open(self._folder / PATCHES_FILE, "ab") as file:
+                patches.tofile(file)
+            self._patches += len(patches)
+
+    def _with_patches(self, cut: Cut) -> pa.RecordBatch:
+        """The passages of a cut, once its patches are written behind those of the cuts before."""
+        bodies, before = cut.passages["bodies"], self._patches
+        if cut.patches is None:
+            return cut.passages
+        self._write_patches(cut.patches)
+        ids = bodies.flatten().to_numpy()
+        ids = np.where(ids >= self._source.tokenizer.get_vocab_size(), ids + before, ids).astype(np.uint32)
+        moved = pa.ListArray.from_arrays(bodies.offsets, pa.array(ids))
+        return cut.passages.set_column(cut.passages.schema.get_field_index("bodies"), "bodies", moved)
 
     def _write_sentences(self, cut: Cut, parts: dict[str, PartWriter], rows: Sequence[tuple[int, bool]] = ()) -> None:
         """`rows` says what became of the passages that the sentences come from, where there are any."""

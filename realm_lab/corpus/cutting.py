@@ -6,17 +6,21 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate, chain, islice
+from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
 from realm_lab.core.seeding import derive_seed
-from realm_lab.corpus.chunking import cut_passages, split_sentences
+from realm_lab.corpus.chunking import SPECIAL_TOKENS, cut_passages, split_sentences
+from realm_lab.corpus.pictures import SIDE, cut_patches, read_picture
 from realm_lab.corpus.records import Document, Passage, Question, Span
 from realm_lab.corpus.salient_spans import MakeTagger, Tagger
 from realm_lab.corpus.store import LABEL_SEPARATOR, NO_ROW, Passages, Sentences
 from realm_lab.corpus.vocabulary import WordEncoder
+from realm_lab.errors import UserError
 
 HELD_OUT_SHARE = 0.02  # of the sentences of file corpora: half for development, half for test
 MIN_SENTENCE_WORDPIECES = 6
@@ -36,6 +40,7 @@ class Cut(NamedTuple):
     passages: pa.RecordBatch  # PASSAGE_COLUMNS; empty where only sentences were asked for
     sentences: dict[str, pa.RecordBatch]  # of each of PARTS; `origins` are rows of `passages`, or NO_ROW
     dropped: Counter[str]
+    patches: np.ndarray | None = None  # of the pictures among the passages, which count from the vocabulary's size on
 
 
 class PlacedSpans(NamedTuple):
@@ -63,8 +68,11 @@ class Cutter:
     """Cuts, tags and tokenises. What it makes of some articles depends on nothing but them and its arguments, of which
     `tokenizer` is the JSON."""
 
-    def __init__(self, tokenizer: str, passage_length: int, sentence_length: int, make_tagger: MakeTagger):
-        self._encoder = WordEncoder(Tokenizer.from_str(tokenizer))
+    def __init__(
+        self, tokenizer: str, passage_length: int, sentence_length: int, make_tagger: MakeTagger, picture_size: int = 64
+    ):
+        self._tokenizer = Tokenizer.from_str(tokenizer)
+        self._encoder, self._picture_size = WordEncoder(self._tokenizer), picture_size
         self._passage_length, self._sentence_length, self._make_tagger = passage_length, sentence_length, make_tagger
 
     @cached_property
@@ -82,8 +90,12 @@ class Cutter:
         titles, pairs = encoded[: len(documents)], zip(texts, encoded[len(documents) :], strict=True)
         passages: list[dict[str, object]] = []
         told: list[_Told] = []
+        patches: list[np.ndarray] = []
         for document, context, found, title in zip(documents, contexts, offsets, titles, strict=True):
             own = list(islice(pairs, len(found)))
+            if document.picture is not None:
+                passages.append(self._picture(document, title, patches))
+                continue
             if kind == "sentences":  # the text decides, so that the same sentence is always in the same part
                 told += [_Told(text, ids, NO_ROW, text, context) for text, ids in own]
                 continue
@@ -103,7 +115,23 @@ class Cutter:
                     row = {"tokens": each.tokens, "origins": each.origin, "gold": NO_ROW} | part[1].columns()
                     sentences[part[0]].append(row)
         rows = {part: pa.RecordBatch.from_pylist(found, Sentences.COLUMNS) for part, found in sentences.items()}
-        return Cut(pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS), rows, dropped)
+        cut = pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS)
+        return Cut(cut, rows, dropped, np.concatenate(patches) if patches else None)
+
+    def _picture(self, document: Document, title: list[int], patches: list[np.ndarray]) -> dict[str, object]:
+        """The passage of a picture, whose patches are appended to those of the pictures before it."""
+        assert document.picture is not None
+        columns = self._picture_size // SIDE
+        if len(title) + columns**2 + SPECIAL_TOKENS > self._passage_length:
+            raise UserError(
+                f"{document.picture}: its {columns**2} patches with a title of {len(title)} wordpieces are more than a "
+                "passage holds; lower corpus.files.picture_size, or raise corpus.passage_length"
+            )
+        first = self._tokenizer.get_vocab_size() + len(patches) * columns**2
+        patches.append(cut_patches(read_picture(Path(document.picture), self._picture_size)))
+        rows = [[*range(start, start + columns)] for start in range(first, first + columns**2, columns)]
+        of_document = document.id, document.article, document.form
+        return passage_row(Passage(f"{document.id}/0", document.title, "", *of_document), title, rows)
 
     def _part(
         self, ids: list[int], placed: PlacedSpans, identity: str, dropped: Counter[str]

@@ -8,13 +8,16 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
 from farmhash import Fingerprint64
 from tokenizers import Tokenizer
 
 from realm_lab.corpus.answers import passage_holds
 from realm_lab.corpus.cutting import OF_UPDATE, Article, Asked, Cut, Cutter, Kind
+from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.corpus.pool import cut_all
-from realm_lab.corpus.readers import read_documents, read_questions
+from realm_lab.corpus.readers import files_of, read_documents, read_questions
+from realm_lab.corpus.readers.inputs import is_picture
 from realm_lab.corpus.records import SPLITS, Document, Question, Split
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
@@ -39,6 +42,8 @@ class FilesCorpus:
         self.tokenizer: Tokenizer  # set by whoever wants the documents cut; one may be learned from them first
         self.versions = 2 if corpus.files.knowledge_updated else 1
         self._counts: dict[str, Counter[str]] = {}
+        named = [path for name in self._files.knowledge + self._files.knowledge_updated for path in files_of(name)]
+        self.patches = np.empty((0, PATCH_VALUES), np.uint8) if any(map(is_picture, named)) else None
 
     @property
     def dropped(self) -> Counter[str]:
@@ -88,8 +93,8 @@ class FilesCorpus:
         return self._cut(self.pretrain_documents(), "sentences")
 
     def _cut(self, documents: Iterable[Document], kind: Kind) -> Iterator[Cut]:
-        lengths = self._corpus.passage_length, self._corpus.sentence_length
-        make_cutter = partial(Cutter, self.tokenizer.to_str(), *lengths, self._make_tagger)
+        lengths, size = (self._corpus.passage_length, self._corpus.sentence_length), self._files.picture_size
+        make_cutter = partial(Cutter, self.tokenizer.to_str(), *lengths, self._make_tagger, size)
         return cut_all(make_cutter, neighbours(documents), kind, self._workers)
 
     def asked_documents(self) -> frozenset[str]:

@@ -14,6 +14,7 @@ from realm_lab.corpus.cutting import Article, Cut, Cutter, Kind
 from realm_lab.errors import UserError
 
 RUN_CHARACTERS = 400_000  # of text that a process is given at once
+PICTURE_CHARACTERS = 8000  # that a picture stands for: the pixels of a run are held in memory
 AHEAD = 2  # runs that wait beyond those that are being cut
 
 
@@ -50,7 +51,7 @@ def runs_of(articles: Iterable[Article]) -> Iterator[list[Article]]:
     size = 0
     for article in articles:
         run.append(article)
-        size += sum(len(document.text) for document in article)
+        size += sum(len(document.text) if document.picture is None else PICTURE_CHARACTERS for document in article)
         if size >= RUN_CHARACTERS:
             yield run
             run, size = [], 0

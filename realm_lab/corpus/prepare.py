@@ -10,7 +10,7 @@ from realm_lab.corpus.assembly import Assembly, Progress
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.readers import digest_input
 from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger, tagger_digest
-from realm_lab.corpus.store import Manifest
+from realm_lab.corpus.store import PATCHES_FILE, Manifest
 from realm_lab.corpus.toy_source import ToySource
 from realm_lab.corpus.vocabulary import load_tokenizer, save_tokenizer, tokenizer_digest, train_wordpiece
 from realm_lab.errors import UserError
@@ -30,9 +30,10 @@ NEUTRAL: dict[str, dict[str, object]] = {
         "second_language": "none",
         "knowledge_language": "first",
         "sentence_fraction": 1.0,
+        "pictures": "none",
         **EASY_WORLD,
     },
-    "files": {"drop_pages": []},
+    "files": {"drop_pages": [], "picture_size": 64},
 }
 CUTTING_VERSION = 2  # raised when the same files yield other passages, sentences or spans
 PASSAGE_WORDPIECES = "wordpieces of passages"  # counted of file corpora
@@ -99,9 +100,12 @@ def prepare(
         save_tokenizer(source.tokenizer, scratch / "tokenizer")
         tokens = tokenizer_digest(source.tokenizer)
         bodies = digest_file(scratch / "passages" / "bodies.bin")
+        content = {"key": key, "bodies": bodies, "tokenizer": tokens}
+        if (patches := scratch / PATCHES_FILE).exists():
+            content["patches"] = digest_file(patches)
         manifest = Manifest(
             key=key,
-            digest=digest({"key": key, "bodies": bodies, "tokenizer": tokens}),
+            digest=digest(content),
             tokenizer_digest=tokens,
             vocabulary_size=source.tokenizer.get_vocab_size(),
             counts=dict(sorted((+made.counts).items())),

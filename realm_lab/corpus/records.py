@@ -23,9 +23,10 @@ class Document(NamedTuple):
 
     id: str  # unique in a corpus; SQuAD: "<article>#<paragraph number>", counted from 0
     title: str  # as people write it: no underscores, no percent signs of URLs; may be empty
-    text: str  # not empty
+    text: str  # not empty, but for pictures
     article: str  # what documents of one article share; SQuAD: the title as in the file
     form: str = "text"  # or what else it is made of, such as "triple": passages of each form are counted apart
+    picture: str | None = None  # an image file, in place of text
 
 
 class Passage(NamedTuple):

@@ -7,6 +7,7 @@
 <folder>/cloze_dev/, cloze_test/  held-out sentences, each with one salient span
 <folder>/articles/                pairs for the reader's warm start (toy world only)
 <folder>/questions_train/, _dev/, _test/
+<folder>/patches.bin              pixels of pictures, where there are any (pictures.py)
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ import numpy as np
 import pyarrow as pa
 
 from realm_lab.core.files import read_json
+from realm_lab.corpus.pictures import FORM as PICTURE
+from realm_lab.corpus.pictures import PATCH_VALUES, data_uri
 from realm_lab.corpus.records import AnswerKind, Passage
 from realm_lab.errors import UserError
 
 NO_ROW = -1
 LABEL_SEPARATOR = "\t"
 NO_KIND = "none"
+PATCHES_FILE = "patches.bin"
 
 
 class RaggedWriter:
@@ -151,6 +155,13 @@ class PartWriter:
             part.close()
 
 
+class Pictures(NamedTuple):
+    """What the passages that are pictures are made of."""
+
+    patches: np.ndarray  # uint8 [patches, PATCH_VALUES], memory-mapped
+    first_id: int  # of the first patch: the size of the vocabulary
+
+
 class Passages:
     """The knowledge corpus Z. Row i has `titles[i]`, `bodies[i]` (wordpieces) and `text.row(i)`."""
 
@@ -159,7 +170,8 @@ class Passages:
         + [(name, pa.string()) for name in Passage._fields]
     )
 
-    def __init__(self, folder: Path, token_dtype: Any):
+    def __init__(self, folder: Path, token_dtype: Any, pictures: Pictures | None = None):
+        self._pictures = pictures
         self.titles = Ragged(folder, "titles", token_dtype)
         self.bodies = Ragged(folder, "bodies", token_dtype)
         self.sentence_starts = Ragged(folder, "sentence_starts", np.int32)
@@ -170,6 +182,15 @@ class Passages:
     def forms(self) -> tuple[list[str], np.ndarray]:
         """The forms that there are, and the number of each passage's, int32 [rows]."""
         return self.text.codes("form", "text")
+
+    def picture(self, row: int) -> str | None:
+        """A passage that is a picture as a data URI, else None."""
+        if self._pictures is None or self.text.row(row)["form"] != PICTURE:
+            return None
+        patches, first_id = self._pictures
+        starts = self.sentence_starts[row]
+        columns = int(starts[1]) if len(starts) > 1 else len(self.bodies[row])
+        return data_uri(patches[np.asarray(self.bodies[row], np.int64) - first_id], columns)
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -304,7 +325,13 @@ class PreparedCorpus:
         if not (self.folder / "manifest.json").exists():
             raise UserError(f"{self.folder}: not a prepared corpus; run `realm-lab prepare` first")
         self.manifest = Manifest(**read_json(self.folder / "manifest.json"))
-        self._token_dtype = token_dtype(self.manifest.vocabulary_size)
+        self._token_dtype = token_dtype(self.manifest.vocabulary_size, self.pictures is not None)
+
+    @cached_property
+    def pictures(self) -> Pictures | None:
+        """The patches of pictures; None where no passage is one."""
+        path, first_id = self.folder / PATCHES_FILE, self.manifest.vocabulary_size
+        return Pictures(np.memmap(path, np.uint8, "c").reshape(-1, PATCH_VALUES), first_id) if path.exists() else None
 
     @property
     def tokenizer_folder(self) -> Path:
@@ -313,7 +340,8 @@ class PreparedCorpus:
 
     def passages(self, version: int = 0) -> Passages:
         """The knowledge corpus, or its second version (version=1)."""
-        return Passages(self._existing("passages_updated" if version else "passages"), self._token_dtype)
+        folder = self._existing("passages_updated" if version else "passages")
+        return Passages(folder, self._token_dtype, self.pictures)
 
     def has_second_version(self) -> bool:
         """Whether a changed version of the knowledge corpus was prepared."""
@@ -339,6 +367,6 @@ class PreparedCorpus:
         return folder
 
 
-def token_dtype(vocabulary_size: int) -> type:
-    """The smallest unsigned type that holds every wordpiece id."""
-    return np.uint16 if vocabulary_size <= 1 << 16 else np.uint32
+def token_dtype(vocabulary_size: int, has_pictures: bool) -> type:
+    """The smallest unsigned type that holds every wordpiece id, and, in a second range, those of patches."""
+    return np.uint16 if vocabulary_size <= 1 << 16 and not has_pictures else np.uint32

@@ -100,8 +100,3 @@ class BilingualWorld(ToyWorld):
                 yield Article(sentence, restated, other)
             else:
                 yield Article(self._translated(sentence), self.translated(restated), self.translated(other))
-
-
-def make_world(settings: Settings, seed: int) -> ToyWorld:
-    """The world of some settings and a seed."""
-    return ToyWorld(settings, seed) if settings.second_language == "none" else BilingualWorld(settings, seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,9 +14,12 @@ from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.cutting import PARTS, PASSAGE_COLUMNS, Asked, Cut, is_fit, passage_row, place_spans
 from realm_lab.corpus.records import SPLITS, Sentence, Split
 from realm_lab.corpus.store import NO_ROW, Articles, Passages, Sentences
-from realm_lab.corpus.toy_bilingual import make_world
+from realm_lab.corpus.toy_bilingual import BilingualWorld
+from realm_lab.corpus.toy_pictures import MARK, Painter, PictureWorld
+from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.corpus.vocabulary import WordEncoder, load_tokenizer, wordpiece_from_vocabulary
 from realm_lab.errors import UserError
+from realm_lab.params.corpus import ToyWorld as Settings
 from realm_lab.params.parameters import Params
 
 BATCH = 4096
@@ -45,6 +48,9 @@ class ToySource:
                     f"{toy.entities:,} entities have {self._world.pieces_per_name} wordpieces; raise it"
                 )
         self._encoder = WordEncoder(self.tokenizer)
+        world, first_patch = self._world, self.tokenizer.get_vocab_size()
+        self._painter = Painter(world, first_patch) if isinstance(world, PictureWorld) else None
+        self.patches = self._painter.patches if self._painter else None
 
     def asked_documents(self) -> tuple[str, ...]:
         """None: the world knows the rows of its gold passages."""
@@ -55,10 +61,11 @@ class ToySource:
         world, first = self._world, 0
         for batch in batched(world.passages(version)):
             titles = self._encoder.encode([passage.title for passage, _ in batch])
-            pieces = iter(self._encoder.encode([sentence.text for _, inside in batch for sentence in inside]))
+            pieces = iter(self._parts([sentence.text for _, inside in batch for sentence in inside]))
             rows, told = [], []
             for number, ((passage, inside), title) in enumerate(zip(batch, titles, strict=True)):
-                tokens = [next(pieces) for _ in inside]  # the body is its sentences with blanks between
+                # the body is its sentences with blanks between, or the rows of a picture
+                tokens = [part for _ in inside for part in next(pieces)]
                 rows.append(passage_row(passage, title, tokens))
                 entity, place = divmod(first + number, world.passages_per_entity)
                 if self._is_same and world.split_of(entity) == "train":
@@ -66,6 +73,14 @@ class ToySource:
                     told += [(sentence, number, gold if sentence.spans else NO_ROW) for sentence in inside]
             yield self._cut(rows, "sentences", told)
             first += len(batch)
+
+    def _parts(self, texts: Sequence[str]) -> list[list[list[int]]]:
+        """The wordpieces of each text, or, where it is drawn, the patches of each row of its picture."""
+        if self._painter is None:
+            return [[tokens] for tokens in self._encoder.encode(texts)]
+        drawn = {text: self._painter.rows(text) for text in texts if MARK in text}
+        written = iter(self._encoder.encode([text for text in texts if text not in drawn]))
+        return [drawn[text] if text in drawn else [next(written)] for text in texts]
 
     def pretrain_cuts(self) -> Iterator[Cut]:
         """News, with the rows that state the same facts. Where X = Z the held-out ones alone, and beside them those
@@ -109,10 +124,17 @@ class ToySource:
             columns = {
                 "sentences": self._encoder.encode([sentence.text for sentence in sentences]),
                 "spans": [place_spans(self._encoder, each.text, each.spans, self.dropped).spans for each in sentences],
-                "restated": self._encoder.encode([article.restated for article in batch]),
-                "other": self._encoder.encode([article.other for article in batch]),
+                "restated": [[*chain(*parts)] for parts in self._parts([article.restated for article in batch])],
+                "other": [[*chain(*parts)] for parts in self._parts([article.other for article in batch])],
             }
             yield pa.RecordBatch.from_pydict(columns, Articles.COLUMNS)
+
+
+def make_world(settings: Settings, seed: int) -> ToyWorld:
+    """The world of some settings and a seed."""
+    if settings.pictures != "none":
+        return PictureWorld(settings, seed)
+    return ToyWorld(settings, seed) if settings.second_language == "none" else BilingualWorld(settings, seed)
 
 
 def batched(items: Iterable[Item]) -> Iterator[list[Item]]:

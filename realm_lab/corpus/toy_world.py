@@ -91,9 +91,14 @@ class ToyWorld:
     @property
     def vocabulary(self) -> list[str]:
         """WordPiece vocabulary under which every name is `pieces_per_name` pieces and every year two."""
+        triples = triple_words() if self.settings.triples != "none" else ()
+        return [*template_words(), *self.name_pieces, *triples]
+
+    @property
+    def name_pieces(self) -> list[str]:
+        """What names and years are made of."""
         years = ["17", "18", "19", *(f"##{number:02d}" for number in range(100))]
-        names = [*self._first, *(f"##{text}" for text in self._second)]
-        return [*template_words(), *names, *years, *(triple_words() if self.settings.triples != "none" else ())]
+        return [*self._first, *(f"##{text}" for text in self._second), *years]
 
     def type_of(self, entity: int) -> str:
         """The entity's type; types take turns."""
@@ -353,10 +358,9 @@ class ToyWorld:
                 yield Chain(f"{self._article(entity)}/{first}/{second}", texts, *end)
 
     def articles(self, count: int) -> Iterator[Article]:
-        """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world. What
-        is said in the words of Z is restated as a triple so often as facts are in Z."""
+        """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world. A
+        share of what is said in the words of Z is restated as a triple."""
         rng, others = numpy_generator(self.seed, "articles"), numpy_generator(self.seed, "triple-articles")
-        triples = {"none": 0.0, "half": 0.5, "both": 0.5, "all": 1.0}[self.settings.triples]
         for _ in range(count):
             kind = TYPES[int(rng.integers(len(TYPES)))]
             subject, value, other, third, fourth = map(self.name, self._throw_away(rng, 5))
@@ -365,17 +369,24 @@ class ToyWorld:
             one, two = two_of(relation.news if news else relation.encyclopedia, rng)
             value = year(rng) if relation.value == "year" else value
             sentence = fill(with_tail(one, news, rng), SALIENT, s=subject, o=value)
-            is_triple = triples > 0 and not news and others.random() < triples
-            restated = (relation.triple if is_triple else with_tail(two, news, rng)).format(s=subject, o=value)
+            triples = self._restated_as_triples((relation, another), kind, news, others)
+            restated = (triples[0] if triples else with_tail(two, news, rng)).format(s=subject, o=value)
             other = year(rng) if another.value == "year" else other
             choices = another.news if news else another.encyclopedia
             different = with_tail(one_of(choices, rng), news, rng)
-            different = (another.triple if is_triple else different).format(s=subject, o=other)
+            different = (triples[1] if triples else different).format(s=subject, o=other)
             yield Article(
                 sentence,
                 self._beside_filler(restated, relation, kind, subject, third, rng),
                 self._beside_filler(different, another, kind, subject, fourth, rng),
             )
+
+    def _restated_as_triples(
+        self, relations: tuple[Relation, Relation], kind: str, news: bool, rng: np.random.Generator
+    ) -> tuple[str, str] | None:
+        """Triples for two facts of an article, in the words of Z so often as its facts are; None: they are told."""
+        share = {"none": 0.0, "half": 0.5, "both": 0.5, "all": 1.0}[self.settings.triples]
+        return (relations[0].triple, relations[1].triple) if share and not news and rng.random() < share else None
 
     def _beside_filler(
         self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from realm_lab.errors import UserError
 
+BLANK_VARIANCE = 0.01  # of the pixels of a patch (0 to 1) in which little more than noise is seen
 MASKED = -1.0e4  # added to the logits of padding: exp underflows to 0, and no row turns into NaN
 
 
@@ -36,6 +37,7 @@ class EncoderShape(NamedTuple):
     dropout: float = 0.0
     activation: str = "gelu"  # or "gelu_new", the tanh approximation
     layer_norm_epsilon: float = 1e-12  # BERT's
+    patch_values: int = 0  # pixel values of a patch, where pictures are read too
 
 
 def activate(states: Tensor, activation: str) -> Tensor:
@@ -103,6 +105,25 @@ class Encoder(nn.Module):
         self.type_embeddings = nn.Embedding(2, shape.hidden_size)
         self.norm = nn.LayerNorm(shape.hidden_size, eps=shape.layer_norm_epsilon)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
+        self.patch_projection: nn.Linear | None = None
+        if shape.patch_values:
+            self.patch_projection = nn.Linear(shape.patch_values, shape.hidden_size)
+        self.patches: Tensor | None  # uint8 [patches, patch values]: the ids from the vocabulary's size on
+        self.register_buffer("patches", None, persistent=False)
+
+    def embed(self, tokens_BL: Tensor) -> Tensor:
+        """What a document's parts are to the Transformer, [B, L, D]: the embedding of a word, or, of a patch of a
+        picture, a projection of its standardised pixels (Dosovitskiy et al. 2021)."""
+        if self.patch_projection is None or self.patches is None:
+            return self.word_embeddings(tokens_BL)
+        words, tokens_N = self.shape.vocabulary_size, tokens_BL.flatten()
+        at_P = (tokens_N >= words).nonzero()[:, 0]
+        pixels_PC = self.patches[tokens_N[at_P] - words].float() / 255
+        # Of length 1, as the choice of a word is: longer, and the optimiser's steps would throw them about.
+        standard_PC = functional.layer_norm(pixels_PC, pixels_PC.shape[1:], eps=BLANK_VARIANCE)
+        patch_PD = self.patch_projection(standard_PC * pixels_PC.shape[1] ** -0.5)
+        embedded_ND = self.word_embeddings(tokens_N.clamp(max=words - 1))
+        return embedded_ND.index_copy(0, at_P, patch_PD.to(embedded_ND.dtype)).view(*tokens_BL.shape, -1)
 
     def forward(self, tokens_BL: Tensor, types_BL: Tensor, mask_BL: Tensor, at_BM: Tensor | None = None) -> Tensor:
         """Final hidden states, [B, L, D], or [B, M, D] at positions `at_BM` (int64).
@@ -112,7 +133,7 @@ class Encoder(nn.Module):
         length = tokens_BL.shape[1]
         if length > self.shape.positions:
             raise UserError(f"a sequence of {length} wordpieces does not fit the encoder's {self.shape.positions}")
-        embedded = self.word_embeddings(tokens_BL) + self.type_embeddings(types_BL)
+        embedded = self.embed(tokens_BL) + self.type_embeddings(types_BL)
         hidden = self.norm(embedded + self.position_embeddings.weight[:length])
         hidden = functional.dropout(hidden, self.shape.dropout, self.training)
         bias_B11L = (~mask_BL)[:, None, None, :].to(torch.float32) * MASKED
@@ -146,6 +167,22 @@ def initialise(encoder: Encoder, generator: torch.Generator) -> None:
     nn.init.normal_(encoder.word_embeddings.weight, 0.0, size**-0.5, generator=generator)
     nn.init.normal_(encoder.type_embeddings.weight, 0.0, 0.02, generator=generator)
     encoder.position_embeddings.weight.data.copy_(torch.from_numpy(sinusoids(encoder.shape.positions, size)))
+    initialise_patches(encoder, generator)
+
+
+def initialise_patches(encoder: Encoder, generator: torch.Generator) -> None:
+    """A projection of pixels, where the encoder has one, whose patches have the norm of a word embedding."""
+    if encoder.patch_projection is not None:
+        spread = encoder.shape.hidden_size**-0.5
+        nn.init.normal_(encoder.patch_projection.weight, 0.0, spread, generator=generator)
+        nn.init.zeros_(encoder.patch_projection.bias)
+
+
+def show(module: nn.Module, patches: Tensor | None) -> None:
+    """Give the encoders of a module the pixels of the pictures that they will read, uint8 [patches, patch values]."""
+    for part in module.modules():
+        if isinstance(part, Encoder):
+            part.patches = None if patches is None else patches.to(part.word_embeddings.weight.device)
 
 
 def initialise_blocks(blocks: nn.ModuleList, into_residual: Sequence[str], generator: torch.Generator) -> None:

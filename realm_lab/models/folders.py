@@ -7,6 +7,7 @@ embedder/  config.json, model.safetensors (BertModel: the query tower, with its 
            embedder.json (EmbedderShape), projections.safetensors (projections, their norms, the null vector),
            document/ (BertModel: the document tower, where the towers are separate)
 generator/ config.json, model.safetensors (BertModel: its encoder), decoder.safetensors
+A tower that reads pictures has `patch_values` in its config.json and `embeddings.patch_projection.*` among its tensors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.models.decoder import Generator
 from realm_lab.models.embedder import Embedder, EmbedderShape
-from realm_lab.models.encoder import Encoder, EncoderShape
+from realm_lab.models.encoder import Encoder, EncoderShape, initialise_patches
 from realm_lab.models.reader import Reader
 
 # Our parameter -> the tensor's name in a file, or three names where ours is one fused matrix.
@@ -37,6 +38,7 @@ CONVERT = (
     "tensors = torch.load(sys.argv[1], map_location='cpu', weights_only=True); "
     "save_file({k: v.clone().contiguous() for k, v in tensors.items()}, sys.argv[2])"
 )
+PATCHES = {f"patch_projection.{part}": f"embeddings.patch_projection.{part}" for part in ("weight", "bias")}
 EMBEDDER_JSON = "embedder.json"
 SPAN_HEAD_FILE = "span_head.safetensors"
 DECODER_FILE = "decoder.safetensors"
@@ -105,12 +107,17 @@ def load_named(module: nn.Module, tensors: Mapping[str, Tensor], names: Names, s
 
 def to_bert(encoder: Encoder) -> dict[str, Tensor]:
     """The encoder's weights under BertModel's names."""
-    return named_tensors(encoder, bert_names(encoder.shape.layers))
+    pictures = PATCHES if encoder.patch_projection is not None else {}
+    return named_tensors(encoder, {**bert_names(encoder.shape.layers), **pictures})
 
 
 def from_bert(encoder: Encoder, weights: Mapping[str, Tensor], source: Path) -> None:
-    """Copy BertModel weights into the encoder."""
+    """Copy BertModel weights into the encoder; a projection of pixels that they lack is drawn, always alike."""
     load_named(encoder, weights, bert_names(encoder.shape.layers), source)
+    if PATCHES["patch_projection.weight"] in weights and encoder.patch_projection is not None:
+        load_named(encoder, weights, PATCHES, source)
+    else:
+        initialise_patches(encoder, torch.Generator().manual_seed(0))
 
 
 def modern_name(name: str) -> str:
@@ -121,7 +128,8 @@ def modern_name(name: str) -> str:
 
 def bert_config(shape: EncoderShape, architecture: str) -> dict[str, object]:
     """config.json of a Hugging Face BERT folder with this shape."""
-    return {
+    pictures = {"patch_values": shape.patch_values} if shape.patch_values else {}
+    return pictures | {
         "architectures": [architecture],
         "model_type": "bert",
         "hidden_act": shape.activation,
@@ -168,6 +176,7 @@ def read_shape(folder: Path) -> EncoderShape:
             config.get("hidden_dropout_prob", 0.0),
             config.get("hidden_act", default_activation),
             float(config.get("layer_norm_eps", 1e-12)),
+            config.get("patch_values", 0),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: not a BERT configuration ({error})") from None

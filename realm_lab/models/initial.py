@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from realm_lab.core.seeding import derive_seed
+from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.errors import UserError
 from realm_lab.models.decoder import Generator, initialise_generator
 from realm_lab.models.embedder import Embedder, EmbedderShape
@@ -177,11 +178,12 @@ def _asked_shape(params: Params, vocabulary_size: int) -> EncoderShape:
     model, lengths = params.model, params.corpus
     longest = max(lengths.passage_length, lengths.sentence_length) + lengths.sentence_length
     sizes = (model.hidden_size, model.layers, model.heads, model.intermediate_size)
-    return EncoderShape(vocabulary_size, *sizes, max(MIN_POSITIONS, longest), model.dropout, model.activation)
+    shape = EncoderShape(vocabulary_size, *sizes, max(MIN_POSITIONS, longest), model.dropout, model.activation)
+    return shape._replace(patch_values=PATCH_VALUES if model.pictures else 0)
 
 
 def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: Path) -> EncoderShape:
-    """A folder's shape with the parameters' dropout, once it has been found to agree with them."""
+    """A folder's shape with the parameters' dropout and pictures, once it has been found to agree with them."""
     asked = _asked_shape(params, vocabulary_size)
     if found.positions < asked.positions:
         raise UserError(
@@ -189,7 +191,7 @@ def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: P
             f"needs {asked.positions}; lower them"
         )
     _check_equal(found, asked, MUST_AGREE, folder)
-    return found._replace(dropout=asked.dropout)
+    return found._replace(dropout=asked.dropout, patch_values=asked.patch_values)
 
 
 def _check_equal(found: NamedTuple, asked: NamedTuple, names: Sequence[str], folder: Path) -> None:
@@ -206,6 +208,7 @@ def _adapted(
 ) -> tuple[Embedder, float]:
     """A folder's embedder with the parameters' dropouts, sharing and null vector."""
     shape, head, asked = found.query_encoder.shape, found.head, embedder_shape(params)
+    _check_equal(shape, _asked_shape(params, vocabulary_size), ("patch_values",), folder)
     _check_equal(head, asked, HEAD_MUST_AGREE, folder)
     head = head._replace(projection_dropout=asked.projection_dropout)
     embedder = Embedder(_agreed(shape, params, vocabulary_size, folder), head)

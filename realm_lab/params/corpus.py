@@ -67,6 +67,10 @@ class ToyWorld(Section):
     """The language of Z where there are two; `both`: each passage in each."""
     sentence_fraction: Annotated[float, Field(gt=0.0, le=1.0), neutral(1.0)] = 1.0
     """Share of the training sentences that X has, where it is another corpus than Z: few are a low resource."""
+    pictures: Annotated[Literal["none", "facts", "captioned", "shuffled"], neutral("none")] = "none"
+    """Facts that Z draws as pictures without a word (model.pictures reads them): none; each of the `facts` in place of
+    its sentence; `captioned`, beside it, a passage each; or `shuffled`, each with a value that is drawn by lot, so that
+    no passage tells a fact."""
     hops: Annotated[Literal[1, 2], neutral(1)] = 1
     """Facts that a question takes: one, or two, of which the first names whom the second is about: "who is the mayor of
     the birthplace of ...". Of each value that is an entity two facts are asked for."""
@@ -110,6 +114,8 @@ class Files(Section):
     """Keep only so many training questions; empty: all."""
     max_test_questions: Positive | None = None
     """Keep only so many test questions; empty: all."""
+    picture_size: Annotated[int, Field(ge=16, le=512, multiple_of=16), neutral(64)] = 64
+    """Pixels on a side to which image files are scaled; a passage has a wordpiece for each 16 x 16 of them."""
     drop_pages: list[PageKind] = ["list", "index", "outline", "disambiguation"]
     """Kinds of pages to leave out, by their titles: "List of ...", "Index of ...", "Outline of ...",
     "... (disambiguation)" (code, of ORQA)."""
@@ -152,6 +158,13 @@ class Corpus(Section):
             raise ValueError("tagger: model reads English, which the toy world does not speak; use tagger: exact")
         if self.pretrain_corpus == "same" and self.toy.second_language != "none":
             raise ValueError("toy.second_language is that of X, which is Z; set pretrain_corpus to separate")
+        if self.toy.pictures != "none" and (
+            self.pretrain_corpus == "same"
+            or (self.toy.triples, self.toy.second_language, self.toy.hops) != ("none", "none", 1)
+        ):
+            raise ValueError(
+                "toy.pictures goes with pretrain_corpus: separate, and without triples, a second language or two hops"
+            )
         if self.pretrain_corpus == "same" and self.files.pretrain:
             raise ValueError("pretrain_corpus: same ignores files.pretrain; set it to separate, or name no such files")
         if self.source == "files" and self.pretrain_corpus == "separate" and not self.files.pretrain:

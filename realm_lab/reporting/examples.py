@@ -93,12 +93,18 @@ def _candidate(entry: dict[str, Any]) -> dict[str, Any]:
         "before": "… " * (first > 0) + body[first:start],
         "span": body[start:end],
         "after": body[end:last] + " …" * (last < len(body)),
+        "picture": _picture(entry.get("picture")),
         "probability": _round(entry["probability"], 4),
         "reader": _round(entry["reader_log_likelihood"], 3),
         "utility": _round(entry["utility"], 2),
         "is_null": entry["is_null"],
         "is_gold": entry["is_gold"],
     }
+
+
+def _picture(uri: str | None) -> str | None:
+    """A picture inside of the page; nothing that a page would fetch from elsewhere."""
+    return uri if uri and uri.startswith("data:image/jpeg;base64,") else None
 
 
 def _round(value: Any, digits: int) -> float | None:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from realm_lab.core.files import read_json
 from realm_lab.core.process import limit_threads, pick_device
@@ -18,9 +20,11 @@ from realm_lab.corpus.store import Passages, PreparedCorpus, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain, load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
+from realm_lab.models.encoder import show
 from realm_lab.models.initial import read_initial_embedder, read_initial_reader
 from realm_lab.models.reader import Reader
-from realm_lab.params.load import flatten, show
+from realm_lab.params.load import flatten
+from realm_lab.params.load import show as shown
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Section
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
@@ -62,13 +66,24 @@ class Context:
 
     @cached_property
     def corpus(self) -> PreparedCorpus:
-        """The prepared corpus; one of other parameters is refused by its key."""
-        return PreparedCorpus(corpus_folder(self.root, self.plan))
+        """The prepared corpus; one of other parameters is refused by its key. UserError: it has pictures, and the model
+        or the system reads none."""
+        corpus = PreparedCorpus(corpus_folder(self.root, self.plan))
+        if corpus.pictures is not None and not self.params.model.pictures:
+            raise UserError("the knowledge corpus has pictures; set model.pictures to true")
+        if corpus.pictures is not None and not system_of(self.plan.system).reads_pictures:
+            raise UserError(f"system {self.plan.system} reads text alone, and the knowledge corpus has pictures")
+        return corpus
 
     @property
     def vocabulary_size(self) -> int:
         """Wordpieces of the corpus's tokenizer."""
         return self.corpus.manifest.vocabulary_size
+
+    @cached_property
+    def patches(self) -> Tensor | None:
+        """The pixels of its pictures, uint8 [patches, values]; None: there are none."""
+        return None if self.corpus.pictures is None else torch.from_numpy(self.corpus.pictures.patches)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -149,7 +164,7 @@ class Context:
             if record.system == self.plan.system and folder.exists():
                 theirs = {"seed": record.seed, **flatten(record.params)}
                 differs = [key for key, value in theirs.items() if mine.get(key) != value and key != "preset"]
-                found.append((len(differs), [f"{key} = {show(theirs[key])}" for key in differs]))
+                found.append((len(differs), [f"{key} = {shown(theirs[key])}" for key in differs]))
         return f". A finished run has {', '.join(min(found)[1][:5])}" if found and min(found)[0] else ""
 
     def trained(self) -> str:
@@ -160,12 +175,16 @@ class Context:
     def load_reader(self, stage: str) -> Reader:
         """The reader that a stage left, on the CPU; only fine-tuning leaves a span head."""
         folder = self.model_folder(stage) / "reader"
-        return read_initial_reader(folder, self.params, self.vocabulary_size, self.plan.seed)[0]
+        reader = read_initial_reader(folder, self.params, self.vocabulary_size, self.plan.seed)[0]
+        show(reader, self.patches)
+        return reader
 
     def load_embedder(self, stage: str) -> tuple[Embedder, float]:
         """The embedder that a stage left, on the CPU, and its null document's score offset."""
         folder = self.model_folder(stage) / "embedder"
-        return read_initial_embedder(folder, self.params, self.vocabulary_size, self.plan.seed)
+        embedder, null_offset = read_initial_embedder(folder, self.params, self.vocabulary_size, self.plan.seed)
+        show(embedder, self.patches)
+        return embedder, null_offset
 
     @property
     def inputs(self) -> Inputs:

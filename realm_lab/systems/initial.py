@@ -10,6 +10,7 @@ import torch
 
 from realm_lab.core.seeding import derive_seed
 from realm_lab.models.embedder import Embedder
+from realm_lab.models.encoder import show
 from realm_lab.models.initial import (
     new_embedder,
     new_reader,
@@ -48,6 +49,8 @@ def initial_state(context: Context, stage: str) -> Initial:
         split = context.params.pretrain.train_query_tower != context.params.pretrain.train_document_tower
     if split:
         embedder.split_towers()
+    show(reader, context.patches)
+    show(embedder, context.patches)
     return Initial(reader.to(context.device), embedder.to(context.device), null_offset)
 
 

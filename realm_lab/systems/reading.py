@@ -129,6 +129,8 @@ class SpanReader(PassageSystem):
 class DenseRetriever(SpanReader):
     """Passages of largest inner product with the question (section 3.2)."""
 
+    reads_pictures = True
+
     @cached_property
     def retriever(self) -> Retriever:
         """Searches the embeddings by these models' document tower."""

@@ -104,6 +104,7 @@ class System:
     name: ClassVar[str]  # letters, digits and _; begins the name of a run's folder
     title: ClassVar[str]
     stages: ClassVar[tuple[Stage, ...]]
+    reads_pictures: ClassVar[bool] = False  # whether passages may be pictures
     options: ClassVar[type[Section]] = Section  # parameters of its own, system_options.NAME; stages depend on them as
     # "system_options"
 

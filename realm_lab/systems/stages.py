@@ -23,7 +23,7 @@ from realm_lab.corpus.vocabulary import save_tokenizer, wordpieces_by_id
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
 from realm_lab.models.embedder import Embedder
-from realm_lab.models.encoder import Encoder
+from realm_lab.models.encoder import Encoder, show
 from realm_lab.models.folders import write_embedder, write_reader
 from realm_lab.models.initial import new_embedder, new_reader, read_initial_encoder
 from realm_lab.models.reader import Reader
@@ -40,7 +40,7 @@ from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.loop import train
-from realm_lab.training.pairs import ArticlePairs, PairSampler, PassagePairs
+from realm_lab.training.pairs import ArticlePairs, Captions, PairSampler, PassagePairs
 from realm_lab.training.pretrain import Evaluation, PretrainTask
 from realm_lab.training.probes import ReaderProbe
 from realm_lab.training.warm_start import WarmStartTask
@@ -64,6 +64,8 @@ def warm_start(context: Context, run: StageRun) -> None:
     reader = new_reader(params, size, seed)
     embedder = new_embedder(params, size, seed, _initial_encoder(context, reader))
     embedder.set_learned_null(False)  # pre-training's: the warm start is the same for every null document
+    show(reader, context.patches)
+    show(embedder, context.patches)
     articles = context.corpus.articles()
     pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
     continues = np.array([piece.startswith("##") for piece in wordpieces_by_id(context.tokenizer)])
@@ -76,7 +78,8 @@ def warm_start(context: Context, run: StageRun) -> None:
     )
     reader, embedder = reader.to(context.device), embedder.to(context.device)
     compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
-    task = WarmStartTask(params, seed, reader, embedder, sampler, context.passages, context.special)
+    captions = Captions(articles, size) if articles and context.patches is not None else None
+    task = WarmStartTask(params, seed, reader, embedder, sampler, context.passages, context.special, captions)
     train(task, run, params.launch, context.device)
     task.finish()
     finish(context, run, reader, embedder, 0.0)

@@ -25,6 +25,7 @@ from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.corpus.vocabulary import load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
+from realm_lab.models.encoder import show
 from realm_lab.models.folders import read_embedder, read_tensors, write_embedder, write_tensors
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.index import Inputs
@@ -105,6 +106,8 @@ def serve(job: dict[str, Any]) -> None:
     for line in sys.stdin:
         place = _place(folder, int(line))
         embedder, _ = read_embedder(place / "embedder")
+        if corpus.pictures is not None:
+            show(embedder, torch.from_numpy(corpus.pictures.patches))
         embedder.to(pick_device(params.launch.device))
         if params.launch.compile:
             embedder.document_encoder.compile(dynamic=True)

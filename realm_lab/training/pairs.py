@@ -15,6 +15,7 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.inputs import Batch, join, pad_positions
 
 MASK_RATE = 0.15  # share of words masked where no salient span is (BERT)
+READ_FRACTION = 0.5  # share of pairs with a picture in which all salient spans are masked: each must be read
 SALIENT_FRACTION = 0.5  # share of pairs in which a salient span is masked instead
 
 
@@ -43,6 +44,21 @@ class ArticlePairs:
         elif not related:
             second = self._articles.restated[int(generator.integers(len(self)))]
         return Pair(self._articles.sentences[item], np.asarray(self._articles.spans[item]).reshape(-1, 2), second)
+
+
+class Captions:
+    """Throw-away statements, and pictures that show another fact of their subject: what the Inverse Cloze Task makes of
+    a passage cannot be had from a picture."""
+
+    def __init__(self, articles: Articles, vocabulary_size: int):
+        self._articles = articles
+        first = articles.other.offsets[:-1]
+        self._items = np.flatnonzero(articles.other.values[first] >= vocabulary_size)
+
+    def pair(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """A statement and a picture."""
+        item = self._items[generator.integers(len(self._items))]
+        return np.asarray(self._articles.sentences[item]), np.asarray(self._articles.other[item])
 
 
 class PassagePairs:
@@ -108,7 +124,10 @@ class PairSampler:
             first, second = np.array(pair.first, np.int64), np.array(pair.second, np.int64)
             second = second[: self._max_length - 3 - len(first)]
             in_second = np.empty(0, np.int64)
-            if generator.random() < SALIENT_FRACTION and len(pair.spans):
+            is_salient, is_picture = generator.random() < SALIENT_FRACTION, self._is_picture(second)
+            if is_picture and len(pair.spans) and generator.random() < READ_FRACTION:
+                in_first = np.concatenate([np.arange(start, end) for start, end in pair.spans])
+            elif (is_salient or is_picture) and len(pair.spans):
                 start, end = pair.spans[generator.integers(len(pair.spans))]
                 in_first = np.arange(start, end)
             else:
@@ -125,9 +144,13 @@ class PairSampler:
         batch = join(firsts[part], seconds[part], self._special, self._max_length)
         return MaskedPairs(batch, at_BM, targets_BM, is_masked_BM, sum(len(positions) for positions in places))
 
+    def _is_picture(self, tokens: np.ndarray) -> bool:
+        """Whether a segment has patches, which are no words and never masked."""
+        return len(tokens) > 0 and int(tokens[0]) >= len(self._continues)
+
     def _whole_words(self, tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Positions of a share of the words, every wordpiece of a chosen word, at least one word."""
-        if not len(tokens):
+        if not len(tokens) or self._is_picture(tokens):
             return np.empty(0, np.int64)
         starts = np.flatnonzero(~self._continues[tokens])
         words = np.split(np.arange(len(tokens)), starts[starts > 0])

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from realm_lab.core.process import autocast, gather_rows, ranks, share, summed
 from realm_lab.core.seeding import derive_seed, epoch_order, numpy_generator
+from realm_lab.corpus.pictures import FORM as PICTURE
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
@@ -20,7 +21,7 @@ from realm_lab.models.inputs import join, length_groups
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.training.optimiser import TrainedModels
-from realm_lab.training.pairs import PairSampler
+from realm_lab.training.pairs import Captions, PairSampler
 
 REMOVAL_RATE = 0.9  # how often the sentence is removed from its passage (Lee et al. 2019)
 LAST_STEPS = 20  # over which the accuracy of an attempt, and that of the whole phase, is averaged
@@ -44,10 +45,11 @@ class WarmStartTask:
         sampler: PairSampler,
         passages: Passages,
         special: SpecialIds,
+        captions: Captions | None = None,
     ):
         self.seed, self._params, self._settings = seed, params, params.warm_start
         self.reader, self.embedder = reader, embedder
-        self._sampler, self._passages, self._special = sampler, passages, special
+        self._sampler, self._passages, self._special, self._captions = sampler, passages, special, captions
         self.reader_steps, embedder_settings = self._settings.reader.steps, self._settings.embedder
         self._attempts = embedder_settings.attempts if embedder_settings.attempts > 1 else 0
         self._attempt_steps = -(-embedder_settings.steps // 4)
@@ -57,6 +59,9 @@ class WarmStartTask:
         self._initial = {name: value.clone() for name, value in embedder.state_dict().items()}
         self._device = next(reader.parameters()).device
         self._multi = np.flatnonzero(passages.sentence_starts.lengths > 1)
+        if reader.encoder.patches is not None:
+            forms, form_N = passages.forms
+            self._multi = self._multi[np.array(forms)[form_N[self._multi]] != PICTURE]
         if not len(self._multi) and self._settings.embedder.steps:
             raise UserError(
                 "the Inverse Cloze Task needs passages of two sentences or more and the corpus has none; "
@@ -143,7 +148,10 @@ class WarmStartTask:
         self._models.train("embedder", self.embedder, settings.optimiser, settings.steps, frozen)
 
     def _embedder_batch(self, step: int, mine: range) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
-        """Sentences, titles and bodies of a rank's share of a step. All ranks draw the whole batch."""
+        """Sentences, titles and bodies of a rank's share of a step. All ranks draw the whole batch.
+
+        Where there are pictures, every other pair is a statement and a picture.
+        """
         settings = self._settings.embedder
         generator = numpy_generator(self.seed, "inverse-cloze-sentences", step)
         rows = self._multi[self._order.take(step * settings.batch_size, settings.batch_size)]
@@ -152,7 +160,13 @@ class WarmStartTask:
             starts = self._passages.sentence_starts[row]
             chosen = int(generator.integers(len(starts)))
             removed = generator.random() < REMOVAL_RATE
+            captioned = self._captions.pair(generator) if self._captions and number % 2 else None
             if number not in mine:
+                continue
+            if captioned:
+                queries.append(captioned[0])
+                bodies.append(captioned[1])
+                titles.append(captioned[1][:0])
                 continue
             body = np.asarray(self._passages.bodies[row])
             first, end = [*starts, len(body)][chosen : chosen + 2]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from realm_lab.corpus.records import SPLITS
-from realm_lab.corpus.toy_bilingual import make_world
+from realm_lab.corpus.toy_source import make_world
 from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
 from realm_lab.params.corpus import ToyWorld as Settings

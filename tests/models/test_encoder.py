@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from realm_lab.errors import UserError
-from realm_lab.models.encoder import Block, Encoder, EncoderShape
+from realm_lab.models.encoder import Block, Encoder, EncoderShape, initialise, show
 from realm_lab.models.folders import bert_config, from_bert
 
 SHAPE = EncoderShape(vocabulary_size=60, hidden_size=24, layers=3, heads=4, intermediate_size=40, positions=20)
@@ -131,3 +131,39 @@ def test_activation_and_epsilon_are_those_of_bert(tiny: ModuleType, ours: Encode
         expected_BLD = their_hidden(model, *batch)
     assert (found_BLD - expected_BLD)[mask_BL].abs().max() < 1e-5
     assert (plain_BLD - expected_BLD)[mask_BL].abs().max() > 1e-4
+
+
+def picture_encoder() -> Encoder:
+    shape = EncoderShape(50, 16, 1, 2, 32, 40, patch_values=12)
+    encoder = Encoder(shape)
+    initialise(encoder, torch.Generator().manual_seed(0))
+    show(encoder, torch.randint(0, 256, (7, 12), generator=torch.Generator().manual_seed(1), dtype=torch.uint8))
+    return encoder
+
+
+def test_a_patch_is_a_projection_of_its_standardised_pixels_and_words_are_what_they_were() -> None:
+    encoder = picture_encoder()
+    embedded = encoder.embed(torch.tensor([[3, 52, 49], [56, 0, 50]]))
+    assert encoder.patches is not None
+    assert encoder.patch_projection is not None
+    for place, patch in (((0, 1), 2), ((1, 0), 6), ((1, 2), 0)):
+        pixels = encoder.patches[patch].double() / 255
+        standard = (pixels - pixels.mean()) / (pixels.var(unbiased=False) + 0.01).sqrt() / 12**0.5
+        expected = encoder.patch_projection.weight.double() @ standard + encoder.patch_projection.bias.double()
+        torch.testing.assert_close(embedded[place].double(), expected, atol=1e-6, rtol=1e-5)
+    for place, word in (((0, 0), 3), ((0, 2), 49), ((1, 1), 0)):
+        assert torch.equal(embedded[place], encoder.word_embeddings.weight[word])
+    embedded.sum().backward()
+    assert encoder.patch_projection.weight.grad is not None
+    assert encoder.patch_projection.weight.grad.abs().sum() > 0
+    assert encoder.word_embeddings.weight.grad is not None
+    words = encoder.word_embeddings.weight.grad.abs().sum(1).nonzero()[:, 0].tolist()
+    assert words == [0, 3, 49]
+
+
+def test_text_alone_gives_the_same_bits_with_pictures_and_without() -> None:
+    encoder, plain = picture_encoder(), Encoder(EncoderShape(50, 16, 1, 2, 32, 40))
+    plain.load_state_dict({k: v for k, v in encoder.state_dict().items() if "patch" not in k})
+    tokens = torch.tensor([[3, 5, 49, 1]])
+    given = tokens, torch.zeros_like(tokens), torch.ones_like(tokens, dtype=torch.bool)
+    assert torch.equal(encoder(*given), plain(*given))

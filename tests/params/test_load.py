@@ -106,6 +106,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
         "toy.second_language is that of X, which is Z",
         "set pretrain_corpus to separate",
     ),
+    ({"corpus.toy.pictures": "facts", "corpus.toy.hops": 2}, "toy.pictures goes with", "without triples"),
     (FILES | {"corpus.files.pretrain": ["a.txt"]}, "pretrain_corpus: same ignores files.pretrain", "separate"),
     (FILES | {"corpus.pretrain_corpus": "separate"}, "pretrain_corpus: separate needs files.pretrain", "to same"),
     ({"model.hidden_size": 65}, "hidden_size 65 is not a multiple of heads 4", "change either"),

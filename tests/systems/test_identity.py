@@ -40,6 +40,7 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "corpus.toy.world_seed": 3,
     "corpus.toy.triples": "half",
     "corpus.toy.triple_cards": None,  # of triples
+    "corpus.toy.pictures": "facts",
     "corpus.toy.second_language": "names_shared",
     "corpus.toy.knowledge_language": None,  # of a second language
     "tokenizer.checkpoint": None,

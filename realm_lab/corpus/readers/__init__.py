@@ -8,7 +8,7 @@ of no use is left out and counted by reason in the `dropped` argument.
 """
 
 # From the general to the special: of the formats that match, the one registered last reads a file.
-from realm_lab.corpus.readers import documents, questions, squad, tables, triples  # noqa: F401
+from realm_lab.corpus.readers import documents, pictures, questions, squad, tables, triples  # noqa: F401
 from realm_lab.corpus.readers.counts import count_input
 from realm_lab.corpus.readers.inputs import digest_input, files_of
 from realm_lab.corpus.readers.json_records import Record, register_shape

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from realm_lab.corpus.answers import normalise_answer
-from realm_lab.corpus.readers.inputs import files_of
+from realm_lab.corpus.readers.inputs import files_of, is_picture
 from realm_lab.corpus.readers.parquet import parquet_head
 from realm_lab.corpus.records import Document, Question, text_hash
 from realm_lab.corpus.regex_answers import compile_pattern
@@ -40,7 +40,7 @@ def register_reader(name: str, matches: Callable[[Path, str], bool], **reads: An
 def find_reader(path: Path | str) -> Reader:
     """The reader for a file, by its name and first characters; an unknown format is a UserError."""
     path = Path(path)
-    head = read_head(path)
+    head = "" if is_picture(path) else read_head(path)
     head = parquet_head(path) if head == PARQUET else head
     for reader in reversed(READERS.values()):
         if reader.matches(path, head):
@@ -65,7 +65,7 @@ def read_documents(
         if reader.read_documents is None:
             raise UserError(f"{path}: format '{reader.name}' holds no documents; name a file of texts")
         for document in reader.read_documents(path, dropped):
-            if not document.text.strip():
+            if not document.text.strip() and document.picture is None:
                 dropped["document: empty text"] += 1
             elif wanted(document):
                 identity = text_hash(document.id)

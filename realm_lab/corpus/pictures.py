@@ -1,0 +1,58 @@
+"""Pictures as passages: cut into square patches, each of which is one id behind the wordpieces.
+
+A passage that is a picture has no text. Its wordpieces are the ids V, V+1, ... of patches (V words in the vocabulary),
+row by row, and `sentence_starts` says where each row begins. A prepared corpus has the pixels of all patches together.
+"""
+
+from __future__ import annotations
+
+import base64
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from realm_lab.errors import UserError
+
+SIDE = 16  # pixels of a patch (Dosovitskiy et al. 2021)
+PATCH_VALUES = SIDE * SIDE * 3
+MOST_PIXELS = 1 << 26  # of a file: 8192 x 8192
+FORM = "picture"
+
+
+def cut_patches(picture: np.ndarray) -> np.ndarray:
+    """The patches of a picture, row by row, uint8 [patches, PATCH_VALUES]; its sides are multiples of SIDE."""
+    rows, columns = picture.shape[0] // SIDE, picture.shape[1] // SIDE
+    return picture.reshape(rows, SIDE, columns, SIDE, 3).swapaxes(1, 2).reshape(rows * columns, PATCH_VALUES)
+
+
+def join_patches(patches: np.ndarray, columns: int) -> np.ndarray:
+    """The picture of some patches, uint8 [height, width, 3]: what cut_patches undoes."""
+    rows = len(patches) // columns
+    return patches.reshape(rows, columns, SIDE, SIDE, 3).swapaxes(1, 2).reshape(rows * SIDE, columns * SIDE, 3)
+
+
+def read_picture(path: Path, size: int) -> np.ndarray:
+    """An image file as `size` x `size` pixels, uint8 [size, size, 3]; what is transparent becomes white.
+
+    UserError: it is broken, or has more than MOST_PIXELS.
+    """
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise UserError(
+                    f"{path}: {image.width} x {image.height} pixels, {MOST_PIXELS:,} are the most; scale it down"
+                )
+            coloured = image.convert("RGBA").resize((size, size), Image.Resampling.BOX)
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+        raise UserError(f"{path}: no picture, or one that is cut off ({error}); repair it or take it away") from None
+    white = Image.new("RGBA", coloured.size, "white")
+    return np.asarray(Image.alpha_composite(white, coloured).convert("RGB"))
+
+
+def data_uri(patches: np.ndarray, columns: int) -> str:
+    """A picture for the inside of a page; as a PNG the noise of a photograph would make it four times as long."""
+    file = BytesIO()
+    Image.fromarray(join_patches(patches, columns)).save(file, "JPEG", quality=85)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()

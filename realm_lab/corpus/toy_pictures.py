@@ -1,0 +1,157 @@
+"""The toy world in pictures (section 6): facts of Z that are drawn and not written.
+
+A picture shows one fact: on top a coloured shape, which is the relation (its colour is the type of the subject), below
+it the subject's name and then the value, in letters of 3 x 10 pixels. Each piece is drawn in several ways, moved and
+with noise. The passage has neither title nor text, so that a name is found by reading it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from realm_lab.core.seeding import numpy_generator
+from realm_lab.corpus.pictures import FORM, SIDE, cut_patches
+from realm_lab.corpus.records import Passage, Sentence
+from realm_lab.corpus.toy_language import RELATIONS, TYPES, Relation, template_words
+from realm_lab.corpus.toy_sentences import fill, two_of
+from realm_lab.corpus.toy_world import ToyWorld
+from realm_lab.params.corpus import ToyWorld as Settings
+
+DRAWN_SHARE = 0.4  # of articles: a reader that sees too little text does not learn to copy, nor then to read pictures
+WAYS = 8  # in which each piece is drawn
+NOISE = 12.0  # standard deviation of the noise, of 255
+PAPER, INK = 235, 20
+COLOURS = ((200, 40, 40), (40, 90, 200), (30, 140, 60), (210, 140, 20))
+MARK = " | "  # between the parts of what a picture shows, and nowhere else
+# Rows of three pixels, from the top, as octal digits.
+GLYPHS = dict(
+    word.split("=")
+    for word in (
+        "a=25755 b=65656 d=65556 e=74647 f=74644 g=34553 i=72227 k=55655 l=44447 m=57755 n=65555 o=75557 p=65644 "
+        "r=65655 s=34216 t=72222 u=55557 v=55552 z=71247 "
+        "0=25552 1=26227 2=61247 3=61216 4=55711 5=74616 6=34652 7=71122 8=25252 9=25316"
+    ).split()
+)
+
+
+class PictureWorld(ToyWorld):
+    """The world of some settings and a seed whose facts are drawn: what other worlds say as triples."""
+
+    def __init__(self, settings: Settings, seed: int):
+        triples = "both" if settings.pictures == "captioned" else "all"
+        super().__init__(settings.model_copy(update={"triples": triples}), seed)
+
+    @property
+    def vocabulary(self) -> list[str]:
+        """Words and names: nothing of a picture is written."""
+        return [*template_words(), *self.name_pieces]
+
+    def stated(self, entity: int) -> list[tuple[str, list[int]]]:
+        return [(FORM if form == "triple" else form, facts) for form, facts in super().stated(entity)]
+
+    def title(self, entity: int, form: str) -> str:
+        return "" if form == FORM else super().title(entity, form)
+
+    def bodies(self, entity: int, version: int = 0) -> tuple[list[list[Sentence]], list[Sentence]]:
+        """Those of the other world; of each picture the fact alone, as the text of which it is drawn."""
+        bodies, restated = super().bodies(entity, version)
+        rng = numpy_generator(self.seed, "shuffled-pictures", entity, version)
+        told = self.facts(entity)
+        for place, (form, facts) in enumerate(self.stated(entity)):
+            if form == FORM:
+                relation, *values = told[facts[0]]
+                value = values[version]
+                if self.settings.pictures == "shuffled":
+                    value = self._draw(relation, entity, rng).text
+                bodies[place] = [fill(relation.triple, {}, s=self.subject(entity), o=value)]
+        return bodies, restated
+
+    def passages(self, version: int = 0) -> Iterator[tuple[Passage, list[Sentence]]]:
+        for passage, sentences in super().passages(version):
+            yield (passage._replace(body="") if passage.form == FORM else passage), sentences
+
+    def _restated_as_triples(
+        self, relations: tuple[Relation, Relation], kind: str, news: bool, rng: np.random.Generator
+    ) -> tuple[str, str] | None:
+        """Of DRAWN_SHARE of the articles. Beside news the shapes are drawn by lot: nothing tells, before pre-training,
+        which shape a wording of X belongs to."""
+        if rng.random() >= DRAWN_SHARE:
+            return None
+        first, second = two_of(RELATIONS[kind], rng) if news else relations
+        return first.triple, second.triple
+
+    def _beside_filler(
+        self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator
+    ) -> str:
+        """A picture stands alone."""
+        return text if MARK in text else super()._beside_filler(text, relation, kind, subject, named, rng)
+
+
+class Painter:
+    """Draws triples of a world, each always alike; `patches` are all that there are, uint8 [patches, PATCH_VALUES]."""
+
+    def __init__(self, world: PictureWorld, first_id: int):
+        self._pieces, self._first_id, self._seed = world.pieces_per_name, first_id, world.seed
+        self._rng = numpy_generator(world.seed, "painter")
+        names = sorted({piece.removeprefix("##") for piece in world.name_pieces})
+        self._places = {name: WAYS * place for place, name in enumerate(names)}
+        drawn = [self._paper(_write(name), (INK, INK, INK)) for name in names for _ in range(WAYS)]
+        blank = np.zeros((SIDE, SIDE), bool)
+        self._blank = len(drawn)
+        drawn += [self._paper(blank, (INK, INK, INK)) for _ in range(WAYS)]
+        self._shapes: dict[str, int] = {}  # relation -> the first patch of its shape
+        for colour, kind in zip(COLOURS, TYPES, strict=True):
+            for number, relation in enumerate(RELATIONS[kind]):
+                self._shapes[relation.name] = len(drawn)
+                for _ in range(WAYS):
+                    shape = self._paper(_shape(number, SIDE * self._pieces), colour)
+                    drawn += [shape[:, at : at + SIDE] for at in range(0, SIDE * self._pieces, SIDE)]
+        self.patches = np.concatenate([cut_patches(patch) for patch in drawn])
+
+    def rows(self, told: str) -> list[list[int]]:
+        """The ids of the patches of a triple, "subject | relation | value .", a list for each row of the picture."""
+        subject, relation, value = told.removesuffix(" .").split(MARK)
+        rng = numpy_generator(self._seed, "drawn", told)
+        shape = self._first_id + self._shapes[relation] + int(rng.integers(WAYS)) * self._pieces
+        names = [place + int(rng.integers(WAYS)) for name in (subject, value) for place in self._written(name)]
+        ids = [*range(shape, shape + self._pieces), *(self._first_id + name for name in names)]
+        return [ids[at : at + self._pieces] for at in range(0, len(ids), self._pieces)]
+
+    def _written(self, name: str) -> list[int]:
+        """The first way of each piece, with blanks behind them; a piece is three letters, or two digits of a year."""
+        width = 2 if name.isdigit() else 3
+        pieces = [self._places[name[at : at + width]] for at in range(0, len(name), width)]
+        return [*pieces, *[self._blank] * (self._pieces - len(pieces))]
+
+    def _paper(self, ink: np.ndarray, colour: Sequence[int]) -> np.ndarray:
+        """A drawing in a colour on paper, moved by some pixels, with noise, uint8 [height, width, 3]."""
+        moved = np.roll(ink, self._rng.integers(-1, 2, 2), (0, 1))
+        drawn = np.where(moved[:, :, None], np.array(colour), PAPER)
+        noise = self._rng.normal(0.0, NOISE, drawn.shape)
+        return (drawn + noise).round().clip(0, 255).astype(np.uint8)
+
+
+def _write(letters: str) -> np.ndarray:
+    """Letters of 3 x 10 pixels side by side, bool [SIDE, SIDE]."""
+    ink = np.zeros((SIDE, SIDE), bool)
+    for place, letter in enumerate(letters):
+        rows = np.array([[int(digit) >> shift & 1 for shift in (2, 1, 0)] for digit in GLYPHS[letter]], bool)
+        ink[3:13, 2 + 4 * place : 5 + 4 * place] = rows.repeat(2, 0)
+    return ink
+
+
+def _shape(number: int, width: int) -> np.ndarray:
+    """One of six shapes in the middle of a strip, bool [SIDE, width]."""
+    y, x = np.mgrid[:SIDE, :width] - np.array([(SIDE - 1) / 2, (width - 1) / 2])[:, None, None]
+    far = np.hypot(x, y)
+    shapes = (
+        far < 6,  # disc
+        np.maximum(abs(x), abs(y)) < 6,  # square
+        (abs(x) < (y + 6) / 2) & (y < 6),  # triangle
+        abs(x) + abs(y) < 7,  # diamond
+        (np.minimum(abs(x), abs(y)) < 2) & (np.maximum(abs(x), abs(y)) < 7),  # cross
+        (far < 7) & (far > 4),  # ring
+    )
+    return shapes[number]

@@ -1,0 +1,49 @@
+"""Which pictures were retrieved: a figure of studies whose knowledge corpus has pictures."""
+
+from __future__ import annotations
+
+import base64
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from realm_lab.reporting.examples import load_examples
+from realm_lab.reporting.figures import canvas
+from realm_lab.reporting.frames import StudyFrames
+
+SENTENCES = 5
+PICTURES = 5  # of a sentence, by p(z|x)
+
+
+def retrieved_pictures(study: StudyFrames) -> Any:
+    """What the baseline retrieves for held-out sentences after pre-training, the most probable on the left, with
+    p(z|x) and, in brackets, p(y|z,x) of the masked span; the picture with the fact has a green frame."""
+    found = [e for e in load_examples(study) if e["cell"] == study.record.baseline and e["kind"] == "cloze"]
+    chosen = [example for example in found if example["when"] == "end" and _pictures(example)][:SENTENCES]
+    if not chosen:
+        return None
+    figure = canvas(1.75 * len(chosen))
+    axes = figure.subplots(len(chosen), PICTURES, squeeze=False)
+    for row, example in zip(axes, chosen, strict=True):
+        row[0].set_title(f"{example['text']}\n[MASK]: {example['answer']}", loc="left", fontsize=8)
+        for place, axis in enumerate(row):
+            axis.set_xticks([])
+            axis.set_yticks([])
+            axis.spines[:].set_visible(False)
+            if place < len(shown := _pictures(example)):
+                _show(axis, shown[place])
+    return figure
+
+
+def _pictures(example: dict[str, Any]) -> list[dict[str, Any]]:
+    return [candidate for candidate in example["candidates"] if candidate["picture"]]
+
+
+def _show(axis: Any, candidate: dict[str, Any]) -> None:
+    data = base64.b64decode(candidate["picture"].partition(",")[2])
+    axis.imshow(np.asarray(Image.open(BytesIO(data))), interpolation="nearest")
+    axis.set_xlabel(f"{candidate['probability']:.2f} ({np.exp(candidate['reader']):.2f})", fontsize=8)
+    if candidate["is_gold"]:
+        axis.spines[:].set(visible=True, color="#2a9d4a", linewidth=3)

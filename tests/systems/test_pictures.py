@@ -1,0 +1,92 @@
+"""A world of pictures goes the whole way, and what reads no pictures says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from realm_lab.cli import main
+from realm_lab.errors import UserError
+from realm_lab.models.folders import read_embedder, read_shape, write_embedder
+from realm_lab.models.initial import new_embedder, read_initial_embedder
+from realm_lab.params.load import load
+from realm_lab.reporting.examples import explorer_data, load_examples
+from realm_lab.reporting.frames import load_study
+from realm_lab.reporting.index import write_index
+from realm_lab.systems.context import open_run
+from tests.systems.conftest import Whole
+
+PICTURES = {"corpus.toy.pictures": "facts", "model.pictures": True}
+
+
+@pytest.fixture(scope="module")
+def drawn(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A study of REALM among pictures, made."""
+    whole = Whole(tmp_path_factory.mktemp("drawn"), tiny)
+    cells = {"pictures": {"set": PICTURES}, "process": {"set": {**PICTURES, "pretrain.refresh.delay_steps": 1}}}
+    study: dict[str, Any] = {"question": "Does it see?", "seeds": [0], "baseline": "pictures", "cells": cells}
+    study |= {
+        "set": {"launch.builder": "process"},
+        "figures": ["realm_lab.reporting.figures_pictures:retrieved_pictures"],
+    }
+    (whole.root / "experiments" / "drawn.yaml").write_text(json.dumps(study))
+    assert main(["sweep", "drawn", "--launcher", "inline", "--root", str(whole.root)]) == 0
+    return whole
+
+
+def stages(whole: Whole, name: str) -> list[Path]:
+    return sorted((whole.root / "runs" / "stages").glob(f"{name}-*"))
+
+
+def test_examples_hold_the_pictures_and_the_page_shows_them(drawn: Whole) -> None:
+    found = [json.loads((path / "eval" / "explorer.json").read_text()) for path in stages(drawn, "evaluate")]
+    shown = [c["picture"] for examples in found for e in examples for c in e["candidates"] if not c["is_null"]]
+    assert any(shown)
+    assert not all(shown)  # fillers are text
+    report = (drawn.root / "reports" / "drawn" / "report.md").read_text()
+    assert "| (b) one document | a picture" in report
+    assert "![" in report.split("retrieved_pictures.png")[0]
+    assert (drawn.root / "reports" / "drawn" / "figures" / "retrieved_pictures.png").stat().st_size > 20_000
+
+
+def test_the_explorer_shows_them(drawn: Whole) -> None:
+    study = load_study(drawn.root / "runs", "drawn")
+    folder = drawn.root / "reports" / "default"
+    folder.mkdir()
+    (folder / "report.md").write_text("# The default run\n")
+    (folder / "examples.json").write_text(json.dumps(explorer_data(study, load_examples(study))))
+    assert '<img class="picture" src="data:image/jpeg;base64,' in write_index(drawn.root / "reports").read_text()
+
+
+def test_what_was_trained_is_read_again_with_its_projection_of_pixels(drawn: Whole, tmp_path: Path) -> None:
+    folder = stages(drawn, "pretrain")[0] / "model" / "embedder"
+    embedder, null_offset = read_embedder(folder)
+    assert read_shape(folder).patch_values == 768
+    assert embedder.query_encoder.patch_projection is not None
+    write_embedder(embedder, tmp_path, null_offset)
+    again, _ = read_embedder(tmp_path)
+    weight, other = (each.query_encoder.get_parameter("patch_projection.weight") for each in (embedder, again))
+    assert torch.equal(weight, other)
+    started = read_embedder(stages(drawn, "warm_start")[0] / "model" / "embedder")[0]
+    assert not torch.equal(weight, started.query_encoder.get_parameter("patch_projection.weight"))  # it learned
+
+
+def test_a_model_of_text_is_no_model_of_pictures(tiny: ModuleType, tmp_path: Path) -> None:
+    params = tiny.params()
+    write_embedder(new_embedder(params, 700, 0, None), tmp_path)
+    with pytest.raises(UserError, match=r"its patch_values is 0, the parameters ask for 768"):
+        read_initial_embedder(tmp_path, tiny.params({"model.pictures": True}), 700, 0)
+
+
+def test_systems_and_models_that_read_text_alone_say_so(drawn: Whole) -> None:
+    params = load(drawn.root / "params.yaml", PICTURES)
+    with pytest.raises(UserError, match=r"system bm25_reader reads text alone, and the knowledge corpus has pictures"):
+        _ = open_run(params, drawn.root, 0, "bm25_reader").corpus
+    blind = load(drawn.root / "params.yaml", {"corpus.toy.pictures": "facts"})
+    with pytest.raises(UserError, match=r"the knowledge corpus has pictures; set model.pictures to true"):
+        _ = open_run(blind, drawn.root, 0, "realm").corpus
