@@ -62,7 +62,7 @@ class WarmStartTask:
         if reader.encoder.patches is not None:
             forms, form_N = passages.forms
             self._multi = self._multi[np.array(forms)[form_N[self._multi]] != PICTURE]
-        if not len(self._multi) and self._settings.embedder.steps:
+        if not len(self._multi) and not captions and self._settings.embedder.steps:
             raise UserError(
                 "the Inverse Cloze Task needs passages of two sentences or more and the corpus has none; "
                 "raise corpus.passage_length, or set warm_start.embedder.steps to 0"
@@ -73,7 +73,7 @@ class WarmStartTask:
                     f"parameter 'warm_start.{name}.batch_size' is {phase.batch_size}, fewer than the {ranks().size} "
                     "ranks that share a batch; raise it, or lower launch.ranks"
                 )
-        self._order = epoch_order(len(self._multi), seed, "inverse-cloze")
+        self._order = epoch_order(max(1, len(self._multi)), seed, "inverse-cloze")
         self._models = TrainedModels(reader, embedder)  # of the present phase
         frozen = frozen_names(reader, params)
         self._models.train("reader", reader, self._settings.reader.optimiser, self.reader_steps, frozen)
@@ -150,29 +150,28 @@ class WarmStartTask:
     def _embedder_batch(self, step: int, mine: range) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
         """Sentences, titles and bodies of a rank's share of a step. All ranks draw the whole batch.
 
-        Where there are pictures, every other pair is a statement and a picture.
+        Where there are captions, every other pair is one with its picture, and all are where no passage can be used.
         """
         settings = self._settings.embedder
         generator = numpy_generator(self.seed, "inverse-cloze-sentences", step)
-        rows = self._multi[self._order.take(step * settings.batch_size, settings.batch_size)]
+        taken = self._order.take(step * settings.batch_size, settings.batch_size)
         queries, titles, bodies = [], [], []
-        for number, row in enumerate(rows):
-            starts = self._passages.sentence_starts[row]
-            chosen = int(generator.integers(len(starts)))
-            removed = generator.random() < REMOVAL_RATE
-            captioned = self._captions.pair(generator) if self._captions and number % 2 else None
-            if number not in mine:
-                continue
-            if captioned:
-                queries.append(captioned[0])
-                bodies.append(captioned[1])
-                titles.append(captioned[1][:0])
-                continue
-            body = np.asarray(self._passages.bodies[row])
-            first, end = [*starts, len(body)][chosen : chosen + 2]
-            queries.append(body[first:end])
-            bodies.append(np.concatenate([body[:first], body[end:]]) if removed else body)
-            titles.append(self._passages.titles[row])
+        for number, place in enumerate(taken):
+            if self._captions and (number % 2 or not len(self._multi)):
+                query, body = self._captions.pair(generator)
+                title = body[:0]
+            else:
+                row = self._multi[place]
+                starts, body = self._passages.sentence_starts[row], np.asarray(self._passages.bodies[row])
+                chosen = int(generator.integers(len(starts)))
+                first, end = [*starts, len(body)][chosen : chosen + 2]
+                query, title = body[first:end], self._passages.titles[row]
+                if generator.random() < REMOVAL_RATE:
+                    body = np.concatenate([body[:first], body[end:]])
+            if number in mine:
+                queries.append(query)
+                titles.append(title)
+                bodies.append(body)
         return queries, titles, bodies
 
     def _embedder_step(self, step: int) -> dict[str, float]:

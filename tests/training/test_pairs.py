@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from realm_lab.corpus.store import RaggedWriter, Sentences
-from realm_lab.training.pairs import PassagePairs
+from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.training.pairs import Captions, Pair, PairSampler, PassagePairs
 
 SPANS: list[list[int]] = [[], [0, 2], [], [1, 2, 3, 5], []]
 
@@ -56,3 +57,51 @@ def test_a_related_passage_is_beside_the_sentence_s_own(
     generator = np.random.default_rng(0)
     found = [{int(pairs.pair(item, True, generator).second[0]) for _ in range(40)} for item in (0, 1)]
     assert found == expected  # of the sentences of passages 1 and 3
+
+
+WORDS = 50  # of the vocabulary; what comes behind them are patches
+
+
+class Told:
+    """Sentences with two names, each beside a picture, or beside text."""
+
+    def __init__(self, is_picture: bool):
+        self._second = np.arange(6) + (WORDS if is_picture else 20)
+
+    def __len__(self) -> int:
+        return 64
+
+    def pair(self, item: int, related: bool, generator: np.random.Generator) -> Pair:
+        return Pair(np.arange(6, 14), np.array([[0, 2], [5, 7]]), self._second)
+
+
+@pytest.mark.parametrize("is_picture", [True, False])
+def test_of_a_picture_nothing_is_masked_and_beside_it_one_name_or_all(is_picture: bool) -> None:
+    special = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
+    source: Any = Told(is_picture)
+    sampler = PairSampler(source, special, np.zeros(WORDS, bool), seed=0, max_length=30)
+    names = {(1, 2), (6, 7), (1, 2, 6, 7)}
+    counts: dict[tuple[int, ...], int] = {}
+    for step in range(8):
+        drawn = sampler.batch(step, 64, 1.0, np.random.default_rng(step))
+        for places, is_masked in zip(drawn.at_BM.tolist(), drawn.is_masked_BM.tolist(), strict=True):
+            masked = tuple(place for place, real in zip(places, is_masked, strict=True) if real)
+            counts[masked] = counts.get(masked, 0) + 1
+    if is_picture:
+        assert counts.keys() == names
+        assert counts[1, 2, 6, 7] / 512 == pytest.approx(0.5, abs=0.07)
+    else:
+        assert (1, 2, 6, 7) not in counts
+        assert sum(count for masked, count in counts.items() if max(masked) > 8) > 100  # words of the second segment
+
+
+def test_a_caption_is_beside_a_picture_never_beside_text() -> None:
+    from realm_lab.corpus.store import Ragged
+
+    def ragged(rows: list[list[int]]) -> Ragged:
+        return Ragged.of(np.array([0, *np.cumsum([len(row) for row in rows])]), np.concatenate(rows))
+
+    articles: Any = SimpleNamespace(sentences=ragged([[1], [2], [3]]), other=ragged([[9, 8], [WORDS, 51], [WORDS + 4]]))
+    captions, generator = Captions(articles, WORDS), np.random.default_rng(0)
+    found = {(first.tolist()[0], *second.tolist()) for first, second in (captions.pair(generator) for _ in range(40))}
+    assert found == {(2, WORDS, 51), (3, WORDS + 4)}
