@@ -149,8 +149,8 @@ class System:
         return ()
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Measurements that only this system has, with worked examples."""
-        return {}, []
+        """Measurements that only this system has, with worked examples: here those on masked sentences."""
+        raise Unsupported(f"system {self.name} reads no masked sentences")
 
     @classmethod
     def stage(cls, name: str) -> Stage:
