@@ -47,7 +47,7 @@ def compare_runs(root: Path, texts: Sequence[str], out: Path | None, *, is_json:
     name = name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}-{digest(name)[:8]}"
     folder = (out or root / "reports" / "compare") / name
     title = f"Comparison: {' and '.join(title for _, title in study.cells)}"
-    write_report(study, folder, title, [f"realm-lab compare {' '.join(side.name for side in sides)}"])
+    write_report(study, folder, title, [f"realm-lab compare {' '.join(side.name for side in sides)}"], explorer=True)
     page = write_page(folder)
     if is_json:
         print((folder / "summary.json").read_text(encoding="utf-8"))
