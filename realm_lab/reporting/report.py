@@ -24,7 +24,7 @@ from realm_lab.reporting.default_run import write_default_outputs
 from realm_lab.reporting.examples import explorer_data, load_examples, table_3
 from realm_lab.reporting.figures import Drawing
 from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, report_folder, summarise, write_results
-from realm_lab.reporting.index import write_index
+from realm_lab.reporting.index import DEFAULT, write_index
 from realm_lab.reporting.interactions import interaction_rows
 from realm_lab.reporting.paper import write_tables
 from realm_lab.reporting.rendering import html, page, render, seeds_text, title_of
@@ -34,7 +34,6 @@ from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import study_folder, study_record_paths
 
-DEFAULT = "default"
 SEARCH = "search-"  # what the names of searches begin with; they write reports of their own
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
 

@@ -54,7 +54,7 @@ def run(stage: str, params: Params, root: Path) -> None:
         failed = [f"{task.title}: {states[task.name].error}" for task in tasks if states[task.name].state != "COMPLETE"]
         if failed:
             raise UserError("; ".join(failed))
-    _publish(stage, plan, params, root)
+    _publish(stage, plan, root)
 
 
 def restore(plan: StudyPlan, root: Path) -> None:
@@ -106,7 +106,7 @@ def _record_experiment(name: str, plan: StudyPlan, project: Path) -> None:
     record_study(replace(plan, name=name), project)
 
 
-def _publish(stage: str, plan: StudyPlan, params: Params, root: Path) -> None:
+def _publish(stage: str, plan: StudyPlan, root: Path) -> None:
     """What a finished stage gives to DVC and other tools."""
     if stage == "prepare":
         _export_corpora(plan, root)

@@ -108,7 +108,7 @@ def test_a_graph_is_its_seeds_and_what_they_link_to(tiny: ModuleType, root: Path
         assert set(graph[10:]) <= links
         ranks = [bm25.tolist().index(row) for row in graph[10:] if row in bm25]
         assert ranks == sorted(ranks)
-        rows, scores = system.search(question, system.context.question_tokens([question])[0], bm25)
+        rows, scores = system.search(system.context.question_tokens([question])[0], bm25)
         assert sorted(rows) == sorted(graph)
         assert scores == sorted(scores, reverse=True)
 
