@@ -138,8 +138,12 @@ def test_a_system_that_retrieves_nothing_is_compared_and_says_so(
     ]
 
     # The other way around the baseline lacks it; from what is committed alone the page of all studies says the same.
+    for seed in SEEDS:
+        results = stage_folder(tmp_path / "runs", study, "no_null", seed, "evaluate") / "results.json"
+        edit(results, lambda found: found.update(recall_at_1=None))
     found = compared(tmp_path, "table/no_null", "table/realm")
     assert found["comparisons"]["recall_at_5"] == {}
+    assert "recall_at_1" not in found["comparisons"], "of the metrics nobody asked for, those that both have"
     text = write_index(tmp_path / "reports").read_text()
     assert f"baseline, not measured ({reason})" in text
     assert "the baseline has no value" in text
@@ -159,6 +163,8 @@ def test_the_terminal_and_the_report_say_the_same(
         assert part in printed
         assert part in text.replace("\\_", "_")
     assert "95 %, examples" in printed
+    assert "a tick a seed" in text
+    assert "a tick a seed" not in printed, "a picture's caption, and no picture"
     before = {path: path.read_bytes() for path in page.parent.rglob("*") if path.is_file()}
     assert {path.name for path in before} >= {"report.md", "report.html", "deltas.png", "curves.png"}
     assert main([*arguments, "--json"]) == 0
