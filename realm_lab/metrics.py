@@ -40,6 +40,13 @@ class Metric:
         """The name under which its value is stored."""
         return self.result or self.name
 
+    @property
+    def part(self) -> str:
+        """The part of an evaluation that measures it, by the name that `not_measured` has for it."""
+        if self.name.startswith(("retrieval_utility", "cloze")):
+            return "own measurements"
+        return "retrieval" if "recall" in self.name or "retrieved" in self.name else "answers"
+
 
 _ENTRIES = (
     Metric("exact_match", "exact match", headline=True),

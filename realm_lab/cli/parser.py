@@ -170,14 +170,9 @@ def _run_evaluate(options: argparse.Namespace) -> None:
 
 def _run_report(options: argparse.Namespace) -> None:
     from realm_lab.reporting.report import report  # pandas and matplotlib take a second to import
-    from realm_lab.tracking.study_record import study_folder
+    from realm_lab.runner.pipeline import restore_deleted
 
-    if (options.root / "data" / "records").exists() and not study_folder(options.root / "runs", "default").exists():
-        from realm_lab.params.load import load  # runs/ was deleted, and DVC restored what is not in it
-        from realm_lab.runner.pipeline import restore
-        from realm_lab.runner.plan import default_plan
-
-        restore(default_plan(load(options.root / "params.yaml")), options.root)
+    restore_deleted(options.root)
     print(report(options.root, options.study, force=options.force, html=options.html, paper=options.paper))
 
 

@@ -63,6 +63,19 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         raise
 
 
+def link_directory(source: Path, folder: Path) -> None:
+    """The same files at another place; the two share their bytes where the file system can."""
+    with atomic_directory(folder) as scratch:
+        shutil.copytree(source, scratch, dirs_exist_ok=True, copy_function=_link_or_copy)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another disk, or a file system without links
+        shutil.copy2(source, target)
+
+
 def is_ours(path: Path) -> bool:
     """Whether a directory was written by `atomic_directory`."""
     return (Path(path) / MARK).is_file()

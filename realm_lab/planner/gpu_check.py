@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
-from unittest import mock
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -29,9 +28,9 @@ from realm_lab.params.parameters import Params
 from realm_lab.planner import bench
 from realm_lab.planner.machine import device_name, memory_bytes, seconds_of
 from realm_lab.retrieval.exact import ExactSearch
+from realm_lab.retrieval.refresh import Interval, Progress
 from realm_lab.runner.worker import run_stage
 from realm_lab.systems.identity import open_stage, plan_run
-from realm_lab.training.pretrain import PretrainTask
 
 SHORT = {"preset": "smoke", "pretrain.steps": 12, "evaluate.interval_steps": 12, "launch.log_interval_steps": 1}
 STOPPED_AFTER = 5
@@ -146,6 +145,19 @@ def _speed(params: Params, device: torch.device) -> Said:
     return None, f"{teraflops} with the model of preset {params.preset} ({params.model.precision})"
 
 
+class StoppingInterval(Interval):
+    """The preset's refresh policy, which also asks a run to stop at a step of `stops`, once."""
+
+    stops: ClassVar[set[int]] = set()
+
+    def wants_refresh(self, now: Progress) -> bool:
+        """At each multiple of the interval."""
+        if now.step in self.stops:
+            self.stops.remove(now.step)
+            signal.raise_signal(signal.SIGTERM)
+        return super().wants_refresh(now)
+
+
 class _Training:
     """A few steps of pre-training on the toy world, on the CPU and on the device, from the same warm start."""
 
@@ -166,14 +178,8 @@ class _Training:
     def resumes(self) -> Said:
         """Whether a run that was stopped ends in the bits of one that was not, as far as two undisturbed ones do."""
         self._losses("again", self._device)
-        original = PretrainTask.train_step
-
-        def stopped(task: PretrainTask, step: int) -> dict[str, float]:
-            if step == STOPPED_AFTER:
-                signal.raise_signal(signal.SIGTERM)
-            return original(task, step)
-
-        with mock.patch.object(PretrainTask, "train_step", stopped), suppress(SystemExit):
+        StoppingInterval.stops.add(STOPPED_AFTER)
+        with suppress(SystemExit):
             self._losses("resumed", self._device)
         self._losses("resumed", self._device)
         whole, again, resumed = (self._models(name) for name in ("whole", "again", "resumed"))
@@ -196,4 +202,6 @@ class _Training:
         return {path.parent.name + path.name: path.read_bytes() for path in found}
 
     def _params(self, device: str) -> Params:
-        return load(self._folder / "params.yaml", SHORT | {"launch.device": device})
+        policy = f"{__name__}:{StoppingInterval.__name__}"
+        overrides = {"launch.device": device, "pretrain.refresh.policy": policy}
+        return load(self._folder / "params.yaml", SHORT | overrides)

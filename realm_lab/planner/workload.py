@@ -20,9 +20,8 @@ from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder
 from realm_lab.systems.identity import Plan as RunPlan
-from realm_lab.training.flops import encoder_operations
+from realm_lab.training.flops import SPECIALS, encoder_operations
 
-SPECIALS = 3  # [CLS] x [SEP] z [SEP]
 TITLE, SPAN = 4, 3  # wordpieces of a title, where no corpus says, and of a salient span
 
 

@@ -7,6 +7,7 @@ paired seed by seed. A run against a run is one pair, whatever their seeds: it s
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -47,12 +48,13 @@ def compare_runs(root: Path, texts: Sequence[str], out: Path | None, *, is_json:
     name = name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}-{digest(name)[:8]}"
     folder = (out or root / "reports" / "compare") / name
     title = f"Comparison: {' and '.join(title for _, title in study.cells)}"
-    write_report(study, folder, title, [f"realm-lab compare {' '.join(side.name for side in sides)}"])
+    write_report(study, folder, title, [f"realm-lab compare {' '.join(side.name for side in sides)}"], explorer=True)
     page = write_page(folder)
     if is_json:
         print((folder / "summary.json").read_text(encoding="utf-8"))
         return
     text = (folder / "report.md").read_text(encoding="utf-8").partition("## Figures")[0]
+    text = re.sub(r"^!\[.*\n\n.*\n", "", text, flags=re.MULTILINE)  # no pictures, with their captions, in a terminal
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False).print(Markdown(text, hyperlinks=False))
     print(page)
 
@@ -84,9 +86,10 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
         )
     names = [name for name in METRICS if name != "retrieval_utility"]  # which is retrieval_utility_end
     measured = [name for name in names if name in study.results and study.results[name].notna().any()]
-    # nobody declared what matters: the usual metrics are tested, the others only shown
+    # nobody declared what matters: the usual metrics are tested, the others only shown, where two sides have them
     declared = tuple(name for name in DEFAULT_METRICS if name in measured) or tuple(measured[:1])
-    others = tuple(name for name in measured if name not in declared)
+    known_to = {name: study.results.dropna(subset=[name])["cell"].nunique() for name in measured}
+    others = tuple(name for name in measured if name not in declared and known_to[name] > 1)
     return replace(study, record=replace(study.record, metrics=declared, exploratory=others))
 
 

@@ -12,12 +12,13 @@ from realm_lab.core.files import read_json_lines
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
 from realm_lab.reporting.family import Judged, judge
-from realm_lab.reporting.frames import Run, column
+from realm_lab.reporting.frames import Run, column, not_measured
 from realm_lab.reporting.published import Published, published
 from realm_lab.reporting.statistics import Comparison, Interval, compare, per_example_interval
 from realm_lab.tracking.run_values import finite
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
+NO_DATA = "no data"
 Cluster = Hashable  # questions that are alike: those of one article
 
 
@@ -29,6 +30,7 @@ class CellResult(NamedTuple):
     judged: Judged | None
     per_example: Interval | None  # bootstrap over clusters of questions: other questions, these very models
     paper: Published | None
+    gap: str = NO_DATA  # why it is not compared
 
     @property
     def comparison(self) -> Comparison | None:
@@ -41,7 +43,7 @@ class CellResult(NamedTuple):
         if self.comparison and len(self.comparison.seeds) == 1:
             if self.per_example and self.per_example.excludes_zero:
                 return f"{'higher' if self.comparison.mean > 0 else 'lower'} for this pair of models (one seed)"
-        return self.judged.finding if self.judged else "no data"
+        return self.judged.finding if self.judged else self.gap
 
     @property
     def sentence(self) -> str:
@@ -130,7 +132,8 @@ def compare_cells(
     for name in (name for name in names if name not in declared):
         mine = {key: one for key, one in found.items() if key[0] == name}
         judged |= judge(mine, {}, is_exploratory=True)
-    return [_metric_result(study, name, values[name], judged, scores) for name in names]
+    missing = {cell.name: not_measured(results, cell.name) for cell in study.cells}
+    return [_metric_result(study, name, values[name], judged, scores, missing) for name in names]
 
 
 def _is_tested(name: str, first: str, study: StudyRecord) -> bool:
@@ -144,16 +147,27 @@ def _metric_result(
     values: Mapping[str, dict[int, float]],
     judged: Mapping[tuple[str, str], Judged],
     scores: Scores | None,
+    missing: Mapping[str, Mapping[str, str] | None],
 ) -> MetricResult:
-    cells = []
+    cells, metric = [], metric_of(name)
     for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
         mine = judged.get((name, cell.name))
         seeds = mine.comparison.seeds if mine else ()
         blocks = scores.differences(cell.name, study.baseline, seeds, name) if scores and mine else []
         over_questions = per_example_interval(blocks) if blocks else None
         paper = published(cell.paper) if cell.paper else None
-        cells.append(CellResult(cell, values[cell.name], mine, over_questions, paper))
-    return MetricResult(metric_of(name), cells)
+        gap = "no seed in common with the baseline" if values[study.baseline] else "the baseline has no value"
+        if not values[cell.name]:
+            gap = _gap(metric, missing[cell.name])
+        cells.append(CellResult(cell, values[cell.name], mine, over_questions, paper, gap))
+    return MetricResult(metric, cells)
+
+
+def _gap(metric: Metric, reasons: Mapping[str, str] | None) -> str:
+    """Why a cell has no value of a metric."""
+    if reasons is None:
+        return NO_DATA
+    return f"not measured ({reasons[metric.part]})" if metric.part in reasons else "not measured"
 
 
 def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:

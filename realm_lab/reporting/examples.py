@@ -1,9 +1,10 @@
-"""Worked examples of a run (eval/explorer.json): the paper's Table 3, and what the page's explorer shows."""
+"""Worked examples of a run (eval/explorer.json): the paper's Table 3, and what the explorer of a page shows."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from realm_lab.core.files import read_json
@@ -28,24 +29,25 @@ def load_examples(study: StudyFrames) -> list[Example]:
 
 
 def explorer_data(study: StudyFrames, examples: Sequence[Example]) -> dict[str, Any]:
-    """What the page's explorer shows: of each run a few sentences and questions."""
+    """What the explorer shows: of each run a few sentences and questions, the same ones of several systems together."""
     groups: dict[tuple[Any, ...], list[Example]] = defaultdict(list)
     for example in examples:
         groups[tuple(example[key] for key in ("cell", "seed", "kind", "when"))].append(example)
-    return {
-        "cells": dict(study.cells),
-        "examples": [example for group in groups.values() for example in group[:PER_GROUP]],
-    }
+    together: dict[tuple[str, str], list[Example]] = defaultdict(list)
+    for example in (example for group in groups.values() for example in group[:PER_GROUP]):
+        together[example["kind"], example["text"]].append(example)
+    return {"cells": dict(study.cells), "examples": [*chain.from_iterable(together.values())]}
 
 
 def table_3(study: StudyFrames, examples: Sequence[Example]) -> list[tuple[str, Example]]:
     """(title, example) of three masked sentences of one system, as in the paper's Table 3.
 
     Chosen by the gain of the marginal likelihood over the null document: the largest, the median and the smallest, so
-    that a failure is shown too. The system is the baseline, or the first cell that pre-trains where that does not.
+    that a failure is shown too. The system is the first cell that pre-trains, or the first that reads such sentences.
     """
-    cell = next((name for name, _ in study.pretrained), study.record.baseline)
-    of_cell = [e for e in examples if (e["cell"], e["kind"], e["when"]) == (cell, "cloze", "end")]
+    sentences = [e for e in examples if (e["kind"], e["when"]) == ("cloze", "end")]
+    cell = next((name for name, _ in study.pretrained), sentences[0]["cell"] if sentences else study.record.baseline)
+    of_cell = [e for e in sentences if e["cell"] == cell]
     gains = [(e["marginal"] - e["null"], e) for e in of_cell]
     gains.sort(key=lambda pair: (-pair[0], pair[1]["seed"], pair[1]["text"]))
     places = {"Largest gain": 0, "Median gain": len(gains) // 2, "Smallest gain": len(gains) - 1}
@@ -59,26 +61,28 @@ def _read(study: StudyFrames, run: Run) -> list[Example]:
     if path is None or not path.exists():
         return []
     try:
-        return [_example(item, run) for item in read_json(path)]
+        # without pre-training the start is the end
+        return [_example(item, run) for item in read_json(path) if item["when"] == "end" or "pretrain" in run.stages]
     except (UserError, TypeError, KeyError, AttributeError) as error:
         study.problems.append(relative(f"{path}: {error}", path.parents[3]))
         return []
 
 
 def _example(item: dict[str, Any], run: Run) -> Example:
-    is_trained = "pretrain" in run.stages
+    moment = MOMENTS[item["when"]] if "pretrain" in run.stages else "without pre-training"
     by_trust = sorted(map(_candidate, item["candidates"]), key=lambda candidate: -(candidate["probability"] or 0.0))
     return {
         "cell": run.cell,
         "seed": run.seed,
         "kind": item["kind"],
         "when": item["when"],
-        "moment": MOMENTS[item["when"]] if is_trained else "not pre-trained",
+        "moment": "after fine-tuning" if item["kind"] == "question" else moment,
         "text": item["text"],
         "answer": item["answer"],
         "prediction": item.get("prediction"),
         "null": _round(item["null_log_likelihood"], 3),
         "marginal": _round(item["marginal_log_likelihood"], 3),
+        "no_candidates": run.not_measured.get("retrieval", "nothing was retrieved"),
         "candidates": [c for place, c in enumerate(by_trust) if place < CANDIDATES or c["is_null"] or c["is_gold"]],
     }
 

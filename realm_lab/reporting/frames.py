@@ -23,7 +23,7 @@ from realm_lab.tracking.state import JobState, RunState, run_state
 from realm_lab.tracking.study_record import StudyRecord, StudyRun, read_study_record, study_folder, study_record_paths
 
 IDENTITY = ("study", "cell", "seed", "run_key", "status")
-MORE = ("engine_version", "collapsed", "flags")
+MORE = ("engine_version", "collapsed", "flags", "not_measured")
 CURVE_COLUMNS = ["cell", "seed", "metric", "step", "value"]
 
 
@@ -39,6 +39,7 @@ class Run:
     stages: dict[str, StageRun]
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     values: dict[str, float] = field(default_factory=dict)
+    not_measured: dict[str, str] = field(default_factory=dict)  # part of the evaluation -> why
 
     @property
     def is_complete(self) -> bool:
@@ -126,6 +127,15 @@ def column(results: pd.DataFrame, cell: str, metric: str) -> dict[int, float]:
     return dict(zip(results["seed"][rows].tolist(), results[metric][rows].astype(float).tolist(), strict=True))
 
 
+def not_measured(results: pd.DataFrame, cell: str) -> dict[str, str] | None:
+    """Part of the evaluation -> why a cell's system cannot be measured in it; None where no run of it has a number."""
+    rows = results[results["cell"] == cell].dropna(how="all", subset=metric_columns(results))
+    if rows.empty:
+        return None
+    texts = rows["not_measured"].dropna() if "not_measured" in rows else ()  # results of older code have no such column
+    return dict(part.split(": ", 1) for text in texts for part in str(text).split(" | ") if part)
+
+
 def load_study(runs: Path, name: str, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:
     """Everything of a recorded study; `jobs`: what a scheduler says of its stages (tracking/state.py). UserError: the
     study was not swept here; it says how to do that, and which there are."""
@@ -183,7 +193,9 @@ def _read_run(
         run = Run(member.cell, member.seed, member.run, record, run_state(runs, record, jobs), stages)
         for name, stage in stages.items():
             run.environments[name] = read_json(stage.path / "env.json") if (stage.path / "env.json").exists() else {}
-        run.values.update(run_values(stages) if run.state.state == "COMPLETE" else {})
+        if run.state.state == "COMPLETE":
+            run.values.update(run_values(stages))
+            run.not_measured.update([*stages.values()][-1].results().get("not_measured") or {})
     except (UserError, OSError, TypeError, ValueError, AttributeError) as error:
         problems.append(relative(error, runs))
     return run
@@ -209,7 +221,9 @@ def _row(study: str, member: StudyRun, run: Run | None) -> dict[str, Any]:
     row |= {"status": run.state.state if run else "PENDING"} | (run.values if run else {})
     flags = " | ".join(run.flags) if run else ""
     collapsed = int(run.state.has_collapsed) if run else 0
-    return row | {"engine_version": run.record.engine_version if run else None, "collapsed": collapsed, "flags": flags}
+    row |= {"engine_version": run.record.engine_version if run else None, "collapsed": collapsed, "flags": flags}
+    missing = run.not_measured.items() if run else ()
+    return row | {"not_measured": " | ".join(f"{part}: {reason}" for part, reason in missing)}
 
 
 def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:

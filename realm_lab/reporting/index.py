@@ -40,7 +40,7 @@ def write_index(reports: Path) -> Path:
             else:
                 text = (folder / "report.md").read_text(encoding="utf-8", errors="replace")
                 others.append({"address": f"{address}/report.md", "title": title_of(text, folder.name)})
-            if (folder / "examples.json").is_file():
+            if folder.name == DEFAULT and (folder / "examples.json").is_file():
                 examples = read_json(folder / "examples.json")
         except UserError as error:
             problems.append(str(error).replace(f"{reports}/", "reports/"))
@@ -52,7 +52,7 @@ def write_index(reports: Path) -> Path:
         problems=problems,
         runs=sum(study["coverage"]["runs"] for study in studies),
         complete=sum(study["coverage"]["complete"] for study in studies),
-        examples=examples if examples and examples["examples"] else None,
+        examples=examples,
     )
     write_text(reports / "index.html", text)
     return reports / "index.html"

@@ -2,6 +2,7 @@
 
     results.csv     a row for each run            summary.json    by cell, with what was found
     report.md       the report, templates/study.md.j2             figures/*.png
+    examples.json   single questions, for the pages               report.html  the report with these, one page
     tables/*.tex    LaTeX tables, with figures/*.pdf only with `--paper`
 
 A report is never replaced by one of fewer complete runs (they may have been run elsewhere), unless that is asked for.
@@ -23,7 +24,7 @@ from realm_lab.reporting.default_run import write_default_outputs
 from realm_lab.reporting.examples import explorer_data, load_examples, table_3
 from realm_lab.reporting.figures import Drawing
 from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, report_folder, summarise, write_results
-from realm_lab.reporting.index import write_index
+from realm_lab.reporting.index import DEFAULT, write_index
 from realm_lab.reporting.interactions import interaction_rows
 from realm_lab.reporting.paper import write_tables
 from realm_lab.reporting.rendering import html, page, render, seeds_text, title_of
@@ -33,7 +34,6 @@ from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import study_folder, study_record_paths
 
-DEFAULT = "default"
 SEARCH = "search-"  # what the names of searches begin with; they write reports of their own
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
 
@@ -52,20 +52,26 @@ def report(
     there = report_folder(root, folder.name)
     if html and there and not is_run_here and not paper:  # a reference result, or run elsewhere
         return write_page(there)
-    write_study_report(root, folder.name, force=force, paper=paper)
+    write_study_report(root, folder.name, force=force, paper=paper, explorer=html)
     if paper:
         return folder / "tables" / "all.tex"
     return write_page(folder) if html else folder / "report.md"
 
 
 def write_study_report(
-    root: Path, name: str, *, force: bool = False, jobs: Mapping[str, JobState] | None = None, paper: bool = False
+    root: Path,
+    name: str,
+    *,
+    force: bool = False,
+    jobs: Mapping[str, JobState] | None = None,
+    paper: bool = False,
+    explorer: bool = False,
 ) -> Path:
     """Write reports/NAME of a study that has been recorded, and the page of all studies; returns the folder.
 
     `force` replaces a report that counts more complete runs, too; `jobs` is what a scheduler says of its stages;
-    `paper` also writes LaTeX tables and PDF figures, which are from then on kept as new as the report. UserError: no
-    such study here, or the report that is there has more complete runs.
+    `paper` also writes LaTeX tables and PDF figures, `explorer` examples.json; both are then kept as new as the report.
+    UserError: no such study here, or the report that is there has more complete runs.
     """
     root, folder = Path(root), Path(root) / "reports" / name
     study = load_study(root / "runs", name, jobs)
@@ -75,7 +81,8 @@ def write_study_report(
             f"{folder / 'report.md'}: counts {reported} complete runs, here are {complete}; it stays as it is (run the "
             "rest, or replace it with --force)"
         )
-    write_report(study, folder, paper=paper or (folder / "tables" / "all.tex").is_file())
+    explorer = explorer or name == DEFAULT or (folder / "examples.json").is_file()
+    write_report(study, folder, paper=paper or (folder / "tables" / "all.tex").is_file(), explorer=explorer)
     if name == DEFAULT:
         write_default_outputs(study, root / "reports")
     write_index(root / "reports")
@@ -103,19 +110,26 @@ def write_all(root: Path, *, force: bool = False) -> Path:
 
 
 def write_page(folder: Path) -> Path:
-    """report.html of the report.md that is there, one self-contained page; returns its path."""
+    """report.html of the report.md and the examples.json that are there; returns its path."""
     write_text(folder / "report.html", page_of(folder / "report.md"))
     return folder / "report.html"
 
 
 def page_of(report: Path) -> str:
     """A report.md as one self-contained page."""
-    text = report.read_text(encoding="utf-8")
-    return page("page.html.j2", title=title_of(text), body=html(text, report.parent))
+    text, path = report.read_text(encoding="utf-8"), report.with_name("examples.json")
+    examples = read_json(path) if path.is_file() else None
+    return page("page.html.j2", title=title_of(text), body=html(text, report.parent), examples=examples)
 
 
 def write_report(
-    study: StudyFrames, folder: Path, title: str = "", commands: Sequence[str] = (), *, paper: bool = False
+    study: StudyFrames,
+    folder: Path,
+    title: str = "",
+    commands: Sequence[str] = (),
+    *,
+    paper: bool = False,
+    explorer: bool = False,
 ) -> dict[str, Any]:
     """Everything of one study into `folder`; returns what summary.json says.
 
@@ -161,7 +175,7 @@ def write_report(
     if paper:
         write_tables(folder, rows, tables.titled(others), summary["figures"])
     write_json(folder / "summary.json", summary)
-    if record.name == DEFAULT:
+    if explorer:
         write_json(folder / "examples.json", explorer_data(study, examples))
     return summary
 

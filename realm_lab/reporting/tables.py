@@ -10,7 +10,7 @@ import pandas as pd
 
 from realm_lab.params.load import show
 from realm_lab.reporting.comparison import CellResult, MetricResult
-from realm_lab.reporting.frames import StudyFrames, column, summarise
+from realm_lab.reporting.frames import StudyFrames, column, not_measured, summarise
 from realm_lab.reporting.rendering import NOTHING, interval, mean_sd, number, signed
 
 Rows = list[dict[str, str]]
@@ -71,7 +71,9 @@ def result_row(cell: CellResult, result: MetricResult) -> dict[str, str]:
         row["corrected p (smallest)"] = f"{number(cell.judged.corrected_p)} ({number(found.smallest_p)})"
     if any(other.per_example is not None for other in result.cells):
         row["95 %, examples"] = interval(cell.per_example, digits)
-    row["finding"] = "baseline" if cell is result.baseline else cell.sentence
+    row["finding"] = cell.sentence
+    if cell is result.baseline:
+        row["finding"] = "baseline" if cell.values else f"baseline, {cell.gap}"
     if cell.paper and result.metric.name in cell.paper.values:
         value = cell.paper.values[result.metric.name]
         row["paper"] = number(value)
@@ -150,6 +152,11 @@ def other_rows(study: StudyFrames) -> dict[str, Rows]:
         "cost": cost_rows(study),
         "changes": change_rows(study),
         "corpus_update": group_rows(study.results, study.cells, CORPUS_UPDATE),
+        "not_measured": [
+            {"cell": title, "part": part, "why": reason}
+            for name, title in study.cells
+            for part, reason in (not_measured(study.results, name) or {}).items()
+        ],
     }
 
 
@@ -161,6 +168,7 @@ def titled(others: Mapping[str, Rows]) -> dict[str, tuple[str, Rows]]:
         "cost": "Mean minutes of a run, by stage",
         "changes": "What each cell changes",
         "corpus_update": "Answers after the corpus was replaced without training",
+        "not_measured": "What a system cannot be measured in",
     }
     return {name: (titles[name], rows) for name, rows in others.items()}
 

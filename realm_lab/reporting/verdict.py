@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from realm_lab.reporting.comparison import (
+    NO_DATA,
     AxisEffect,
     CellResult,
     MetricResult,
@@ -33,7 +34,9 @@ class Verdict(NamedTuple):
 def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
     """By the first metric, then what other metrics show."""
     if not results or not results[0].baseline.values:
-        return sentences("verdict.j2", answered=False)
+        found = results[0] if results else None
+        gap, metric = (found.baseline.gap, found.metric.title) if found else (NO_DATA, "")
+        return sentences("verdict.j2", answered=False, gap=gap, metric=metric)
     first = results[0]
     effects = axis_effects(study, first.metric, {cell.cell.name: cell.values for cell in first.cells})
     groups: dict[str, list[dict[str, str]]] = {}
@@ -63,9 +66,11 @@ def sentences(template: str, **values: Any) -> Verdict:
 def _rank(cell: CellResult) -> int:
     """Differences first, then what has none, then what has too few seeds or no data."""
     words = cell.finding
+    if not cell.judged:
+        return 4
     if words.startswith(("lower", "higher")):
         return len(words) > len("higher")
-    return 2 if words.startswith((NO_DIFFERENCE, NOT_ENOUGH, EQUIVALENT)) else 4 if words == "no data" else 3
+    return 2 if words.startswith((NO_DIFFERENCE, NOT_ENOUGH, EQUIVALENT)) else 3
 
 
 def _cell(cell: CellResult, digits: int) -> dict[str, str]:
@@ -80,6 +85,7 @@ def _cell(cell: CellResult, digits: int) -> dict[str, str]:
         if judged and len(judged.comparison.seeds) > 1
         else "",
         "bound": judged.bound if judged and judged.largest is not None else "",
+        "gap": "" if judged else cell.gap,
     }
 
 

@@ -12,8 +12,9 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from realm_lab.core.files import MARK, atomic_directory, is_ours, read_json, remove_directory
+from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
 from realm_lab.errors import UserError
+from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import StudyPlan, default_plan, record_study
 from realm_lab.runner.preview import expected_time
@@ -22,10 +23,10 @@ from realm_lab.runner.stopping import stoppable, sweeping
 from realm_lab.runner.sweep import drive, say
 from realm_lab.runner.tasks import tasks_of
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
-from realm_lab.systems.prepare import link_corpus
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import stage_folder
 from realm_lab.tracking.state import StageStates
+from realm_lab.tracking.study_record import study_folder
 
 
 def run(stage: str, params: Params, root: Path) -> None:
@@ -53,7 +54,7 @@ def run(stage: str, params: Params, root: Path) -> None:
         failed = [f"{task.title}: {states[task.name].error}" for task in tasks if states[task.name].state != "COMPLETE"]
         if failed:
             raise UserError("; ".join(failed))
-    _publish(stage, plan, params, root)
+    _publish(stage, plan, root)
 
 
 def restore(plan: StudyPlan, root: Path) -> None:
@@ -64,7 +65,7 @@ def restore(plan: StudyPlan, root: Path) -> None:
     runs = root / "runs"
     for exported in (root / "data" / "prepared").glob("*/manifest.json"):
         if not (corpus := runs / "corpora" / exported.parent.name).exists():
-            link_corpus(exported.parent, corpus)
+            link_directory(exported.parent, corpus)
     manifests = (root / "models").glob("*/*/manifest.json")
     models = {stage_folder(runs, path.parts[-3], read_json(path)["key"]): path.parent for path in manifests}
     for records in (root / "data" / "records").glob("*/*"):
@@ -73,6 +74,12 @@ def restore(plan: StudyPlan, root: Path) -> None:
             if folder in models:
                 shutil.copytree(models[folder], folder / "model", dirs_exist_ok=True)
             shutil.copytree(records, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MARK))
+
+
+def restore_deleted(root: Path) -> None:
+    """The same where runs/ was deleted and DVC has put the rest back: for whoever reads runs and trains none."""
+    if (root / "data" / "records").exists() and not study_folder(root / "runs", "default").exists():
+        restore(default_plan(load(root / "params.yaml")), root)
 
 
 def _project(root: Path) -> Path:
@@ -99,7 +106,7 @@ def _record_experiment(name: str, plan: StudyPlan, project: Path) -> None:
     record_study(replace(plan, name=name), project)
 
 
-def _publish(stage: str, plan: StudyPlan, params: Params, root: Path) -> None:
+def _publish(stage: str, plan: StudyPlan, root: Path) -> None:
     """What a finished stage gives to DVC and other tools."""
     if stage == "prepare":
         _export_corpora(plan, root)
@@ -117,7 +124,7 @@ def _export_corpora(plan: StudyPlan, root: Path) -> None:
     for run in plan.runs:
         folder = exported_corpus_folder(root, run.plan)
         if folder.name not in wanted and not (folder / "manifest.json").exists():
-            link_corpus(kept_corpus_folder(root, run.plan), folder)
+            link_directory(kept_corpus_folder(root, run.plan), folder)
         wanted.add(folder.name)
     _remove_others(root / "data" / "prepared", wanted)
 

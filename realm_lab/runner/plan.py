@@ -89,17 +89,11 @@ def plan_study(
     seeds: int | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> StudyPlan:
-    """Plan a study; nothing is written.
+    """Plan the study of a file in the project `root`; nothing is written.
 
-    Args:
-        path: the study's file.
-        root: the project's folder.
-        params_path: the parameters that cells change; params.yaml of the project unless given.
-        seeds: only the first so many of the study's; 0, 1, ... where the study has fewer.
-        overrides: of the command line, dotted name -> value, for every cell, over what the study sets.
-
-    Raises:
-        UserError: the study or a cell's parameters are wrong, or two cells are the same run.
+    Cells change the parameters of `params_path` (default: the project's params.yaml). `seeds`: only the first so many
+    of the study's; 0, 1, ... where the study has fewer. `overrides` (dotted name -> value) hold for every cell, over
+    what the study sets. UserError: the study or a cell's parameters are wrong, or two cells are the same run.
     """
     study = load_study(path)
     preset = {} if study.preset is None else {"preset": study.preset}

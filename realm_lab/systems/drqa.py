@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Dropout, Fraction, NonNegative, Positive, Section
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from realm_lab.corpus.store import Passages
     from realm_lab.models.document_reader import DocumentReader
-    from realm_lab.params.parameters import Params
     from realm_lab.systems.context import Context
     from realm_lab.systems.tfidf import TfidfArticles
     from realm_lab.tracking.run_dir import StageRun
@@ -63,6 +62,7 @@ class Drqa(System):
     name = "drqa"
     title = "DrQA"
     options = DrqaOptions
+    fixed: ClassVar = {"softmax": "joint"}  # spans of all passages compare by start + end
     stages = (
         Stage(
             "document_reader",
@@ -78,11 +78,6 @@ class Drqa(System):
     def __init__(self, context: Context, passages: Passages | None = None):
         super().__init__(context)
         self._passages = passages or context.passages
-
-    @property
-    def params(self) -> Params:
-        given = self.context.params  # with softmax: joint, spans of all passages compare by start + end
-        return given.model_copy(update={"finetune": given.finetune.model_copy(update={"softmax": "joint"})})
 
     @cached_property
     def own(self) -> DrqaOptions:

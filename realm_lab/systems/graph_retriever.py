@@ -101,7 +101,7 @@ class GraphRetriever(LinkedReader):
 
         return torch.from_numpy(self.links.relations(rows_P)).to(like.device)
 
-    def search(self, question: str, tokens: np.ndarray, bm25: np.ndarray) -> tuple[list[int], list[float]]:
+    def search(self, tokens: np.ndarray, bm25: np.ndarray) -> tuple[list[int], list[float]]:
         """The passages of the graph with their logits, the likeliest choice first."""
         import torch
 

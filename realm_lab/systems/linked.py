@@ -62,8 +62,8 @@ class LinkedReader(Bm25Reader, ABC):
         """Of one example."""
 
     @abstractmethod
-    def search(self, question: str, tokens: np.ndarray, bm25: np.ndarray) -> Any:
-        """What the trained model finds for a question, its wordpieces, and the best rows of BM25; best first."""
+    def search(self, tokens: np.ndarray, bm25: np.ndarray) -> Any:
+        """What the trained model finds for the wordpieces of a question and its best rows of BM25; best first."""
 
     def __init__(self, *given: Any):
         super().__init__(*given)
@@ -75,7 +75,7 @@ class LinkedReader(Bm25Reader, ABC):
         if new:
             found_QK = self.bm25.search(new, self.depth).rows_QK
             for question, tokens, rows_K in zip(new, self.context.question_tokens(new), found_QK, strict=True):
-                self._found[question] = self.search(question, tokens, rows_K[rows_K >= 0])
+                self._found[question] = self.search(tokens, rows_K[rows_K >= 0])
         return [self._found[question] for question in questions]
 
     @cached_property

@@ -13,7 +13,7 @@ is the gold passage or else the best of BM25 with the answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from realm_lab.params.sections import NonNegative, Positive, Section
 from realm_lab.systems.linked import STAGES, LinkedReader
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from realm_lab.evaluation.answers import Answer
     from realm_lab.models.encoder import Encoder
     from realm_lab.models.paths import Path, PathModel
-    from realm_lab.params.parameters import Params
     from realm_lab.training.linked import Example
 
 LINKED = 100  # links of a passage that are followed, the best by BM25's order first
@@ -59,11 +58,7 @@ class PathRetriever(LinkedReader):
     title = "PathRetriever"
     options = PathRetrieverOptions
     stages = STAGES
-
-    @property
-    def params(self) -> Params:
-        given = self.context.params
-        return given.model_copy(update={"finetune": given.finetune.model_copy(update={"softmax": "joint"})})
+    fixed: ClassVar = {"softmax": "joint"}
 
     def new_model(self, encoder: Encoder, generator: torch.Generator) -> PathModel:
         from realm_lab.models.paths import PathModel
@@ -87,7 +82,7 @@ class PathRetriever(LinkedReader):
     def loss(self, model: PathModel, vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
         return model.loss(vectors_PD, len(example.kept))
 
-    def search(self, question: str, tokens: np.ndarray, bm25: np.ndarray) -> list[Path]:
+    def search(self, tokens: np.ndarray, bm25: np.ndarray) -> list[Path]:
         """The best paths, best first."""
         from realm_lab.models.paths import best_paths
 

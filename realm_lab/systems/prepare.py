@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
 from functools import partial
-from pathlib import Path
 
-from realm_lab.core.files import atomic_directory, write_text
+from realm_lab.core.files import link_directory, write_text
 from realm_lab.core.launched import cores
 from realm_lab.corpus.chunking import CUT_WORDPIECES
 from realm_lab.corpus.prepare import PASSAGE_WORDPIECES
@@ -28,7 +25,7 @@ def prepare(context: Context, run: StageRun) -> None:
     if (folder / "manifest.json").exists():
         return
     if run.is_complete() and (exported / "manifest.json").exists():
-        link_corpus(exported, folder)
+        link_directory(exported, folder)
         return
     params = context.params
     make_tagger: MakeTagger = RuleTagger
@@ -48,19 +45,6 @@ def prepare(context: Context, run: StageRun) -> None:
     write_text(run.path / "summary.md", "\n".join(["# Prepared corpus", "", *(f"- {line}" for line in lines)]) + "\n")
     run.heartbeat(sum(written.values()), force=True)
     run.finish({"counts": manifest.counts, "dropped": manifest.dropped, "digest": manifest.digest})
-
-
-def link_corpus(source: Path, folder: Path) -> None:
-    """The same corpus at another place; the two share their bytes where the file system can."""
-    with atomic_directory(folder) as scratch:
-        shutil.copytree(source, scratch, dirs_exist_ok=True, copy_function=_link_or_copy)
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another disk, or a file system without links
-        shutil.copy2(source, target)
 
 
 def summary(manifest: Manifest) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -107,6 +107,7 @@ class System:
     reads_pictures: ClassVar[bool] = False  # whether passages may be pictures
     options: ClassVar[type[Section]] = Section  # parameters of its own, system_options.NAME; stages depend on them as
     # "system_options"
+    fixed: ClassVar[Mapping[str, Any]] = {}  # what the system is by definition, of the parameters of finetune
 
     def __init__(self, context: Any):  # realm_lab.systems.context.Context, which imports this file
         self.context = context
@@ -115,7 +116,7 @@ class System:
     def params(self) -> Params:
         """The run's parameters, with what the system fixes by its definition."""
         params: Params = self.context.params
-        return params
+        return params.model_copy(update={"finetune": params.finetune.model_copy(update=self.fixed)})
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         """The best k passages of each question."""
@@ -150,8 +151,8 @@ class System:
         return ()
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """Measurements that only this system has, with worked examples."""
-        return {}, []
+        """Measurements that only this system has, with worked examples: here those on masked sentences."""
+        raise Unsupported(f"system {self.name} reads no masked sentences")
 
     @classmethod
     def stage(cls, name: str) -> Stage:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from realm_lab.params.sections import NonNegative, Section
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.registry import Stage
 
 if TYPE_CHECKING:
-    from realm_lab.params.parameters import Params
     from realm_lab.systems.context import Context
     from realm_lab.tracking.run_dir import StageRun
     from realm_lab.training.selection import SelectionTask
@@ -31,11 +30,7 @@ class SelectingOptions(Section):
 class SelectsPassage(SpanReader):
     """Put before the class that retrieves; `finetune.candidates` passages are read of a question in evaluation."""
 
-    @property
-    def params(self) -> Params:
-        given = self.context.params
-        fixed = {"softmax": "selected", "objective": "marginal"}
-        return given.model_copy(update={"finetune": given.finetune.model_copy(update=fixed)})
+    fixed: ClassVar = {"softmax": "selected", "objective": "marginal"}
 
     def task(self) -> MakeTask:
         """What trains the reader."""

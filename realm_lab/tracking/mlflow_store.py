@@ -105,11 +105,8 @@ class Store:
         return {run.data.tags.get(KEY, ""): run for run in found}
 
     def show(self, experiment: str, run: Run | None, view: View, parent: str | None) -> tuple[str, str]:
-        """Make MLflow show `view`, which `run` has shown so far, below the run `parent`.
-
-        Returns:
-            The run's id, and what was done: created, updated, recreated or nothing.
-        """
+        """Make MLflow show `view`, which `run` has shown so far, below the run `parent`; returns the run's id, and what
+        was done: created, updated, recreated or nothing."""
         before = dict(run.data.tags) if run else {}
         tags = view.tags | {KEY: view.key, SOURCE: self._source, NOTE: _note(view.note, before.get(NOTE, ""))}
         tags |= {"mlflow.parentRunId": parent} if parent else {}

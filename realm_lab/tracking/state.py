@@ -20,7 +20,6 @@ from realm_lab.tracking.run_lease import writer_of
 
 State = Literal["PENDING", "QUEUED", "RUNNING", "PREEMPTED", "LOST", "CANCELLED", "FAILED", "COMPLETE"]
 STATES: tuple[State, ...] = ("RUNNING", "QUEUED", "PREEMPTED", "LOST", "CANCELLED", "FAILED", "PENDING", "COMPLETE")
-UNDER_WAY: tuple[State, ...] = ("RUNNING", "QUEUED")
 
 
 class StageState(NamedTuple):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.models.candidate_reader import NO_TOKENS
 from realm_lab.models.decoder import Example, Generator
 from realm_lab.models.initial import frozen_names, tower_names
 from realm_lab.models.objectives import distilled
@@ -18,8 +19,6 @@ from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood,
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.training.generation import Draw, GenerationTask
-
-NO_TOKENS = np.empty(0, np.int64)
 
 
 class RetrievingTask(GenerationTask):

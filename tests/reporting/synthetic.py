@@ -149,7 +149,7 @@ def write_stage(folder: Path, stage: str, key: str, cell: str, seed: int, place:
         results = _results(cell, share)
         rows = [{"id": f"q{n}", "exact_match": float(n < round(100 * share))} for n in range(100)]
         write_text(folder / "eval" / "predictions.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-        write_json(folder / "eval" / "explorer.json", explorer(cell != "warm_start", random.Random(f"{cell}{seed}")))
+        write_json(folder / "eval" / "explorer.json", explorer(random.Random(f"{cell}{seed}")))
     if lines:
         write_text(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     write_json(folder / "results.json", results)
@@ -174,7 +174,7 @@ def _results(cell: str, share: float) -> dict[str, Any]:
     return results
 
 
-def explorer(is_trained: bool, rng: random.Random) -> list[dict[str, Any]]:
+def explorer(rng: random.Random) -> list[dict[str, Any]]:
     """eval/explorer.json: sentences before and after pre-training, and questions."""
     examples = []
     for number in range(6):
@@ -183,7 +183,7 @@ def explorer(is_trained: bool, rng: random.Random) -> list[dict[str, Any]]:
             f"the capital of land{number} is [MASK] ." if kind == "cloze" else f"what is the capital of land{number} ?"
         )
         text = f"{HOSTILE} [MASK] ." if number == 1 else text
-        for when in ("start", "end") if is_trained and kind == "cloze" else ("end",):
+        for when in ("start", "end") if kind == "cloze" else ("end",):
             examples.append(_example(kind, text, f"city{number}", when, rng))
     return examples
 

@@ -13,9 +13,10 @@ from scipy import stats
 from realm_lab.cli import main
 from realm_lab.errors import UserError
 from realm_lab.reporting.compare import find_side, find_sides, load_sides
+from realm_lab.reporting.index import write_index
 from realm_lab.reporting.report import write_report
 from realm_lab.tracking.study_record import StudyRecord
-from tests.reporting.synthetic import exact_match, make_study, stage_folder
+from tests.reporting.synthetic import edit, exact_match, make_study, stage_folder
 
 SEEDS = (0, 1, 2)
 
@@ -115,6 +116,39 @@ def test_questions_about_one_article_are_no_independent_ones(tmp_path: Path, stu
     assert np.ptp(item["per_example_interval"]) > 1.5 * alone, "those that were lost are neighbours"
 
 
+def test_a_system_that_retrieves_nothing_is_compared_and_says_so(
+    tmp_path: Path, study: StudyRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = "system closed_book retrieves no passages"
+    for seed in SEEDS:
+        folder = stage_folder(tmp_path / "runs", study, "no_null", seed, "evaluate")
+        edit(folder / "results.json", lambda found: found.update(recall_at_5=None, not_measured={"retrieval": reason}))
+        examples = [one | {"candidates": []} for one in json.loads((folder / "eval" / "explorer.json").read_text())]
+        (folder / "eval" / "explorer.json").write_text(json.dumps([one for one in examples if "prediction" in one]))
+    assert main(["compare", "table/realm", "table/no_null", "--root", str(tmp_path)]) == 0
+    page = Path(capsys.readouterr().out.splitlines()[-1])
+    recall = page.with_name("report.md").read_text().partition("**Recall@5, zero-shot**")[2].partition("\n\n**")[0]
+    assert f"| no_null | 0 | – | – | – | – | – | not measured ({reason}) |" in recall
+    asked = page.read_text().partition('id="explorer"')[2].split("<details ")
+    of_city_5 = [one for one in asked if "what is the capital of land5" in one and 'data-seed="0"' in one]
+    assert [f"No passages: {reason}." in one for one in of_city_5] == [False, True], "side by side, one without any"
+    assert [("<th>passage</th>" in one, "<th>utility</th>" in one) for one in of_city_5] == [
+        (True, True),
+        (False, False),
+    ]
+
+    # The other way around the baseline lacks it; from what is committed alone the page of all studies says the same.
+    for seed in SEEDS:
+        results = stage_folder(tmp_path / "runs", study, "no_null", seed, "evaluate") / "results.json"
+        edit(results, lambda found: found.update(recall_at_1=None))
+    found = compared(tmp_path, "table/no_null", "table/realm")
+    assert found["comparisons"]["recall_at_5"] == {}
+    assert "recall_at_1" not in found["comparisons"], "of the metrics nobody asked for, those that both have"
+    text = write_index(tmp_path / "reports").read_text()
+    assert f"baseline, not measured ({reason})" in text
+    assert "the baseline has no value" in text
+
+
 def test_the_terminal_and_the_report_say_the_same(
     tmp_path: Path, made: tuple[Path, StudyRecord], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +163,8 @@ def test_the_terminal_and_the_report_say_the_same(
         assert part in printed
         assert part in text.replace("\\_", "_")
     assert "95 %, examples" in printed
+    assert "a tick a seed" in text
+    assert "a tick a seed" not in printed, "a picture's caption, and no picture"
     before = {path: path.read_bytes() for path in page.parent.rglob("*") if path.is_file()}
     assert {path.name for path in before} >= {"report.md", "report.html", "deltas.png", "curves.png"}
     assert main([*arguments, "--json"]) == 0

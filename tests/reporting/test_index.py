@@ -54,6 +54,12 @@ def test_it_needs_nothing_from_elsewhere_and_escapes_every_text(page: Path) -> N
     assert "By hand" in text
 
 
+def test_the_explorer_is_that_of_the_default_run(page: Path, tmp_path: Path) -> None:
+    shutil.copytree(page.parent, tmp_path / "reports")
+    write_text(tmp_path / "reports" / "masks" / "examples.json", '{"cells": {}, "examples": []}')
+    assert write_index(tmp_path / "reports").read_bytes() == page.read_bytes()
+
+
 def test_a_broken_report_is_said_and_the_others_are_shown(page: Path, tmp_path: Path) -> None:
     shutil.copytree(page.parent, tmp_path / "reports")
     (tmp_path / "reports" / "masks" / "summary.json").write_text("{")
@@ -120,6 +126,9 @@ def test_the_explorer_data_is_a_fair_sample(page: Path) -> None:
     data = json.loads((page.parent / "default" / "examples.json").read_text(encoding="utf-8"))
     seeds = {(example["cell"], example["seed"], example["kind"]) for example in data["examples"]}
     assert len(seeds) == 8, "two systems, two seeds, sentences and questions"
+    told = [(one["cell"], one["moment"]) for one in data["examples"] if (one["seed"], one["answer"]) == (0, "city0")]
+    before, after = ("realm", "before pre-training"), ("realm", "after pre-training")
+    assert told == [("warm_start", "without pre-training"), before, after], "once for each, beside each other"
     [gold] = [candidate for candidate in data["examples"][0]["candidates"] if candidate["is_gold"]]
     assert gold["span"] == data["examples"][0]["answer"]
     assert gold["before"] == "\U0001f600 "

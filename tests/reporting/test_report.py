@@ -20,7 +20,7 @@ from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS, Metric, register_metric
 from realm_lab.reporting.comparison import Scores, as_json, compare_cells
 from realm_lab.reporting.confounds import confounds
-from realm_lab.reporting.frames import StudyFrames, load_study
+from realm_lab.reporting.frames import StudyFrames, load_runs, load_study
 from realm_lab.reporting.published import published
 from realm_lab.reporting.report import write_all, write_study_report
 from realm_lab.reporting.verdict import verdict
@@ -119,6 +119,32 @@ def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: S
     }
     report(tmp_path)
     assert bytes_of(tmp_path / "reports") == before
+
+
+def test_what_cannot_be_compared_says_why(tmp_path: Path, study: StudyRecord) -> None:
+    reasons = {"retrieval": "it finds nothing", "BM25": "no"}
+
+    def verdict_of(baseline: str) -> str:
+        record = replace(study, baseline=baseline)
+        frames = load_runs(tmp_path / "runs", record)
+        return str(verdict(record, compare_cells(record, frames.results, ["recall_at_5"])))
+
+    def results(cell: str, seed: int) -> Path:
+        return stage_folder(tmp_path / "runs", study, cell, seed, "evaluate") / "results.json"
+
+    for seed in (0, 1, 2):
+        edit(results("no_null", seed), lambda found: found.update(recall_at_5=None, not_measured=reasons))
+        edit(results("warm_start", seed).with_name("status.json"), lambda found: found.update(state="PREEMPTED"))
+    for cell, seed in (("realm", 0), ("random_token", 1), ("random_token", 2)):
+        edit(results(cell, seed), lambda found: found.pop("recall_at_5"))
+    said = verdict_of("realm")
+    assert "There are no results yet for warm start only." in said
+    assert "cannot be compared for no null document: not measured (it finds nothing)." in said
+    assert "cannot be compared for random <tokens>: no seed in common with the baseline." in said
+    assert verdict_of("no_null") == (
+        "No answer: recall@5, zero-shot of the baseline is not measured (it finds nothing)."
+    )
+    assert verdict_of("warm_start") == "No answer yet: the baseline has no finished run."
 
 
 def test_unfinished_runs_are_said_at_the_top(tmp_path: Path, study: StudyRecord) -> None:

@@ -73,6 +73,7 @@ def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.Capture
     assert "recall_at_5" not in results
     assert results["not_measured"] == {
         "retrieval": "system frequent retrieves no passages",
+        "own measurements": "system frequent reads no masked sentences",
         "corpus update": "system frequent cannot be asked with another corpus",
     }
     rows = read_json_lines(evaluated / "eval" / "predictions.jsonl")

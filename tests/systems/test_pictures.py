@@ -15,9 +15,6 @@ from realm_lab.errors import UserError
 from realm_lab.models.folders import read_embedder, read_shape, write_embedder
 from realm_lab.models.initial import new_embedder, read_initial_embedder
 from realm_lab.params.load import load
-from realm_lab.reporting.examples import explorer_data, load_examples
-from realm_lab.reporting.frames import load_study
-from realm_lab.reporting.index import write_index
 from realm_lab.systems.context import open_run
 from tests.systems.conftest import Whole
 
@@ -55,12 +52,9 @@ def test_examples_hold_the_pictures_and_the_page_shows_them(drawn: Whole) -> Non
 
 
 def test_the_explorer_shows_them(drawn: Whole) -> None:
-    study = load_study(drawn.root / "runs", "drawn")
-    folder = drawn.root / "reports" / "default"
-    folder.mkdir()
-    (folder / "report.md").write_text("# The default run\n")
-    (folder / "examples.json").write_text(json.dumps(explorer_data(study, load_examples(study))))
-    assert '<img class="picture" src="data:image/jpeg;base64,' in write_index(drawn.root / "reports").read_text()
+    assert main(["report", "drawn", "--html", "--root", str(drawn.root)]) == 0
+    page = (drawn.root / "reports" / "drawn" / "report.html").read_text()
+    assert '<img class="picture" src="data:image/jpeg;base64,' in page
 
 
 def test_what_was_trained_is_read_again_with_its_projection_of_pixels(drawn: Whole, tmp_path: Path) -> None:
