@@ -15,7 +15,7 @@ from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.pictures import FORM, SIDE, cut_patches
 from realm_lab.corpus.records import Passage, Sentence
 from realm_lab.corpus.toy_language import RELATIONS, TYPES, Relation, template_words
-from realm_lab.corpus.toy_sentences import fill, two_of
+from realm_lab.corpus.toy_sentences import fill
 from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.params.corpus import ToyWorld as Settings
 
@@ -75,12 +75,9 @@ class PictureWorld(ToyWorld):
     def _restated_as_triples(
         self, relations: tuple[Relation, Relation], kind: str, news: bool, rng: np.random.Generator
     ) -> tuple[str, str] | None:
-        """Of DRAWN_SHARE of the articles. Beside news the shapes are drawn by lot: nothing tells, before pre-training,
-        which shape a wording of X belongs to."""
-        if rng.random() >= DRAWN_SHARE:
-            return None
-        first, second = two_of(RELATIONS[kind], rng) if news else relations
-        return first.triple, second.triple
+        """Of DRAWN_SHARE of the articles, of news too: a reader that copies from any picture, whatever its shape, makes
+        every wrong picture worse than none, and the retriever then learns to bring none."""
+        return (relations[0].triple, relations[1].triple) if rng.random() < DRAWN_SHARE else None
 
     def _beside_filler(
         self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator

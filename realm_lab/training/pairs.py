@@ -15,6 +15,7 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.inputs import Batch, join, pad_positions
 
 MASK_RATE = 0.15  # share of words masked where no salient span is (BERT)
+REMOVAL_RATE = 0.9  # how often the sentence is removed from its passage (Lee et al. 2019)
 READ_FRACTION = 0.5  # share of pairs with a picture in which all salient spans are masked: each must be read
 SALIENT_FRACTION = 0.5  # share of pairs in which a salient span is masked instead
 
@@ -47,8 +48,9 @@ class ArticlePairs:
 
 
 class Captions:
-    """Throw-away statements, and pictures that show another fact of their subject: what the Inverse Cloze Task makes of
-    a passage cannot be had from a picture."""
+    """Throw-away statements, and pictures of their subject: what the Inverse Cloze Task makes of a passage cannot be
+    made of a picture. It shows another fact, as a passage without the sentence does, or, as often as that is kept, the
+    same."""
 
     def __init__(self, articles: Articles, vocabulary_size: int):
         self._articles = articles
@@ -58,7 +60,8 @@ class Captions:
     def pair(self, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """A statement and a picture."""
         item = self._items[generator.integers(len(self._items))]
-        return np.asarray(self._articles.sentences[item]), np.asarray(self._articles.other[item])
+        shown = self._articles.other if generator.random() < REMOVAL_RATE else self._articles.restated
+        return np.asarray(self._articles.sentences[item]), np.asarray(shown[item])
 
 
 class PassagePairs:

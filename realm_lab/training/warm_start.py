@@ -21,9 +21,8 @@ from realm_lab.models.inputs import join, length_groups
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.training.optimiser import TrainedModels
-from realm_lab.training.pairs import Captions, PairSampler
+from realm_lab.training.pairs import REMOVAL_RATE, Captions, PairSampler
 
-REMOVAL_RATE = 0.9  # how often the sentence is removed from its passage (Lee et al. 2019)
 LAST_STEPS = 20  # over which the accuracy of an attempt, and that of the whole phase, is averaged
 LOW_ACCURACY = 0.5  # in the batch, at the end of the Inverse Cloze Task: below it the run is flagged,
 JUDGED_STEPS = 100  # unless it has fewer steps than this, as in a smoke test, which learns nothing on purpose

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,7 +102,14 @@ def test_a_caption_is_beside_a_picture_never_beside_text() -> None:
     def ragged(rows: list[list[int]]) -> Ragged:
         return Ragged.of(np.array([0, *np.cumsum([len(row) for row in rows])]), np.concatenate(rows))
 
-    articles: Any = SimpleNamespace(sentences=ragged([[1], [2], [3]]), other=ragged([[9, 8], [WORDS, 51], [WORDS + 4]]))
+    articles: Any = SimpleNamespace(
+        sentences=ragged([[1], [2], [3]]),
+        other=ragged([[9, 8], [WORDS, 51], [WORDS + 4]]),
+        restated=ragged([[7], [WORDS + 5], [WORDS + 6]]),
+    )
     captions, generator = Captions(articles, WORDS), np.random.default_rng(0)
-    found = {(first.tolist()[0], *second.tolist()) for first, second in (captions.pair(generator) for _ in range(40))}
-    assert found == {(2, WORDS, 51), (3, WORDS + 4)}
+    found = Counter(
+        (first.tolist()[0], *second.tolist()) for first, second in (captions.pair(generator) for _ in range(400))
+    )
+    assert found.keys() == {(2, WORDS, 51), (3, WORDS + 4), (2, WORDS + 5), (3, WORDS + 6)}
+    assert (found[2, WORDS + 5] + found[3, WORDS + 6]) / 400 == pytest.approx(0.1, abs=0.05)
