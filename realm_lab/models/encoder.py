@@ -21,9 +21,6 @@ from torch.nn import functional
 
 from realm_lab.errors import UserError
 
-# Of the standardised pixels of a patch; that of the choice of a word is 1. A step of Adam moves each weight alike, and so
-# a patch of many pixels further than a word: at length 1 they are thrown about.
-PATCH_LENGTH = 0.2
 BLANK_VARIANCE = 0.01  # of the pixels of a patch (0 to 1) in which little more than noise is seen
 MASKED = -1.0e4  # added to the logits of padding: exp underflows to 0, and no row turns into NaN
 
@@ -122,8 +119,10 @@ class Encoder(nn.Module):
         words, tokens_N = self.shape.vocabulary_size, tokens_BL.flatten()
         at_P = (tokens_N >= words).nonzero()[:, 0]
         pixels_PC = self.patches[tokens_N[at_P] - words].float() / 255
+        # Of length 1, as the choice of a word is: unscaled, the optimiser's steps throw the patches about, and at .2 the
+        # toy world's letters are learned late.
         standard_PC = functional.layer_norm(pixels_PC, pixels_PC.shape[1:], eps=BLANK_VARIANCE)
-        patch_PD = self.patch_projection(standard_PC * (PATCH_LENGTH / pixels_PC.shape[1] ** 0.5))
+        patch_PD = self.patch_projection(standard_PC * pixels_PC.shape[1] ** -0.5)
         embedded_ND = self.word_embeddings(tokens_N.clamp(max=words - 1))
         return embedded_ND.index_copy(0, at_P, patch_PD.to(embedded_ND.dtype)).view(*tokens_BL.shape, -1)
 
@@ -175,7 +174,7 @@ def initialise(encoder: Encoder, generator: torch.Generator) -> None:
 def initialise_patches(encoder: Encoder, generator: torch.Generator) -> None:
     """A projection of pixels, where the encoder has one, whose patches have the norm of a word embedding."""
     if encoder.patch_projection is not None:
-        spread = encoder.shape.hidden_size**-0.5 / PATCH_LENGTH
+        spread = encoder.shape.hidden_size**-0.5
         nn.init.normal_(encoder.patch_projection.weight, 0.0, spread, generator=generator)
         nn.init.zeros_(encoder.patch_projection.bias)
 

@@ -34,7 +34,10 @@ class Bm25Texts:
         self._stemmer = Stemmer.Stemmer(analysis.stems)
         self._size = len(texts)
         self._index = bm25s.BM25(k1=K1, b=B)
-        self._index.index(self._tokens(texts), show_progress=False)
+        tokens = self._tokens(texts)
+        self._has_words = any(tokens.ids)  # pictures have none
+        if self._has_words:
+            self._index.index(tokens, show_progress=False)
 
     def _tokens(self, texts: Sequence[str]) -> bm25s.tokenization.Tokenized:
         words, stop_words, _ = self._analysis
@@ -47,6 +50,8 @@ class Bm25Texts:
         """The best `depth` texts of each question; row -1 with score -inf beyond the corpus."""
         rows = np.full((len(questions), depth), -1, np.int64)
         scores = np.full((len(questions), depth), -np.inf, np.float32)
+        if not self._has_words:
+            return Retrieved(rows, scores)
         found, values = self._index.retrieve(self._tokens(questions), k=min(depth, self._size), show_progress=False)
         rows[:, : found.shape[1]], scores[:, : found.shape[1]] = found, values
         return Retrieved(rows, scores)

@@ -148,7 +148,7 @@ def test_a_patch_is_a_projection_of_its_standardised_pixels_and_words_are_what_t
     assert encoder.patch_projection is not None
     for place, patch in (((0, 1), 2), ((1, 0), 6), ((1, 2), 0)):
         pixels = encoder.patches[patch].double() / 255
-        standard = (pixels - pixels.mean()) / (pixels.var(unbiased=False) + 0.01).sqrt() * 0.2 / 12**0.5
+        standard = (pixels - pixels.mean()) / (pixels.var(unbiased=False) + 0.01).sqrt() / 12**0.5
         expected = encoder.patch_projection.weight.double() @ standard + encoder.patch_projection.bias.double()
         torch.testing.assert_close(embedded[place].double(), expected, atol=1e-6, rtol=1e-5)
     for place, word in (((0, 0), 3), ((0, 2), 49), ((1, 1), 0)):

@@ -18,7 +18,7 @@ from realm_lab.params.load import load
 from realm_lab.systems.context import open_run
 from tests.systems.conftest import Whole
 
-PICTURES = {"corpus.toy.pictures": "facts", "model.pictures": True}
+PICTURES = {"corpus.toy.pictures": "facts", "corpus.toy.fillers_per_entity": 0, "model.pictures": True}
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +43,8 @@ def stages(whole: Whole, name: str) -> list[Path]:
 def test_examples_hold_the_pictures_and_the_page_shows_them(drawn: Whole) -> None:
     found = [json.loads((path / "eval" / "explorer.json").read_text()) for path in stages(drawn, "evaluate")]
     shown = [c["picture"] for examples in found for e in examples for c in e["candidates"] if not c["is_null"]]
-    assert any(shown)
-    assert not all(shown)  # fillers are text
+    assert shown
+    assert all(shown)
     report = (drawn.root / "reports" / "drawn" / "report.md").read_text()
     assert "| (b) one document | a picture" in report
     assert "![" in report.split("retrieved_pictures.png")[0]
@@ -81,6 +81,6 @@ def test_systems_and_models_that_read_text_alone_say_so(drawn: Whole) -> None:
     params = load(drawn.root / "params.yaml", PICTURES)
     with pytest.raises(UserError, match=r"system bm25_reader reads text alone, and the knowledge corpus has pictures"):
         _ = open_run(params, drawn.root, 0, "bm25_reader").corpus
-    blind = load(drawn.root / "params.yaml", {"corpus.toy.pictures": "facts"})
+    blind = load(drawn.root / "params.yaml", {**PICTURES, "model.pictures": False})
     with pytest.raises(UserError, match=r"the knowledge corpus has pictures; set model.pictures to true"):
         _ = open_run(blind, drawn.root, 0, "realm").corpus
