@@ -119,8 +119,8 @@ class Encoder(nn.Module):
         words, tokens_N = self.shape.vocabulary_size, tokens_BL.flatten()
         at_P = (tokens_N >= words).nonzero()[:, 0]
         pixels_PC = self.patches[tokens_N[at_P] - words].float() / 255
-        # Of length 1, as the choice of a word is: unscaled, the optimiser's steps throw the patches about, and at .2 the
-        # toy world's letters are learned late.
+        # Of length 1, as the choice of a word is: unscaled, the optimiser throws the patches about; of length .2,
+        # they are learned late.
         standard_PC = functional.layer_norm(pixels_PC, pixels_PC.shape[1:], eps=BLANK_VARIANCE)
         patch_PD = self.patch_projection(standard_PC * pixels_PC.shape[1] ** -0.5)
         embedded_ND = self.word_embeddings(tokens_N.clamp(max=words - 1))
