@@ -73,6 +73,7 @@ def optimiser(place: str, moves: tuple[str, ...] = BOTH) -> dict[str, Switch]:
 
 
 SWITCHES: dict[str, Switch] = {
+    "model.pictures": Switch(True),  # a projection of pixels
     "model.checkpoint": Switch(lambda root: str(line_of(root, "warm_start") / "model" / "reader"), ("reader",)),
     "model.hidden_size": Switch(32),
     "model.layers": Switch(1),

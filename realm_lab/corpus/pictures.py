@@ -18,7 +18,6 @@ from realm_lab.errors import UserError
 SIDE = 16  # pixels of a patch (Dosovitskiy et al. 2021)
 PATCH_VALUES = SIDE * SIDE * 3
 MOST_PIXELS = 1 << 26  # of a file: 8192 x 8192
-FORM = "picture"
 
 
 def cut_patches(picture: np.ndarray) -> np.ndarray:

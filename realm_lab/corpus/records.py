@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 AnswerKind = Literal["text", "regex"]
 Split = Literal["train", "dev", "test"]
+PICTURE = "picture"  # the form of a passage that is one
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 
 

@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from realm_lab.core.files import read_json
-from realm_lab.corpus.pictures import FORM as PICTURE
 from realm_lab.corpus.pictures import PATCH_VALUES, data_uri
-from realm_lab.corpus.records import AnswerKind, Passage
+from realm_lab.corpus.records import PICTURE, AnswerKind, Passage
 from realm_lab.errors import UserError
 
 NO_ROW = -1

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from realm_lab.core.seeding import numpy_generator
-from realm_lab.corpus.pictures import FORM, SIDE, cut_patches
-from realm_lab.corpus.records import Passage, Sentence
+from realm_lab.corpus.pictures import SIDE, cut_patches
+from realm_lab.corpus.records import PICTURE, Passage, Sentence
 from realm_lab.corpus.toy_language import RELATIONS, TYPES, Relation, template_words
 from realm_lab.corpus.toy_sentences import fill
 from realm_lab.corpus.toy_world import ToyWorld
@@ -49,10 +49,10 @@ class PictureWorld(ToyWorld):
         return [*template_words(), *self.name_pieces]
 
     def stated(self, entity: int) -> list[tuple[str, list[int]]]:
-        return [(FORM if form == "triple" else form, facts) for form, facts in super().stated(entity)]
+        return [(PICTURE if form == "triple" else form, facts) for form, facts in super().stated(entity)]
 
     def title(self, entity: int, form: str) -> str:
-        return "" if form == FORM else super().title(entity, form)
+        return "" if form == PICTURE else super().title(entity, form)
 
     def bodies(self, entity: int, version: int = 0) -> tuple[list[list[Sentence]], list[Sentence]]:
         """Those of the other world; of each picture the fact alone, as the text of which it is drawn."""
@@ -60,7 +60,7 @@ class PictureWorld(ToyWorld):
         rng = numpy_generator(self.seed, "shuffled-pictures", entity, version)
         told = self.facts(entity)
         for place, (form, facts) in enumerate(self.stated(entity)):
-            if form == FORM:
+            if form == PICTURE:
                 relation, *values = told[facts[0]]
                 value = values[version]
                 if self.settings.pictures == "shuffled":
@@ -70,7 +70,7 @@ class PictureWorld(ToyWorld):
 
     def passages(self, version: int = 0) -> Iterator[tuple[Passage, list[Sentence]]]:
         for passage, sentences in super().passages(version):
-            yield (passage._replace(body="") if passage.form == FORM else passage), sentences
+            yield (passage._replace(body="") if passage.form == PICTURE else passage), sentences
 
     def _restated_as_triples(
         self, relations: tuple[Relation, Relation], kind: str, news: bool, rng: np.random.Generator

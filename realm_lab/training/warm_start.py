@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from realm_lab.core.process import autocast, gather_rows, ranks, share, summed
 from realm_lab.core.seeding import derive_seed, epoch_order, numpy_generator
-from realm_lab.corpus.pictures import FORM as PICTURE
+from realm_lab.corpus.records import PICTURE
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError

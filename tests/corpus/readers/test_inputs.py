@@ -55,7 +55,7 @@ def test_a_folder_in_the_layout_of_the_hub(tmp_path: Path, folder: str) -> None:
 
 
 def test_what_is_missing_from_a_folder_is_said(tmp_path: Path) -> None:
-    assert "is a folder without wiki_* or Parquet files; name the files in it" in complaint(tmp_path)
+    assert "is a folder without wiki_*, Parquet or image files; name the files in it" in complaint(tmp_path)
     pages(tmp_path / "en" / "train-00000-of-00003.parquet", "A")
     pages(tmp_path / "en" / "train-00002-of-00003.parquet", "C")
     assert ": only 2 shards of 3 are there; fetch the rest" in complaint(tmp_path)
