@@ -53,5 +53,5 @@ def read_picture(path: Path, size: int) -> np.ndarray:
 def data_uri(patches: np.ndarray, columns: int) -> str:
     """A picture for the inside of a page; as a PNG the noise of a photograph would make it four times as long."""
     file = BytesIO()
-    Image.fromarray(join_patches(patches, columns)).save(file, "JPEG", quality=85)
+    Image.fromarray(join_patches(patches, columns)).save(file, "JPEG", quality=85, subsampling=0)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()

@@ -24,10 +24,14 @@ def retrieved_pictures(study: StudyFrames) -> Any:
     chosen = [example for example in found if example["when"] == "end" and _pictures(example)][:SENTENCES]
     if not chosen:
         return None
-    figure = canvas(1.75 * len(chosen))
+    height = 2.1 * len(chosen)
+    figure = canvas(height)
+    figure.set_layout_engine("constrained", hspace=0.25, rect=(0, 0, 1, 1 - 0.4 / height))  # room for the sentences
     axes = figure.subplots(len(chosen), PICTURES, squeeze=False)
     for row, example in zip(axes, chosen, strict=True):
-        row[0].set_title(f"{example['text']}\n[MASK]: {example['answer']}", loc="left", fontsize=8)
+        # Not a title, by which the first column would become as wide as the sentence.
+        text = f"{example['text']}\n[MASK]: {example['answer']}"
+        row[0].text(0.0, 1.06, text, transform=row[0].transAxes, in_layout=False, fontsize=9)
         for place, axis in enumerate(row):
             axis.set_xticks([])
             axis.set_yticks([])
