@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
 import os
+import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +19,36 @@ from typing import IO, Any
 from realm_lab.errors import UserError
 
 MARK = ".realm_lab"  # in every directory that we wrote as a whole, and may therefore replace
+# How libraries say that a disk is full and lose the number: Rust's, and NumPy's where a write ends before its time.
+FULL = re.compile(rf"os error ({errno.ENOSPC}|{errno.EDQUOT})\)|\d+ requested and \d+ written")
 SETTLED_SECONDS = 2.0  # a file written this recently may be written again without its size and times telling
+
+
+class DiskFull(UserError):
+    """There is no room for a file or a folder."""
+
+    def __init__(self, path: Path):
+        super().__init__(f"{path}: no space left on its disk; make room, then run again, which goes on from there")
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error of any library says that a disk is full, or one's own share of it."""
+    if isinstance(error, OSError) and error.errno:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, DiskFull) or FULL.search(str(error)) is not None
+
+
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """Inside, a full disk is a DiskFull that names `path`, if it does not name a file already."""
+    try:
+        yield
+    except DiskFull:
+        raise
+    except Exception as error:
+        if is_disk_full(error):
+            raise DiskFull(path) from None
+        raise
 
 
 @contextmanager
@@ -24,7 +56,7 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a temporary neighbour of `path` and rename it over `path` when the block ends well."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _beside(path, "tmp")
     encoding = None if "b" in mode else "utf-8"
     try:
         with open(temporary, mode, encoding=encoding) as file:
@@ -32,8 +64,10 @@ def atomic_write(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if is_disk_full(error):
+            raise DiskFull(path) from None
         raise
 
 
@@ -46,21 +80,27 @@ def atomic_directory(path: Path) -> Iterator[Path]:
     path = Path(path)
     check_replaceable(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    temporary = _beside(path, "tmp")
     temporary.mkdir()
     try:
         yield temporary
         (temporary / MARK).write_text("realm-lab wrote this folder and may replace it.\n", encoding="utf-8")
         check_replaceable(path)
-        old = path.with_name(f".{path.name}.{os.getpid()}.old")
+        old = _beside(path, "old")
         if path.exists():
             os.replace(path, old)
         os.replace(temporary, path)
         shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        if is_disk_full(error):
+            raise DiskFull(path) from None
         raise
+
+
+def _beside(path: Path, kind: str) -> Path:
+    """A hidden neighbour that nobody else uses: processes of two machines may have the same number."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
 
 
 def link_directory(source: Path, folder: Path) -> None:

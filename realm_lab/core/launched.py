@@ -33,6 +33,13 @@ def launched() -> Place:
     return Place(int(os.environ[rank]), int(os.environ[size]), local_rank, *where)
 
 
+def slurm_job() -> str:
+    """The job of SLURM that this process is part of, as SLURM names it: 17, or 17_3 of an array; "" outside of one.
+    (SLURM_JOB_ID of an element may be that of the whole array.)"""
+    array, element = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{element}" if array and element else os.environ.get("SLURM_JOB_ID", "")
+
+
 def exit_on_signals() -> None:
     """Outside of the training loop, which notes signals itself, one to stop ends the process at once: there is nothing
     to save."""

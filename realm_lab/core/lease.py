@@ -2,7 +2,9 @@
 
 A lease is a JSON file that says which process holds it and when it was last heard of. It ends when it is released, when
 its process is dead (seen at once on the same machine), or when it has been silent for too long: a hung process, or one
-of a machine that went away. Clocks of machines that share leases must agree much better than the limit of silence.
+of a machine that went away. Machines may have different clocks: a lease is taken over only when this process itself saw
+it unchanged for the whole limit, by a clock that is never set. What it was last heard of by its holder's clock is only
+shown.
 """
 
 from __future__ import annotations
@@ -11,29 +13,36 @@ import fcntl
 import os
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 from pydantic import TypeAdapter
 
 from realm_lab.core.files import write_json
+from realm_lab.core.launched import slurm_job
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 
-SAME_START_SECONDS = 2.0  # a start time is derived from the boot time, which moves when the clock is set
+SAME_START_SECONDS = 2.0  # the boot time is known to a second
 
 
 @dataclass(frozen=True)
 class Owner:
-    """One process: `born` (its start, unix seconds) tells it from a later one with the same number."""
+    """One process: `born` (its start, unix seconds) tells it from a later one with the same number. `boot`: when its
+    machine started, which on Linux moves together with `born` when the clock is set; 0 where that is not known. `job`:
+    of SLURM, in which it runs."""
 
     host: str
     pid: int
     born: float
+    boot: float = 0.0
+    job: str = ""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -46,7 +55,8 @@ class Owner:
         try:
             process = psutil.Process(self.pid)
             zombie = process.status() == psutil.STATUS_ZOMBIE  # killed, and nobody has collected it
-            return zombie or abs(process.create_time() - self.born) > SAME_START_SECONDS
+            clock_was_set = _boot_time() - self.boot if self.boot else 0.0
+            return zombie or abs(process.create_time() - clock_was_set - self.born) > SAME_START_SECONDS
         except psutil.NoSuchProcess:
             return True
         except psutil.AccessDenied:
@@ -55,7 +65,13 @@ class Owner:
 
 def this_process() -> Owner:
     """The process that asks."""
-    return Owner(socket.gethostname(), os.getpid(), psutil.Process().create_time())
+    boot = _boot_time()  # first: older versions of psutil remember it for the start of a process
+    return Owner(socket.gethostname(), os.getpid(), psutil.Process().create_time(), boot, slurm_job())
+
+
+def _boot_time() -> float:
+    """Where the start of a process is counted from, unix seconds; 0 where it is not counted from there."""
+    return psutil.boot_time() if sys.platform == "linux" else 0.0
 
 
 @contextmanager
@@ -79,15 +95,49 @@ class Holder:
     heard: float
     name: str = ""
 
-    def is_held(self, limit_seconds: float) -> bool:
-        """False when its process is dead, or silent for longer than the limit."""
-        return not self.owner.is_dead and time.time() - self.heard <= limit_seconds
+    @property
+    def age(self) -> float:
+        """Seconds since it was heard of, by its clock and ours, which may differ; not negative."""
+        return max(0.0, time.time() - self.heard)
 
     def __str__(self) -> str:
-        return f"{self.owner} is at work, last heard of {time.time() - self.heard:.0f} s ago"
+        return f"{self.owner} is at work, last heard of {self.age:.0f} s ago"
 
 
 HOLDER = TypeAdapter(Holder)
+
+
+class Sight(NamedTuple):
+    """What this process has seen of a lease: since when it is as it is (time.monotonic()), and whether it changed."""
+
+    holder: Holder
+    since: float
+    has_changed: bool
+
+
+_sights: dict[Path, Sight] = {}
+
+
+def _look(folder: Path, holder: Holder) -> Sight:
+    path = _path(folder, holder.name)
+    known = _sights.get(path)
+    if known is None or known.holder != holder:
+        has_changed = known is not None and known.holder.token == holder.token
+        known = _sights[path] = Sight(holder, time.monotonic(), has_changed)
+    return known
+
+
+def is_held(folder: Path, holder: Holder, limit_seconds: float) -> bool:
+    """False when the process of a lease is dead, or this process saw it silent for longer than the limit."""
+    return not holder.owner.is_dead and time.monotonic() - _look(folder, holder).since <= limit_seconds
+
+
+def seems_held(folder: Path, holder: Holder, limit_seconds: float) -> bool:
+    """What can be told at the first look, and only shown: its clock and ours tell how long it has been silent, until
+    this process has seen a sign of life, or none for as long as the limit."""
+    if not is_held(folder, holder, limit_seconds):
+        return False
+    return _look(folder, holder).has_changed or holder.age <= limit_seconds
 
 
 class Taken(UserError):
@@ -130,7 +180,8 @@ class Lease:
 
 
 def take(folder: Path, name: str, *, limit_seconds: float) -> Lease:
-    """Take the lease `name` of a folder of leases; one that is dead or silent for `limit_seconds` is taken over.
+    """Take the lease `name` of a folder of leases; one that is dead, or that this process saw silent for
+    `limit_seconds`, is taken over.
 
     Taken: it is held; the message names host, process and age.
     """
@@ -139,7 +190,7 @@ def take(folder: Path, name: str, *, limit_seconds: float) -> Lease:
         for path in folder.glob(".*.tmp"):  # of writers that were killed: every living one holds the lock
             path.unlink()
         for other in holders(folder):
-            if not other.is_held(limit_seconds):
+            if not is_held(folder, other, limit_seconds):
                 _path(folder, other.name).unlink()
             elif other.name == name:
                 raise Taken(f"{folder.parent}: {other}; wait for it or stop it")

@@ -32,6 +32,10 @@ TIMEOUT = timedelta(minutes=30)  # of one exchange; a process that ends is notic
 POLL_SECONDS = 0.05
 
 
+class RankLost(UserError):
+    """Another process of the run is gone without a word, perhaps with its machine: no failure of the run itself."""
+
+
 class Ranks(NamedTuple):
     """This process among those that share the run."""
 
@@ -223,7 +227,9 @@ def on_first_rank(work: Callable[[], Any]) -> Any:
 
 
 def announce_failure(error: BaseException) -> None:
-    """Leave a word for the other ranks, which will find out as soon as they need us."""
+    """Leave a word for the other ranks, which will find out as soon as they need us; who was left alone has none."""
+    if isinstance(error, RankLost):
+        return
     with suppress(RuntimeError):  # the rank that kept the store is gone: there is no one left to tell
         if _Group.store is not None:
             _Group.store.set("failure", f"rank {launched().rank}: {_line(error)}")
@@ -235,11 +241,12 @@ def _exchange() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
+        kind: type[UserError] = RankLost
         said = f"killed, or out of reach ({_line(error)[:160]})"
         with suppress(RuntimeError):  # the store went with the rank that kept it
             if _Group.store is not None and _Group.store.check(["failure"]):
-                said = _Group.store.get("failure").decode()
-        raise UserError(f"another process of this run has ended: {said}; run again to resume") from None
+                kind, said = UserError, _Group.store.get("failure").decode()
+        raise kind(f"another process of this run has ended: {said}; run again to resume") from None
 
 
 class StopRequest:

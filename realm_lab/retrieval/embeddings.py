@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.core.files import digest, read_json, write_json
+from realm_lab.core.files import DiskFull, digest, is_disk_full, read_json, write_json
 from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import PARTS, Embedder
@@ -284,5 +284,6 @@ def _write(path: Path, rows_RD: Tensor, first: int) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        remedy = "make room or make it writable, and run again, which goes on from here"
-        raise UserError(f"{path}: {error.strerror}; {remedy}") from None
+        if is_disk_full(error):
+            raise DiskFull(path) from None
+        raise UserError(f"{path}: {error.strerror}; make it writable, and run again, which goes on from here") from None

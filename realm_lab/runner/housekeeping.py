@@ -10,13 +10,14 @@ from typing import Any
 
 from realm_lab.core.files import is_ours, read_json
 from realm_lab.errors import UserError
-from realm_lab.runner.schedule import UNFINISHED
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.stopping import sweepers
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, read_run_records
 from realm_lab.tracking.run_lease import writer_of
-from realm_lab.tracking.state import StageStates
+from realm_lab.tracking.state import UNFINISHED, StageStates
 from realm_lab.tracking.study_record import read_study_record, study_folder, study_record_paths
+
+KEPT_SECONDS = 86_400.0  # that a stage is kept after its process was heard of; its clock may differ from ours
 
 
 def list_runs(root: Path) -> list[dict[str, Any]]:
@@ -65,7 +66,7 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     wanted = {run.run for record in studies if record.name not in forget for run in record.runs}
     reported = _reported(Path(root) / "reports", forget)
     jobs = jobs_of_stages(root, must_answer=True)
-    live = {path.name for path in (runs / "stages").glob("*") if writer_of(path)}
+    live = {path.name for path in (runs / "stages").glob("*") if writer_of(path, KEPT_SECONDS)}
     live |= {stage for stage, job in jobs.items() if job.state in UNFINISHED}
     kept = [run for run in records if run.name in wanted or run.run_key in reported or live & _stages(run)]
     stages = live.union(*map(_stages, kept))

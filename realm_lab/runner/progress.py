@@ -10,9 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from realm_lab.runner.schedule import UNFINISHED
 from realm_lab.runner.tasks import Task
-from realm_lab.tracking.state import JobState
+from realm_lab.tracking.state import UNFINISHED, JobState
 
 SECONDS_BETWEEN_LINES = 60.0
 

@@ -26,10 +26,9 @@ from realm_lab.runner.study import LauncherSettings, LocalOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome, Workers
 from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, writer_of
-from realm_lab.tracking.state import JobState, State
+from realm_lab.tracking.state import UNFINISHED, JobState
 from realm_lab.tracking.study_record import study_folder
 
-UNFINISHED: tuple[State, ...] = ("PENDING", "QUEUED", "RUNNING")
 LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another process
 
 

@@ -30,7 +30,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import show
 from realm_lab.runner.cells import Cell, changes_title
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
-from realm_lab.runner.schedule import UNFINISHED, Launcher
+from realm_lab.runner.schedule import Launcher
 from realm_lab.runner.search_file import SearchPlan, plan_search
 from realm_lab.runner.stopping import Stop, stoppable, sweeping
 from realm_lab.runner.study import LocalOptions
@@ -39,7 +39,7 @@ from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.run_dir import StageRun, stage_folder
 from realm_lab.tracking.run_values import run_values
-from realm_lab.tracking.state import JobState, StageStates
+from realm_lab.tracking.state import UNFINISHED, JobState, StageStates
 from realm_lab.tracking.study_record import study_folder
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)

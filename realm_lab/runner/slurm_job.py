@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.launched import STOP_SIGNALS, exit_on_signals
+from realm_lab.core.launched import STOP_SIGNALS, exit_on_signals, slurm_job
 from realm_lab.errors import UserError
 from realm_lab.runner.slurm_queue import NOT_RUN, run_program
 from realm_lab.tracking.state import StageStates
@@ -72,9 +72,7 @@ def _stopped(*, is_queued_again: bool) -> None:
         signal.signal(number, signal.SIG_IGN)
     if int(os.environ.get("SLURM_PROCID", "0")) != 0:
         return
-    name, restarts = os.environ["SLURM_JOB_ID"], int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    if "SLURM_ARRAY_JOB_ID" in os.environ:  # 17_3: SLURM_JOB_ID of one element is that of the whole array
-        name = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    name, restarts = slurm_job(), int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     _, state = run_program("squeue", "--noheader", "--jobs", name, "--format=%T")
     if not is_queued_again:
         said = "not queued again (launcher.slurm.requeue is false); sweep again to go on"

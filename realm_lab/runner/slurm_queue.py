@@ -1,15 +1,18 @@
 """The jobs of a study in SLURM: which were submitted (jobs.jsonl), and what squeue says about them.
 
-How a job has ended is in the files of its stages, and in its log.
+How a job has ended is in the files of its stages, and in its log; of a job that ended without a word there squeue tells
+for some minutes, and then sacct, where the cluster keeps accounts.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +20,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
-from realm_lab.core.files import read_json_lines
+from realm_lab.core.files import read_json_lines, room_for
 from realm_lab.core.records import validated
 from realm_lab.errors import UserError
 from realm_lab.tracking.run_dir import StageRun, stage_folder
@@ -25,6 +28,7 @@ from realm_lab.tracking.state import JobState
 from realm_lab.tracking.study_record import study_folder
 
 ANSWER_SECONDS = 60.0
+ASK_AGAIN_SECONDS = 20.0  # after sacct knew no end: accounts lag behind
 NOT_RUN = "not run: "  # so begins the error of a task that needs one that did not come to its end
 PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
 RUNNING = {"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
@@ -61,7 +65,7 @@ def record_jobs(root: Path, study: str, jobs: Iterable[SubmittedJob]) -> None:
     """Append jobs to jobs.jsonl. One write, so that lines of two processes never mix."""
     path = _jobs_path(root, study)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab", buffering=0) as file:
+    with room_for(path), open(path, "ab", buffering=0) as file:
         file.write("".join(json.dumps(asdict(job)) + "\n" for job in jobs).encode())
         os.fsync(file.fileno())
 
@@ -102,6 +106,8 @@ def jobs_of_stages(root: Path, *, must_answer: bool = False) -> dict[str, JobSta
 def job_states(root: Path, study: str, jobs: Collection[SubmittedJob]) -> dict[str, JobState]:
     """Task -> how its job stands: SLURM says whether it waits or runs, the stages' files how it has ended."""
     known = look_up({job.job for job in jobs})
+    forgotten = [job for job in jobs if job.job not in known]
+    known |= accounts({job.job for job in forgotten if not all(run.is_complete() for run in job.runs(root))})
     return {job.task: _job_state(root, study, job, known.get(job.job)) for job in jobs}
 
 
@@ -120,8 +126,12 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None)
             return JobState("FAILED", job.job, (status.error or "unknown error").removeprefix("UserError: "))
         if status.state == "PREEMPTED":
             return JobState("PREEMPTED", job.job)
-    words = _last_words(study_folder(Path(root) / "runs", study) / "slurm" / f"{job.job}_0_log.err")
-    words = words or f"SLURM: {queued.state if queued else 'the job is gone'}"
+    words = f"SLURM: {queued.state if queued else 'the job is gone'}"
+    last = _last_words(study_folder(Path(root) / "runs", study) / "slurm" / f"{job.job}_0_log.err") or ""
+    if all(status.state != "RUNNING" for status in statuses):
+        words = last or words
+    elif last.startswith("slurmstepd"):  # killed in the middle of its work, and SLURM says why
+        words += f", {last.partition('error: ')[2]}"
     stopped = words.startswith(NOT_RUN) and " is FAILED" not in words  # what it needs may go on
     return JobState("CANCELLED" if stopped else "FAILED", job.job, words)
 
@@ -147,6 +157,30 @@ def look_up(jobs: Collection[str]) -> dict[str, Queued]:
         raise UserError(f"squeue: {text.strip().splitlines()[-1] if text.strip() else 'no answer'}; try again later")
     lines = [] if code else [line.split("|") for line in text.splitlines()]
     return {line[0]: Queued(line[1], line[2]) for line in lines if len(line) == 3 and line[0] in jobs}
+
+
+_ended: dict[str, Queued] = {}  # by job, once for all
+_asked: dict[str, float] = {}  # when sacct was asked last, by time.monotonic()
+
+
+def accounts(jobs: Collection[str]) -> dict[str, Queued]:
+    """How these jobs have ended, of which the controller knows nothing any more; those of which the accounts know no
+    end either, or not yet, are left out. Nothing where there are no accounts."""
+    now = time.monotonic()
+    open_ones = [job for job in jobs if job not in _ended and now - _asked.get(job, -math.inf) >= ASK_AGAIN_SECONDS]
+    if open_ones and shutil.which("sacct") is not None:
+        _asked.update(dict.fromkeys(open_ones, now))
+        arrays = sorted({job.split("_")[0] for job in open_ones}, key=int)
+        how = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State")
+        code, text = run_program("sacct", *how, f"--jobs={','.join(arrays)}")
+        lines = [line.split("|") for line in text.splitlines() if not code and line.count("|") == 1]
+        said = {name.partition("[")[0]: words for name, words in lines}  # 17_[2-4]: elements that never began
+        for job in open_ones:
+            words = said.get(job) or said.get(f"{job.split('_')[0]}_") or "?"
+            ended = Queued(words.split()[0], "")  # CANCELLED by 1000
+            if words != "?" and not ended.is_live:
+                _ended[job] = ended
+    return {job: _ended[job] for job in jobs if job in _ended}
 
 
 def cancel(jobs: Iterable[str]) -> None:

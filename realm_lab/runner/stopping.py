@@ -66,8 +66,7 @@ def sweeping(root: Path, study: str, *, alone: bool = False) -> Iterator[None]:
 
 def sweepers(root: Path, study: str) -> list[Holder]:
     """The processes that sweep the study now; of those on other machines it is not known whether they still live."""
-    found = holders(_folder(root, study))
-    return [holder for holder in found if holder.is_held(NEVER_SILENT_SECONDS)]
+    return [holder for holder in holders(_folder(root, study)) if not holder.owner.is_dead]
 
 
 def stop_sweepers(root: Path, study: str) -> list[str]:

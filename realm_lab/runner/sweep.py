@@ -19,14 +19,13 @@ from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.preview import plan_as_json, show_plan
 from realm_lab.runner.profile import on_cluster
 from realm_lab.runner.progress import SweepProgress
-from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
+from realm_lab.runner.schedule import Launcher, make_launcher
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.study import LauncherSettings
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
-from realm_lab.tracking.run_lease import writer_of
-from realm_lab.tracking.state import JobState, StageStates, State
+from realm_lab.tracking.state import UNFINISHED, JobState, StageStates, State, at_work
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
@@ -98,7 +97,8 @@ def _leave_alone(tasks: Sequence[Task], root: Path) -> tuple[list[Task], list[st
     for task in tasks:
         found = [jobs[run.path.name] for run in task.runs(root) if run.path.name in jobs]
         live = next((job for job in found if job.state in UNFINISHED), None)
-        holder = next((holder for run in task.runs(root) if (holder := writer_of(run.path))), None)
+        holders = (at_work(run.path, jobs.get(run.path.name)) for run in task.runs(root))
+        holder = next((holder for holder in holders if holder is not None), None)
         if live:
             left.append(f"{task.title}: {live.state.lower()} as job {live.job}")
         elif holder or blocking & set(task.after):

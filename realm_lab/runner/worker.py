@@ -13,13 +13,15 @@ import sys
 import threading
 import time
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from realm_lab.core.extensions import own_code
+from realm_lab.core.files import DiskFull, room_for
 from realm_lab.core.launched import exit_on_signals
 from realm_lab.core.lease import Taken
 from realm_lab.core.process import (
+    RankLost,
     announce_failure,
     connect,
     disconnect,
@@ -54,10 +56,11 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
         if not on_first_rank(lambda: _claim(stage, run, claims)):
             return
         try:
-            if declared is None or not declared.uses_ranks:
-                on_first_rank(lambda: work(context, run))
-            else:
-                work(context, run)
+            with room_for(run.path):
+                if declared is None or not declared.uses_ranks:
+                    on_first_rank(lambda: work(context, run))
+                else:
+                    work(context, run)
             on_first_rank(lambda: None)  # what it wrote is there for all
         except (KeyboardInterrupt, SystemExit):
             if first:
@@ -66,9 +69,18 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
         except BaseException as error:
             announce_failure(error)
             if first:
-                run.fail(f"{type(error).__name__}: {error}")
+                with suppress(DiskFull):  # the stage stays as it is, and is lost
+                    _note_failure(run, error)
             disconnect(failed=True)
             raise
+
+
+def _note_failure(run: StageRun, error: BaseException) -> None:
+    if isinstance(error, RankLost):
+        run.lose(str(error))
+    else:
+        kind = "UserError" if isinstance(error, UserError) else type(error).__name__
+        run.fail(f"{kind}: {error}")
 
 
 def _claim(stage: str, run: StageRun, claims: ExitStack) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import atomic_write
+from realm_lab.core.files import atomic_write, room_for
 from realm_lab.errors import UserError
 
 RESERVED = ("step", "time")
@@ -33,11 +33,12 @@ class MetricLog:
             assert name not in RESERVED, f"'{name}' is not a metric name"
             row[name] = float(value) if math.isfinite(value) else None
         line = json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n"
-        if not self._tail_is_whole:
-            self._drop_torn_line()
-        with open(self.path, "ab") as file:
-            # One write, so that a reader sees at most one torn line: the last.
-            file.write(line.encode())
+        with room_for(self.path):
+            if not self._tail_is_whole:
+                self._drop_torn_line()
+            with open(self.path, "ab") as file:
+                # One write, so that a reader sees at most one torn line: the last.
+                file.write(line.encode())
 
     def truncate_after(self, step: int) -> int:
         """Drop the lines with a step greater than `step`, and a torn last line; atomic. Returns how many went."""

@@ -171,6 +171,10 @@ class StageRun:
         error = lines[-1] if lines else "unknown error"
         self._write(replace(self._now(), state="FAILED", finished_at=time.time(), error=error))
 
+    def lose(self, error: str) -> None:
+        """Another process of the run is gone: with it the attempt, which goes on from its checkpoint when run again."""
+        self._write(replace(self._now(), error=error))
+
     def preempt(self) -> None:
         """PREEMPTED: stopped on request after a checkpoint; the next `start` goes on from it."""
         self._write(replace(self._now(), state="PREEMPTED", finished_at=time.time()))
@@ -186,7 +190,8 @@ class StageRun:
         """The status as known to this process, with the clocks brought forward."""
         wall = self._wall_before + time.monotonic() - self._began
         current = self._current or self.status()
-        if current.pid != os.getpid() or current.state != "RUNNING":
+        is_ours = (current.host, current.pid) == (socket.gethostname(), os.getpid())
+        if not is_ours or current.state != "RUNNING":
             return current  # Nobody's attempt, or another process's: its clocks are not ours.
         peak = max(current.peak_memory_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB)
         return replace(current, heartbeat_at=time.time(), wall_seconds=wall, peak_memory_bytes=peak)

@@ -1,7 +1,7 @@
 """Who works on a stage of a run: a lease in its folder, kept alive from a thread, so that no two jobs write into one.
 
-The lease of a process that died on this machine is free at once. One of a machine that went away is free when it has
-been silent for LIMIT_SECONDS: whoever comes meanwhile, such as the same job started again elsewhere, waits for that.
+The lease of a process that died on this machine is free at once. One of a machine that went away is free to whoever
+saw it silent for LIMIT_SECONDS, such as the same job started again elsewhere, which waits for that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from realm_lab.core.lease import Holder, Lease, Taken, holders, take
+from realm_lab.core.files import DiskFull
+from realm_lab.core.lease import Holder, Lease, Taken, holders, is_held, seems_held, take
 from realm_lab.errors import UserError
 
 LIMIT_SECONDS = 120.0
@@ -26,10 +27,10 @@ LOST_CODE = 3  # the exit code of a process whose lease was taken over
 TAKEN_CODE = 4  # of a worker that found its stage taken
 
 
-def writer_of(run: Path) -> Holder | None:
-    """The process that works on the stage in folder `run`, on any machine; None when nobody does."""
-    found = [holder for holder in holders(run / "lease") if holder.is_held(LIMIT_SECONDS)]
-    return found[0] if found else None
+def writer_of(run: Path, limit_seconds: float = LIMIT_SECONDS) -> Holder | None:
+    """The process that seems to work on the stage in folder `run`, on any machine; None when nobody does."""
+    lease = run / "lease"
+    return next((holder for holder in holders(lease) if seems_held(lease, holder, limit_seconds)), None)
 
 
 @contextmanager
@@ -49,22 +50,25 @@ def writing(run: Path) -> Iterator[None]:
 
 
 def _take(run: Path) -> Lease:
-    heard: float | None = None
-    while (holder := writer_of(run)) is not None:
-        if holder.owner.host == socket.gethostname() or heard not in (None, holder.heard):
-            raise Taken(f"{run}: {holder.owner} works on this stage; wait for it")
-        if heard is None:
-            silence = f"silent for {time.time() - holder.heard:.0f} s of {LIMIT_SECONDS:.0f}"
-            print(f"{run}: {holder.owner} worked on this stage; waiting to hear from it ({silence})", file=sys.stderr)
-        heard = holder.heard
+    lease, first = run / "lease", None
+    while held := [holder for holder in holders(lease) if is_held(lease, holder, LIMIT_SECONDS)]:
+        is_heard = first is not None and held[0] != first
+        if is_heard or (held[0].owner.host == socket.gethostname() and held[0].age <= LIMIT_SECONDS):
+            raise Taken(f"{run}: {held[0].owner} works on this stage; wait for it")
+        if first is None:
+            first = held[0]
+            wait = f"waiting up to {LIMIT_SECONDS:.0f} s to hear from it"
+            print(f"{run}: {first.owner} worked on this stage; {wait}", file=sys.stderr, flush=True)
         time.sleep(POLL_SECONDS)
-    return take(run / "lease", NAME, limit_seconds=LIMIT_SECONDS)
+    return take(lease, NAME, limit_seconds=LIMIT_SECONDS)
 
 
 def _beat(lease: Lease, ended: threading.Event) -> None:
     while not ended.wait(BEAT_SECONDS):
         try:
             lease.beat()
+        except DiskFull:
+            continue  # whoever would take over could not write either
         except UserError as error:
             if not ended.is_set():  # else it was given back meanwhile
                 print(error, file=sys.stderr, flush=True)

@@ -15,11 +15,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from realm_lab.core.lease import Holder
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, Status, stage_folder
 from realm_lab.tracking.run_lease import writer_of
 
 State = Literal["PENDING", "QUEUED", "RUNNING", "PREEMPTED", "LOST", "CANCELLED", "FAILED", "COMPLETE"]
 STATES: tuple[State, ...] = ("RUNNING", "QUEUED", "PREEMPTED", "LOST", "CANCELLED", "FAILED", "PENDING", "COMPLETE")
+UNFINISHED: tuple[State, ...] = ("PENDING", "QUEUED", "RUNNING")  # of a job
 
 
 class StageState(NamedTuple):
@@ -127,16 +129,28 @@ def run_state(runs: Path, record: RunRecord, jobs: Mapping[str, JobState] | None
     return StageStates(runs, jobs).run(keys, record.inputs.get("corpus", ""))
 
 
+def at_work(folder: Path, job: JobState | None) -> Holder | None:
+    """The process that seems to work on the stage in a folder; none of a job of which its scheduler knows the end."""
+    holder = writer_of(folder)
+    if holder is None or job is None or job.state in UNFINISHED:
+        return holder
+    return holder if holder.owner.job != job.job else None
+
+
 def _state(folder: Path, status: Status, job: JobState | None) -> tuple[State, str | None]:
     if status.state == "COMPLETE":
         # without results, what it made is gone: to be done again
         return ("COMPLETE", None) if (folder / "results.json").exists() else ("PENDING", None)
-    if status.state == "RUNNING" and writer_of(folder) is not None:
+    is_running = job is not None and job.state == "RUNNING"  # so a scheduler says, whatever the clock of its machine
+    if status.state == "RUNNING" and (is_running or at_work(folder, job) is not None):
         return "RUNNING", None
-    if job is not None and job.state in ("PENDING", "QUEUED", "RUNNING"):  # also of a run that waits to go on
+    if job is not None and job.state in UNFINISHED:  # also of a run that waits to go on
         return "QUEUED", job.error
     if status.state == "RUNNING":
-        return "LOST", f"process {status.pid} on {status.host} is gone or silent"
+        gone = status.error or f"process {status.pid} on {status.host} is gone or silent"
+        if job is not None and job.state == "CANCELLED":  # killed before it had written a checkpoint
+            return "CANCELLED", job.error
+        return "LOST", f"{gone} ({job.error})" if job is not None and job.error else gone
     if status.state == "FAILED":
         return "FAILED", (status.error or "unknown error").removeprefix("UserError: ")
     if job is not None and job.state in ("FAILED", "LOST"):  # it ended without a word in the folder

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from realm_lab.core.files import (
     MARK,
+    DiskFull,
     atomic_directory,
     atomic_write,
     canonical_json,
@@ -23,6 +24,7 @@ from realm_lab.core.files import (
     read_json,
     read_json_lines,
     remove_directory,
+    room_for,
     write_json,
     write_text,
 )
@@ -43,6 +45,28 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
         raise RuntimeError("in the middle")
     assert target.read_text() == "old"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+    """Whichever library says so, in whatever words."""
+    errors: list[Exception] = [OSError(28, "No space left on device"), OSError(122, "Disk quota exceeded")]
+    errors += [OSError("1000 requested and 24 written"), Exception("No space left on device (os error 28)")]
+    line = r"/kept: no space left on its disk; make room, then run again"
+    for error in errors:
+        with pytest.raises(DiskFull, match=line), atomic_write(tmp_path / "kept"):
+            raise error
+        with (
+            pytest.raises(DiskFull, match=line),
+            room_for(tmp_path / "folder"),
+            atomic_directory(tmp_path / "kept") as scratch,
+            atomic_write(scratch / "inner"),
+        ):
+            raise error
+        with pytest.raises(DiskFull, match=line), room_for(tmp_path / "kept"):
+            raise error
+    with pytest.raises(PermissionError), room_for(tmp_path / "kept"):
+        raise PermissionError(13, "Permission denied")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_process_killed_in_the_middle_of_a_write_leaves_the_old_file(tmp_path: Path) -> None:
@@ -81,6 +105,19 @@ def test_a_failed_directory_vanishes_and_the_old_one_stays(tmp_path: Path) -> No
         raise KeyboardInterrupt
     assert sorted(path.name for path in target.iterdir()) == [MARK, "one"]
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_two_may_write_one_file_or_folder_at_a_time(tmp_path: Path) -> None:
+    """On two machines they may have the same number of a process, and even so disturb nothing of each other."""
+    with atomic_write(tmp_path / "file") as one, atomic_write(tmp_path / "file") as other:
+        one.write("one")
+        other.write("other")
+    assert (tmp_path / "file").read_text() == "one"  # the last to end
+    with atomic_directory(tmp_path / "folder") as here, atomic_directory(tmp_path / "folder") as there:
+        (here / "text").write_text("here")
+        (there / "text").write_text("there")
+    assert (tmp_path / "folder" / "text").read_text() == "here"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
 def test_only_a_folder_that_we_wrote_is_replaced_or_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

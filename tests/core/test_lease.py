@@ -9,12 +9,15 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from realm_lab.core import lease as lease_module
+from realm_lab.core.files import write_json
 from realm_lab.core.lease import Taken, exclusive, holders, take, this_process
 from realm_lab.errors import UserError
 
@@ -75,12 +78,21 @@ def test_a_later_process_of_the_same_number_is_not_the_holder(tmp_path: Path) ->
     take(tmp_path, "a", limit_seconds=LIMIT).release()
 
 
-def test_a_silent_one_is_taken_over_and_its_late_holder_is_stopped(tmp_path: Path) -> None:
+def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Nothing happens for so long."""
+    clocks = {name: getattr(time, name) for name in ("time", "monotonic")}
+    for name, clock in clocks.items():
+        monkeypatch.setattr(time, name, lambda clock=clock: clock() + seconds)
+
+
+def test_a_silent_one_is_taken_over_and_its_late_holder_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     late = take(tmp_path, "a", limit_seconds=LIMIT)
     silence(tmp_path / "a.json", LIMIT - 20)
     with pytest.raises(UserError, match="last heard of 80 s ago"):
         take(tmp_path, "a", limit_seconds=LIMIT)
-    silence(tmp_path / "a.json", LIMIT + 20)
+    pass_time(monkeypatch, LIMIT + 20)
     taken = take(tmp_path, "a", limit_seconds=LIMIT)
     with pytest.raises(UserError, match="another process took over after"):
         late.beat()
@@ -89,6 +101,45 @@ def test_a_silent_one_is_taken_over_and_its_late_holder_is_stopped(tmp_path: Pat
     taken.beat()
     [holder] = holders(tmp_path)
     assert time.time() - holder.heard < 60
+
+
+@pytest.mark.parametrize("ahead_seconds", [-3600.0, 3600.0])
+def test_clocks_of_two_machines_decide_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_seconds: float
+) -> None:
+    """Another machine's clock is an hour off: its lease is held while it changes, and free when it does not."""
+    file = tmp_path / "a.json"
+    owner = asdict(this_process()) | {"host": "elsewhere"}
+
+    def beat() -> None:
+        write_json(file, {"owner": owner, "token": "t", "heard": time.time() + ahead_seconds})
+
+    def seems_held() -> bool:
+        [holder] = holders(tmp_path)
+        return lease_module.seems_held(tmp_path, holder, LIMIT)
+
+    beat()
+    seems_held()  # the first look can only compare clocks
+    for _ in range(3):
+        pass_time(monkeypatch, 0.8 * LIMIT)
+        beat()
+        assert seems_held()
+        with pytest.raises(Taken):
+            take(tmp_path, "a", limit_seconds=LIMIT)
+    pass_time(monkeypatch, 1.2 * LIMIT)
+    assert not seems_held()
+    take(tmp_path, "a", limit_seconds=LIMIT).release()
+
+
+def test_a_process_outlives_a_clock_that_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start of a process is counted from that of its machine, which moves with the clock."""
+    with take(tmp_path, "a", limit_seconds=LIMIT):
+        start, boot = psutil.Process.create_time, psutil.boot_time
+        with monkeypatch.context() as patches:
+            patches.setattr(psutil.Process, "create_time", lambda process: start(process) + 300.0)
+            patches.setattr(psutil, "boot_time", lambda: boot() + 300.0)
+            with pytest.raises(Taken):
+                take(tmp_path, "a", limit_seconds=LIMIT)
 
 
 def test_one_that_is_given_back_while_others_look_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

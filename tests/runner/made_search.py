@@ -9,12 +9,11 @@ from typing import Any
 
 from realm_lab.core.files import write_json
 from realm_lab.params.parameters import Params
-from realm_lab.runner.schedule import UNFINISHED
 from realm_lab.runner.search import SearchOwner
 from realm_lab.runner.search_file import plan_search
 from realm_lab.runner.tasks import Task
 from realm_lab.systems.identity import Plan, kept_corpus_folder, open_stage
-from realm_lab.tracking.state import JobState
+from realm_lab.tracking.state import UNFINISHED, JobState
 
 PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
 SPACE = """

@@ -13,7 +13,7 @@ import pytest
 
 from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
-from realm_lab.runner import slurm, slurm_job
+from realm_lab.runner import slurm, slurm_job, slurm_queue
 from realm_lab.runner.slurm import PACKAGE, SlurmLauncher, arrays, freeze_code, waves
 from realm_lab.runner.slurm_queue import latest_jobs
 from realm_lab.runner.study import SlurmOptions
@@ -37,7 +37,7 @@ else:
     print(text, end="", file=sys.stderr if int(code) else sys.stdout)
     sys.exit(int(code))
 """
-PROGRAMS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
+PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scancel", "scontrol")
 
 
 class Fake:
@@ -51,6 +51,8 @@ class Fake:
             path.write_text(PROGRAM.format(python=sys.executable, folder=str(folder)))
             path.chmod(0o755)
         monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        for memory in ("_ended", "_asked"):
+            monkeypatch.setattr(slurm_queue, memory, {})
 
     def answer(self, name: str, text: str, code: int = 0) -> None:
         """What a program says from now on."""
@@ -225,6 +227,36 @@ def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
         "k": JobState("COMPLETE", "100_10"),
     }
     assert fake.calls("squeue")[-1].endswith("--jobs=100")
+
+
+def test_of_what_squeue_has_forgotten_the_accounts_tell(fake: Fake, root: Path, make: Any) -> None:
+    launcher = slurm_launcher(root)
+    launcher.submit([make(name) for name in "abcdefghi"])
+    fake.answer("squeue", "100_0|RUNNING|None\n")
+    words = ("FAILED", "CANCELLED by 1000", "OUT_OF_MEMORY", "RUNNING", "FAILED", "TIMEOUT")
+    lines = [f"100_{number}|{state}" for number, state in enumerate(words)]
+    fake.answer("sacct", "\n".join([*lines, "100_[6-8]|CANCELLED by 1000\n"]))
+    for task in "ac":
+        status(root, task, "RUNNING")
+    status(root, "f", "COMPLETE")
+    write_json(root / "runs/stages" / f"pretrain-{'f' * 12}" / "results.json", {})
+    logs = root / "runs/studies/masking/slurm"
+    for number in (2, 4):
+        (logs / f"100_{number}_0_log.err").write_text("a last word\n")
+    ended = {
+        "a": JobState("RUNNING", "100_0"),
+        "b": JobState("CANCELLED", "100_1"),
+        "c": JobState("FAILED", "100_2", "SLURM: OUT_OF_MEMORY"),  # the last word is older than its end
+        "d": JobState("FAILED", "100_3", "SLURM: the job is gone"),
+        "e": JobState("FAILED", "100_4", "a last word"),
+        "f": JobState("COMPLETE", "100_5"),
+        "g": JobState("CANCELLED", "100_6"),
+        "h": JobState("CANCELLED", "100_7"),  # before it began
+        "i": JobState("CANCELLED", "100_8"),
+    }
+    assert launcher.poll() == launcher.poll() == ended
+    [asked] = fake.calls("sacct")  # once: an end is an end
+    assert asked.endswith("--jobs=100")
 
 
 def test_what_could_not_start_is_not_a_failure_of_its_own(fake: Fake, root: Path, make: Any) -> None:

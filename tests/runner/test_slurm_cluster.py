@@ -1,8 +1,4 @@
-"""On a real SLURM: studies that are stopped in every way that a cluster knows, and end as if nothing had happened.
-
-The jobs mask sentences with a scheme that sleeps inside SLURM only: they last long enough to be stopped, and cost no
-processor time.
-"""
+"""On a real SLURM: studies that are stopped in every way that a cluster knows, and end as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -12,42 +8,21 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
-from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
-from realm_lab.runner.schedule import UNFINISHED, Launcher, make_launcher
+from realm_lab.runner.schedule import make_launcher
 from realm_lab.runner.study import LauncherSettings
-from realm_lab.runner.sweep import Request, sweep
-from realm_lab.runner.tasks import Task, tasks_of
-from realm_lab.runner.worker import run_stage
-from realm_lab.tracking.run_dir import StageRun
-from realm_lab.tracking.state import JobState, StageStates
+from realm_lab.runner.tasks import Task
+from realm_lab.tracking.state import UNFINISHED, JobState
 from tests.slurm_cluster.cluster import Cluster
+from tests.slurm_cluster.project import REPOSITORY, Project, assert_as_uninterrupted, joined, wait_until
 
 pytestmark = pytest.mark.slurm
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-STAGES = ("pretrain", "finetune", "evaluate")
-POLL_SECONDS = 0.3
-SLOW_MASKS = """
-import os
-import time
-
-import numpy as np
-
-
-def one_span(request, generator):
-    if "SLURM_JOB_ID" in os.environ:
-        time.sleep(0.05)  # four sentences a step
-    return np.arange(*request.spans[int(generator.integers(len(request.spans)))])
-"""
 STUDY = {
     "question": "Does a study survive its cluster?",
     "baseline": "killed",
@@ -66,55 +41,9 @@ STUDY = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """SLURM, up; the environment of this process points to it."""
-    try:
-        running = Cluster(tmp_path_factory.mktemp("slurm"))
-        running.__enter__()
-    except RuntimeError as error:
-        pytest.skip(f"SLURM does not start here: {error}")
-    before = dict(os.environ)
-    # Nodes that are this machine have names that nobody resolves, so the ranks are told where to meet.
-    os.environ |= {"SLURM_CONF": running.environment["SLURM_CONF"]}
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), before.get("PYTHONPATH", "")])
-    yield running
-    running.__exit__(None, None, None)
-    os.environ.clear()
-    os.environ.update(before)
-
-
-def wait_until(is_true: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
-        time.sleep(POLL_SECONDS)
-
-
-class Project:
-    """A folder with parameters and a study."""
-
-    def __init__(self, root: Path, tiny: ModuleType, study: dict[str, Any]):
-        self.root, self.study = root, root / "study.yaml"
-        root.mkdir()
-        shutil.copy(tiny.PARAMETERS, root / "params.yaml")
-        YAML(typ="safe").dump(study, self.study)
-        (root / "slow_masks.py").write_text(SLOW_MASKS)
-
-    def plan(self) -> StudyPlan:
-        return plan_study(self.study, self.root)
-
-    def sweep(self) -> list[Task]:
-        """Submit what is missing; returns that."""
-        tasks = tasks_of(self.plan().runs, StageStates(self.root / "runs"))
-        assert sweep(Request(self.study, self.root, launcher="slurm")) == 0
-        return tasks
-
-    def launcher(self) -> Launcher:
-        """A new one each time, as from a new command."""
-        plan = self.plan()
-        return make_launcher("slurm", plan.launcher, self.root, plan.name)
-
-    def stage(self, run: PlannedRun, stage: str) -> StageRun:
-        return StageRun(self.root / "runs" / "stages" / f"{stage}-{run.plan.key(stage)[:12]}", stage)
+    """SLURM with two nodes."""
+    with joined(Cluster(tmp_path_factory.mktemp("slurm"))) as running:
+        yield running
 
 
 @pytest.mark.slow
@@ -176,7 +105,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     assert {state.state for state in states().values()} == {"COMPLETE"}
     assert most == 2  # array_parallelism
     assert_each_went_on({cell: run.status().attempt for cell, run in pretrain.items()})
-    assert_as_uninterrupted(project, tiny, tmp_path / "inline")
+    assert_as_uninterrupted(project, tiny, tmp_path / "inline", STUDY)
     assert_mlflow_shows_each_run_once(project)
 
 
@@ -185,20 +114,6 @@ def assert_each_went_on(attempts: dict[str, int]) -> None:
     assert attempts["killed"] == attempts["cancelled"] == 2
     assert attempts["preempted"] >= 2
     assert attempts["out_of_time"] >= 3
-
-
-def assert_as_uninterrupted(project: Project, tiny: ModuleType, place: Path) -> None:
-    """Nothing is left to do; metrics and weights are to the bit those of runs in this process that nothing stopped."""
-    assert tasks_of(project.plan().runs, StageStates(project.root / "runs")) == []
-    inline = Project(place, tiny, STUDY)
-    for run in inline.plan().runs:
-        for stage in ("prepare", "warm_start", *STAGES):
-            run_stage(stage, run.plan.system, run.params, run.seed, inline.root)
-        for stage in ("warm_start", *STAGES):
-            one, other = project.stage(run, stage), inline.stage(run, stage)
-            tiny.by_name(tiny.metrics(one))  # nothing is logged twice
-            assert tiny.outcome(one) == tiny.outcome(other), (run.cell, stage)
-        assert project.stage(run, "evaluate").status().state == "COMPLETE"
 
 
 def assert_mlflow_shows_each_run_once(project: Project) -> None:

@@ -1,16 +1,17 @@
 """A real SLURM on this machine alone: its own munged, slurmctld and slurmd, in one folder, on 127.0.0.1.
 
-    python tests/slurm_cluster/cluster.py FOLDER    # start; prints how to use it; Ctrl-C stops it
+    python -m tests.slurm_cluster.cluster FOLDER    # start; prints how to use it; Ctrl-C stops it
 
 Needs Debian's packages slurm-wlm and munge; nothing of the system's own SLURM is read or touched, no service is
-started, and root is not needed. Two nodes (n1, n2) pretend to be machines. No accounting: `sacct` has no answers.
+started, and root is not needed. The nodes (n1, n2, ...) are slurmd that pretend to be machines. With `hosts` each is in
+namespaces of its own, which needs root: its jobs see its name as their host and only its processes, and it can go away
+at once, with all of them. Without `accounting` (accounting.py) `sacct` has no answers.
 """
 
 from __future__ import annotations
 
 import getpass
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -19,12 +20,21 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+import psutil
+
+from tests.slurm_cluster import accounting as accounts
+from tests.slurm_cluster.programs import SYSTEM_PATH, find_program, missing
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scontrol", "scancel")
-NODES = 2
 CPUS_PER_NODE = 2
 START_SECONDS = 60.0
+LOST_SECONDS = 10  # a host that has been silent for so long is lost
+NO_ACCOUNTING = "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none"
+# A first process that collects what others leave behind, as on a machine.
+HOST = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=slave")
+BOOT = 'hostname "$0"; mount --bind "$1" /etc/hosts; shift; "$@" & wait'
 # cred_expire and sched_interval: a requeued job starts again after seconds rather than minutes.
-# KillWait: from SIGTERM to SIGKILL. MinJobAge: squeue remembers ended jobs, where there is no accounting.
+# KillWait: from SIGTERM to SIGKILL. MinJobAge: squeue remembers ended jobs, where nothing else does.
 CONFIGURATION = """
 ClusterName=realmlab
 SlurmctldHost={host}(127.0.0.1)
@@ -45,19 +55,19 @@ SwitchType=switch/none
 MpiDefault=none
 MailProg=/bin/true
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
+SelectTypeParameters={resources}
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+{accounting}
 JobCompType=jobcomp/none
 JobRequeue=1
-ReturnToService=2
+ReturnToService=1
 KillWait=10
-MinJobAge=86400
+SlurmdTimeout={silence}
+MinJobAge={memory}
 SlurmdParameters=config_overrides
 {nodes}
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=REQUEUE GraceTime=20
@@ -67,21 +77,19 @@ PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 Preempt
 
 def missing_programs() -> list[str]:
     """Which of SLURM's programs are not here."""
-    return [name for name in PROGRAMS if not find_program(name)]
-
-
-def find_program(name: str) -> str | None:
-    """Daemons are in a folder that users rarely have on their path."""
-    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"]))
+    return missing(PROGRAMS)
 
 
 class Cluster:
     """SLURM while the block lasts; `environment` is for the programs that use it."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, nodes: int = 2, *, accounting: bool = False, hosts: bool = False):
         self.folder = folder.resolve()
+        self.nodes = [f"n{number + 1}" for number in range(nodes)]
         self.environment = os.environ | {"SLURM_CONF": str(self.folder / "slurm.conf")}
+        self._accounting, self._hosts = accounting, hosts
         self._daemons: list[subprocess.Popen[bytes]] = []
+        self._of_node: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Cluster:
         try:
@@ -103,20 +111,60 @@ class Cluster:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
+    def lose(self, node: str) -> None:
+        """End a node without a word: its slurmd and, where nodes are hosts, every process on it (SIGKILL)."""
+        daemon = self._of_node.pop(node)
+        self._daemons.remove(daemon)
+        daemon.kill()
+        daemon.wait()
+
+    def on(self, node: str, *command: str) -> None:
+        """Run a command on a host, which sees only its own processes."""
+        [first] = psutil.Process(self._of_node[node].pid).children()
+        subprocess.run(("nsenter", f"--target={first.pid}", "--pid", "--mount", "--uts", *command), check=True)
+
+    def boot(self, node: str) -> None:
+        """Start the slurmd of a node."""
+        host = [*HOST, "sh", "-c", BOOT, node, str(self.folder / "hosts")] if self._hosts else []
+        self._of_node[node] = self._daemon(*host, "slurmd", "-D", "-N", node)
+
     def _start(self) -> None:
-        names = [f"n{number + 1}" for number in range(NODES)]
-        for name in ("state", *(f"spool/{name}" for name in names)):
+        for name in ("state", *(f"spool/{name}" for name in self.nodes)):
             (self.folder / name).mkdir(parents=True, exist_ok=True, mode=0o755)
-        host, ports = socket.gethostname().split(".")[0], free_ports(NODES + 1)
+        ports = free_ports(len(self.nodes) + 2)
+        self._configure(*ports)
+        self._start_munge()
+        if self._accounting:
+            accounts.start(self.folder, ports[1], self._daemon, self._wait_for)
+        self._daemon("slurmctld", "-D")
+        for node in self.nodes:
+            self.boot(node)
+        self._wait_for("the nodes", self._is_ready)
+
+    def _configure(self, port: int, accounting_port: int, *ports: int) -> None:
+        host = socket.gethostname().split(".")[0]
         nodes = [
-            f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS_PER_NODE} "
-            "RealMemory=4000 State=UNKNOWN"
-            for name, port in zip(names, ports[1:], strict=True)
+            f"NodeName={name} NodeHostname={name if self._hosts else host} NodeAddr=127.0.0.1 Port={node_port} "
+            f"CPUs={CPUS_PER_NODE} RealMemory=4000 State=UNKNOWN"
+            for name, node_port in zip(self.nodes, ports, strict=True)
         ]
         text = CONFIGURATION.format(
-            host=host, port=ports[0], user=getpass.getuser(), folder=self.folder, nodes="\n".join(nodes)
+            host=host,
+            port=port,
+            user=getpass.getuser(),
+            folder=self.folder,
+            nodes="\n".join(nodes),
+            silence=LOST_SECONDS if self._hosts else 300,
+            memory=2 if self._accounting else 86_400,
+            resources="CR_CPU_Memory" if self._accounting else "CR_CPU",
+            accounting=accounts.CONFIGURATION.format(port=accounting_port, folder=self.folder)
+            if self._accounting
+            else NO_ACCOUNTING,
         )
         (self.folder / "slurm.conf").write_text(text, encoding="utf-8")
+        (self.folder / "hosts").write_text(f"127.0.0.1 localhost {host} {' '.join(self.nodes)}\n", encoding="utf-8")
+
+    def _start_munge(self) -> None:
         key = self.folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
@@ -125,32 +173,28 @@ class Cluster:
         seed = f"--seed-file={self.folder / 'munge.seed'}"
         self._daemon("munged", "--foreground", "--force", "--num-threads=2", seed, *options)
         self._wait_for("munged", lambda: (self.folder / "munge.socket").exists())
-        self._daemon("slurmctld", "-D")
-        for name in names:
-            self._daemon("slurmd", "-D", "-N", name)
-        self._wait_for("the nodes", self._is_ready)
 
-    def _daemon(self, name: str, *options: str) -> None:
+    def _daemon(self, name: str, *options: str, **environment: str) -> subprocess.Popen[bytes]:
         program = find_program(name)
         assert program is not None
         log = self.folder / f"{name}.{len(self._daemons)}.log"
-        with open(log, "wb") as file:
+        with open(log, "ab") as file:
             # A session of its own: Ctrl-C is for us, and the daemons end after the jobs.
-            self._daemons.append(
-                subprocess.Popen(
-                    [program, *options],
-                    env=self.environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=file,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            daemon = subprocess.Popen(
+                [program, *options],
+                env=self.environment | {"PATH": SYSTEM_PATH} | environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
+        self._daemons.append(daemon)
+        return daemon
 
     def _is_ready(self) -> bool:
         try:
             return self.ask("sinfo", "--noheader", "--Node", "--partition=debug", "--format=%T").split() == (
-                ["idle"] * NODES
+                ["idle"] * len(self.nodes)
             )
         except RuntimeError:
             return False
@@ -182,6 +226,8 @@ class Cluster:
                     capture_output=True,
                     timeout=30,
                 )
+        for node in [*self._of_node] if self._hosts else []:
+            self.lose(node)  # unshare ignores SIGTERM
         for daemon in reversed(self._daemons):
             daemon.terminate()
             try:
@@ -190,6 +236,7 @@ class Cluster:
                 daemon.kill()
                 daemon.wait()
         self._daemons.clear()
+        self._of_node.clear()
 
     def _is_controlled(self) -> bool:
         try:

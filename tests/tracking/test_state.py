@@ -16,7 +16,7 @@ from realm_lab.core.lease import this_process
 from realm_lab.errors import UserError
 from realm_lab.tracking.run_dir import RunRecord, stage_folder
 from realm_lab.tracking.run_lease import LIMIT_SECONDS
-from realm_lab.tracking.state import JobState, RunState, State, run_state
+from realm_lab.tracking.state import JobState, RunState, StageState, State, run_state, stage_state
 
 STAGES = ("warm_start", "pretrain", "finetune")
 KEY = "ab" * 32
@@ -95,6 +95,27 @@ def test_a_job_says_what_folders_cannot(tmp_path: Path, left: str | None, job: J
     run = found(tmp_path, job)
     assert run.state == state
     assert run.stages["pretrain"].job == "7"
+
+
+def test_of_a_job_its_scheduler_knows_more_than_the_age_of_its_lease(tmp_path: Path) -> None:
+    """Its end is seen before the lease is silent, and that it runs whatever the clock of its machine says."""
+    folder = leave(tmp_path, "pretrain", "RUNNING", host="far", pid=1)
+    owner = asdict(this_process()) | {"host": "far", "job": "17_3"}
+
+    def said(state: State, job: str, silent_seconds: float) -> StageState:
+        write_json(
+            folder / "lease" / "writer.json",
+            {"owner": owner, "token": str(silent_seconds), "heard": time.time() - silent_seconds},
+        )
+        return stage_state(folder, JobState(state, job, "SLURM: FAILED" if state == "FAILED" else None))
+
+    lost = "process 1 on far is gone or silent (SLURM: FAILED)"
+    ended = said("FAILED", "17_3", 1.0)
+    assert (ended.state, ended.error) == ("LOST", lost)
+    assert said("CANCELLED", "17_3", 1.0).state == "CANCELLED"
+    assert said("FAILED", "17_4", 1.0).state == "RUNNING"  # it is not that job that works on it
+    assert said("RUNNING", "17_3", 600.0).state == "RUNNING"
+    assert said("QUEUED", "17_3", 600.0).state == "QUEUED"
 
 
 def test_a_run_that_waits_for_its_corpus_says_so_and_a_finished_one_needs_it_no_more(tmp_path: Path) -> None:

@@ -1,0 +1,278 @@
+"""On a real SLURM of four hosts with accounts: nodes that go away, clocks that differ, a full disk.
+
+Each host is in namespaces of its own, which needs root, with a clock of its own where a test says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from realm_lab.core.lease import Taken
+from realm_lab.runner import pipeline
+from realm_lab.runner.schedule import Launcher, make_launcher
+from realm_lab.runner.slurm_queue import jobs_of_stages
+from realm_lab.runner.study import LauncherSettings
+from realm_lab.runner.tasks import Task
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.run_lease import writing
+from realm_lab.tracking.state import UNFINISHED, JobState, StageState, StageStates
+from tests.slurm_cluster import accounting, hosts
+from tests.slurm_cluster.cluster import Cluster
+from tests.slurm_cluster.programs import missing
+from tests.slurm_cluster.project import SLOW_MASKS, joined, wait_until
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
+
+PROGRAMS = (*accounting.PROGRAMS, "unshare", "nsenter", "mount")
+SLOW = {"pretrain.masking": "slow_masks:one_span"}
+SCRATCH_BYTES, LEFT_BYTES = 32 * 2**20, 64 * 2**10  # of the small disk; what a checkpoint does not fit into
+HUNGRY_MASKS = """
+from pathlib import Path
+
+import numpy as np
+import slow_masks
+
+eaten = []
+
+
+def one_span(request, generator):
+    if Path(__file__).with_name("hungry").exists():
+        eaten.append(np.ones(2**20))  # 32 MiB a step
+    return slow_masks.one_span(request, generator)
+"""
+BUILD_INDEX = """
+import sys, time
+from realm_lab import cli
+from realm_lab.retrieval.embeddings import EmbeddingStore
+
+build = EmbeddingStore.build
+
+
+def build_slowly(store, identity, embed):
+    def slow(rows_R):
+        time.sleep(float(sys.argv[1]))
+        return embed(rows_R)
+
+    return build(store, identity, slow, shard_rows=16)
+
+
+EmbeddingStore.build = build_slowly
+sys.exit(cli.main(sys.argv[2:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For everything of these tests."""
+    return tmp_path_factory.mktemp("nodes")
+
+
+@pytest.fixture(scope="module")
+def cluster(place: Path) -> Iterator[Cluster]:
+    """Four hosts; a small disk for all of them is at `scratch` of the place."""
+    if os.geteuid():
+        pytest.skip("hosts in namespaces of their own need root")
+    if absent := missing(PROGRAMS):
+        pytest.skip(f"not here: {', '.join(absent)}; apt-get install slurmdbd mariadb-server")
+    scratch = place / "scratch"
+    scratch.mkdir()
+    mount = ("mount", "-t", "tmpfs", "-o", f"size={SCRATCH_BYTES}", "tmpfs", str(scratch))
+    if subprocess.run(mount, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        with joined(Cluster(place / "slurm", nodes=4, accounting=True, hosts=True)) as running:
+            yield running
+    finally:
+        subprocess.run(("umount", "--lazy", str(scratch)), check=True)
+
+
+@pytest.fixture(scope="module")
+def prepared(place: Path, tiny: ModuleType) -> Path:
+    """A root in which pre-training can begin."""
+    root = place / "prepared"
+    tiny.run("warm_start", tiny.params(), tiny.prepare(tiny.params(), root))
+    (root / "slow_masks.py").write_text(SLOW_MASKS)
+    return root
+
+
+class Jobs:
+    """Pre-training in copies of a root, as jobs."""
+
+    def __init__(self, tiny: ModuleType, prepared: Path, root: Path):
+        self.root = Path(shutil.copytree(prepared, root))
+        self._tiny, self._launchers = tiny, dict[str, Launcher]()
+        self._tasks: dict[str, Task] = {}
+
+    def submit(self, name: str, settings: LauncherSettings, changes: dict[str, Any]) -> StageRun:
+        """Start a job of that name; the folder of its stage."""
+        params = self._tiny.params(changes)
+        run: StageRun = self._tiny.stage_run("pretrain", params, self.root)
+        self._tasks[name] = Task(name, ("pretrain",), "realm", 0, params, {"pretrain": run.key}, (), ("realm",))
+        self._launchers[name] = make_launcher("slurm", settings, self.root, name)
+        self.again(name)
+        return run
+
+    def again(self, name: str) -> None:
+        """Submit it once more."""
+        self._launchers[name].submit([self._tasks[name]])
+
+    def state(self, name: str) -> JobState:
+        """How its newest job stands."""
+        return self._launchers[name].poll()[name]
+
+    def shown(self, run: StageRun) -> StageState:
+        """What `realm-lab status` says of the stage."""
+        return StageStates(self.root / "runs", jobs_of_stages(self.root)).stage("pretrain", run.key)
+
+    def end(self, *names: str) -> list[str]:
+        """Wait for their ends; the states then."""
+        wait_until(lambda: all(self.state(name).state not in UNFINISHED for name in names), f"{names} have ended")
+        return [str(self.state(name).state) for name in names]
+
+
+@pytest.fixture
+def jobs(tiny: ModuleType, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
+    found = Jobs(tiny, prepared, tmp_path / "root")
+    monkeypatch.chdir(found.root)
+    return found
+
+
+def test_eight_processes_on_four_nodes_do_what_one_does(
+    cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs
+) -> None:
+    """They meet on the first node by its name. Of batches of nine one process has two."""
+    changes = {"pretrain.batch_size": 9, "pretrain.steps": 6, "pretrain.refresh.interval_steps": 2}
+    eight = jobs.submit("eight", hosts.settings(tmp_path / "site", nodes=4), changes | {"launch.ranks": 8})
+    one = tiny.run("pretrain", tiny.params(changes), Path(shutil.copytree(prepared, tmp_path / "one")))
+    assert jobs.end("eight") == ["COMPLETE"], jobs.state("eight")
+    assert "NodeList=n[1-4]" in cluster.ask("scontrol", "show", "job", jobs.state("eight").job)
+    tiny.assert_metrics_alike(one, eight)
+
+
+def test_jobs_outlive_their_nodes_whatever_their_clocks_say(
+    cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs
+) -> None:
+    """One job's node is taken down, of another's two nodes one loses power; their clocks are ten minutes apart."""
+    clocks = {"n1": -600.0, "n2": 600.0}
+    steps = SLOW | {"pretrain.steps": 40, "launch.checkpoint_interval_seconds": 1}
+    two = steps | {"launch.ranks": 2, "pretrain.candidates": 5}
+    exclusive = {"nodes": 2, "additional": {"exclusive": True}}
+    alone = jobs.submit("alone", hosts.settings(tmp_path / "site", clocks), steps)
+    pair = jobs.submit("pair", hosts.settings(tmp_path / "site", clocks, **exclusive), two)
+    wait_until(lambda: min(alone.status().step, pair.status().step) >= 3, "both train")
+    assert (alone.status().host, pair.status().host) == ("n1", "n2")
+
+    with pytest.raises(Taken), writing(alone.path):
+        pass  # here its lease looks ten minutes old
+    cluster.ask("scontrol", "update", "nodename=n1", "state=down", "reason=drill")
+    cluster.lose("n3")
+    wait_until(lambda: "down" in cluster.ask("sinfo", "--noheader", "--nodes=n3", "--format=%t"), "n3 is missed")
+    cluster.boot("n3")
+    assert jobs.end("alone", "pair") == ["COMPLETE", "COMPLETE"], jobs.state("pair")
+    assert (alone.status().attempt, pair.status().attempt) == (2, 2)
+    assert "n1" not in (alone.status().host, pair.status().host)
+    cluster.ask("scontrol", "update", "nodename=n1", "state=resume")
+
+    undisturbed = Path(shutil.copytree(prepared, tmp_path / "undisturbed"))
+    one = tiny.run("pretrain", tiny.params(steps), undisturbed)
+    pipeline.run("pretrain", tiny.params(two), undisturbed)
+    assert tiny.outcome(alone) == tiny.outcome(one)
+    assert tiny.outcome(pair) == tiny.outcome(tiny.stage_run("pretrain", tiny.params(two), undisturbed))
+
+
+def test_status_says_what_the_accounts_say(cluster: Cluster, tmp_path: Path, jobs: Jobs) -> None:
+    """Of jobs that squeue has forgotten: killed, cancelled without time for a checkpoint, and out of memory."""
+    (jobs.root / "hungry_masks.py").write_text(HUNGRY_MASKS)
+    (jobs.root / "hungry").touch()
+    settings, steps = hosts.settings(tmp_path / "site"), {"pretrain.steps": 40}
+    runs = {
+        "killed": jobs.submit("killed", settings, SLOW | steps),
+        "cancelled": jobs.submit("cancelled", settings, SLOW | steps | {"pretrain.candidates": 5}),
+        "hungry": jobs.submit("hungry", settings, steps | {"pretrain.masking": "hungry_masks:one_span"}),
+    }
+    wait_until(lambda: min(runs[name].status().step for name in ("killed", "cancelled")) >= 3, "both train")
+    killed = runs["killed"].status()
+    cluster.on(killed.host, "kill", "-KILL", str(killed.pid))
+    cluster.ask("scancel", "--signal=KILL", jobs.state("cancelled").job)
+    jobs.end(*runs)
+    wait_until(lambda: not cluster.ask("squeue", "--noheader", "--states=all", "--format=%i"), "squeue has forgotten")
+
+    accounts = cluster.ask("sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State")
+    said = dict(line.split("|") for line in accounts.splitlines())
+    ends = {name: said[jobs.state(name).job].split()[0] for name in runs}
+    assert ends == {"killed": "FAILED", "cancelled": "CANCELLED", "hungry": "FAILED"}
+    wait_until(lambda: "SLURM: FAILED" in str(jobs.shown(runs["killed"]).error), "the accounts were asked late enough")
+    shown = {name: (jobs.shown(run).state, str(jobs.shown(run).error)) for name, run in runs.items()}
+    of = {name: f"process {run.status().pid} on {run.status().host} is gone or silent" for name, run in runs.items()}
+    assert shown["killed"] == ("LOST", f"{of['killed']} (SLURM: FAILED)")
+    assert shown["cancelled"][0] == "CANCELLED"
+    assert shown["hungry"] == ("LOST", f"{of['hungry']} (SLURM: FAILED, Exceeded job memory limit)")
+
+    (jobs.root / "hungry").unlink()
+    for name in runs:
+        jobs.again(name)
+    assert jobs.end(*runs) == ["COMPLETE"] * 3
+
+
+def test_a_full_disk_stops_a_job_with_one_line_and_room_lets_it_go_on(
+    cluster: Cluster, place: Path, tiny: ModuleType, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = Jobs(tiny, prepared, place / "scratch" / "root")
+    monkeypatch.chdir(jobs.root)
+    steps = SLOW | {"pretrain.steps": 40, "launch.checkpoint_interval_seconds": 1}
+    run = jobs.submit("writer", hosts.settings(tmp_path / "site"), steps)
+    wait_until(lambda: run.status().step >= 3, "it trains")
+    ballast = place / "scratch" / "ballast"
+    ballast.write_bytes(bytes(shutil.disk_usage(ballast.parent).free - LEFT_BYTES))
+    assert jobs.end("writer") == ["FAILED"]
+    line = rf"{run.path}/checkpoints/step-\d+: no space left on its disk; make room, then run again"
+    assert re.match(line, str(jobs.shown(run).error)), jobs.shown(run)
+    assert jobs.shown(run).error == jobs.state("writer").error
+    ballast.unlink()
+    jobs.again("writer")
+    assert jobs.end("writer") == ["COMPLETE"]
+    assert run.status().attempt == 2
+    one = tiny.run("pretrain", tiny.params(steps), Path(shutil.copytree(prepared, tmp_path / "undisturbed")))
+    assert tiny.outcome(run) == tiny.outcome(one)
+
+
+def test_an_array_builds_one_index_though_an_element_is_killed(
+    cluster: Cluster, tiny: ModuleType, tmp_path: Path, jobs: Jobs
+) -> None:
+    """Each host embeds shards that no other works on; the others do what the killed one had begun."""
+
+    def command(root: Path, seconds: float) -> list[str]:
+        index = ("index", "build", "--root", str(root), "--params", str(tiny.PARAMETERS), "--stage", "warm-start")
+        return [sys.executable, str(jobs.root / "build_index.py"), str(seconds), *index]
+
+    (jobs.root / "build_index.py").write_text(BUILD_INDEX)
+    shutil.rmtree(jobs.root / "runs" / "embeddings", ignore_errors=True)
+    alone = Path(shutil.copytree(jobs.root, tmp_path / "alone"))
+
+    def finished() -> int:
+        return sum(bool(lock.read_text()) for lock in jobs.root.glob("runs/embeddings/*/shard-*.lock"))
+
+    how = ("--parsable", "--array=0-3", "--exclusive", "--mem=1G", f"--output={jobs.root / 'element-%a.txt'}")
+    array = cluster.ask("sbatch", *how, "--wrap", shlex.join(command(jobs.root, 1.0))).strip()
+    wait_until(lambda: finished() >= 2, "the first shards are there")
+    cluster.ask("scancel", "--signal=KILL", f"{array}_0")
+    wait_until(lambda: not cluster.ask("squeue", "--noheader"), "all have ended")
+    killed, *said = [(jobs.root / f"element-{number}.txt").read_text() for number in range(4)]
+    assert "embedded" in killed
+    assert "of 16 numbers" not in killed
+    assert all("320 passages of 16 numbers" in text for text in said), said
+    assert sum("embedded" in text for text in said) > 1, said  # they shared the work
+    subprocess.run(command(alone, 0.0), check=True, cwd=alone)
+    [one], [other] = (list(root.glob("runs/embeddings/*/embeddings.bin")) for root in (alone, jobs.root))
+    assert one.read_bytes() == other.read_bytes()

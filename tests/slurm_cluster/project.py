@@ -1,0 +1,115 @@
+"""A project whose studies run on a Cluster, and waiting for what its jobs do.
+
+The jobs mask sentences with a scheme that sleeps inside SLURM only: they last long enough to be stopped, and cost no
+processor time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.runner.schedule import Launcher, make_launcher
+from realm_lab.runner.sweep import Request, sweep
+from realm_lab.runner.tasks import Task, tasks_of
+from realm_lab.runner.worker import run_stage
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.state import StageStates
+from tests.slurm_cluster.cluster import Cluster
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+POLL_SECONDS = 0.3
+SLOW_MASKS = """
+import os
+import time
+
+import numpy as np
+
+
+def one_span(request, generator):
+    if "SLURM_JOB_ID" in os.environ:
+        time.sleep(0.05)  # four sentences a step
+    return np.arange(*request.spans[int(generator.integers(len(request.spans)))])
+"""
+
+
+@contextmanager
+def joined(cluster: Cluster) -> Iterator[Cluster]:
+    """SLURM, up; the environment of this process points to it. Skips the tests, with the reason, where it does not
+    start."""
+    try:
+        cluster.__enter__()
+    except RuntimeError as error:
+        pytest.skip(f"SLURM does not start here: {error}")
+    before = dict(os.environ)
+    os.environ |= {"SLURM_CONF": cluster.environment["SLURM_CONF"]}
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), before.get("PYTHONPATH", "")])
+    try:
+        yield cluster
+    finally:
+        cluster.__exit__(None, None, None)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def wait_until(is_true: Callable[[], bool], what: str, seconds: float = 180.0) -> None:
+    """Until it is true, and no longer than so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(POLL_SECONDS)
+
+
+class Project:
+    """A folder with parameters and a study."""
+
+    def __init__(self, root: Path, tiny: ModuleType, study: dict[str, Any]):
+        self.root, self.study = root, root / "study.yaml"
+        root.mkdir()
+        shutil.copy(tiny.PARAMETERS, root / "params.yaml")
+        YAML(typ="safe").dump(study, self.study)
+        (root / "slow_masks.py").write_text(SLOW_MASKS)
+
+    def plan(self) -> StudyPlan:
+        """What the study asks for."""
+        return plan_study(self.study, self.root)
+
+    def sweep(self, **options: Any) -> list[Task]:
+        """Submit what is missing; returns that."""
+        retry = options.get("retry_failed", False)
+        tasks = tasks_of(self.plan().runs, StageStates(self.root / "runs"), retry_failed=retry)
+        assert sweep(Request(self.study, self.root, launcher="slurm", **options)) == 0
+        return tasks
+
+    def launcher(self) -> Launcher:
+        """A new one each time, as from a new command."""
+        plan = self.plan()
+        return make_launcher("slurm", plan.launcher, self.root, plan.name)
+
+    def stage(self, run: PlannedRun, stage: str) -> StageRun:
+        """The folder of a stage."""
+        return StageRun(self.root / "runs" / "stages" / f"{stage}-{run.plan.key(stage)[:12]}", stage)
+
+
+def assert_as_uninterrupted(project: Project, tiny: ModuleType, place: Path, study: dict[str, Any]) -> None:
+    """Nothing is left to do; metrics and weights are to the bit those of runs in this process that nothing stopped."""
+    assert tasks_of(project.plan().runs, StageStates(project.root / "runs")) == []
+    inline = Project(place, tiny, study)
+    for run in inline.plan().runs:
+        for stage in ("prepare", *run.plan.stages):
+            run_stage(stage, run.plan.system, run.params, run.seed, inline.root)
+        for stage in run.plan.stages:
+            one, other = project.stage(run, stage), inline.stage(run, stage)
+            tiny.by_name(tiny.metrics(one))  # nothing is logged twice
+            assert tiny.outcome(one) == tiny.outcome(other), (run.cell, stage)
+        assert project.stage(run, "evaluate").status().state == "COMPLETE"
