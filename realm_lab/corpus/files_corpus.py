@@ -16,7 +16,7 @@ from realm_lab.corpus.answers import passage_holds
 from realm_lab.corpus.cutting import OF_UPDATE, Article, Asked, Cut, Cutter, Kind
 from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.corpus.pool import cut_all
-from realm_lab.corpus.readers import files_of, read_documents, read_questions
+from realm_lab.corpus.readers import Dropped, files_of, read_documents, read_questions
 from realm_lab.corpus.readers.inputs import is_picture
 from realm_lab.corpus.records import SPLITS, Document, Question, Split
 from realm_lab.corpus.regex_answers import Patterns
@@ -52,7 +52,7 @@ class FilesCorpus:
 
     def documents(self, version: int = 0) -> Iterator[Document]:
         """The documents of the knowledge corpus, in the order of the files."""
-        dropped: Counter[str] = Counter()
+        dropped = Dropped()
         limited = {_resolved(name) for name in self._files.knowledge}
         limited -= {_resolved(name) for name in self._files.questions_test}
         articles: set[str] = set()
@@ -77,7 +77,7 @@ class FilesCorpus:
 
     def pretrain_documents(self) -> Iterator[Document]:
         """The documents of the separate pre-training corpus."""
-        dropped = self._counts["pretrain"] = Counter()
+        dropped = self._counts["pretrain"] = Dropped()
         wanted = partial(self._is_wanted, set(), None, dropped)
         return chain.from_iterable(read_documents(name, dropped, None, wanted) for name in self._files.pretrain)
 
@@ -121,15 +121,15 @@ class FilesCorpus:
         """
         names: list[str] = getattr(self._files, f"questions_{split}")
         maximum = {"train": self._files.max_train_questions, "test": self._files.max_test_questions}.get(split)
-        dropped = self._counts[f"questions_{split}"] = Counter()
+        dropped = self._counts[f"questions_{split}"] = Dropped()
         if split == "test" or not self._files.holds_out_dev:
             return evenly_spaced(list(self._answerable(names, dropped, known)), maximum, dropped)
         wanted = split == "dev"
-        counted = Counter[str]() if wanted else dropped  # one file for two splits: what it lacks is told once
+        counted = Dropped() if wanted else dropped  # one file for two splits: what it lacks is told once
         questions = self._answerable(self._files.questions_train, counted, known)
         return evenly_spaced([q for q in questions if is_orqa_dev(q.question) is wanted], maximum, dropped)
 
-    def _answerable(self, names: Sequence[str], dropped: Counter[str], known: Set[str]) -> Iterator[Question]:
+    def _answerable(self, names: Sequence[str], dropped: Dropped, known: Set[str]) -> Iterator[Question]:
         knowledge = {_resolved(name) for name in self._files.knowledge}
         for name in names:
             own = _resolved(name) in knowledge

@@ -14,6 +14,7 @@ from realm_lab.corpus.readers.inputs import digest_input, files_of
 from realm_lab.corpus.readers.json_records import Record, register_shape
 from realm_lab.corpus.readers.registry import (
     READERS,
+    Dropped,
     find_reader,
     read_documents,
     read_questions,
@@ -21,6 +22,6 @@ from realm_lab.corpus.readers.registry import (
 )
 
 __all__ = [
-    "READERS", "Record", "count_input", "digest_input", "files_of", "find_reader", "read_documents", "read_questions",
-    "register_reader", "register_shape",
+    "READERS", "Dropped", "Record", "count_input", "digest_input", "files_of", "find_reader", "read_documents",
+    "read_questions", "register_reader", "register_shape",
 ]  # fmt: skip

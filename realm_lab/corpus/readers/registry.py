@@ -19,6 +19,20 @@ DocumentReader = Callable[[Path, Counter[str]], Iterator[Document]]
 QuestionReader = Callable[[Path, Counter[str]], Iterator[Question]]
 
 
+class Dropped(Counter[str]):
+    """What is left out, counted by reason; `first` has the id of the first of each, which is `<file>:<line>` where
+    there is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: dict[str, str] = {}
+
+    def leave_out(self, reason: str, identity: str) -> None:
+        """Count one."""
+        self[reason] += 1
+        self.first.setdefault(reason, identity)
+
+
 class Reader(NamedTuple):
     """A file format: how it is recognised and read."""
 
@@ -50,7 +64,7 @@ def find_reader(path: Path | str) -> Reader:
 
 def read_documents(
     name: Path | str,
-    dropped: Counter[str] | None = None,
+    dropped: Dropped | None = None,
     seen: set[int] | None = None,
     wanted: Callable[[Document], bool] = lambda document: True,
 ) -> Iterator[Document]:
@@ -59,18 +73,18 @@ def read_documents(
     What is left out is counted in `dropped`, the unwanted by `wanted` itself. `seen` has the hashes of the ids that
     were there before, of other files too where it is given. A file that cannot be read is a UserError.
     """
-    dropped, seen = Counter() if dropped is None else dropped, set() if seen is None else seen
+    dropped, seen = Dropped() if dropped is None else dropped, set() if seen is None else seen
     for path in files_of(name):
         reader = find_reader(path)
         if reader.read_documents is None:
             raise UserError(f"{path}: format '{reader.name}' holds no documents; name a file of texts")
         for document in reader.read_documents(path, dropped):
             if not document.text.strip() and document.picture is None:
-                dropped["document: empty text"] += 1
+                dropped.leave_out("document: empty text", document.id)
             elif wanted(document):
                 identity = text_hash(document.id)
                 if identity in seen:
-                    dropped["document: duplicate id"] += 1
+                    dropped.leave_out("document: duplicate id", document.id)
                 else:
                     seen.add(identity)
                     yield document
@@ -84,40 +98,40 @@ def questions_in(path: Path, dropped: Counter[str]) -> Iterator[Question]:
     return reader.read_questions(path, dropped)
 
 
-def read_questions(name: Path | str, dropped: Counter[str] | None = None) -> Iterator[Question]:
+def read_questions(name: Path | str, dropped: Dropped | None = None) -> Iterator[Question]:
     """The questions of a file or folder, each with text, an id of its own and an answer that is worth scoring.
 
     Answers are stripped (regular expressions are not) and those that occur twice are merged; what is left out is
     counted in `dropped`. An invalid regular expression is counted and stays, so that evaluation scores its question as
     the released code does (wrong). Errors: as read_documents.
     """
-    dropped = Counter() if dropped is None else dropped
+    dropped = Dropped() if dropped is None else dropped
     seen: set[str] = set()
     for path in files_of(name):
         for question in questions_in(path, dropped):
             kept = tuple(_worth_scoring(question, question.answers, dropped))
             text = question.question.strip()
             if not text:
-                dropped["question: empty text"] += 1
+                dropped.leave_out("question: empty text", question.id)
             elif question.id in seen:
-                dropped["question: duplicate id"] += 1
+                dropped.leave_out("question: duplicate id", question.id)
             elif not kept:
-                dropped["question: no answer"] += 1
+                dropped.leave_out("question: no answer", question.id)
             else:
                 seen.add(question.id)
                 updated = tuple(_worth_scoring(question, question.answers_updated, dropped))
                 yield question._replace(question=text, answers=kept, answers_updated=updated)
 
 
-def _worth_scoring(question: Question, answers: tuple[str, ...], dropped: Counter[str]) -> Iterator[str]:
+def _worth_scoring(question: Question, answers: tuple[str, ...], dropped: Dropped) -> Iterator[str]:
     is_regex = question.answer_kind == "regex"
     for answer in dict.fromkeys(answer if is_regex else answer.strip() for answer in answers):
         if not (answer.strip() if is_regex else normalise_answer(answer)):  # it would equal all others of its kind
-            dropped["answer: normalises to nothing"] += 1
+            dropped.leave_out("answer: normalises to nothing", question.id)
             continue
         try:
             if is_regex:
                 compile_pattern(answer)
         except ValueError:
-            dropped["answer: not a valid regular expression, kept and matches nothing"] += 1
+            dropped.leave_out("answer: not a valid regular expression, kept and matches nothing", question.id)
         yield answer

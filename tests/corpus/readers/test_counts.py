@@ -29,10 +29,12 @@ def test_counts_say_what_is_kept_and_what_is_dropped(tmp_path: Path) -> None:
     found = count_input(str(path))
     assert (found.format, found.dropped) == ("texts", {"document: empty text": 1})
     assert found.counts == {"documents": 2, "articles": 2, "characters": 14, "words": 3}
-    assert list(found.lines())[1:] == ["  document: empty text: 1"]
+    assert list(found.lines())[1:] == ["  document: empty text: 1, the first 'b'"]
     path = tmp_path / "trec.jsonl"
     path.write_text(lines({"id": 1, "question": "q", "answer": ["(a", "b"]}, {"id": 2, "question": "q", "answer": []}))
-    assert count_input(str(path)).counts == {"questions": 1, "answers": 2}
+    found = count_input(str(path))
+    assert found.counts == {"questions": 1, "answers": 2}
+    assert found.first_dropped["question: no answer"] == "2"
 
 
 def test_prepare_count_prints_and_goes_on_after_a_bad_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from realm_lab.corpus.readers import (
+    Dropped,
     Record,
     find_reader,
     read_documents,
@@ -127,7 +128,7 @@ def test_documents(tmp_path: Path, case: str) -> None:
     name, content, kind, expected = TEXTS[case]
     path = put(tmp_path / name, content)
     assert find_reader(path).name == kind
-    dropped: Counter[str] = Counter()
+    dropped = Dropped()
     assert list(read_documents(path, dropped)) == expected
     assert not dropped
 
@@ -179,7 +180,7 @@ def test_questions(tmp_path: Path, case: str) -> None:
     name, content, kind, expected, dropped = ASKED[case]
     path = put(tmp_path / name, content)
     assert find_reader(path).name == kind
-    counted: Counter[str] = Counter()
+    counted = Dropped()
     assert list(read_questions(path, counted)) == expected
     assert counted == dropped
 
@@ -204,7 +205,7 @@ def test_questions_with_their_gold_passage(
 ) -> None:
     path = put(tmp_path / "g.jsonl", lines(*records))
     assert find_reader(path).name == kind
-    dropped: Counter[str] = Counter()
+    dropped = Dropped()
     [document] = read_documents(path, dropped)
     assert dropped == {"document: duplicate id": 1}, "one passage of two questions"
     first, second = read_questions(path)
@@ -262,7 +263,7 @@ def test_a_shape_of_records_can_be_added(tmp_path: Path, monkeypatch: pytest.Mon
     register_shape("recipes", {"dish", "steps"}, "{dish, steps: [texts]}", documents=recipe)
     records = [{"dish": "Soup", "steps": ["Boil.", "Eat."]}, {"dish": "Pie", "steps": [], "kind": "draft"}]
     for name, content in (("a.jsonl", lines(*records)), ("b.json", json.dumps(records).encode())):
-        dropped: Counter[str] = Counter()
+        dropped = Dropped()
         [document] = read_documents(put(tmp_path / name, content), dropped)
         assert document == Document(f"{name}:1", "Soup", "Boil.\nEat.", "recipes")
         assert dropped == {"recipe: draft": 1}

@@ -7,7 +7,6 @@ import gzip
 import io
 import json
 import os
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from backports import zstd
 
 from realm_lab.corpus import text_files
-from realm_lab.corpus.readers import json_records, read_documents, read_questions
+from realm_lab.corpus.readers import Dropped, json_records, read_documents, read_questions
 from realm_lab.corpus.readers import parquet as parquet_files
 from realm_lab.errors import UserError
 
@@ -230,11 +229,11 @@ TIGHT = {
 }
 
 
-def texts(path: Path, dropped: Counter[str]) -> list[Any]:
+def texts(path: Path, dropped: Dropped) -> list[Any]:
     return [document.text for document in read_documents(path, dropped)]
 
 
-def answers(path: Path, dropped: Counter[str]) -> list[Any]:
+def answers(path: Path, dropped: Dropped) -> list[Any]:
     return [question.answers for question in read_questions(path, dropped)]
 
 
@@ -248,7 +247,7 @@ def test_refused(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(UserError) as caught:
-        (texts if case in REFUSED else answers)(path, Counter())
+        (texts if case in REFUSED else answers)(path, Dropped())
     message = str(caught.value)
     assert message.startswith(str(path))
     assert message.removeprefix(str(path)).startswith(expected)
@@ -261,7 +260,7 @@ def test_refused(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_read(case: str, tmp_path: Path) -> None:
     name, content, expected, *counted = (READ | READ_QUESTIONS)[case]
     (tmp_path / name).write_bytes(content)
-    dropped: Counter[str] = Counter()
+    dropped = Dropped()
     assert (texts if case in READ else answers)(tmp_path / name, dropped) == expected
     assert [dropped] == (counted or [{}])
 
