@@ -19,7 +19,6 @@ from realm_lab.corpus.toy_sentences import fill
 from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.params.corpus import ToyWorld as Settings
 
-DRAWN_SHARE = 0.4  # of articles: a reader that sees too little text does not learn to copy, nor then to read pictures
 WAYS = 8  # in which each piece is drawn
 NOISE = 12.0  # standard deviation of the noise, of 255
 PAPER, INK = 235, 20
@@ -71,13 +70,6 @@ class PictureWorld(ToyWorld):
     def passages(self, version: int = 0) -> Iterator[tuple[Passage, list[Sentence]]]:
         for passage, sentences in super().passages(version):
             yield (passage._replace(body="") if passage.form == PICTURE else passage), sentences
-
-    def _restated_as_triples(
-        self, relations: tuple[Relation, Relation], kind: str, news: bool, rng: np.random.Generator
-    ) -> tuple[str, str] | None:
-        """Of DRAWN_SHARE of the articles, of news too: a reader that copies from any picture, whatever its shape, makes
-        every wrong picture worse than none, and the retriever then learns to bring none."""
-        return (relations[0].triple, relations[1].triple) if rng.random() < DRAWN_SHARE else None
 
     def _beside_filler(
         self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections import Counter
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -229,9 +228,9 @@ def test_pictures_that_cannot_be_read_are_refused_by_name(
 
 
 def test_pictures_are_counted_among_the_documents(album: Path) -> None:
-    from realm_lab.corpus.readers import read_documents
+    from realm_lab.corpus.readers import Dropped, read_documents
 
-    dropped: Counter[str] = Counter()
+    dropped = Dropped()
     documents = list(read_documents(album, dropped))
     assert [document.form for document in documents] == ["picture"] * 6
     assert not dropped
