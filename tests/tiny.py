@@ -6,6 +6,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
 from realm_lab.runner.worker import run_stage
@@ -48,6 +50,16 @@ def stage_run(stage: str, chosen: Params, root: Path, label: str = "realm", seed
 def metrics(run: StageRun) -> list[dict[str, Any]]:
     """The rows of metrics.jsonl without what a clock says."""
     return [{name: value for name, value in row.items() if name not in CLOCKS} for row in run.metrics.rows()]
+
+
+def assert_metrics_alike(one: StageRun, two: StageRun) -> None:
+    """The same metrics but for rounding: sums are taken in another order."""
+    alone, together = metrics(one), metrics(two)
+    assert [row.keys() for row in alone] == [row.keys() for row in together]
+    for row, other in zip(alone, together, strict=True):
+        for name, value in row.items():
+            relative, absolute = (1e-6, 0.0) if name.startswith("loss") else (2e-5, 1e-5)
+            assert other[name] == pytest.approx(value, rel=relative, abs=absolute), (row["step"], name)
 
 
 def by_name(rows: list[dict[str, Any]]) -> dict[str, dict[int, float]]:
