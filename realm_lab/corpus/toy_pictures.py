@@ -19,7 +19,7 @@ from realm_lab.corpus.toy_sentences import fill
 from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.params.corpus import ToyWorld as Settings
 
-WAYS = 8  # in which each piece is drawn
+WAYS = 3  # in which each piece is drawn
 NOISE = 12.0  # standard deviation of the noise, of 255
 PAPER, INK = 235, 20
 COLOURS = ((200, 40, 40), (40, 90, 200), (30, 140, 60), (210, 140, 20))

@@ -108,21 +108,24 @@ class Encoder(nn.Module):
         self.patch_projection: nn.Linear | None = None
         if shape.patch_values:
             self.patch_projection = nn.Linear(shape.patch_values, shape.hidden_size)
+            self.patch_places = nn.Embedding(shape.positions, shape.hidden_size)
         self.patches: Tensor | None  # uint8 [patches, patch values]: the ids from the vocabulary's size on
         self.register_buffer("patches", None, persistent=False)
 
     def embed(self, tokens_BL: Tensor) -> Tensor:
         """What a document's parts are to the Transformer, [B, L, D]: the embedding of a word, or, of a patch of a
-        picture, a projection of its standardised pixels (Dosovitskiy et al. 2021)."""
+        picture, a projection of its standardised pixels, and where in the picture it is (Dosovitskiy et al. 2021)."""
         if self.patch_projection is None or self.patches is None:
             return self.word_embeddings(tokens_BL)
         words, tokens_N = self.shape.vocabulary_size, tokens_BL.flatten()
-        at_P = (tokens_N >= words).nonzero()[:, 0]
+        is_patch_BL = tokens_BL >= words
+        at_P = is_patch_BL.flatten().nonzero()[:, 0]
+        place_P = is_patch_BL.cumsum(1).flatten()[at_P] - 1
         pixels_PC = self.patches[tokens_N[at_P] - words].float() / 255
         # Of length 1, as the choice of a word is: unscaled, the optimiser throws the patches about; of length .2,
         # they are learned late.
         standard_PC = functional.layer_norm(pixels_PC, pixels_PC.shape[1:], eps=BLANK_VARIANCE)
-        patch_PD = self.patch_projection(standard_PC * pixels_PC.shape[1] ** -0.5)
+        patch_PD = self.patch_projection(standard_PC * pixels_PC.shape[1] ** -0.5) + self.patch_places(place_P)
         embedded_ND = self.word_embeddings(tokens_N.clamp(max=words - 1))
         return embedded_ND.index_copy(0, at_P, patch_PD.to(embedded_ND.dtype)).view(*tokens_BL.shape, -1)
 
@@ -177,6 +180,7 @@ def initialise_patches(encoder: Encoder, generator: torch.Generator) -> None:
         spread = encoder.shape.hidden_size**-0.5
         nn.init.normal_(encoder.patch_projection.weight, 0.0, spread, generator=generator)
         nn.init.zeros_(encoder.patch_projection.bias)
+        nn.init.normal_(encoder.patch_places.weight, 0.0, spread, generator=generator)
 
 
 def show(module: nn.Module, patches: Tensor | None) -> None:

@@ -38,7 +38,9 @@ CONVERT = (
     "tensors = torch.load(sys.argv[1], map_location='cpu', weights_only=True); "
     "save_file({k: v.clone().contiguous() for k, v in tensors.items()}, sys.argv[2])"
 )
-PATCHES = {f"patch_projection.{part}": f"embeddings.patch_projection.{part}" for part in ("weight", "bias")}
+PATCHES = {
+    name: f"embeddings.{name}" for name in ("patch_projection.weight", "patch_projection.bias", "patch_places.weight")
+}
 EMBEDDER_JSON = "embedder.json"
 SPAN_HEAD_FILE = "span_head.safetensors"
 DECODER_FILE = "decoder.safetensors"

@@ -22,6 +22,7 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
 
+from realm_lab.core.energy import EnergyMeter
 from realm_lab.core.files import atomic_write, read_json, write_json, write_text
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
@@ -36,8 +37,8 @@ HEARTBEAT_INTERVAL_SECONDS = 2.0
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Status:
-    """status.json of a stage. Times are unix seconds; `wall_seconds` and `training_flop` are sums over attempts,
-    `peak_memory_bytes` is the most that the process had until then.
+    """status.json of a stage. Times are unix seconds; `wall_seconds`, `training_flop` and `energy_joules` (of the
+    machine, where it counts them) are sums over attempts, `peak_memory_bytes` is the most that the process had.
 
     `host` and `pid` say who wrote it; whether that process still works on the stage is told by its lease.
     """
@@ -55,6 +56,7 @@ class Status:
     wall_seconds: float = 0.0
     peak_memory_bytes: int = 0
     training_flop: float = 0.0
+    energy_joules: float = 0.0
     error: str | None = None
     flags: tuple[str, ...] = ()
 
@@ -80,7 +82,8 @@ class StageRun:
         self.metrics = MetricLog(self.path / "metrics.jsonl")
         self.launch: dict[str, Any] = {}  # settings that move rounding, for env.json
         self._began = time.monotonic()
-        self._wall_before = 0.0
+        self._wall_before = self._energy_before = 0.0
+        self._energy: EnergyMeter | None = None
         self._anchor: tuple[int, float] | None = None
         self._last_beat = -math.inf
         self._current: Status | None = None
@@ -113,7 +116,8 @@ class StageRun:
         before = self.status()
         now = time.time()
         self._began = time.monotonic()
-        self._wall_before = before.wall_seconds
+        self._wall_before, self._energy_before = before.wall_seconds, before.energy_joules
+        self._energy = EnergyMeter(self.launch.get("device", device))
         self._anchor = None
         self._last_beat = -math.inf
         write_json(self.path / "env.json", describe(self.launch.get("device", device)) | {"launch": self.launch})
@@ -197,6 +201,8 @@ class StageRun:
         return replace(current, heartbeat_at=time.time(), wall_seconds=wall, peak_memory_bytes=peak)
 
     def _write(self, status: Status) -> None:
+        if self._energy:
+            status = replace(status, energy_joules=self._energy_before + self._energy.joules())
         self._current = status
         write_json(self.path / "status.json", asdict(status))
 

@@ -141,15 +141,16 @@ def picture_encoder() -> Encoder:
     return encoder
 
 
-def test_a_patch_is_a_projection_of_its_standardised_pixels_and_words_are_what_they_were() -> None:
+def test_a_patch_is_a_projection_of_its_standardised_pixels_and_its_place_and_words_are_what_they_were() -> None:
     encoder = picture_encoder()
     embedded = encoder.embed(torch.tensor([[3, 52, 49], [56, 0, 50]]))
     assert encoder.patches is not None
     assert encoder.patch_projection is not None
-    for place, patch in (((0, 1), 2), ((1, 0), 6), ((1, 2), 0)):
+    for place, patch, number in (((0, 1), 2, 0), ((1, 0), 6, 0), ((1, 2), 0, 1)):
         pixels = encoder.patches[patch].double() / 255
         standard = (pixels - pixels.mean()) / (pixels.var(unbiased=False) + 0.01).sqrt() / 12**0.5
         expected = encoder.patch_projection.weight.double() @ standard + encoder.patch_projection.bias.double()
+        expected = expected + encoder.patch_places.weight[number]
         torch.testing.assert_close(embedded[place].double(), expected, atol=1e-6, rtol=1e-5)
     for place, word in (((0, 0), 3), ((0, 2), 49), ((1, 1), 0)):
         assert torch.equal(embedded[place], encoder.word_embeddings.weight[word])

@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
 from realm_lab.errors import UserError

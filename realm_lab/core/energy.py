@@ -1,0 +1,78 @@
+"""Energy where the machine counts it: RAPL of processors (Linux), NVML of NVIDIA devices."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+RAPL = Path("/sys/class/powercap")
+
+
+class Counter(NamedTuple):
+    """A counter of joules that begins again at `wraps_at`."""
+
+    read: Callable[[], float]
+    wraps_at: float
+
+
+class EnergyMeter:
+    """Joules of this machine since the meter was made, of all processors and of the devices that this process sees,
+    whatever else runs on them. It must be read before a counter has gone round twice: RAPL's does within hours."""
+
+    def __init__(self, device: str) -> None:
+        self._counters = [*_processors(), *(_devices() if device.startswith("cuda") else [])]
+        self._last = [counter.read() for counter in self._counters]
+        self._joules = 0.0
+
+    def joules(self) -> float:
+        """0 where nothing is counted."""
+        for place, (counter, last) in enumerate(zip(self._counters, self._last, strict=True)):
+            self._last[place] = now = counter.read()
+            self._joules += now - last if now >= last else now - last + counter.wraps_at
+        return self._joules
+
+
+def _processors() -> list[Counter]:
+    """Packages of processors, with their cores and memory; most systems let only an administrator read them."""
+    counters = []
+    for package in sorted(RAPL.glob("intel-rapl:[0-9]*")):
+        if package.name.count(":") > 1:
+            continue  # a part of a package
+        try:
+            wraps_at = _joules(package / "max_energy_range_uj")
+            _joules(package / "energy_uj")
+        except OSError:
+            continue
+        counters.append(Counter(partial(_joules, package / "energy_uj"), wraps_at))
+    return counters
+
+
+def _joules(path: Path) -> float:
+    return int(path.read_text()) / 1e6
+
+
+def _devices() -> list[Counter]:
+    """NVIDIA devices, Volta or newer; the driver brings the library."""
+    import torch
+
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return []
+    library.nvmlInit_v2()
+    counters = []
+    for number in range(torch.cuda.device_count()):
+        name, handle = f"GPU-{torch.cuda.get_device_properties(number).uuid}".encode(), ctypes.c_void_p()
+        library.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle))
+        counters.append(Counter(partial(_device_joules, library, handle), 0.0))
+    return [counter for counter in counters if counter.read()]
+
+
+def _device_joules(library: ctypes.CDLL, handle: ctypes.c_void_p) -> float:
+    """Since the driver was loaded; 0 of a device that does not say."""
+    millijoules = ctypes.c_ulonglong()
+    failed = library.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(millijoules))
+    return 0.0 if failed else millijoules.value / 1e3
