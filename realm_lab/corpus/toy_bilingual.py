@@ -13,7 +13,8 @@ from typing import TypeVar
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.records import Question, Sentence, Span
 from realm_lab.corpus.toy_language import template_words, triple_words
-from realm_lab.corpus.toy_world import Article, ToyWorld
+from realm_lab.corpus.toy_sentences import Article
+from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.params.corpus import ToyWorld as Settings
 
 LETTERS = str.maketrans("abcdefghijklmnopqrstuvwxyz0123456789.?;|", "абвгдежзиклмнопрстуфхцчшщъ٠١٢٣٤٥٦٧٨٩۔؟؛¦")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,6 +16,14 @@ FIRST_YEAR, LAST_YEAR = 1700, 1999
 SALIENT = {"s": "subject", "o": "object"}  # role -> label
 
 Item = TypeVar("Item")
+
+
+class Article(NamedTuple):
+    """A throw-away article: a sentence, a passage restating it, and a passage with another fact of its subject."""
+
+    sentence: Sentence
+    restated: str
+    other: str
 
 
 def one_of(items: Sequence[Item], rng: np.random.Generator) -> Item:

@@ -38,7 +38,7 @@ from realm_lab.corpus.toy_language import (
     triple_words,
 )
 from realm_lab.corpus.toy_names import SYLLABLES, Permutation, syllables
-from realm_lab.corpus.toy_sentences import SALIENT, fill, fill_card, one_of, two_of, with_tail, with_word, year
+from realm_lab.corpus.toy_sentences import SALIENT, Article, fill, fill_card, one_of, two_of, with_tail, with_word, year
 from realm_lab.params.corpus import ToyWorld as Settings
 
 NAMES_KEPT = 1 << 16  # names remembered, so that a large world stays in bounded memory
@@ -47,14 +47,6 @@ HELD_OUT_FRACTION = 0.2  # of the subjects, for each of dev and test
 # copies from any triple or picture, whatever its relation, makes every wrong one worse than none.
 TRIPLE_SHARE = 0.4
 CHAINS = 2  # questions of two hops about each value that is an entity
-
-
-class Article(NamedTuple):
-    """A throw-away article: a sentence, a passage restating it, and a passage with another fact of its subject."""
-
-    sentence: Sentence
-    restated: str
-    other: str
 
 
 class Value(NamedTuple):
@@ -362,7 +354,7 @@ class ToyWorld:
 
     def articles(self, count: int) -> Iterator[Article]:
         """Throw-away articles for BERT training: endless other entities, the same language, no fact of the world. Where
-        Z has triples, TRIPLE_SHARE of them, of news too, restate their facts as triples."""
+        Z has triples, TRIPLE_SHARE of them, of news too, restate their facts as triples, or on a card with others."""
         rng, others = numpy_generator(self.seed, "articles"), numpy_generator(self.seed, "triple-articles")
         for _ in range(count):
             kind = TYPES[int(rng.integers(len(TYPES)))]
@@ -373,6 +365,10 @@ class ToyWorld:
             value = year(rng) if relation.value == "year" else value
             sentence = fill(with_tail(one, news, rng), SALIENT, s=subject, o=value)
             drawn = self.settings.triples != "none" and others.random() < TRIPLE_SHARE
+            if drawn and self.settings.triple_cards:
+                told = [self._throw_away_card(subject, kind, {relation.name: fact}, others) for fact in (value, "")]
+                yield Article(sentence, *told)
+                continue
             triples = (relation.triple, another.triple) if drawn else None
             restated = (triples[0] if triples else with_tail(two, news, rng)).format(s=subject, o=value)
             other = year(rng) if another.value == "year" else other
@@ -384,6 +380,13 @@ class ToyWorld:
                 self._beside_filler(restated, relation, kind, subject, third, rng),
                 self._beside_filler(different, another, kind, subject, fourth, rng),
             )
+
+    def _throw_away_card(self, subject: str, kind: str, known: dict[str, str], rng: np.random.Generator) -> str:
+        """A card with values that are drawn but for those that are known; of "" it says nothing."""
+        names = map(self.name, self._throw_away(rng, FACTS))
+        drawn = {r: year(rng) if r.value == "year" else name for r, name in zip(RELATIONS[kind], names, strict=True)}
+        told = [(relation.triple, known.get(relation.name, value)) for relation, value in drawn.items()]
+        return " ".join(sentence.text for sentence in fill_card([fact for fact in told if fact[1]], {}, subject))
 
     def _beside_filler(
         self, text: str, relation: Relation, kind: str, subject: str, named: str, rng: np.random.Generator

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from realm_lab.corpus.records import SPLITS
-from realm_lab.corpus.toy_world import ToyWorld
+from realm_lab.corpus.toy_world import TRIPLE_SHARE, ToyWorld
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
 from realm_lab.params.corpus import ToyWorld as Settings
 from tests.corpus.preparing import made
@@ -99,7 +99,21 @@ def test_no_word_is_unknown_no_name_is_cut_elsewhere_and_a_card_fits(settings: d
         assert "[UNK]" not in tokenizer.encode(text, add_special_tokens=False).tokens, text
     assert all(len(tokenizer.encode(made_world.name(n), add_special_tokens=False).ids) == 2 for n in range(2000))
     assert max(len(tokenizer.encode(body, add_special_tokens=False).ids) for body in bodies) <= 40 - 3 - 2
-    assert any(TRIPLE.search(text) for text in articles)
+    assert any(" | " in text for text in articles)
+
+
+def test_throw_away_cards_tell_the_fact_or_the_others_of_its_subject() -> None:
+    made_world = world(triples="all", triple_cards=True)
+    drawn = [article for article in islice(made_world.articles(200), 200) if " ; " in article.restated]
+    assert len(drawn) / 200 == pytest.approx(TRIPLE_SHARE, abs=0.1)
+    for sentence, card, other in drawn:
+        named = {span.label: sentence.text[span.start : span.end] for span in sentence.spans}
+        told, others = ([part.strip(" .") for part in text.split(" ; ")] for text in (card, other))
+        assert all(first.startswith(f"{named['subject']} | ") for first in (told[0], others[0]))
+        assert (len(told), len(others)) == (6, 5)
+        assert len({part.split(" | ")[-2] for part in told}) == 6
+        [held] = [part for part in told if part.endswith(f" | {named['object']}")]
+        assert not any(held.split(" | ")[-2] == part.split(" | ")[-2] for part in others)
 
 
 def test_a_bystander_is_of_the_subjects_type_and_nothing_else_moves() -> None:
