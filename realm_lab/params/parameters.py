@@ -74,8 +74,8 @@ class Model(Section):
     score_scale: Literal["none", "inverse_sqrt"] = "none"
     """f(x,z) is the plain inner product (Guu, section 3.2; code), or divided by the root of projection_size."""
     pictures: Annotated[bool, neutral(False)] = False
-    """Whether passages may be pictures: a patch of 16 x 16 pixels is then projected to what a wordpiece is embedded as
-    (Guu, section 6: multi-modal; Dosovitskiy et al. 2021)."""
+    """Whether passages may be pictures: a patch of 16 x 16 pixels is then projected to what a wordpiece is embedded as,
+    with its place in the picture (Guu, section 6: multi-modal; Dosovitskiy et al. 2021)."""
     train_word_embeddings: bool = True
     """Whether embeddings of words, positions and segments are trained (Guu: everything is)."""
     precision: Literal["float32", "bfloat16"] = "float32"
