@@ -56,12 +56,12 @@ def _joules(path: Path) -> float:
 
 def _devices() -> list[Counter]:
     """NVIDIA devices, Volta or newer; the driver brings the library."""
-    import torch
-
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         return []
+    import torch  # here, for this module is read where torch is not
+
     library.nvmlInit_v2()
     counters = []
     for number in range(torch.cuda.device_count()):

@@ -140,13 +140,13 @@ def test_results_before_the_end_are_a_user_error(stage: StageRun) -> None:
 def test_the_environment_is_recorded_without_importing_torch(runs: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from realm_lab.tracking.run_dir import StageRun;"
-        f"StageRun.open(Path({str(runs)!r}), 'pretrain', {KEY!r}, {{}}).start(1, device='cuda');"
+        f"StageRun.open(Path({str(runs)!r}), 'pretrain', {KEY!r}, {{}}).start(1, device='xpu');"
         "print([name for name in ('torch', 'mlflow', 'numpy') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     found = json.loads((runs / "stages" / "pretrain-abababababab" / "env.json").read_text())
-    assert found["device"] == "cuda"
+    assert found["device"] == "xpu"
     assert found["packages"]["torch"] >= "2"
     assert found["python"].startswith("3.")
     assert found["cpu"]
