@@ -16,7 +16,8 @@ from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.corpus.records import SPLITS, Passage, Question, Sentence
 from realm_lab.corpus.toy_language import POOL_SIZE, POOLS, RELATIONS, TAILS, TYPES
 from realm_lab.corpus.toy_names import SYLLABLES, Permutation
-from realm_lab.corpus.toy_world import Article, ToyWorld
+from realm_lab.corpus.toy_sentences import Article
+from realm_lab.corpus.toy_world import ToyWorld
 from realm_lab.corpus.vocabulary import wordpiece_from_vocabulary
 from realm_lab.params.corpus import ToyWorld as Settings
 
