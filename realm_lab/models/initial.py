@@ -87,7 +87,7 @@ def embedder_shape(params: Params) -> EmbedderShape:
 def new_reader(params: Params, vocabulary_size: int, seed: int) -> Reader:
     """A reader at its very start: from model.checkpoint, or from scratch."""
     if params.model.checkpoint is not None:
-        return read_initial_reader(Path(params.model.checkpoint), params, vocabulary_size, seed)[0]
+        return read_initial_reader(Path(params.model.checkpoint), params, vocabulary_size, seed)
     return _drawn_reader(encoder_shape(params, vocabulary_size), params, seed)
 
 
@@ -126,13 +126,13 @@ def read_initial_encoder(folder: Path, params: Params, vocabulary_size: int) -> 
     return encoder
 
 
-def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed: int) -> tuple[Reader, bool]:
-    """A reader with the weights of a folder, and whether its span head is among them; heads that the folder lacks are
-    drawn from the seed. UserError: its sizes differ from the parameters', or tensors are missing."""
+def read_initial_reader(folder: Path, params: Params, vocabulary_size: int, seed: int) -> Reader:
+    """A reader with the weights of a folder; heads that the folder lacks are drawn from the seed. UserError: its sizes
+    differ from the parameters', or tensors are missing."""
     weights = read_reader_weights(folder)
     reader = _drawn_reader(_agreed(weights.shape, params, vocabulary_size, folder), params, seed)
     load_reader(reader, weights, folder)
-    return reader, bool(weights.spans)
+    return reader
 
 
 def read_initial_embedder(folder: Path, params: Params, vocabulary_size: int, seed: int) -> tuple[Embedder, float]:
@@ -267,6 +267,7 @@ def load_reader(reader: Reader, weights: ReaderWeights, folder: Path) -> None:
         load_named(reader, weights.bert, WORD_HEAD, folder)
     if weights.spans:
         load_named(reader, weights.spans, SPAN_NAMES, folder)
+        reader.has_span_head = True
     if weights.spans.keys() >= SELECTION_NAMES.keys():
         reader.add_selection(torch.Generator())
         load_named(reader, weights.spans, SELECTION_NAMES, folder)

@@ -28,6 +28,7 @@ class Reader(nn.Module):
         self.span_norm = nn.LayerNorm(span_hidden_size, eps=SPAN_NORM_EPSILON)
         self.span_score = nn.Linear(span_hidden_size, 1)
         self.selection: nn.Linear | None = None
+        self.has_span_head = False  # that was trained or read, not only drawn
 
     def add_selection(self, generator: torch.Generator) -> None:
         """Add a passage-selection head over [CLS] (Karpukhin et al. 2020, section 6.1), unless there is one."""

@@ -175,7 +175,7 @@ class Context:
     def load_reader(self, stage: str) -> Reader:
         """The reader that a stage left, on the CPU; only fine-tuning leaves a span head."""
         folder = self.model_folder(stage) / "reader"
-        reader = read_initial_reader(folder, self.params, self.vocabulary_size, self.plan.seed)[0]
+        reader = read_initial_reader(folder, self.params, self.vocabulary_size, self.plan.seed)
         show(reader, self.patches)
         return reader
 

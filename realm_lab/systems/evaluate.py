@@ -70,6 +70,17 @@ class AskedQuestions:
             values |= recall_metrics(ranks.part(places), f"_{group}")
         return values, ranks
 
+    def rows(self) -> list[dict[str, Any]]:
+        """Of each question what predictions.jsonl says of it before anything is measured. Questions of one `cluster`,
+        the article of their gold passage, are alike; one without a gold passage is its own."""
+        article = self._context.passages.text.row
+        clusters = [
+            article(gold[0])["article"] if len(gold) else identity
+            for gold, identity in zip(self.gold, self.ids, strict=True)
+        ]
+        columns = zip(self.ids, clusters, self.texts, self.answers, strict=True)
+        return [dict(zip(("id", "cluster", "question", "answers"), values, strict=True)) for values in columns]
+
     def exact_matches(self, scores: Sequence[Scores]) -> dict[str, Any]:
         """Of each group, and how many questions it has."""
         values: dict[str, Any] = {}
@@ -118,15 +129,16 @@ def evaluate(context: Context, run: StageRun) -> None:
     results: dict[str, Any] = {"questions": len(test)}
     examples: list[dict[str, Any]] = []
     answers: list[Answer] = []
-    ranks: list[Ranks] = []  # of the system as it answers
+    rows = test.rows()  # of predictions.jsonl
 
     def retrieval() -> None:
         untuned = system.before_finetuning()
         found, zero_shot = test.recalls(untuned.retrieve(test.texts, DEEPEST).rows_QK)
         results.update(found)
-        same = untuned is system
-        ranks.append(zero_shot if same else test.ranks(system.retrieve(test.texts, DEEPEST).rows_QK))
-        results.update(recall_metrics(ranks[0], "_finetuned"))
+        tuned = zero_shot if untuned is system else test.ranks(system.retrieve(test.texts, DEEPEST).rows_QK)
+        results.update(recall_metrics(tuned, "_finetuned"))
+        for number, row in enumerate(rows):
+            row |= recall_metrics(zero_shot.part([number])) | {"answer_rank": int(tuned.answer[number]) or None}
 
     def own_measurements() -> None:
         found, shown = system.measure()
@@ -140,8 +152,8 @@ def evaluate(context: Context, run: StageRun) -> None:
         results.update(_development(context, system))
         overlaps = find_overlaps(context.corpus.questions("train"), test.texts, test.answers)
         results.update(split_by_overlap(overlaps, [score.exact_match for score in scores]))
-        rows = _prediction_rows(context, test, answers, scores, overlaps, ranks[0] if ranks else None)
-        write_json_lines(folder / "predictions.jsonl", rows)
+        for row, answer, score, overlap in zip(rows, answers, scores, overlaps, strict=True):
+            row |= _answered(context, answer, score, overlap)
         shown, count = (test.texts, test.answers, test.gold), context.params.evaluate.explorer_examples
         examples.extend(question_examples(context.passages, *shown, answers, count))
 
@@ -163,6 +175,7 @@ def evaluate(context: Context, run: StageRun) -> None:
     if "regex" in test.kinds:
         results |= {f"patterns_{kind}": count for kind, count in test.patterns.counts().items()}
         write_json_lines(folder / "patterns.jsonl", (problem._asdict() for problem in test.patterns.problems))
+    write_json_lines(folder / "predictions.jsonl", rows)
     write_json(folder / "explorer.json", examples)
     write_json(folder / "manifest.json", {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION})
     run.finish(results | _weights(system))
@@ -196,36 +209,17 @@ def _corpus_update(
     return shares | {name: summary[name] for name in kept}
 
 
-def _prediction_rows(
-    context: Context,
-    test: AskedQuestions,
-    answers: Sequence[Answer],
-    scores: Sequence[Scores],
-    overlaps: Sequence[Overlap],
-    ranks: Ranks | None,
-) -> list[dict[str, Any]]:
-    """What predictions.jsonl says of each question. Questions of one `cluster`, the article of their gold passage, are
-    alike; one without a gold passage is its own."""
-    text, rows = context.passages.text, []
-    for number, (answer, score, overlap) in enumerate(zip(answers, scores, overlaps, strict=True)):
-        gold = test.gold[number][:1]
-        row = {
-            "id": test.ids[number],
-            "cluster": text.row(gold[0])["article"] if len(gold) else test.ids[number],
-            "question": test.texts[number],
-            "answers": test.answers[number],
-            "prediction": answer.text,
-            **{name: value for name, value in score._asdict().items() if value is not None},
-            "question_overlap": overlap.question,
-            "answer_overlap": overlap.answer,
-        }
-        if answer.source is not None:
-            row |= {
-                "passage_id": text.row(answer.source.row)["id"],
-                "passage_title": text.row(answer.source.row)["title"],
-                "candidate_log_prob": answer.source.log_prior,
-                "reader_log_prob": answer.source.log_span,
-                "retrieved": [text.row(candidate.row)["id"] for candidate in answer.candidates],
-            }
-        rows.append(row | {"answer_rank": int(ranks.answer[number]) or None if ranks else None})
-    return rows
+def _answered(context: Context, answer: Answer, scores: Scores, overlap: Overlap) -> dict[str, Any]:
+    """What predictions.jsonl says of an answer."""
+    found = {"prediction": answer.text} | {name: score for name, score in scores._asdict().items() if score is not None}
+    found |= {"question_overlap": overlap.question, "answer_overlap": overlap.answer}
+    if answer.source is None:
+        return found
+    text = context.passages.text
+    return found | {
+        "passage_id": text.row(answer.source.row)["id"],
+        "passage_title": text.row(answer.source.row)["title"],
+        "candidate_log_prob": answer.source.log_prior,
+        "reader_log_prob": answer.source.log_span,
+        "retrieved": [text.row(candidate.row)["id"] for candidate in answer.candidates],
+    }

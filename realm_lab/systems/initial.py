@@ -57,10 +57,10 @@ def initial_state(context: Context, stage: str) -> Initial:
 def _reader(context: Context, name: str) -> Reader:
     params, size, seed = context.params, context.vocabulary_size, context.plan.seed
     if name == "scratch":
-        reader, was_finetuned = new_reader(starting_from(params, None), size, seed), False
+        reader = new_reader(starting_from(params, None), size, seed)
     else:
-        reader, was_finetuned = read_initial_reader(_folder(context, name, "reader"), params, size, seed)
-    if not was_finetuned:  # it has no span head
+        reader = read_initial_reader(_folder(context, name, "reader"), params, size, seed)
+    if not reader.has_span_head:
         generator = torch.Generator().manual_seed(derive_seed(seed, "span-head"))
         initialise_heads(reader, generator, words_too=False)  # drawn on the CPU: equal on every device
     return reader

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from realm_lab.evaluation.answers import Answer
-from realm_lab.systems.registry import Retrieved, System
+from realm_lab.systems.registry import Retrieved, System, Unsupported
 
 if TYPE_CHECKING:
     from torch import nn
@@ -94,6 +94,8 @@ class SpanReader(PassageSystem):
         from realm_lab.evaluation.answering import read_answers
 
         context, passages = self.context, self.passages
+        if not self.models.reader.has_span_head:
+            raise Unsupported("its reader never learned to answer: finetune.steps is 0")
         if retrieved is None:
             passages, retrieved = self.readable(questions, k or self.params.finetune.candidates)
         scores_QK = torch.from_numpy(retrieved.scores_QK).to(context.device)

@@ -220,6 +220,7 @@ def tune(
         reader.add_selection(torch.Generator().manual_seed(derive_seed(context.plan.seed, "passage-selection")))
     task = make_task(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
     train(task, run, params.launch, context.device)
+    reader.has_span_head |= settings.steps > 0
     finish(context, run, reader, embedder, null_offset)
 
 
@@ -236,7 +237,7 @@ def finish(
     """Export a reader and an embedder, and end the stage."""
 
     def write(scratch: Path) -> None:
-        write_reader(reader, scratch / "reader", span_head=run.stage == "finetune")
+        write_reader(reader, scratch / "reader", span_head=run.stage == "finetune" and reader.has_span_head)
         write_embedder(embedder, scratch / "embedder", null_offset)
         for name in ("reader", "embedder"):
             save_tokenizer(context.tokenizer, scratch / name, reader.encoder.shape.positions)

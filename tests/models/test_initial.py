@@ -121,13 +121,13 @@ def test_a_reader_of_a_run_comes_with_its_heads(
     system: TinySystem, tiny: ModuleType, reader_folder: Path, size: int
 ) -> None:
     params = tiny.tiny_params(model={"dropout": 0.25})
-    found, has_span_head = read_initial_reader(reader_folder, params, size, 0)
-    assert has_span_head
+    found = read_initial_reader(reader_folder, params, size, 0)
+    assert found.has_span_head
     assert_same_bits(found, system.reader)
     assert found.encoder.shape == system.reader.encoder.shape._replace(dropout=0.25)
     (reader_folder / "span_head.safetensors").unlink()
-    again, has_span_head = read_initial_reader(reader_folder, params, size, 0)
-    assert not has_span_head
+    again = read_initial_reader(reader_folder, params, size, 0)
+    assert not again.has_span_head
     assert torch.equal(again.transform.weight, system.reader.transform.weight)
     assert torch.equal(again.span_projection.weight, new_reader(system.params, size, 0).span_projection.weight)
 
@@ -192,8 +192,8 @@ def test_an_embedder_of_another_kind_is_refused(
 def test_a_released_reader_is_read(tiny: ModuleType, name: str, span_head: bool) -> None:
     head = {"span_hidden_size": 5}
     params, folder = tiny.tiny_params(model=RELEASED, finetune=head), DATA / name
-    (found, has_span_head), expected = read_initial_reader(folder, params, 40, 1), new_reader(params, 40, 1)
-    assert has_span_head == span_head
+    found, expected = read_initial_reader(folder, params, 40, 1), new_reader(params, 40, 1)
+    assert found.has_span_head == span_head
     load_reader(expected, read_reader_weights(folder), folder)
     assert_same_bits(found, expected)  # a span head that is not there is drawn
     with pytest.raises(UserError, match=r"its activation is gelu_new, the parameters ask for gelu;"):

@@ -15,6 +15,7 @@ from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.corpus.vocabulary import encode_batch_plain, wordpiece_from_vocabulary
+from realm_lab.errors import UserError
 from realm_lab.evaluation.answers import Answer, Candidate
 from realm_lab.evaluation.open_qa import Scores
 from realm_lab.retrieval.embeddings import EmbeddingStore
@@ -129,6 +130,24 @@ def test_bm25_with_a_reader_learns_from_what_bm25_finds(project: Project, capsys
     printed = capsys.readouterr()
     assert [json.loads(line)["system"] for line in printed.out.splitlines()] == ["bm25_reader", "warm_start"]
     assert printed.err.startswith("realm-lab: error: dpr: ")
+
+
+def test_a_reader_that_was_never_fine_tuned_answers_nothing(tiny: ModuleType, tmp_path: Path) -> None:
+    params = tiny.params({"finetune.steps": 0, "pretrain.steps": 2})
+    tiny.prepare(params, tmp_path)
+    for stage in ("warm_start", "pretrain", "finetune"):
+        tiny.run(stage, params, tmp_path)
+    run = tiny.run("evaluate", params, tmp_path)
+    results, reason = run.results(), "its reader never learned to answer: finetune.steps is 0"
+    assert results["not_measured"] == {"answers": reason, "corpus update": reason}
+    assert "exact_match" not in results
+    assert "retrieval_utility_end" in results
+    rows = read_json_lines(run.path / "eval" / "predictions.jsonl")
+    for name in ("recall_at_5", "gold_recall_at_5"):  # of each question, for the intervals over questions
+        assert results[name] == pytest.approx(sum(row[name] for row in rows) / len(rows)), name
+    assert "prediction" not in rows[0]
+    with pytest.raises(UserError, match=reason):
+        system_of("realm")(Context(params, plan_run(params, "realm", 0), tmp_path)).answer(["who ?"])
 
 
 def test_a_text_has_three_scores_an_expression_one_and_an_answer_from_nowhere_two() -> None:
