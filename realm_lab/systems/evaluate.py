@@ -148,8 +148,7 @@ def evaluate(context: Context, run: StageRun) -> None:
     def answering() -> None:
         answers.extend(system.answer(test.texts))
         scores = test.scores(answers)
-        results.update(mean_scores(scores) | test.exact_matches(scores))
-        results.update(_development(context, system))
+        results.update(mean_scores(scores) | test.exact_matches(scores) | _development(context, system))
         overlaps = find_overlaps(context.corpus.questions("train"), test.texts, test.answers)
         results.update(split_by_overlap(overlaps, [score.exact_match for score in scores]))
         for row, answer, score, overlap in zip(rows, answers, scores, overlaps, strict=True):
