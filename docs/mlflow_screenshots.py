@@ -103,7 +103,9 @@ def open_view(tab: Any, server: str, experiment: str, mode: str = "CHART") -> No
     tab.goto(server + link(experiment).replace("CHART", mode), wait_until="domcontentloaded")
     tab.get_by_text("Group: ").or_(tab.get_by_title("Group: ")).first.wait_for()
     close_assistant(tab)
-    tab.get_by_role("button", name="Hide banner").click()
+    banner = tab.get_by_role("button", name="Hide banner")
+    if banner.count():
+        banner.click()
 
 
 def close_assistant(tab: Any) -> None:

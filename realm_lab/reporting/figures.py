@@ -127,7 +127,7 @@ def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
         place.grid(visible=True, axis="x")
         place.grid(visible=False, axis="y")
         place.locator_params(axis="x", nbins=4)  # labels such as "−0.125" stand apart
-    places[0].set_yticks(range(len(titles)), [textwrap.shorten(title, 40, placeholder=" …") for title in titles])
+    places[0].set_yticks(range(len(titles)), [textwrap.fill(title, 36) for title in titles])
     return figure
 
 
@@ -139,39 +139,40 @@ def curves_figure(
     `points` is `StudyFrames.curves`; panels and cells without a point are left out.
     """
     drawn = [panel for panel in panels if (points["metric"] == panel.metric).any()]
-    cells = [(name, title) for name, title in cells if (points["cell"] == name).any()]
-    if not drawn or not cells:
+    present = _present(cells, points)
+    if not drawn or not present:
         return None
     columns = min(columns, len(drawn))
     rows = math.ceil(len(drawn) / columns)
-    figure = canvas(2.1 * rows + 0.2 * math.ceil(len(cells) / 3) + 0.25)
+    figure = canvas(2.1 * rows)
     grid = figure.subplots(rows, columns, squeeze=False)
     for place, panel in zip(grid.flat, drawn, strict=False):
         chosen = points[points["metric"] == panel.metric]
-        for number, (name, title) in enumerate(cells):
+        for number, name, title in present:
             _line(place, chosen[chosen["cell"] == name], number, title)
         _finish(place, panel, TITLE_CHARACTERS // columns)
     for place in list(grid.flat)[len(drawn) :]:
         place.set_axis_off()
     for number in range(len(drawn) - columns, len(drawn)):  # named once, under the lowest panel of each column
         grid.flat[number].set_xlabel(step)
-    legend(figure, loc="outside upper left", ncols=3)
+    names_inches = legend(figure, loc="outside upper left", columns=3)
+    figure.set_figheight(2.1 * rows + names_inches)
     return figure
 
 
 def plane_figure(spots: pd.DataFrame, cells: Cells, axes: tuple[str, str], *, is_log: bool = False) -> Figure | None:
     """A trade-off: a light dot a run and a heavy one for each cell's mean; `spots` has the columns cell, x and y."""
     spots = spots.dropna(subset=["x", "y"])
-    cells = [(name, title) for name, title in cells if (spots["cell"] == name).any()]
-    if len(cells) < 2:
+    present = _present(cells, spots)
+    if len(present) < 2:
         return None
-    figure = canvas(max(2.8, 0.6 + 0.19 * len(cells)))
+    figure = canvas(max(2.8, 0.6 + 0.19 * len(present)))
     place = figure.subplots()
-    for number, (name, title) in reversed([*enumerate(cells)]):  # the baseline on top
+    for number, name, title in reversed(present):  # the baseline on top
         mine = spots[spots["cell"] == name]
         how: dict[str, Any] = {"color": COLOURS[number % 7], "marker": MARKERS[number // 7 % 4], "linestyle": ""}
         place.plot(mine["x"], mine["y"], markersize=3.5, alpha=0.45, **how)
-        place.plot([mine["x"].mean()], [mine["y"].mean()], markersize=7.5, label=short(title), **how)
+        place.plot([mine["x"].mean()], [mine["y"].mean()], markersize=7.5, label=wrapped(title), **how)
     place.set(xlabel=axes[0], ylabel=axes[1])
     if is_log:
         place.set_xscale("symlog")
@@ -216,18 +217,32 @@ def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str) ->
     return figure
 
 
-def legend(figure: Figure, **how: Any) -> None:
-    """The names of the cells, each once, outside the drawing."""
+def legend(figure: Figure, columns: int = 1, **how: Any) -> float:
+    """The names of the cells, each once, outside the drawing, in as many of `columns` as fit into its width.
+
+    Returns its height in inches.
+    """
     named: dict[str, Any] = {}
     for place in figure.axes:
         handles, names = place.get_legend_handles_labels()
         named |= dict(zip(names, handles, strict=True))
-    figure.legend(named.values(), named.keys(), **how)
+    while True:
+        placed = figure.legend(named.values(), named.keys(), ncols=columns, **how)
+        size = placed.get_window_extent()
+        if columns == 1 or size.width <= figure.bbox.width:
+            return size.height / figure.dpi
+        placed.remove()
+        columns -= 1
 
 
-def short(title: str) -> str:
+def wrapped(title: str) -> str:
     """A cell's title as the legend has it."""
-    return textwrap.shorten(title, 44, placeholder=" …")
+    return textwrap.fill(title, 36)
+
+
+def _present(cells: Cells, frame: pd.DataFrame) -> list[tuple[int, str, str]]:
+    """The cells with a row in `frame`, as (number, name, title): by its number a cell has one colour in all figures."""
+    return [(number, *cell) for number, cell in enumerate(cells) if (frame["cell"] == cell[0]).any()]
 
 
 def _line(place: Axes, points: pd.DataFrame, number: int, title: str) -> None:
@@ -238,7 +253,7 @@ def _line(place: Axes, points: pd.DataFrame, number: int, title: str) -> None:
     colour = COLOURS[number % 7]
     place.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.14, linewidth=0)
     dash = DASHES[number // 7 % 4]
-    place.plot(wide.index, wide.mean(axis=1), color=colour, linestyle=dash, linewidth=1.8, label=short(title))
+    place.plot(wide.index, wide.mean(axis=1), color=colour, linestyle=dash, linewidth=1.8, label=wrapped(title))
 
 
 def _finish(place: Axes, panel: Panel, width: int) -> None:

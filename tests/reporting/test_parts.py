@@ -1,4 +1,4 @@
-"""Parts of a report by hand: axes, drift, and Table 3."""
+"""Parts of a report by hand: axes, drift, names in figures, and Table 3."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.comparison import axis_effects, compare_cells, points_of
 from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _candidate, table_3
-from realm_lab.reporting.figures import draw
+from realm_lab.reporting.figures import COLOURS, Panel, curves_figure, draw
 from realm_lab.reporting.figures_training import quality_over_drift
 from realm_lab.reporting.frames import StudyFrames, column
 from realm_lab.reporting.interactions import interaction_rows
@@ -115,3 +115,20 @@ def test_a_long_passage_is_cut_around_its_span(before: str) -> None:
     assert found["span"] == "oslo"
     assert len(found["before"] + found["span"] + found["after"]) <= PASSAGE_CHARACTERS + 4
     assert found["after"].endswith(" …")
+
+
+def test_names_of_cells_are_whole_within_the_figure_and_of_one_colour() -> None:
+    """Long titles were once cut off at the figure's edge, and a cell without curves changed the colours after it."""
+    cells = [(f"c{n}", f"a cell whose title is rather long, and which is number {n}") for n in range(6)]
+    points = pd.DataFrame(
+        [(name, seed, "recall_at_5", step, 0.5) for name, _ in cells[1:] for seed in (0, 1) for step in (0, 10)],
+        columns=CURVE,
+    )
+    figure = curves_figure(points, [Panel("recall_at_5")], cells)
+    assert figure is not None
+    names = figure.legends[0]
+    assert [" ".join(text.get_text().split()) for text in names.get_texts()] == [title for _, title in cells[1:]]
+    extent = names.get_window_extent()
+    assert extent.x0 >= 0
+    assert extent.x1 <= figure.bbox.width
+    assert [line.get_color() for line in figure.axes[0].lines] == [*COLOURS[1:6]]
