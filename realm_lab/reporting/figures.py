@@ -127,7 +127,7 @@ def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
         place.grid(visible=True, axis="x")
         place.grid(visible=False, axis="y")
         place.locator_params(axis="x", nbins=4)  # labels such as "−0.125" stand apart
-    places[0].set_yticks(range(len(titles)), [textwrap.fill(title, 36) for title in titles])
+    places[0].set_yticks(range(len(titles)), [wrapped(title) for title in titles])
     return figure
 
 
@@ -236,7 +236,7 @@ def legend(figure: Figure, columns: int = 1, **how: Any) -> float:
 
 
 def wrapped(title: str) -> str:
-    """A cell's title as the legend has it."""
+    """A cell's title as figures have it, whole, in as many lines as it needs."""
     return textwrap.fill(title, 36)
 
 
