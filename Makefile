@@ -18,7 +18,7 @@ PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c 
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev shell repro experiments reference test test-all test-numerics ui lint params docs pictures clean
+.PHONY: help setup setup-dev shell repro experiments reference test test-all test-numerics ui lint params docs pictures plots clean
 
 help:  ## print this help
 	@echo "usage: make TARGET"
@@ -107,6 +107,9 @@ params: setup  ## write params.yaml and docs/parameters.md again; the preset and
 
 docs: setup-dev  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+
+plots: setup-dev  ## draw the curves (dvc plots show) in a page that needs no network
+	@$(VENV)/bin/python docs/offline_plots.py
 
 pictures: setup-dev  ## take the pictures of docs/mlflow.md from the runs; STUDY=masking
 	@$(VENV)/bin/python docs/mlflow_screenshots.py --study $(STUDY)

@@ -13,6 +13,9 @@ import pytest
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.systems.identity import kept_corpus_folder
 from realm_lab.tracking.run_dir import stage_folder
+from tests.reporting.opened_page import browser
+
+__all__ = ["browser"]
 
 PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
 HEAD = "question: Does it matter?\nseeds: [0, 1]\n"

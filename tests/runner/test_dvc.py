@@ -9,17 +9,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
 from realm_lab.core.files import read_json
 from realm_lab.reporting.default_run import headline
 from realm_lab.tracking.study_record import read_study_record
+from tests.reporting.opened_page import open_page
 from tests.test_readme import copy_of_checkout
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
 METRICS = ["Path", "bm25.R@5", "follows", "realm.EM", "realm.R@5", "realm.utility", "warm_start.EM", "warm_start.R@5"]
 COMMITTED = Path(__file__).parents[2] / "reports" / "reference" / "metrics.json"
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "dvc.md"
 
 Run = Callable[..., str]
 
@@ -63,6 +67,10 @@ def test_the_headline_of_the_reference_run_fits_a_terminal() -> None:
     columns = [f"{group}.{name}" for group, values in found.items() if group != "follows" for name in values]
     assert sorted([*columns, "follows"]) == METRICS[1:]
     assert len("reports/headline.json  " + "    ".join(METRICS[1:])) <= 120
+    lines = DOCUMENTED.read_text(encoding="utf-8").splitlines()
+    shown = next(line.split()[1:] for line in lines if line.startswith("reports/headline"))
+    flat = pd.json_normalize(found).iloc[0]
+    assert [float(value) for value in shown] == [flat[name] for name in METRICS[1:]]
 
 
 @pytest.mark.slow
@@ -86,12 +94,19 @@ def test_status_metrics_and_parameters(clone: Path) -> None:
 
 
 @pytest.mark.slow
-def test_plots_have_a_line_for_each_seed_and_pictures_that_need_no_network(clone: Path) -> None:
-    commands_in(clone)("dvc plots show")
-    page = (clone / "dvc_plots" / "index.html").read_text()
-    assert '"color": {"field": "system"' in page
-    assert '"detail": {"field": "seed"' in page
-    assert len(re.findall(r'<img src="static/[^"]*\.png"', page)) == 2
+@pytest.mark.browser
+def test_plots_draw_a_line_for_each_seed_without_network(clone: Path, browser: Any) -> None:
+    commands_in(clone)(f"{sys.executable} docs/offline_plots.py")
+    page = clone / "dvc_plots" / "index.html"
+    assert '"color": {"field": "system"' in (text := page.read_text())
+    assert '"detail": {"field": "seed"' in text
+    with open_page(browser, page.as_uri(), "light", 1280) as opened:
+        opened.page.wait_for_selector(".vega-embed canvas, .vega-embed svg")
+        charts = opened.page.locator(".vega-embed canvas, .vega-embed svg.marks").count()
+        pictures = opened.page.locator("img").evaluate_all("all => all.filter(one => one.naturalWidth > 0).length")
+        assert (charts, pictures) == (text.count("vegaEmbed('#"), 2)
+        assert not [one for one in opened.messages if "rror" in one]
+        assert all(one.startswith(("file:", "data:", "blob:")) for one in opened.requests)
 
 
 @pytest.mark.slow
