@@ -93,18 +93,29 @@ def test_status_metrics_and_parameters(clone: Path) -> None:
     assert run("dvc status") == "Data and pipelines are up to date.\n"
 
 
+@pytest.fixture(scope="module")
+def plots(clone: Path) -> Path:
+    """The page of `make plots`."""
+    commands_in(clone)(f"{sys.executable} docs/offline_plots.py")
+    return clone / "dvc_plots" / "index.html"
+
+
+@pytest.mark.slow
+def test_plots_have_a_line_for_each_seed_and_pictures_beside_the_page(plots: Path) -> None:
+    text = plots.read_text()
+    assert '"color": {"field": "system"' in text
+    assert '"detail": {"field": "seed"' in text
+    assert len(re.findall(r'<img src="static/[^"]*\.png"', text)) == 2
+
+
 @pytest.mark.slow
 @pytest.mark.browser
-def test_plots_draw_a_line_for_each_seed_without_network(clone: Path, browser: Any) -> None:
-    commands_in(clone)(f"{sys.executable} docs/offline_plots.py")
-    page = clone / "dvc_plots" / "index.html"
-    assert '"color": {"field": "system"' in (text := page.read_text())
-    assert '"detail": {"field": "seed"' in text
-    with open_page(browser, page.as_uri(), "light", 1280) as opened:
+def test_a_browser_draws_all_plots_without_network(plots: Path, browser: Any) -> None:
+    with open_page(browser, plots.as_uri(), "light", 1280) as opened:
         opened.page.wait_for_selector(".vega-embed canvas, .vega-embed svg")
         charts = opened.page.locator(".vega-embed canvas, .vega-embed svg.marks").count()
         pictures = opened.page.locator("img").evaluate_all("all => all.filter(one => one.naturalWidth > 0).length")
-        assert (charts, pictures) == (text.count("vegaEmbed('#"), 2)
+        assert (charts, pictures) == (plots.read_text().count("vegaEmbed('#"), 2)
         assert not [one for one in opened.messages if "rror" in one]
         assert all(one.startswith(("file:", "data:", "blob:")) for one in opened.requests)
 
