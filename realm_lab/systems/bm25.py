@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import bm25s
 import numpy as np
 import Stemmer
+import torch
 
 from realm_lab.corpus.store import Passages
 from realm_lab.systems.registry import Retrieved
@@ -39,22 +40,35 @@ class Bm25Texts:
         if self._has_words:
             self._index.index(tokens, show_progress=False)
 
-    def _tokens(self, texts: Sequence[str]) -> bm25s.tokenization.Tokenized:
+    def _tokens(self, texts: Sequence[str], return_ids: bool = True) -> Any:
+        """The terms of each text: as numbers for an index, or as words."""
         words, stop_words, _ = self._analysis
         stop = list(stop_words) if isinstance(stop_words, tuple) else stop_words
-        return bm25s.tokenize(
-            list(texts), stopwords=stop, stemmer=self._stemmer, token_pattern=words, show_progress=False
-        )
+        how = {"stopwords": stop, "stemmer": self._stemmer, "token_pattern": words, "return_ids": return_ids}
+        return bm25s.tokenize(list(texts), **how, show_progress=False)
 
     def search(self, questions: Sequence[str], depth: int) -> Retrieved:
-        """The best `depth` texts of each question; row -1 with score -inf beyond the corpus."""
+        """The best `depth` texts of each question, of equal ones the first; row -1, score -inf beyond the corpus."""
         rows = np.full((len(questions), depth), -1, np.int64)
         scores = np.full((len(questions), depth), -np.inf, np.float32)
-        if not self._has_words:
-            return Retrieved(rows, scores)
-        found, values = self._index.retrieve(self._tokens(questions), k=min(depth, self._size), show_progress=False)
-        rows[:, : found.shape[1]], scores[:, : found.shape[1]] = found, values
+        count = min(depth, self._size) if self._has_words else 0
+        for number, terms in enumerate(self._tokens(questions, return_ids=False) if count else ()):
+            score_N = self._index.get_scores(terms) if terms else np.zeros(self._size, np.float32)
+            rows[number, :count] = best = best_rows(score_N, count)
+            scores[number, :count] = score_N[best]
         return Retrieved(rows, scores)
+
+
+def best_rows(score_N: np.ndarray, count: int) -> np.ndarray:
+    """The rows of the highest scores, the highest first; of equal scores the first row first, int64 [count].
+
+    bm25s' own `retrieve` takes any of them, by numpy's partition: others on another processor, and slowly where many
+    scores are equal, as they are where a passage has none of the words.
+    """
+    least = torch.from_numpy(score_N).topk(count).values[-1].item()
+    above, equal = np.flatnonzero(score_N > least), np.flatnonzero(score_N == least)
+    rows = np.concatenate([above, equal[: count - len(above)]])
+    return rows[np.lexsort((rows, -score_N[rows]))]
 
 
 class Bm25(Bm25Texts):

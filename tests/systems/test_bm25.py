@@ -58,11 +58,15 @@ def test_the_order_is_that_of_the_formula(tmp_path: Path, question: str) -> None
     scores = by_hand(question, TEXTS)
     found = Bm25(passages_of(tmp_path, TEXTS)).search([question], len(TEXTS)).rows_QK[0].tolist()
     assert sorted(found) == list(range(len(TEXTS)))
-    # Passages without a word of the question are in no particular order.
-    matched = [row for row in found if scores[row] > 0]
-    assert matched == found[: len(matched)]
-    assert matched == sorted(matched, key=lambda row: -scores[row])
-    assert len(matched) > 0
+    assert found == sorted(found, key=lambda row: (-round(scores[row], 6), row))
+    assert max(scores) > 0
+
+
+def test_of_equal_passages_the_first_are_found_on_every_processor(tmp_path: Path) -> None:
+    texts = [TEXTS[0], TEXTS[3], *[("fig", "stone paper")] * 300]
+    rows = Bm25(passages_of(tmp_path, texts)).search(["paper", "wood"], 100).rows_QK
+    assert rows[0].tolist() == list(range(2, 102))
+    assert rows[1].tolist() == [1, 0, *range(2, 100)]
 
 
 def test_titles_count_stems_match_and_stop_words_do_not(tmp_path: Path) -> None:
