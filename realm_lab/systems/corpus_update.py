@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from realm_lab.core.files import digest, write_json, write_json_lines, write_text
+from realm_lab.core.launched import cores
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.readers import read_documents
 from realm_lab.corpus.readers.squad import LATER
-from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.records import Document, Question, Span
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.evaluation.cloze_items import cloze_items
@@ -98,17 +99,25 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
     return results | {"folder": str(folder)}
 
 
-def documents_of(paths: Sequence[Path], later: bool) -> dict[str, Document]:
-    """The documents of files by id. A file that holds two versions of a document gives the one that is asked for."""
-    documents: dict[str, Document] = {}
+def documents_of(paths: Sequence[Path], later: bool) -> Iterator[Document]:
+    """The documents of files. Where a file holds two versions of a document, the one that is asked for."""
+    changed = {one.id.removesuffix(LATER) for path in paths for one in read_documents(path) if one.id.endswith(LATER)}
+    none = True
     for path in paths:
         for document in read_documents(path):
             identity = document.id.removesuffix(LATER)
-            if identity == document.id or later:
-                documents[identity] = document._replace(id=identity)
-    if not documents:
+            if identity not in changed or later == (identity != document.id):
+                none = False
+                yield document._replace(id=identity)
+    if none:
         raise UserError(f"{', '.join(map(str, paths))}: no documents")
-    return documents
+
+
+class NoTags:
+    """Spends no time on spans, where no sentence is trained on."""
+
+    def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
+        return [()] * len(texts)
 
 
 def prepare_update(context: Context, documents: Iterable[Document], folder: Path) -> PreparedCorpus:
@@ -120,14 +129,13 @@ def prepare_update(context: Context, documents: Iterable[Document], folder: Path
         source="files",
         passage_length=own.corpus.passage_length,
         sentence_length=own.corpus.sentence_length,
-        tagger="rule",  # its sentences are not trained on
         files=Files(knowledge=[str(text)]),
     )
     tokenizer = own.tokenizer.model_copy(update={"checkpoint": str(context.corpus.tokenizer_folder)})
     params = own.model_copy(update={"corpus": corpus, "tokenizer": tokenizer})
     is_there = (prepared / "manifest.json").exists()
     if not is_there or PreparedCorpus(prepared).manifest.key != digest(corpus_inputs(params, 0)):
-        prepare(params, prepared, 0)
+        prepare(params, prepared, 0, workers=own.launch.threads or cores(), make_tagger=NoTags)
     return PreparedCorpus(prepared)
 
 
@@ -136,8 +144,7 @@ def _knowledge(context: Context, update: CorpusUpdate, side: str, folder: Path) 
     paths = update.new if side == "new" else update.old
     if not paths:
         return context.knowledge, "the run's own corpus"
-    documents = documents_of(paths, later=side == "new").values()
-    corpus = prepare_update(context, documents, folder / side)
+    corpus = prepare_update(context, documents_of(paths, later=side == "new"), folder / side)
     return Knowledge(corpus.passages(), corpus.manifest.digest), ", ".join(path.name for path in paths)
 
 

@@ -162,8 +162,8 @@ def test_a_file_of_both_versions_gives_each_side_its_own(tmp_path: Path) -> None
     }
     path = tmp_path / "swapped.jsonl"
     path.write_text(json.dumps(record))
-    assert {key: d.text for key, d in documents_of([path], later=False).items()} == {"T_x#3": "old text"}
-    assert {key: d.text for key, d in documents_of([path], later=True).items()} == {"T_x#3": "new text"}
+    assert {one.id: one.text for one in documents_of([path], later=False)} == {"T_x#3": "old text"}
+    assert {one.id: one.text for one in documents_of([path], later=True)} == {"T_x#3": "new text"}
 
 
 @pytest.mark.parametrize(
