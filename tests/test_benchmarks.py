@@ -65,6 +65,17 @@ def test_preparing_is_compared_with_the_bare_tokenizer(tmp_path: Path) -> None:
         assert row["ratio"]["per_second"] == pytest.approx(row["per_second"] / reference)
 
 
+def test_the_whole_line_is_measured_step_by_step_and_goes_on(tmp_path: Path) -> None:
+    arguments = ["--tiny", "--passages", 2000, "--questions", 20, "--folder", tmp_path / "projects"]
+    result, shown = result_of(tmp_path, "full_size", *arguments)
+    found = result["sizes"]["2000"]
+    assert set(found["steps"]["fine-tuning and evaluation"]["stages"]) == {"finetune", "evaluate"}
+    assert set(found["planned_seconds"]) == {"warm start", "index build", "finetune", "evaluate"}
+    assert all(step["seconds"] > 0 and step["peak_mebibytes"] > 50 for step in found["steps"].values())
+    assert "| prepare and evaluate the update | " in shown
+    assert result_of(tmp_path, "full_size", *arguments)[0]["sizes"] == result["sizes"]
+
+
 def test_the_cost_of_studies_is_measured(tmp_path: Path) -> None:
     result, shown = result_of(tmp_path, "platform", "--runs", 4, "--cells", 5, "--repetitions", 1)
     assert len(result["seconds"]) == 5
