@@ -136,7 +136,7 @@ def curves_figure(
 ) -> Figure | None:
     """Curves over steps: for each cell the mean over its seeds, and a band from the lowest to the highest seed.
 
-    `points` is `StudyFrames.curves`; panels and cells without a point are left out.
+    `points` is `StudyFrames.curves_once`; panels and cells without a point are left out.
     """
     drawn = [panel for panel in panels if (points["metric"] == panel.metric).any()]
     present = _present(cells, points)

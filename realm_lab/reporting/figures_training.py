@@ -18,7 +18,7 @@ def retrieval_utility(study: StudyFrames) -> Any:
     Figure 4 of the paper: weighted by p(z|x), of the top passage, and of the best candidate. Where the null document's
     score is calibrated, step 0 comes after that."""
     names = ("retrieval_utility", "retrieval_utility_top1", "retrieval_utility_best")
-    return curves_figure(study.curves, [panel_of(name) for name in names], study.pretrained, columns=3)
+    return curves_figure(study.curves_once, [panel_of(name) for name in names], study.cells, columns=3)
 
 
 def recall(study: StudyFrames) -> Any:
@@ -28,7 +28,7 @@ def recall(study: StudyFrames) -> Any:
     for k in (1, 5, 20):
         found = summarise(reference_values(study.results, f"recall_at_{k}").values())
         panels.append(panel_of(f"recall_at_{k}", lines=((found.mean, "BM25"),) if found else ()))
-    return curves_figure(study.curves, panels, study.pretrained, columns=3)
+    return curves_figure(study.curves_once, panels, study.cells, columns=3)
 
 
 def early_warnings(study: StudyFrames) -> Any:
@@ -52,7 +52,7 @@ def early_warnings(study: StudyFrames) -> Any:
         Panel("gradient_norm_reader", "gradient norm, reader", "L2 norm", 0.0),
         Panel("gradient_norm_retriever", "gradient norm, retriever", "L2 norm", 0.0),
     ]
-    return curves_figure(study.curves, panels, study.pretrained, columns=3)
+    return curves_figure(study.curves_once, panels, study.cells, columns=3)
 
 
 def by_kind(study: StudyFrames) -> Any:
@@ -61,7 +61,7 @@ def by_kind(study: StudyFrames) -> Any:
     names = ("cloze_null_probability_", "cloze_gold_among_candidates_")
     found = sorted(set(study.curves["metric"]))
     panels = [panel_of(metric, low=0.0, high=1.03) for name in names for metric in found if metric.startswith(name)]
-    return curves_figure(study.curves, panels, study.pretrained, columns=3)
+    return curves_figure(study.curves_once, panels, study.cells, columns=3)
 
 
 def index_freshness(study: StudyFrames) -> Any:
@@ -69,7 +69,7 @@ def index_freshness(study: StudyFrames) -> Any:
     and how far that moves p(z|x) (total variation); exact at the evaluations, and sampled between them."""
     names = ("index_staleness_steps", "index_overlap", "prior_shift", "index_overlap_sampled", "prior_shift_sampled")
     panels = [panel_of(name, low=0.0) for name in names]
-    return curves_figure(study.curves, panels, study.pretrained, columns=3)
+    return curves_figure(study.curves_once, panels, study.cells, columns=3)
 
 
 def warm_start(study: StudyFrames) -> Any:

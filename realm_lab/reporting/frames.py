@@ -99,6 +99,11 @@ class StudyFrames:
             found.setdefault(folders, (name, title))
         return [*found.values()][1:]
 
+    @property
+    def curves_once(self) -> pd.DataFrame:
+        """`curves` of the cells that `pretrained` has: each pre-training once."""
+        return self.curves[self.curves["cell"].isin([name for name, _ in self.pretrained])]
+
 
 class Summary(NamedTuple):
     """What a handful of seeds says; `sd` has ddof = 1 and is None for one value."""

@@ -37,7 +37,7 @@ def drawings(study: StudyFrames, results: Sequence[MetricResult], *, is_paper: b
         f"Over pre-training: mean over the seeds, with a band from the lowest to the highest ({seeds}). "
         "Cells that share their pre-training share a curve."
     )
-    found.append(make("curves", text, lambda: curves_figure(study.curves, own, study.pretrained)))
+    found.append(make("curves", text, lambda: curves_figure(study.curves_once, own, study.cells)))
     for name in study.record.figures:
         try:
             found.append(own_figure(name, study, make))

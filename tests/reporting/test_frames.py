@@ -11,6 +11,8 @@ import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.reporting import tables
+from realm_lab.reporting.figures import COLOURS
+from realm_lab.reporting.figures_training import retrieval_utility
 from realm_lab.reporting.frames import Summary, column, load_committed, load_study, summarise
 from realm_lab.reporting.rendering import NOTHING, mean_sd, number, probability, signed
 from realm_lab.tracking.study_record import StudyRecord
@@ -58,6 +60,9 @@ def test_cells_that_share_a_stage_both_have_its_curves_and_it_is_drawn_once(tmp_
     frames = load_study(tmp_path / "runs", "table")
     assert {*frames.curves["cell"]} == {"realm", "random_token", "no_null"}
     assert [name for name, _ in frames.pretrained] == ["realm", "random_token"]
+    figure = retrieval_utility(frames)
+    colours = {name: COLOURS[number] for number, (name, _) in enumerate(frames.cells)}
+    assert [line.get_color() for line in figure.axes[0].lines] == [colours["realm"], colours["random_token"]]
 
 
 @pytest.mark.parametrize(
