@@ -1,6 +1,6 @@
 """The whole line at full size, by its verbs: prepare, embed, train, evaluate, ask and update a corpus of short texts.
 
-    python -m benchmarks.full_size --folder FOLDER --output benchmarks/results/full_size.json   # two hours, 30 GB
+    python -m benchmarks.full_size --folder FOLDER --output benchmarks/results/full_size.json   # 80 minutes
 
 Each text states where one invented person was born. The model is that of the toy preset, trained for a few steps: it
 shows what the size costs, and answers nothing. Each step is a command of its own; its time, and the memory of all its
@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ PLACES, JOBS = 5000, ("baker", "painter", "teacher", "sailor", "lawyer", "doctor
 PRETRAIN, VOCABULARY = 5_000, 8_000
 CHANGED = 100  # every hundredth passage is another one after the update
 POLL_SECONDS = 0.5
+SIZES = [100_000, 1_000_000, WIKIPEDIA_2018]
 PARAMETERS = """
 preset: PRESET
 seeds: [0]
@@ -73,14 +73,14 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.full_size", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    sizes = [100_000, 1_000_000, WIKIPEDIA_2018]
-    parser.add_argument("--passages", type=int, nargs="+", default=sizes, help=f"sizes (default: {sizes})")
+    parser.add_argument("--passages", type=int, nargs="+", help=f"sizes (default: {SIZES})")
     parser.add_argument("--questions", type=int, default=1000, help="asked by evaluate (default: 1000)")
     parser.add_argument("--tiny", action="store_true", help="a smaller model and fewer steps, to try the program out")
     parser.add_argument("--folder", type=Path, required=True, help="where the projects are made, and gone on with")
     parser.add_argument("--output", type=Path, help="JSON file to write")
     arguments = parser.parse_args(argv)
-    found = {str(size): measure(arguments.folder / str(size), size, arguments) for size in arguments.passages}
+    sizes = arguments.passages or ([2000] if arguments.tiny else SIZES)
+    found = {str(size): measure(arguments.folder / str(size), size, arguments) for size in sizes}
     result = {"machine": description(os.cpu_count() or 1), "questions": arguments.questions, "sizes": found}
     print(report(result))
     if arguments.output:
@@ -145,7 +145,7 @@ def run(folder: Path, words: list[str]) -> dict[str, Any]:
         command = [sys.executable, "-m", "realm_lab", *words]
         with subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output) as process:
             while process.poll() is None:
-                samples.append((time.time(), sum(map(anonymous_bytes, tree(process.pid)))))
+                samples.append((time.time(), sum(map(anonymous_bytes, [process.pid, *children_of(process.pid)]))))
                 time.sleep(POLL_SECONDS)
     if process.returncode:
         raise SystemExit(f"{folder / 'output.txt'}: realm-lab {words[0]} failed; mend it, then start this again")
@@ -155,13 +155,6 @@ def run(folder: Path, words: list[str]) -> dict[str, Any]:
     now = {name.split("-")[0]: one for name, one in statuses.items() if one["started_at"] >= start}
     stages = {name: stage(status, samples) for name, status in now.items()}
     return {"seconds": time.time() - start, "processor_seconds": spent, "stages": stages} | peak(samples)
-
-
-def tree(pid: int) -> Iterator[int]:
-    """A process and all below it."""
-    yield pid
-    for child in children_of(pid):
-        yield from tree(child)
 
 
 def stage(status: dict[str, Any], samples: list[tuple[float, int]]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from realm_lab.core.files import write_json
 from realm_lab.core.seeding import numpy_generator
@@ -140,10 +141,10 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that a process has started."""
+    """The processes that a process has started, and those below them."""
     try:
-        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
         return []
 
 

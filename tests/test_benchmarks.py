@@ -66,7 +66,7 @@ def test_preparing_is_compared_with_the_bare_tokenizer(tmp_path: Path) -> None:
 
 
 def test_the_whole_line_is_measured_step_by_step_and_goes_on(tmp_path: Path) -> None:
-    arguments = ["--tiny", "--passages", 2000, "--questions", 20, "--folder", tmp_path / "projects"]
+    arguments = ["--tiny", "--questions", 20, "--folder", tmp_path / "projects"]
     result, shown = result_of(tmp_path, "full_size", *arguments)
     found = result["sizes"]["2000"]
     assert set(found["steps"]["fine-tuning and evaluation"]["stages"]) == {"finetune", "evaluate"}

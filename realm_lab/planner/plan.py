@@ -23,7 +23,7 @@ ASSUMED = [
     "builders have devices of their own, of the trainers' kind; one index after the other, taken into use at once",
     "every trainer device holds and searches the whole index, exactly; a refresh every refresh.interval_steps",
     "a run's other stages read pairs of a mean query and passage; evaluation asks 1,000 questions where all are asked",
-    "BM25 is not counted, which most of an evaluation goes to from a million passages on",
+    "the BM25 of an evaluation is not counted; at a million passages it takes most of the time",
 ]
 OF_TABLE = ["search reads memory at the table's bandwidth; no fixed time in a step; the last layer counts whole"]
 

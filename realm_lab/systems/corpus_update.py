@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +17,8 @@ from realm_lab.core.launched import cores
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.readers import read_documents
 from realm_lab.corpus.readers.squad import LATER
-from realm_lab.corpus.records import Document, Question, Span
+from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.salient_spans import NoTags
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.evaluation.cloze_items import cloze_items
@@ -100,24 +102,18 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
 
 
 def documents_of(paths: Sequence[Path], later: bool) -> Iterator[Document]:
-    """The documents of files. Where a file holds two versions of a document, the one that is asked for."""
-    changed = {one.id.removesuffix(LATER) for path in paths for one in read_documents(path) if one.id.endswith(LATER)}
+    """The documents of files. Where a file holds two versions of a document, one behind the other, the one that is
+    asked for."""
     none = True
     for path in paths:
-        for document in read_documents(path):
-            identity = document.id.removesuffix(LATER)
-            if identity not in changed or later == (identity != document.id):
+        for document, following in itertools.pairwise(itertools.chain(read_documents(path), [None])):
+            assert document is not None
+            is_earlier = following is not None and following.id == document.id + LATER
+            if not (is_earlier if later else document.id.endswith(LATER)):
                 none = False
-                yield document._replace(id=identity)
+                yield document._replace(id=document.id.removesuffix(LATER))
     if none:
         raise UserError(f"{', '.join(map(str, paths))}: no documents")
-
-
-class NoTags:
-    """Spends no time on spans, where no sentence is trained on."""
-
-    def tag_batch(self, texts: Sequence[str], contexts: Sequence[str]) -> list[tuple[Span, ...]]:
-        return [()] * len(texts)
 
 
 def prepare_update(context: Context, documents: Iterable[Document], folder: Path) -> PreparedCorpus:

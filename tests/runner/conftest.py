@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,21 @@ from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
 from realm_lab.systems.identity import kept_corpus_folder
 from realm_lab.tracking.run_dir import stage_folder
 from tests.reporting.opened_page import browser
+from tests.slurm_cluster.cluster import Cluster
+from tests.slurm_cluster.project import joined
 
 __all__ = ["browser"]
 
 PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
 HEAD = "question: Does it matter?\nseeds: [0, 1]\n"
 STAGES = ("warm_start", "pretrain", "finetune", "evaluate")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """SLURM with two nodes."""
+    with joined(Cluster(tmp_path_factory.mktemp("slurm"))) as running:
+        yield running
 
 
 @pytest.fixture

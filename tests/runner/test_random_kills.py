@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.state import UNFINISHED
 from tests.runner.test_sweep import LONG, inline, make_project, outcomes, stages, start
 from tests.slurm_cluster.cluster import Cluster
-from tests.slurm_cluster.project import Project, assert_as_uninterrupted, joined, wait_until
+from tests.slurm_cluster.project import Project, assert_as_uninterrupted, wait_until
 from tests.tracking import shown
 
 pytestmark = pytest.mark.slow
@@ -117,13 +117,6 @@ def test_whatever_is_killed_the_study_ends_as_if_nothing_was(tiny: ModuleType, t
         mirror(root / "runs", again := f"sqlite:///{root / 'again.db'}")
         assert shown.everything(root / "runs") == shown.everything(root / "runs", again)
     print(f"killed: {killed}, {number} studies")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """SLURM with two nodes."""
-    with joined(Cluster(tmp_path_factory.mktemp("slurm"))) as running:
-        yield running
 
 
 @pytest.mark.slurm

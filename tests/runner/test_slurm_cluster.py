@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +18,7 @@ from realm_lab.runner.study import LauncherSettings
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import UNFINISHED, JobState
 from tests.slurm_cluster.cluster import Cluster
-from tests.slurm_cluster.project import REPOSITORY, Project, assert_as_uninterrupted, joined, wait_until
+from tests.slurm_cluster.project import REPOSITORY, Project, assert_as_uninterrupted, wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -37,13 +36,6 @@ STUDY = {
     "metrics": ["exact_match"],
     "launcher": {"slurm": {"timeout_min": 3, "signal_delay_s": 50, "array_parallelism": 2}},
 }
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """SLURM with two nodes."""
-    with joined(Cluster(tmp_path_factory.mktemp("slurm"))) as running:
-        yield running
 
 
 @pytest.mark.slow
