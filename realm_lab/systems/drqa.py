@@ -159,8 +159,8 @@ def train_reader(context: Context, run: StageRun) -> None:
     words = enumerate(wordpieces_by_id(context.tokenizer))
     ignored = frozenset(i for i, word in words if word in STOP_WORDS or not any(map(str.isalnum, word)))
     rows = [rows for rows, _ in system.tfidf.search(questions.texts, own.articles)]
-    width = context.params.finetune.max_span_wordpieces
-    examples = distant_examples(questions, answers, rows, passages, ignored, width)
+    width, read = context.params.finetune.max_span_wordpieces, context.params.corpus.passage_length - 1
+    examples = distant_examples(questions, answers, rows, passages, ignored, width, read)
     reader = new_reader(context, own)
     sizes = own.steps, own.batch_size, own.learning_rate
     texts = questions, passages, context.special

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import digest_file, write_text
+from realm_lab.core.files import atomic_write, digest_file, write_text
 from realm_lab.errors import UserError
 from realm_lab.tracking.tracking_store import check_database, is_server, one_line, without_password
 from realm_lab.tracking.views import Point, View
@@ -32,6 +32,7 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
+from sqlalchemy.exc import SQLAlchemyError
 
 MAX_METRICS, MAX_PARAMS = 1000, 100  # of one log_batch call
 MAX_RUNS = 50_000  # of one search, the most that MLflow allows
@@ -69,9 +70,10 @@ class Store:
         if not self._is_server:
             check_database(uri)
         try:
+            _make_database(uri)
             self._client = MlflowClient(tracking_uri=uri)
-            self._client.search_experiments(max_results=1)  # makes the tables of a new database
-        except MlflowException as error:
+            self._client.search_experiments(max_results=1)
+        except (MlflowException, SQLAlchemyError) as error:
             raise UserError(f"tracking store {self.uri}: {one_line(error)}") from None
 
     def experiment(self, name: str, note: str, artifacts: Path, tags: Mapping[str, str] | None = None) -> str:
@@ -189,6 +191,17 @@ class Store:
         client.log_model_artifacts(model.model_id, str(view.model))
         client.finalize_logged_model(model.model_id, "READY")
         client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+
+
+def _make_database(uri: str) -> None:
+    """A new SQLite file gets all its tables at once: MLflow cannot go on with one where it was killed making them."""
+    path = Path(uri.removeprefix("sqlite:///"))
+    if uri.startswith("sqlite:///") and path.is_file() and not path.stat().st_size:  # `check_database` made it
+        with tempfile.TemporaryDirectory() as scratch:
+            made = Path(scratch) / path.name
+            MlflowClient(tracking_uri=f"sqlite:///{made}").search_experiments(max_results=1)
+            with atomic_write(path, "wb") as file:
+                file.write(made.read_bytes())
 
 
 def _note(ours: str, shown: str) -> str:

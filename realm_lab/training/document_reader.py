@@ -47,17 +47,19 @@ def distant_examples(
     passages: Passages,
     ignored: frozenset[int],
     max_width: int,
+    read: int,
 ) -> list[Example]:
     """At most EXAMPLES of a question: of each of its gold passages and of `rows`, best first, that holds the answer,
     the place whose surroundings share most unigrams and bigrams with the question, and at least one. Those with an
-    `ignored` wordpiece, of stop words and punctuation, do not count."""
+    `ignored` wordpiece, of stop words and punctuation, do not count. The reader sees the first `read` wordpieces of a
+    passage."""
     examples: list[Example] = []
     for number, found_R in enumerate(rows):
         query, first = questions.tokens[number], len(examples)
         asked = _ngrams(query, ignored)
         rows_R = np.array(list(dict.fromkeys([*questions.gold[number].tolist(), *found_R.tolist()])), np.int64)
         for row in rows_R[holds_answer(passages.bodies, rows_R, answers[number])].tolist():
-            body, shared = passages.bodies[row], []
+            body, shared = passages.bodies[row][:read], []
             for start, width in find_answer(body, answers[number], max_width):
                 window = body[max(0, start - WINDOW) : start + width + 1 + WINDOW]
                 shared.append((len(asked & _ngrams(window, ignored)), -start, start + width))

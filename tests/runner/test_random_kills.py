@@ -67,7 +67,7 @@ def kill_of(role: str, root: Path, sweep: int, mirrors: int) -> Kill | None:
     with suppress(psutil.NoSuchProcess):
         if role == "sweep":
             return psutil.Process(sweep).kill
-        if role == "mirror" and (root / "mlflow.db").exists():
+        if role == "mirror" and (root / "runs" / ".mirror.lock").exists():  # it works, or is about to make the database
             return psutil.Process(mirrors).kill
         folders = list((root / "runs" / "stages").glob("*/status.json"))
         states = [StageRun(path.parent, path.parent.name.rpartition("-")[0]).status() for path in folders]

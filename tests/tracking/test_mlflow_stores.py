@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+from sqlalchemy import Engine, event
 
 from realm_lab import cli
 from realm_lab.errors import UserError
@@ -81,6 +84,21 @@ def test_mirrors_at_once_make_the_database_and_one_run_each(tmp_path: Path) -> N
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     assert sorted(process.communicate()[0].strip() for process in started) == ["0", "0", "2"]
     assert set(shown.content(runs)) == {"realm-s0", "realm-s1"}
+
+
+def test_a_mirror_that_dies_while_it_makes_the_tables_leaves_a_file_to_begin_with(
+    tmp_path: Path,
+) -> None:
+    def dies(*execution: Any) -> None:
+        if execution[2].startswith("INSERT INTO _alembic_tmp_metrics"):  # a table that SQLite has kept already
+            raise RuntimeError("killed")
+
+    (tmp_path / "runs").mkdir()
+    event.listen(Engine, "before_cursor_execute", dies)
+    with pytest.raises(RuntimeError, match="killed"):
+        mirror(tmp_path / "runs")
+    event.remove(Engine, "before_cursor_execute", dies)
+    assert not mirror(tmp_path / "runs").problems
 
 
 @pytest.mark.slow
@@ -160,6 +178,14 @@ def test_a_file_that_is_no_database_is_a_user_error(runs: Path) -> None:
     (runs.parent / "mlflow.db").write_text("not a database, certainly")
     with pytest.raises(UserError, match=r"tracking store sqlite:.*mlflow\.db: file is not a database"):
         mirror(runs)
+
+
+def test_a_database_whose_tables_are_half_made_is_a_user_error(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    with sqlite3.connect(tmp_path / "mlflow.db") as database:
+        database.execute("CREATE TABLE _alembic_tmp_metrics (key TEXT)")
+    with pytest.raises(UserError, match=r"tracking store sqlite:.*mlflow\.db: .*_alembic_tmp_metrics already exists"):
+        mirror(tmp_path / "runs")
 
 
 def test_a_folder_that_is_not_there_is_a_user_error(tmp_path: Path) -> None:

@@ -20,17 +20,20 @@ from tests.tiny_system import tiny_params
 
 SPECIAL = SpecialIds(**(dict.fromkeys(SpecialIds._fields, 0) | {"cls": 1, "sep": 2}))
 OF, LAST, WORDS = 5, 59, 60
+READ = tiny_params().corpus.passage_length - 1
 
 
 def ragged(rows: list[list[int]]) -> Ragged:
     return Ragged.of(np.cumsum([0, *map(len, rows)]), np.array([word for row in rows for word in row], np.int64))
 
 
-def found(query: list[int], answer: list[int], bodies: list[list[int]], gold: list[int]) -> list[Example]:
+def found(
+    query: list[int], answer: list[int], bodies: list[list[int]], gold: list[int], read: int = 200
+) -> list[Example]:
     questions: Any = SimpleNamespace(tokens=[np.array(query)], gold=[np.array(gold)])
     passages: Any = SimpleNamespace(bodies=ragged(bodies))
     rows = [np.arange(len(bodies))]
-    return distant_examples(questions, [[np.array(answer)]], rows, passages, frozenset({OF}), 3)
+    return distant_examples(questions, [[np.array(answer)]], rows, passages, frozenset({OF}), 3, read)
 
 
 def test_the_place_that_shares_most_words_with_the_question_is_meant() -> None:
@@ -39,6 +42,16 @@ def test_the_place_that_shares_most_words_with_the_question_is_meant() -> None:
     assert found([20, 21, OF], answer, [body], []) == [Example(0, 0, 45, 46)]
     assert found([20, OF], answer, [body], []) == [Example(0, 0, 0, 1)]  # of equal places the first
     assert found([OF, 30], answer, [[OF, 8, 9, OF]], []) == []  # a stop word is nothing that is shared
+
+
+def test_only_what_the_reader_sees_of_a_long_passage_is_an_example() -> None:
+    seen = [*[LAST] * (READ - 2), 20, 8]
+    assert found([20], [8], [seen, [LAST, *seen]], [], READ) == [Example(0, 0, READ - 1, READ - 1)]
+    world = World(32, 1)  # the last wordpiece seen is there behind the longest question
+    world.questions.tokens = [np.full(100, 20)] * 32
+    world.passages.bodies = ragged([[*seen, LAST]] * 32)
+    world.examples = [Example(row, row, READ - 1, READ - 1) for row in range(32)]
+    assert np.isfinite(make_task(world)[0].train_step(0)["loss"])
 
 
 def test_gold_passages_come_first_and_five_are_enough() -> None:
