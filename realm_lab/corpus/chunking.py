@@ -34,7 +34,7 @@ _ITEM = re.compile(r"^[ \t]*(?P<mark>[-*•·‣▪◦–—]|\(?\w{1,3}[.)]).*(
 _BLANK = re.compile(r"[^\x0b\x0c\x1c-\x1f\x85]")
 
 # The splitter cuts these inside a character and panics; a line feed has the same length in characters.
-_LINE_ENDS = str.maketrans({"\u2028": "\n", "\u2029": "\n", "\x85": "\n"})
+_LINE_ENDS = "\u2028", "\u2029", "\x85"
 
 
 def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
@@ -44,7 +44,10 @@ def split_sentences(text: str, language: str = "en") -> list[tuple[int, int]]:
     Two of them always have a blank between them, unless the writing has none (Chinese, Japanese).
     """
     sentences: list[tuple[int, int]] = []
-    for first, last in _boundaries(text.translate(_LINE_ENDS), language):
+    lines = text
+    for line_end in _LINE_ENDS:
+        lines = lines.replace(line_end, "\n")
+    for first, last in _boundaries(lines, language):
         start, end = _strip(text, first, last)
         if start == end:
             continue

@@ -17,7 +17,7 @@ times of day, years below 1000 without an era; wrong: counts from 1000 to 2099 w
 
 from __future__ import annotations
 
-import regex
+from realm_lab.corpus.expressions import Expression
 
 _DASH = r"[-\u2010-\u2015]"
 _MONTH = (
@@ -62,11 +62,12 @@ _ALTERNATIVES = (
 )
 # Not inside a word or a longer number, and not an amount of money.
 _BEGINNING = rf"(?=\d|['’]\d|A\.|AD|{_MONTH}|{_SEASON}|{_ORDINAL})"  # of all alternatives; spares their trial
-_DATE = regex.compile(
-    rf"(?<![\p{{L}}\p{{N}}$€£¥#]|\d[.,]){_BEGINNING}(?:{'|'.join(_ALTERNATIVES)})(?![\p{{L}}\p{{N}}]|[.,]\d)"
+_DATE = Expression(
+    rf"(?<![\p{{L}}\p{{N}}$€£¥#])(?<!\d[.,]){_BEGINNING}(?:{'|'.join(_ALTERNATIVES)})(?![\p{{L}}\p{{N}}]|[.,]\d)"
 )
+_ANY = Expression(r"\d|[Cc]entur")  # of each alternative; most sentences have neither
 
 
 def find_dates(text: str) -> list[tuple[int, int]]:
     """Character offsets (start, end) of the date expressions of `text`, in order, not overlapping."""
-    return [match.span() for match in _DATE.finditer(text)]
+    return [match.span() for match in _DATE.of(text).finditer(text)] if _ANY.of(text).search(text) else []

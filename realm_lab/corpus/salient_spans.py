@@ -30,10 +30,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
-import regex
-
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.dates import find_dates
+from realm_lab.corpus.expressions import Expression
 from realm_lab.corpus.records import Span
 from realm_lab.errors import UserError
 
@@ -85,7 +84,7 @@ def rule_tagger(text: str, context: str = "") -> tuple[Span, ...]:
     rest = _without(text, spans)
     spans += [Span(start, end, "name") for start, end in _find_names(rest, context)]
     rest = _without(text, spans)
-    spans += [Span(match.start(), match.end(), "number") for match in _NUMBER.finditer(rest)]
+    spans += [Span(match.start(), match.end(), "number") for match in _NUMBER.of(rest).finditer(rest)]
     return tuple(sorted(spans))
 
 
@@ -106,29 +105,34 @@ class NoTags:
 _BLANK = r"[ \u00a0]"
 # Iris, O'Brien, Franco-Prussian, AT&T, B-52, X.25, iPhone; never a possessive "'s"
 _TAIL = r"[\p{L}\p{M}\p{N}]*(?:(?:['’](?!s(?![\p{L}\p{N}]))|[-\u2010-\u2014&/.](?=[\p{Lu}\p{N}]))[\p{L}\p{M}\p{N}]+)*"
-_WORD = rf"(?:\p{{Lu}}{_TAIL}|\p{{Ll}}{{1,2}}\p{{Lu}}\p{{L}}+)"
-_INITIALS = r"(?:\p{Lu}\.)+"  # J.   U.S.
-_TITLE = r"(?:Mr|Mrs|Ms|Dr|Prof|Rev|Fr|Gen|Col|Maj|Capt|Lt|Sgt|Sen|Rep|Gov|Pres|Hon|St|Ste|Mt|Ft)\.(?=[ \u00a0]\p{Lu})"
+_WORD = rf"(?:[\p{{Lu}}]{_TAIL}|[\p{{Ll}}]{{1,2}}[\p{{Lu}}][\p{{L}}]+)"
+_INITIALS = r"(?:[\p{Lu}]\.)+"  # J.   U.S.
+_TITLE = (
+    r"(?:Mr|Mrs|Ms|Dr|Prof|Rev|Fr|Gen|Col|Maj|Capt|Lt|Sgt|Sen|Rep|Gov|Pres|Hon|St|Ste|Mt|Ft)\.(?=[ \u00a0][\p{Lu}])"
+)
 _SUFFIX = rf"(?:,?{_BLANK}(?:Jr|Sr)\.?(?![\p{{L}}\p{{N}}]))"
 _JOINER = (
     r"(?:of|the|de|la|le|les|el|los|las|du|des|da|das|do|dos|di|del|della|delle|den|der|van|von|zu|zum|zur|ter|ten"
     r"|al|ad|bin|bint|ibn|ben|y|und|et|av|af|upon|sur|&)"
 )
 _PART = rf"(?:{_TITLE}|{_INITIALS}|{_WORD})"
-_NAME = regex.compile(
+_NAME = Expression(
     rf"(?<![\p{{L}}\p{{M}}\p{{N}}_]){_PART}"
     rf"(?:{_BLANK}{_PART}|(?:{_BLANK}{_JOINER}){{1,3}}{_BLANK}{_PART}|{_SUFFIX})*"
     rf"(?:{_BLANK}\d{{1,3}}(?![\p{{L}}\p{{N}}%]|[.,:]\d|{_BLANK}?(?:per|million|billion)))?"
 )
-_JOINERS = regex.compile(rf"(?:{_JOINER}{_BLANK})+")
-_KEEPS_DOT = regex.compile(r"(?:\p{Lu}\.\p{Lu}|Jr|Sr)\.$")
-_NUMBER = regex.compile(
-    r"(?<![\p{L}\p{M}\p{N}_]|\d[.,:/])(?:[$€£¥]|US\$)?\d+(?:,\d{3})*(?:\.\d+)?(?:st|nd|rd|th|%)?(?![\p{L}\p{M}\p{N}_])"
-    r"(?:\s(?:hundred|thousand|million|billion|trillion|percent|per cent)(?!\p{L}))*"
+_BLANKS = Expression(_BLANK)
+_JOINERS = Expression(rf"(?:{_JOINER}{_BLANK})+")
+_KEEPS_DOT = Expression(r"(?:[\p{Lu}]\.[\p{Lu}]|Jr|Sr)\.$")
+_NUMBER = Expression(
+    r"(?<![\p{L}\p{M}\p{N}_])(?<!\d[.,:/])(?:[$€£¥]|US\$)?\d+(?:,\d{3})*(?:\.\d+)?(?:st|nd|rd|th|%)?(?![\p{L}\p{M}\p{N}_])"
+    r"(?:\s(?:hundred|thousand|million|billion|trillion|percent|per cent)(?![\p{L}]))*"
 )
-_AT_START = regex.compile(r"(?:^[^\p{L}\p{N}]*|[.!?]['\"”’)\]]*\s+['\"“‘(\[]*|[\"“]|:\s)$")
-_MID_SENTENCE = regex.compile(rf"(?<=[\p{{Ll}}\p{{N}}],?{_BLANK})\p{{Lu}}{_TAIL}(?![\p{{L}}\p{{N}}])")
-_LOWER = regex.compile(r"(?<![\p{L}\p{M}\p{N}'’-])\p{Ll}[\p{L}\p{M}]*(?![\p{L}\p{M}\p{N}])")
+_AT_START = Expression(r"(?:^[^\p{L}\p{N}]*|[.!?]['\"”’)\]]*\s+['\"“‘(\[]*|[\"“]|:\s)$")
+_MID_SENTENCE = Expression(
+    rf"(?:(?<=[\p{{Ll}}\p{{N}}]{_BLANK})|(?<=[\p{{Ll}}\p{{N}}],{_BLANK}))[\p{{Lu}}]{_TAIL}(?![\p{{L}}\p{{N}}])"
+)
+_LOWER = Expression(r"(?<![\p{L}\p{M}\p{N}'’-])[\p{Ll}][\p{L}\p{M}]*(?![\p{L}\p{M}\p{N}])")
 
 # Capitalised at the start of a sentence, but no part of a name.
 FUNCTION_WORDS = frozenset(
@@ -153,17 +157,18 @@ FUNCTION_WORDS = frozenset(
 @lru_cache(maxsize=16)
 def seen_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Words capitalised where only a name is (after a word in lower case or a comma), and words in lower case."""
-    return frozenset(_MID_SENTENCE.findall(text)), frozenset(_LOWER.findall(text))
+    return frozenset(_MID_SENTENCE.of(text).findall(text)), frozenset(_LOWER.of(text).findall(text))
 
 
 def _find_names(text: str, context: str) -> list[tuple[int, int]]:
     capitalised, lower = seen_words(context)
     names = []
-    for match in _NAME.finditer(text):
+    for match in _NAME.of(text).finditer(text):
         start, end = match.span()
-        at_start = bool(_AT_START.search(text, max(0, start - 8), start)) if start else True
+        at_start = bool(_AT_START.of(text).search(text, max(0, start - 8), start)) if start else True
         while start < end:
-            blank = next((place for place in range(start, end) if text[place] in " \u00a0"), end)
+            found = _BLANKS.of(text).search(text, start, end)
+            blank = found.start() if found else end
             word = text[start:blank]
             if word.lower().replace("’", "'") in FUNCTION_WORDS and (len(word) == 1 or not word.isupper()):
                 ordinary = at_start or blank == end or word[0] == "I"
@@ -174,19 +179,19 @@ def _find_names(text: str, context: str) -> list[tuple[int, int]]:
             if not ordinary:
                 break
             start = min(blank + 1, end)
-            joiners = _JOINERS.match(text, start, end)  # what is left at the front ("Because of the Alps")
+            joiners = _JOINERS.of(text).match(text, start, end)  # what is left at the front ("Because of the Alps")
             start = joiners.end() if joiners else start
             at_start = False
-        if text[start:end].endswith(".") and not _KEEPS_DOT.search(text[start:end]):  # that of the sentence
+        if text[start:end].endswith(".") and not _KEEPS_DOT.of(text).search(text[start:end]):  # that of the sentence
             end -= 1
-        if sum(character.isalnum() for character in text[start:end]) > 1:
+        if sum(map(str.isalnum, text[start:end])) > 1:
             names.append((start, end))
     return names
 
 
 def _spelled_like_a_name(word: str) -> bool:
     """NASA, U.S., McDonald, B-52, iPhone: more than one capital or digit, or a lower-case start."""
-    return sum(character.isupper() or character.isdigit() for character in word) > 1 or not word[0].isupper()
+    return sum(map(str.isupper, word)) + sum(map(str.isdigit, word)) > 1 or not word[0].isupper()
 
 
 def _without(text: str, spans: list[Span]) -> str:

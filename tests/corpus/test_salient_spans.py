@@ -7,10 +7,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from realm_lab.corpus import dates, salient_spans
 from realm_lab.corpus.dates import find_dates
+from realm_lab.corpus.expressions import Expression
 from realm_lab.corpus.records import Span
 from realm_lab.corpus.salient_spans import RuleTagger, merge_spans, rule_tagger, tagger_digest
 from realm_lab.errors import UserError
@@ -158,3 +160,20 @@ def test_the_digest_of_a_tagger_is_its_content(tmp_path: Path) -> None:
         tagger_digest(folder)
     with pytest.raises(UserError, match="tagger_model is empty"):
         tagger_digest(None)
+
+
+WORDS = (
+    "March 12 1969 1960s '60s of the The Jr. U.S. J. $ 1,000 1.5 % BC A.D. 44 - / McDonald iPhone and 19th century x"
+)
+FRAGMENTS = st.sampled_from([*WORDS.split(), *" .,;:!?\"'()\t\n\x0b\x1c\x1f_"])
+EXPRESSIONS = [one for room in (dates, salient_spans) for one in vars(room).values() if isinstance(one, Expression)]
+
+
+@given(st.lists(FRAGMENTS | st.just(" ")).map("".join))
+@example("x.\x1c")  # a blank to `re` alone, were it not told of ASCII
+def test_plain_text_has_the_matches_of_any_text(text: str) -> None:
+    text += " "
+    for expression in EXPRESSIONS:
+        plain, of_any = expression.of(text), expression.of("\u00e9")
+        assert plain is not of_any
+        assert [m.span() for m in plain.finditer(text)] == [m.span() for m in of_any.finditer(text)]
