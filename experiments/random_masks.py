@@ -1,4 +1,7 @@
-"""Two halves of random masks, for random_masks.yaml: only words that are no name, or only a part of a name."""
+"""Parts of random masks, for random_masks.yaml: only ordinary words, only the subject's name, or a part of an object.
+
+In the toy world salient spans are objects, and a word of several wordpieces outside of them is the name of the subject.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,36 @@ from realm_lab.masking import MaskRequest
 
 
 def ordinary_words(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-    """A share `rate` of the sentence's wordpieces, at least one, all outside its salient spans."""
+    """A share `rate` of the sentence's wordpieces, at least one, none of a name or of a salient span."""
     request.own_options()
-    salient = np.concatenate([np.arange(*span) for span in request.spans])
-    others = np.setdiff1d(np.arange(request.length), salient)
-    count = max(1, round(request.rate * request.length))
-    return generator.choice(others, size=min(count, len(others)), replace=False)
+    return _some(request, np.setdiff1d(_outside(request), _subject(request)), generator)
 
 
-def part_of_a_name(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
+def subject_name(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
+    """The same share, of the subject's name; of the ordinary words where the sentence does not name it."""
+    request.own_options()
+    name = _subject(request)
+    return _some(request, name if len(name) else _outside(request), generator)
+
+
+def part_of_an_object(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """One wordpiece of one salient span."""
     request.own_options()
     first, end = request.spans[int(generator.integers(len(request.spans)))]
     return generator.integers(first, end, size=1)
+
+
+def _some(request: MaskRequest, places: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    count = max(1, round(request.rate * request.length))
+    return generator.choice(places, size=min(count, len(places)), replace=False)
+
+
+def _outside(request: MaskRequest) -> np.ndarray:
+    """The wordpieces outside the salient spans."""
+    return np.setdiff1d(np.arange(request.length), np.concatenate([np.arange(*span) for span in request.spans]))
+
+
+def _subject(request: MaskRequest) -> np.ndarray:
+    """Those of words of several wordpieces."""
+    names = [np.arange(first, end) for first, end, _ in request.words if end > first + 1]
+    return np.intersect1d(_outside(request), np.concatenate([np.empty(0, np.int64), *names]))
