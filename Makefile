@@ -77,7 +77,7 @@ test: setup-dev  ## run every quick test, in parallel; ARGS="..." goes to pytest
 	@$(VENV)/bin/python -m pytest -n auto --dist loadfile -m "not slow" $(ARGS)
 
 test-all: setup-dev  ## run all tests, the slow ones too
-	@$(VENV)/bin/python -m pytest -n auto --dist loadfile $(ARGS)
+	@$(VENV)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The numbers must not depend on the processor: the same tests with each set of vector instructions that PyTorch has.
 test-numerics: setup-dev  ## run the numerical tests under each processor capability
