@@ -158,6 +158,7 @@ def other_rows(study: StudyFrames) -> dict[str, Rows]:
             for name, title in study.cells
             for part, reason in (not_measured(study.results, name) or {}).items()
         ],
+        "not_run": [{"system": name, "why": why} for name, why in study.record.not_run.items()],
     }
 
 
@@ -170,6 +171,7 @@ def titled(others: Mapping[str, Rows]) -> dict[str, tuple[str, Rows]]:
         "changes": "What each cell changes",
         "corpus_update": "Answers after the corpus was replaced without training",
         "not_measured": "What a system cannot be measured in",
+        "not_run": "What was not run",
     }
     return {name: (titles[name], rows) for name, rows in others.items()}
 

@@ -66,6 +66,7 @@ class StudyPlan:
     runs: tuple[PlannedRun, ...]
     metrics: tuple[str, ...] = ()
     delta: dict[str, float] = field(default_factory=dict)
+    not_run: dict[str, str] = field(default_factory=dict)
     figures: tuple[str, ...] = ()  # of its own, package.module:function
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
@@ -120,6 +121,7 @@ def plan_study(
         tuple(runs),
         metrics=tuple(study.metrics),
         delta=study.delta,
+        not_run=study.not_run,
         figures=tuple(study.figures),
         axes={axis: tuple(show(point) for point in points) for axis, points in axes.items()},
         launcher=study.launcher,
@@ -180,6 +182,7 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         runs=tuple(StudyRun(run.cell, run.seed, run.run_key, run.name) for run in plan.runs),
         metrics=plan.metrics,
         delta=plan.delta,
+        not_run=plan.not_run,
         axes=plan.axes,
         source="" if plan.source is None else os.path.relpath(plan.source, root),
         last_stage=plan.last_stage,

@@ -191,6 +191,8 @@ class Study(StudyFile):
     delta: dict[str, Annotated[float, Field(gt=0)]] = {}
     """Metric -> the largest difference that does not matter, in its unit: the report says where a larger one is ruled
     out."""
+    not_run: dict[str, Annotated[str, Field(min_length=1)]] = {}
+    """What a reader would look for and has no cell -> why it was not run; a table of the report."""
     figures: list[str] = []
     """Figures of the study's own, `package.module:function`: called with its StudyFrames, it returns a figure."""
 

@@ -58,6 +58,7 @@ class StudyRecord:
     figures: tuple[str, ...] = ()  # of its own, `package.module:function`, as reporting/study_figures.py says
     exploratory: tuple[str, ...] = ()  # metrics that are shown beside the others, each a family of tests of its own
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
+    not_run: dict[str, str] = field(default_factory=dict)  # what a reader would look for -> why it has no cell
     format: int = 1
 
     def cell(self, name: str) -> StudyCell:

@@ -279,6 +279,12 @@ def broken_figure(study: StudyFrames) -> Any:
     raise RuntimeError("no such luck")
 
 
+def test_what_was_not_run_is_a_row_that_says_why(tmp_path: Path, study: StudyRecord) -> None:
+    write_study_record(tmp_path / "runs", replace(study, not_run={"closed book": "too much | text to read"}))
+    rows = report(tmp_path).partition("**What was not run**")[2].partition("\n\n**")[0]
+    assert re.search(r"\| closed book +\| too much \\\| text to read +\|", rows)
+
+
 def test_a_study_may_have_figures_of_its_own(tmp_path: Path, study: StudyRecord) -> None:
     own = tuple(f"tests.reporting.test_report:{name}" for name in ("toy_figure", "broken_figure", "missing"))
     write_study_record(tmp_path / "runs", replace(study, figures=own))

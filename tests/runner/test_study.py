@@ -222,8 +222,9 @@ def test_the_command_line_goes_over_the_study_but_undoes_no_cell(planned: Planne
 
 
 def test_a_record_says_what_was_planned(planned: Planned, tmp_path: Path) -> None:
-    plan = planned(CELLS)
+    plan = planned("not_run: {closed book: too much text to read}\n" + CELLS)
     record = record_study(plan, tmp_path)
+    assert record.not_run == {"closed book": "too much text to read"}
     assert read_study_record(tmp_path / "runs" / "studies" / "study" / "study.json") == record
     assert (record.baseline, record.source, len(record.runs)) == ("realm", "study.yaml", 8)
     assert record.cell("token").changes == {"pretrain.masking": "random_token", "pretrain.refresh.policy": "never"}
