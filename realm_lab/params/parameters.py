@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.sections import (
@@ -277,9 +277,10 @@ class Launch(Section):
     """Runs side by side; 0: one a core, or one on a GPU."""
     threads: Processes = 0
     """Cores of a run; 0: an equal share. Set 1 on a machine that does other work."""
-    builder: Literal["inline", "process"] = "inline"
-    """Who embeds the passages of a refresh during pre-training: the trainer itself, or a process beside it, with the
-    same numbers. A process helps where an index may be late (pretrain.refresh.delay_steps)."""
+    builder: str = "inline"
+    """Who embeds the passages of a refresh during pre-training, with the same numbers: the trainer itself (`inline`), a
+    process beside it (`process`), or one that a command begins where the same files are, such as `srun --nodes=1` on a
+    node of its own. A process helps where an index may be late (pretrain.refresh.delay_steps)."""
     ranks: Positive = 1
     """Processes of one run, each with a share of every batch (data parallel)."""
     micro_batch: NonNegative = 0
@@ -296,6 +297,15 @@ class Launch(Section):
     """Wordpieces, padding included, that go through an encoder at once."""
     tracking_uri: str | None = None
     """MLflow server to mirror to; empty: SQLite in this folder."""
+
+    @field_validator("builder")
+    @classmethod
+    def _is_builder(cls, value: str) -> str:
+        if value not in ("inline", "process") and len(value.split()) < 2:
+            raise ValueError(
+                f"'{value}' begins no builder; write inline, process, or a command such as 'srun --nodes=1'"
+            )
+        return value
 
 
 class Params(Section):

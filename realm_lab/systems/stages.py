@@ -115,7 +115,7 @@ def pretrain(context: Context, run: StageRun) -> None:
     refreshes = params.pretrain.refresh.policy != "never" and params.pretrain.train_document_tower
     with ExitStack() as stack:
         builder = None
-        if refreshes and params.launch.builder == "process":
+        if refreshes and params.launch.builder != "inline":
             folder = corpus_folder(context.root, context.plan)
             builder = stack.enter_context(closing(ProcessBuilder(run.path / "index", params, folder, context.device)))
         task = PretrainTask(

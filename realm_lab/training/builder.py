@@ -1,4 +1,4 @@
-"""A process beside the trainer that embeds the corpus while training goes on (launch.builder: process).
+"""A process beside the trainer, or on another machine, that embeds the corpus while training goes on (launch.builder).
 
 It pays where an index may be late (pretrain.refresh.delay_steps), and changes no number. The trainer writes weights to
 `<run>/index/step-N/embedder` and a line with N to the process, which embeds and answers with N; the embeddings lie in
@@ -11,6 +11,9 @@ without its trainer it reads the end of its input, and ends too.
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,6 +34,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 
+OF_JOB = re.compile(r"SLURM_(?!CONF$)")
 COMMAND = (sys.executable, "-m", "realm_lab.training.builder")
 
 
@@ -43,15 +47,22 @@ class ProcessBuilder:
         if ranks().rank:
             return
         shutil.rmtree(folder, ignore_errors=True)  # of a trainer that was killed; it submits again
-        job: dict[str, Any] = {"params": params.model_dump(mode="json"), "corpus": str(corpus), "folder": str(folder)}
+        places = {"corpus": str(corpus.resolve()), "folder": str(folder.resolve())}
+        job: dict[str, Any] = {"params": params.model_dump(mode="json"), **places}
         job["threads"] = torch.get_num_threads()  # as the trainer's, so that the numbers are the same
-        command = (*COMMAND, json.dumps(job))
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        begin = [] if params.launch.builder == "process" else shlex.split(params.launch.builder)
+        # With the variables of the trainer's job, srun would begin a step of that job.
+        own = {name: value for name, value in os.environ.items() if not (begin and OF_JOB.match(name))}
+        command, pipe = (*begin, *COMMAND, json.dumps(job)), subprocess.PIPE
+        try:
+            self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=own)
+        except OSError as error:
+            raise UserError(f"launch.builder: {command[0]}: {error.strerror}") from None
 
     def close(self) -> None:
         """End the process."""
         if self._process is not None:
-            self._process.kill()
+            self._process.terminate()  # srun ends what it began
             self._process.communicate()
 
     def submit(self, step: int, embedder: Embedder) -> None:

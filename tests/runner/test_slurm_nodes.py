@@ -160,6 +160,29 @@ def test_eight_processes_on_four_nodes_do_what_one_does(
     tiny.assert_metrics_alike(one, eight)
 
 
+def test_a_builder_has_a_node_of_its_own(
+    cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs
+) -> None:
+    """Killed with its trainer, whose job begins another one, it changes nothing; all nodes are free in the end."""
+    changes = SLOW | {"pretrain.steps": 40, "launch.checkpoint_interval_seconds": 1}
+    changes |= {"pretrain.refresh.interval_steps": 10, "pretrain.refresh.delay_steps": 2}
+    apart = {"launch.builder": "srun --nodes=1 --ntasks=1 --nodelist=n4 --mem=1G --job-name=builder"}
+    settings = hosts.settings(tmp_path / "site", additional={"nodelist": "n1"})
+    run = jobs.submit("trainer", settings, changes | apart)
+    wait_until(lambda: run.status().step >= 15, "it has a second index")
+    shown = cluster.ask("squeue", "--noheader", "--states=RUNNING", "--format=%j %N").splitlines()
+    assert "builder n4" in shown
+    assert any(line.endswith(" n1") for line in shown), shown
+    trainer = run.status()
+    cluster.on("n1", "kill", "-KILL", str(trainer.pid))
+    jobs.end("trainer")
+    jobs.again("trainer")
+    assert jobs.end("trainer") == ["COMPLETE"], jobs.state("trainer")
+    wait_until(lambda: not cluster.ask("squeue", "--noheader"), "no job is left")
+    one = tiny.run("pretrain", tiny.params(changes), Path(shutil.copytree(prepared, tmp_path / "undisturbed")))
+    assert tiny.outcome(run) == tiny.outcome(one)
+
+
 def test_jobs_outlive_their_nodes_whatever_their_clocks_say(
     cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs
 ) -> None:

@@ -210,6 +210,30 @@ def test_a_builder_process_changes_no_bit(
 BROKEN = "import sys; sys.stdin.readline(); sys.exit(3)"
 
 
+def test_a_command_begins_a_builder(
+    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets nothing of the trainer's job but where SLURM is, so that `srun` asks for a node of its own."""
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    (tmp_path / "elsewhere").write_text('env > "$1"; shift; exec "$@"')
+    command = f"sh '{tmp_path}/elsewhere' {tmp_path}/variables"
+    expected = tiny.outcome(tiny.run("pretrain", settings(tiny, "delayed"), start))
+    root = Path(shutil.copytree(start, tmp_path / "root", ignore=shutil.ignore_patterns("pretrain-*")))
+    assert (
+        tiny.outcome(tiny.run("pretrain", settings(tiny, "delayed", **{"launch.builder": command}), root)) == expected
+    )
+    variables = (tmp_path / "variables").read_text()
+    assert "SLURM_CONF=/etc/slurm.conf" in variables
+    assert "SLURM_JOB_ID" not in variables
+
+
+def test_a_builder_that_cannot_begin_is_a_user_error(tiny: ModuleType, start: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(start, tmp_path / "root", ignore=shutil.ignore_patterns("pretrain-*")))
+    with pytest.raises(UserError, match=r"launch.builder: no-such-run: No such file or directory"):
+        tiny.run("pretrain", settings(tiny, "delayed", **{"launch.builder": "no-such-run --nodes=1"}), root)
+
+
 def test_a_builder_that_fails_ends_the_run_which_resumes(
     tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
