@@ -21,6 +21,7 @@ from realm_lab.errors import UserError
 MARK = ".realm_lab"  # in every directory that we wrote as a whole, and may therefore replace
 # How libraries say that a disk is full and lose the number: Rust's, and NumPy's where a write ends before its time.
 FULL = re.compile(rf"os error ({errno.ENOSPC}|{errno.EDQUOT})\)|\d+ requested and \d+ written")
+SEEN_SECONDS, LOOK_SECONDS = 120.0, 0.1  # until a file of another machine is seen here
 SETTLED_SECONDS = 2.0  # a file written this recently may be written again without its size and times telling
 
 
@@ -114,6 +115,19 @@ def _link_or_copy(source: str, target: str) -> None:
         os.link(source, target)
     except OSError:  # another disk, or a file system without links
         shutil.copy2(source, target)
+
+
+def seen(path: Path) -> Path:
+    """The path, once what another machine has written there is seen here: some file systems take seconds. UserError:
+    nothing is there after SEEN_SECONDS."""
+    deadline = time.monotonic() + SEEN_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"{path}: not seen here {SEEN_SECONDS:g} s after it was written; is this disk a shared one?"
+            )
+        time.sleep(LOOK_SECONDS)
+    return path
 
 
 def is_ours(path: Path) -> bool:

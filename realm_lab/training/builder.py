@@ -23,13 +23,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from realm_lab.core.files import seen
 from realm_lab.core.process import limit_threads, on_first_rank, pick_device, ranks
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.corpus.vocabulary import load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import show
-from realm_lab.models.folders import read_embedder, read_tensors, write_embedder, write_tensors
+from realm_lab.models.folders import EMBEDDER_JSON, read_embedder, read_tensors, write_embedder, write_tensors
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
@@ -80,7 +81,7 @@ class ProcessBuilder:
         """The embeddings of a submitted step, float32 [N, D]; older ones are deleted. UserError: the builder has
         failed."""
         on_first_rank(lambda: self._wait(step))
-        found = read_tensors(_place(self._folder, step) / "embeddings.safetensors")["embeddings"]
+        found = read_tensors(seen(_place(self._folder, step) / "embeddings.safetensors"))["embeddings"]
         if self._process is not None:
             for older in self._folder.glob("step-*"):
                 if older.name < _place(self._folder, step).name:
@@ -116,7 +117,7 @@ def serve(job: dict[str, Any]) -> None:
     passages = corpus.passages()
     for line in sys.stdin:
         place = _place(folder, int(line))
-        embedder, _ = read_embedder(place / "embedder")
+        embedder, _ = read_embedder(seen(place / "embedder" / EMBEDDER_JSON).parent)
         if corpus.pictures is not None:
             show(embedder, torch.from_numpy(corpus.pictures.patches))
         embedder.to(pick_device(params.launch.device))

@@ -25,6 +25,7 @@ from realm_lab.core.files import (
     read_json_lines,
     remove_directory,
     room_for,
+    seen,
     write_json,
     write_text,
 )
@@ -203,3 +204,21 @@ def test_the_digest_of_a_changed_file_is_new_whatever_its_age(tmp_path: Path) ->
         found.append(digest_file(path))
         assert digest_file(path) == found[-1] == hashlib.sha256(text.encode()).hexdigest()
     assert len(set(found)) == 3
+
+
+def test_a_file_of_another_machine_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, clock = tmp_path / "late", [0.0]
+
+    def later(seconds: float) -> None:
+        clock[0] += seconds
+        if clock[0] > 5:
+            path.touch()
+
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.sleep", later)
+    assert seen(path) == path
+    assert 5 < clock[0] < 6
+    monkeypatch.setattr("realm_lab.core.files.SEEN_SECONDS", 3.0)
+    clock[0] = 0.0
+    with pytest.raises(UserError, match=r"never: not seen here 3 s after it was written; is this disk a shared one"):
+        seen(tmp_path / "never")
