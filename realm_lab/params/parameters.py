@@ -8,6 +8,7 @@ corpus.py (the corpus) and sections.py (Search, Refresh, Watch and Optimiser).
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -301,7 +302,7 @@ class Launch(Section):
     @field_validator("builder")
     @classmethod
     def _is_builder(cls, value: str) -> str:
-        if value not in ("inline", "process") and len(value.split()) < 2:
+        if value not in ("inline", "process") and len(shlex.split(value)) < 2:
             raise ValueError(
                 f"'{value}' begins no builder; write inline, process, or a command such as 'srun --nodes=1'"
             )

@@ -106,6 +106,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
         "toy.second_language is that of X, which is Z",
         "set pretrain_corpus to separate",
     ),
+    ({"launch.builder": "srun 'n1"}, "'launch.builder'", "no closing quotation"),
     ({"launch.builder": "proces"}, "'proces' begins no builder", "write inline, process, or a command"),
     ({"corpus.toy.pictures": "facts", "corpus.toy.hops": 2}, "toy.pictures goes with", "without triples"),
     (FILES | {"corpus.files.pretrain": ["a.txt"]}, "pretrain_corpus: same ignores files.pretrain", "separate"),
