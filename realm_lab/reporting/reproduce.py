@@ -110,7 +110,7 @@ def compare_runs(
             if whole is None or mine is None:
                 continue
             off = [seed for seed in seeds if not _same(old[seed], new[seed])]
-            p, state = _judged(sum(new[seed] - old[seed] for seed in seeds) / len(seeds), whole, len(seeds))
+            p, state = _judged(sum(new[seed] - old[seed] for seed in seeds) / len(seeds), whole, mine)
             if not off:
                 p, state = 1.0, "OK"
             elif same & {*off}:  # this very run made the report: no noise explains another number
@@ -135,10 +135,11 @@ def in_words(check: Check, study: str) -> str:
     return f"{study}/{check.cell}: {check.metric}: expected {told}, found {found}{chance}: {check.state}"
 
 
-def _judged(deviation: float, expected: Summary, seeds: int) -> tuple[float | None, str]:
+def _judged(deviation: float, expected: Summary, found: Summary) -> tuple[float | None, str]:
     if expected.sd is None:
         return None, "unknown"
-    spread = expected.sd * math.sqrt(2 / seeds)
+    # The larger spread of the two: that of a few seeds may be 0 by chance.
+    spread = max(expected.sd, found.sd or 0.0) * math.sqrt(2 / found.n)
     p = float(2 * stats.t.sf(abs(deviation) / spread, expected.n - 1)) if spread else 0.0
     return p, "off" if p <= ALPHA else "within noise"
 

@@ -83,5 +83,10 @@ def test_noise_is_told_from_a_wrong_number() -> None:
     assert far.state == "off"
     [same] = compare_runs(expected, table(0.91, 0.92, seconds=1.0), ["realm"], names)
     assert same.state == "off", "the very run that made the report has another number"
+    equal = table(0.90, 0.90, seconds=1.0)
+    [chance] = compare_runs(equal, table(0.90, 0.94, seconds=2.0), ["realm"], names)
+    assert chance.state == "within noise", "two seeds were equal by chance"
+    [other] = compare_runs(equal, table(0.94, 0.94, seconds=2.0), ["realm"], names)
+    assert other.state == "off"
     [one] = compare_runs(expected[:1], table(0.5, seconds=2.0), ["realm"], names)
     assert (one.state, one.p) == ("unknown", None)
