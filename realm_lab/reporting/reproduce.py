@@ -127,7 +127,8 @@ def _after_holm(check: Check, p: float) -> Check:
 
 def in_words(check: Check, study: str) -> str:
     """One check on one line."""
-    digits, far = metric_of(check.metric).digits, tolerance(check.expected)
+    digits, sd = metric_of(check.metric).digits, _larger_sd(check.expected, check.found)
+    far = tolerance(check.expected._replace(sd=sd))
     allowed = f" (± {number(far, digits)})" if far is not None else ""
     chance = "" if check.p is None else f", p = {check.p:.3g}"
     found = f"{number(check.found.mean, digits)} over {check.seeds} seed{'s' * (check.seeds != 1)}"
@@ -135,11 +136,15 @@ def in_words(check: Check, study: str) -> str:
     return f"{study}/{check.cell}: {check.metric}: expected {told}, found {found}{chance}: {check.state}"
 
 
+def _larger_sd(expected: Summary, found: Summary) -> float | None:
+    """The larger spread of the two: that of a few seeds may be 0 by chance. None for one seed."""
+    return None if expected.sd is None else max(expected.sd, found.sd or 0.0)
+
+
 def _judged(deviation: float, expected: Summary, found: Summary) -> tuple[float | None, str]:
     if expected.sd is None:
         return None, "unknown"
-    # The larger spread of the two: that of a few seeds may be 0 by chance.
-    spread = max(expected.sd, found.sd or 0.0) * math.sqrt(2 / found.n)
+    spread = (_larger_sd(expected, found) or 0.0) * math.sqrt(2 / found.n)
     p = float(2 * stats.t.sf(abs(deviation) / spread, expected.n - 1)) if spread else 0.0
     return p, "off" if p <= ALPHA else "within noise"
 

@@ -11,7 +11,7 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.core.files import read_json, write_json
 from realm_lab.reporting.report import write_study_report
-from realm_lab.reporting.reproduce import compare_runs, contradictions
+from realm_lab.reporting.reproduce import compare_runs, contradictions, in_words
 from tests.reporting.synthetic import make_study
 
 REPORTS = Path(__file__).resolve().parents[2] / "reports"
@@ -86,6 +86,7 @@ def test_noise_is_told_from_a_wrong_number() -> None:
     equal = table(0.90, 0.90, seconds=1.0)
     [chance] = compare_runs(equal, table(0.90, 0.94, seconds=2.0), ["realm"], names)
     assert chance.state == "within noise", "two seeds were equal by chance"
+    assert "expected 0.900 (± 0.359), found 0.920" in in_words(chance, "table")  # 12.71 times 0.0283
     [other] = compare_runs(equal, table(0.94, 0.94, seconds=2.0), ["realm"], names)
     assert other.state == "off"
     [one] = compare_runs(expected[:1], table(0.5, seconds=2.0), ["realm"], names)
