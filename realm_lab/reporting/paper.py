@@ -1,6 +1,7 @@
 """The tables of a report as LaTeX: reports/NAME/tables/*.tex, and all.tex, a document with every table and figure.
 
-A table needs the package booktabs. Its best mean is bold; marks at a difference are explained below the table.
+A table needs the packages array, booktabs and graphicx; one wider than the line is scaled down to it. Its best mean is
+bold; marks at a difference are explained below the table.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", "`": r"\textasciigrave{}", "−": "$-$", "±": r"$\pm$", "–": "--",
     "—": "---", "Δ": r"$\Delta$", "✓": r"$\surd$", "×": r"$\times$", "≤": r"$\le$", "≥": r"$\ge$", "·": r"$\cdot$",
-    "…": r"\dots{}", "§": r"\S{}", "⁰": "$^0$", "¹": "$^1$", "²": "$^2$", "³": "$^3$",
-}  # fmt: skip
+    "…": r"\dots{}", "§": r"\S{}",
+} | {digit: f"$^{value}$" for value, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}  # fmt: skip
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
+"""Begins what is scaled down to the width of the line if it is wider."""
+WRAPPED = 60
+"""Characters of the longest text of a column from which on its lines are broken."""
 SIGNIFICANT, ONE_WAY = "*", "†"
 MARKS = {SIGNIFICANT: "$^{*}$", ONE_WAY: r"$^{\dagger}$"}
 NOTE = (
@@ -64,12 +69,16 @@ def table(rows: Rows, caption: str, label: str, note: str = "", *, escaped: bool
     names = list(dict.fromkeys(name for row in rows for name in row))
     right = [all(is_number(row.get(name, "–")) or row[name][:1] in "-$\\+0123456789" for row in rows) for name in names]
     body = [[row.get(name, "--") if escaped else latex(row.get(name, "–")) for name in names] for row in rows]
+    columns = ["r" if one else "l" for one in right]
+    for place in range(len(names)):
+        if max(len(line[place]) for line in body) > WRAPPED:
+            columns[place] = r">{\raggedright\arraybackslash}p{.5\linewidth}"
     lines = [" & ".join(line) + r" \\" for line in ([latex(name) for name in names], *body)]
     return "\n".join((
-        "% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering\small",
+        "% needs \\usepackage{array,booktabs,graphicx}", r"\begin{table}", r"\centering\small",
         rf"\caption{{{latex(caption[0].upper() + caption[1:])}}}",
-        rf"\label{{tab:{label}}}", rf"\begin{{tabular}}{{{''.join('r' if one else 'l' for one in right)}}}",
-        r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}",
+        rf"\label{{tab:{label}}}", FIT, rf"\begin{{tabular}}{{{''.join(columns)}}}",
+        r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", r"\end{tabular}}",
         *([r"", r"\smallskip", rf"\parbox{{\linewidth}}{{\footnotesize {note}}}"] if note else []), r"\end{table}", "",
     ))  # fmt: skip
 
@@ -93,11 +102,12 @@ def write_tables(
         write_text(folder / "tables" / f"{key}.tex", text)
     document = [
         r"\documentclass[a4paper,landscape]{article}", r"\usepackage[T1]{fontenc}", r"\usepackage[utf8]{inputenc}",
-        r"\usepackage{booktabs,graphicx}", r"\setlength{\textwidth}{26cm}\setlength{\oddsidemargin}{-1cm}",
+        r"\usepackage{array,booktabs,graphicx}", r"\setlength{\textwidth}{26cm}\setlength{\oddsidemargin}{-1cm}",
         r"\begin{document}",
         *(rf"\input{{{key}}}" for key in made),
         *(
-            r"\begin{figure}\centering\includegraphics[width=.8\linewidth]{../figures/" + one["name"] + ".pdf}"
+            r"\begin{figure}\centering\includegraphics[width=.8\linewidth,height=.8\textheight,keepaspectratio]"
+            + "{../figures/" + one["name"] + ".pdf}"
             + rf"\caption{{{latex(one['caption'])}}}\end{{figure}}" for one in figures
         ), r"\end{document}", "",
     ]  # fmt: skip

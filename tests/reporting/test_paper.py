@@ -18,6 +18,7 @@ def test_text_is_escaped_for_latex() -> None:
     assert latex("50 % of $x_1$ & {a} \\b #1 ~^") == (
         r"50 \% of \$x\_1\$ \& \{a\} \textbackslash{}b \#1 \textasciitilde{}\textasciicircum{}"
     )
+    assert latex("10⁶ and 10¹²") == "10$^6$ and 10$^1$$^2$"
     assert latex("0.9 ± 0.1, −0.3, é 中") == r"0.9 $\pm$ 0.1, $-$0.3, é ?"
 
 
@@ -51,3 +52,4 @@ def test_every_table_and_figure_is_there_for_a_paper(tmp_path: Path, study: Stud
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
     ran = subprocess.run(command, cwd=folder / "tables", capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-2000:]
+    assert not [line for line in ran.stdout.splitlines() if line.startswith("Overfull")], "beyond the page"
