@@ -11,7 +11,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -118,16 +118,21 @@ def _link_or_copy(source: str, target: str) -> None:
 
 
 def seen(path: Path) -> Path:
-    """The path, once what another machine has written there is seen here: some file systems take seconds. UserError:
-    nothing is there after SEEN_SECONDS."""
-    deadline = time.monotonic() + SEEN_SECONDS
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise UserError(
-                f"{path}: not seen here {SEEN_SECONDS:g} s after it was written; is this disk a shared one?"
-            )
-        time.sleep(LOOK_SECONDS)
+    """The path, once what another machine has written there is seen here. UserError: nothing is, after
+    SEEN_SECONDS."""
+    if not becomes_true(path.exists):
+        raise UserError(f"{path}: not seen here {SEEN_SECONDS:g} s after it was written; is this disk a shared one?")
     return path
+
+
+def becomes_true(is_true: Callable[[], bool]) -> bool:
+    """Whether it is true within SEEN_SECONDS: some file systems show what another machine has written seconds later."""
+    deadline = time.monotonic() + SEEN_SECONDS
+    while not is_true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
 
 
 def is_ours(path: Path) -> bool:
@@ -151,9 +156,13 @@ def check_replaceable(path: Path) -> None:
 
 
 def remove_directory(path: Path) -> None:
-    """Delete a directory that `atomic_directory` wrote; anything else is a UserError, nothing is nothing."""
+    """Delete a directory that `atomic_directory` wrote; anything else is a UserError, nothing is nothing. It is gone at
+    once: what a network file system keeps of files that are still read stays in a hidden neighbour."""
     check_replaceable(path)
-    shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        old = _beside(path, "old")
+        os.replace(path, old)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from realm_lab.core.files import becomes_true
 from realm_lab.core.launched import STOP_SIGNALS, exit_on_signals, slurm_job
 from realm_lab.errors import UserError
 from realm_lab.runner.slurm_queue import NOT_RUN, run_program
-from realm_lab.tracking.state import StageStates
+from realm_lab.tracking.state import StageStates, State
 
 STOP_CODES = tuple(128 + number for number in STOP_SIGNALS)
 MOST_RESTARTS = 100  # of one job, which otherwise might come back for ever without a step done
@@ -54,9 +55,9 @@ def _work(job: Mapping[str, Any]) -> None:
     for stage in stages:
         if plan.key(stage) != job["keys"][stage]:
             raise UserError(f"{stage} {system}: a file that its parameters name has changed since; sweep again")
-    states, all_stages = StageStates(root / "runs"), ["prepare", *plan.stages]
+    all_stages = ["prepare", *plan.stages]
     for stage in all_stages[: all_stages.index(stages[0])]:
-        state = states.stage(stage, plan.key(stage)).state
+        state = _state_in_the_end(root / "runs", stage, plan.key(stage))
         if state != "COMPLETE":
             raise UserError(f"{NOT_RUN}{stages[0]} needs {stage}, which is {state}; sweep again")
     try:
@@ -64,6 +65,16 @@ def _work(job: Mapping[str, Any]) -> None:
             run_stage(stage, system, params, job["seed"], root)
     finally:
         disconnect(failed=sys.exc_info()[0] is not None)
+
+
+def _state_in_the_end(runs: Path, stage: str, key: str) -> State:
+    """The state of a stage whose job has ended, once that is seen here."""
+
+    def now() -> State:
+        return StageStates(runs).stage(stage, key).state
+
+    becomes_true(lambda: now() not in ("PENDING", "RUNNING"))
+    return now()
 
 
 def _stopped(*, is_queued_again: bool) -> None:

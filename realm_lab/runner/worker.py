@@ -94,7 +94,7 @@ def _claim(stage: str, run: StageRun, claims: ExitStack) -> bool:
     for folder in (run.path, run.path / "checkpoints"):
         for left in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
             if not left.name.startswith(".config.yaml."):  # written without a lease, perhaps at this moment
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+                shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
     return True
 
 

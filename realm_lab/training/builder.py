@@ -85,7 +85,7 @@ class ProcessBuilder:
         if self._process is not None:
             for older in self._folder.glob("step-*"):
                 if older.name < _place(self._folder, step).name:
-                    shutil.rmtree(older)
+                    shutil.rmtree(older, ignore_errors=True)  # but for files that are still read
         return found.to(self._device)
 
     def _wait(self, step: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from realm_lab.core.files import atomic_directory, digest_file, read_json, write_json
+from realm_lab.core.files import atomic_directory, digest_file, read_json, remove_directory, write_json
 from realm_lab.errors import UserError
 from realm_lab.models.folders import load_named, read_tensors, write_tensors
 
@@ -32,7 +31,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         described = {"step": checkpoint.step, "sha256": digest_file(scratch / "state.safetensors")}
         write_json(scratch / "checkpoint.json", described)
     for old in _existing(folder)[:-KEPT]:
-        shutil.rmtree(old)
+        remove_directory(old)
 
 
 def load_newest(folder: Path) -> Checkpoint | None:

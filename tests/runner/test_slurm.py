@@ -369,6 +369,7 @@ def test_a_job_whose_beginning_is_missing_says_so(
     plan = plan_run(params, "realm", 0)
     task = Task("a", ("pretrain",), "realm", 0, params, {"pretrain": plan.stages["pretrain"]}, (), ("realm",))
     job = task.job(tmp_path) | {"keys": task.keys, "root": str(tmp_path)}
+    monkeypatch.setattr("realm_lab.core.files.SEEN_SECONDS", 0.0)
     with pytest.raises(UserError, match=r"^not run: pretrain needs prepare, which is PENDING"):
         slurm_job._work(job)
     tiny.prepare(params, tmp_path)

@@ -1,6 +1,7 @@
-"""On a real SLURM of four hosts with accounts: nodes that go away, clocks that differ, a full disk.
+"""On a real SLURM of four hosts with accounts: nodes that go away, clocks that differ, a full disk, files seen late.
 
-Each host is in namespaces of its own, which needs root, with a clock of its own where a test says so.
+Each host is in namespaces of its own, which needs root, with a clock of its own where a test says so, and sees the
+roots through a file system that remembers for seconds that a name was not there.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from realm_lab.tracking.run_lease import writing
 from realm_lab.tracking.state import UNFINISHED, JobState, StageState, StageStates
 from tests.slurm_cluster import accounting, hosts
 from tests.slurm_cluster.cluster import Cluster
-from tests.slurm_cluster.programs import missing
+from tests.slurm_cluster.programs import find_program, missing
 from tests.slurm_cluster.project import SLOW_MASKS, joined, wait_until
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -79,7 +80,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(place: Path) -> Iterator[Cluster]:
+def late(place: Path) -> Path | None:
+    """The folder of the roots, which hosts see late where there is FUSE."""
+    (place / "late").mkdir()
+    return place / "late" if find_program("bindfs") and Path("/dev/fuse").exists() else None
+
+
+@pytest.fixture(scope="module")
+def cluster(place: Path, late: Path | None) -> Iterator[Cluster]:
     """Four hosts; a small disk for all of them is at `scratch` of the place."""
     if os.geteuid():
         pytest.skip("hosts in namespaces of their own need root")
@@ -91,7 +99,7 @@ def cluster(place: Path) -> Iterator[Cluster]:
     if subprocess.run(mount, check=False).returncode:
         pytest.skip("no file system can be mounted here")
     try:
-        with joined(Cluster(place / "slurm", nodes=4, accounting=True, hosts=True)) as running:
+        with joined(Cluster(place / "slurm", nodes=4, accounting=True, hosts=True, late=late)) as running:
             yield running
     finally:
         subprocess.run(("umount", "--lazy", str(scratch)), check=True)
@@ -142,8 +150,10 @@ class Jobs:
 
 
 @pytest.fixture
-def jobs(tiny: ModuleType, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Jobs:
-    found = Jobs(tiny, prepared, tmp_path / "root")
+def jobs(
+    tiny: ModuleType, prepared: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: Path | None
+) -> Jobs:
+    found = Jobs(tiny, prepared, place / "late" / tmp_path.name)
     monkeypatch.chdir(found.root)
     return found
 
@@ -180,6 +190,23 @@ def test_a_builder_has_a_node_of_its_own(
     assert jobs.end("trainer") == ["COMPLETE"], jobs.state("trainer")
     wait_until(lambda: not cluster.ask("squeue", "--noheader"), "no job is left")
     one = tiny.run("pretrain", tiny.params(changes), Path(shutil.copytree(prepared, tmp_path / "undisturbed")))
+    assert tiny.outcome(run) == tiny.outcome(one)
+
+
+def test_what_another_host_has_finished_may_be_seen_late(
+    cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs, late: Path | None
+) -> None:
+    """The warm start that a job needs is written after its host has looked for it."""
+    if late is None:
+        pytest.skip("no file system that shows files late: apt-get install bindfs, and /dev/fuse")
+    [warm_start] = (jobs.root / "runs" / "stages").glob("warm_start-*")
+    warm_start.rename(tmp_path / "away")
+    cluster.on("n2", "sh", "-c", f"! test -e {shlex.quote(str(warm_start))}")
+    (tmp_path / "away").rename(warm_start)
+    cluster.on("n2", "sh", "-c", f"! test -e {shlex.quote(str(warm_start))}")
+    run = jobs.submit("next", hosts.settings(tmp_path / "site", additional={"nodelist": "n2"}), {})
+    assert jobs.end("next") == ["COMPLETE"], jobs.state("next")
+    one = tiny.run("pretrain", tiny.params(), Path(shutil.copytree(prepared, tmp_path / "undisturbed")))
     assert tiny.outcome(run) == tiny.outcome(one)
 
 

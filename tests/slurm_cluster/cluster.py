@@ -5,13 +5,15 @@
 Needs Debian's packages slurm-wlm and munge; nothing of the system's own SLURM is read or touched, no service is
 started, and root is not needed. The nodes (n1, n2, ...) are slurmd that pretend to be machines. With `hosts` each is in
 namespaces of its own, which needs root: its jobs see its name as their host and only its processes, and it can go away
-at once, with all of them. Without `accounting` (accounting.py) `sacct` has no answers.
+at once, with all of them. What another machine makes in the folder `late` hosts see late. Without `accounting`
+(accounting.py) `sacct` has no answers.
 """
 
 from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -32,7 +34,10 @@ LOST_SECONDS = 10  # a host that has been silent for so long is lost
 NO_ACCOUNTING = "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none"
 # A first process that collects what others leave behind, as on a machine.
 HOST = ("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation=slave")
-BOOT = 'hostname "$0"; mount --bind "$1" /etc/hosts; shift; "$@" & wait'
+BOOT = 'hostname "$0"; mount --bind "$1" /etc/hosts; shift; eval "$1"; shift; "$@" & wait'
+# As on a network file system: that a name was not there is remembered, whoever makes it meanwhile.
+SEE_LATE = "bindfs -o negative_timeout={seconds},entry_timeout=0,attr_timeout=0 {folder} {folder}"
+LATE_SECONDS = 15
 # cred_expire and sched_interval: a requeued job starts again after seconds rather than minutes.
 # KillWait: from SIGTERM to SIGKILL. MinJobAge: squeue remembers ended jobs, where nothing else does.
 CONFIGURATION = """
@@ -83,11 +88,13 @@ def missing_programs() -> list[str]:
 class Cluster:
     """SLURM while the block lasts; `environment` is for the programs that use it."""
 
-    def __init__(self, folder: Path, nodes: int = 2, *, accounting: bool = False, hosts: bool = False):
+    def __init__(
+        self, folder: Path, nodes: int = 2, *, accounting: bool = False, hosts: bool = False, late: Path | None = None
+    ):
         self.folder = folder.resolve()
         self.nodes = [f"n{number + 1}" for number in range(nodes)]
         self.environment = os.environ | {"SLURM_CONF": str(self.folder / "slurm.conf")}
-        self._accounting, self._hosts = accounting, hosts
+        self._accounting, self._hosts, self._late = accounting, hosts, late
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._of_node: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -125,7 +132,8 @@ class Cluster:
 
     def boot(self, node: str) -> None:
         """Start the slurmd of a node."""
-        host = [*HOST, "sh", "-c", BOOT, node, str(self.folder / "hosts")] if self._hosts else []
+        late = SEE_LATE.format(seconds=LATE_SECONDS, folder=shlex.quote(str(self._late))) if self._late else ":"
+        host = [*HOST, "sh", "-c", BOOT, node, str(self.folder / "hosts"), late] if self._hosts else []
         self._of_node[node] = self._daemon(*host, "slurmd", "-D", "-N", node)
 
     def _start(self) -> None:
