@@ -67,17 +67,20 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
     reported = recorded(runs, "d", None)  # a report of reference results rests on it
     write_text(tmp_path / "reports" / "reference" / "old" / "results.csv", f"run_key\n{reported.run_key}\n")
     write_json(tmp_path / "elsewhere" / "study.json", {})
+    cuts = runs / "corpora" / ".gone.0123.cuts"  # of a preparation that was stopped
+    write_text(cuts / "sentences" / "0", "")
     assert cli.main(["--root", str(tmp_path), "gc", "--yes", "--forget", "../../elsewhere"]) == 2
     folders = {record.name: runs / record.name for record in (kept, mistaken, loose)}
     assert cli.main(["--root", str(tmp_path), "gc"]) == 0
     said = capsys.readouterr().out
-    assert "2 folders" in said
+    assert "3 folders" in said
     assert "nothing is deleted without --yes" in said
     assert all(folder.exists() for folder in folders.values())
     assert cli.main(["--root", str(tmp_path), "gc", "--yes", "--forget", "mistake"]) == 0
     left = {str(path.relative_to(runs)) for path in runs.rglob("*.*") if path.is_file()}
     good = {f"{kept.name}/run.json", "stages/evaluate-aaaaaaaaaaaa/config.yaml", "studies/good/study.json"}
     assert left == good | {"notes/mine.json", f"{reported.name}/run.json", "stages/evaluate-dddddddddddd/config.yaml"}
+    assert not cuts.exists()
     assert (tmp_path / "elsewhere" / "study.json").is_file()
     assert cli.main(["--root", str(tmp_path), "gc", "--forget", "nothing"]) == 2
     assert cli.main(["--root", str(tmp_path), "runs"]) == 0

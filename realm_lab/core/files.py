@@ -30,6 +30,11 @@ class DiskFull(UserError):
 
     def __init__(self, path: Path):
         super().__init__(f"{path}: no space left on its disk; make room, then run again, which goes on from there")
+        self._path = path
+
+    def __reduce__(self) -> tuple[type[DiskFull], tuple[Path]]:
+        """From one process to another."""
+        return DiskFull, (self._path,)
 
 
 def is_disk_full(error: BaseException) -> bool:

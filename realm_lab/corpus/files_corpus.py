@@ -37,8 +37,10 @@ class FilesCorpus:
 
     drops_duplicates = True  # of passages with the same title and text the first alone is kept
 
-    def __init__(self, corpus: Corpus, workers: int = 1, make_tagger: MakeTagger = RuleTagger):
-        self._corpus, self._files, self._workers, self._make_tagger = corpus, corpus.files, workers, make_tagger
+    def __init__(self, corpus: Corpus, kept: Path, workers: int = 1, make_tagger: MakeTagger = RuleTagger):
+        """`kept`: a folder for what is cut, until the corpus is written."""
+        self._corpus, self._files, self._kept = corpus, corpus.files, kept
+        self._workers, self._make_tagger = workers, make_tagger
         self.tokenizer: Tokenizer  # set by whoever wants the documents cut; one may be learned from them first
         self.versions = 2 if corpus.files.knowledge_updated else 1
         self._counts: dict[str, Counter[str]] = {}
@@ -84,18 +86,19 @@ class FilesCorpus:
     def cuts(self, version: int) -> Iterator[Cut]:
         """A version of the knowledge corpus; where X = Z, the first with its sentences."""
         same = self._corpus.pretrain_corpus == "same" and not version
-        return self._cut(self.documents(version), "passages and sentences" if same else "passages")
+        kind: Kind = "passages and sentences" if same else "passages"
+        return self._cut(self.documents(version), kind, self._kept / f"passages-{version}")
 
     def pretrain_cuts(self) -> Iterator[Cut]:
         """The sentences of the separate pre-training corpus."""
         if self._corpus.pretrain_corpus == "same":
             return iter(())
-        return self._cut(self.pretrain_documents(), "sentences")
+        return self._cut(self.pretrain_documents(), "sentences", self._kept / "sentences")
 
-    def _cut(self, documents: Iterable[Document], kind: Kind) -> Iterator[Cut]:
+    def _cut(self, documents: Iterable[Document], kind: Kind, kept: Path) -> Iterator[Cut]:
         lengths, size = (self._corpus.passage_length, self._corpus.sentence_length), self._files.picture_size
         make_cutter = partial(Cutter, self.tokenizer.to_str(), *lengths, self._make_tagger, size)
-        return cut_all(make_cutter, neighbours(documents), kind, self._workers)
+        return cut_all(make_cutter, neighbours(documents), kind, self._workers, kept)
 
     def asked_documents(self) -> frozenset[str]:
         """The documents that questions of any split come from, in the corpus or not."""

@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 from realm_lab.corpus.cutting import Article, Cut, Cutter, Kind
+from realm_lab.corpus.kept_cuts import read_cut, write_cut
 from realm_lab.errors import UserError
 
 RUN_CHARACTERS = 400_000  # of text that a process is given at once
@@ -18,24 +20,27 @@ PICTURE_CHARACTERS = 8000  # that a picture stands for: the pixels of a run are 
 AHEAD = 2  # runs that wait beyond those that are being cut
 
 
-def cut_all(make_cutter: Callable[[], Cutter], articles: Iterable[Article], kind: Kind, workers: int) -> Iterator[Cut]:
+def cut_all(
+    make_cutter: Callable[[], Cutter], articles: Iterable[Article], kind: Kind, workers: int, kept: Path
+) -> Iterator[Cut]:
     """The articles, cut, in their order, with a cutter for each worker (`make_cutter` is pickled). At most `workers` +
-    AHEAD runs are held in memory."""
+    AHEAD runs are held in memory. Each is written into the folder `kept`, and read from there where it is."""
     if workers == 1:
         cutter = make_cutter()
-        yield from (cutter.cut(run, kind) for run in runs_of(articles))
+        yield from (cut_once(cutter, run, kind, kept / str(number)) for number, run in enumerate(runs_of(articles)))
         return
     # The processes begin empty ("spawn"): none inherits our threads.
     context = multiprocessing.get_context("spawn")
-    waiting: deque[Future[Cut]] = deque()
+    waiting: deque[Future[Cut] | Path] = deque()
     with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(make_cutter,)) as executor:
         try:
-            for run in runs_of(articles):
-                waiting.append(executor.submit(_cut, run, kind))
+            for number, run in enumerate(runs_of(articles)):
+                path = kept / str(number)
+                waiting.append(path if path.exists() else executor.submit(_cut, run, kind, path))
                 if len(waiting) >= workers + AHEAD:
-                    yield waiting.popleft().result()
+                    yield _made(waiting.popleft())
             while waiting:
-                yield waiting.popleft().result()
+                yield _made(waiting.popleft())
         except BrokenProcessPool:
             raise UserError(
                 f"one of the {workers} processes that prepare the corpus was killed, most likely for want of memory; "
@@ -43,6 +48,19 @@ def cut_all(make_cutter: Callable[[], Cutter], articles: Iterable[Article], kind
             ) from None
         finally:
             executor.shutdown(cancel_futures=True)
+
+
+def cut_once(cutter: Cutter, run: list[Article], kind: Kind, path: Path) -> Cut:
+    """The articles, cut; read from `path` where that is, else written there."""
+    if path.exists():
+        return read_cut(path)
+    made = cutter.cut(run, kind)
+    write_cut(path, made)
+    return made
+
+
+def _made(run: Future[Cut] | Path) -> Cut:
+    return read_cut(run) if isinstance(run, Path) else run.result()
 
 
 def runs_of(articles: Iterable[Article]) -> Iterator[list[Article]]:
@@ -79,5 +97,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _cut(run: list[Article], kind: Kind) -> Cut:
-    return _Process.cutter.cut(run, kind)
+def _cut(run: list[Article], kind: Kind, path: Path) -> Cut:
+    return cut_once(_Process.cutter, run, kind, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 
@@ -81,13 +82,15 @@ def prepare(
     """Prepare the corpus into `folder`, which appears only when everything is written.
 
     File corpora are cut by `workers` processes, each with a tagger of its own; the bytes are the same for any number.
+    What is cut is kept in a hidden neighbour until then: if this is stopped, the next call goes on from there.
     """
     inputs = corpus_inputs(params, seed)
     key = digest(inputs)
+    kept = folder.with_name(f".{folder.name}.{key[:12]}.cuts")
     with atomic_directory(folder) as scratch:
         is_toy = params.corpus.source == "toy"
         toy = ToySource(params, int(str(inputs["seed"]))) if is_toy else None
-        source = toy or _files_source(params, workers, make_tagger)
+        source = toy or _files_source(params, kept, workers, make_tagger)
         made = Assembly(source, scratch, progress)
         passages = made.write()
         if not made.counts["passages"] or not made.counts["sentences"]:
@@ -112,11 +115,12 @@ def prepare(
             dropped=dict(sorted((+made.dropped).items())),
         )
         write_json(scratch / "manifest.json", manifest._asdict())
+    shutil.rmtree(kept, ignore_errors=True)
     return manifest
 
 
-def _files_source(params: Params, workers: int, make_tagger: MakeTagger) -> FilesCorpus:
-    source = FilesCorpus(params.corpus, workers, make_tagger)
+def _files_source(params: Params, kept: Path, workers: int, make_tagger: MakeTagger) -> FilesCorpus:
+    source = FilesCorpus(params.corpus, kept, workers, make_tagger)
     if params.tokenizer.checkpoint is not None:
         source.tokenizer = load_tokenizer(Path(params.tokenizer.checkpoint))
     else:

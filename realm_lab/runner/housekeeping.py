@@ -74,6 +74,7 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     folders = [runs / run.name for run in records if run not in kept]
     folders += [path.parent for path in sorted(runs.glob("stages/*/config.yaml")) if path.parent.name not in stages]
     folders += [path for path in sorted(runs.glob("corpora/*")) if path.name not in corpora and is_ours(path)]
+    folders += [path for path in sorted(runs.glob("corpora/.*.cuts")) if path.name.split(".")[1] not in corpora]
     folders += [study_folder(runs, study) for study in forget]
     manifests = [path for path in runs.glob("corpora/*/manifest.json") if path.parent.name in corpora]
     digests = {read_json(path)["digest"] for path in manifests}

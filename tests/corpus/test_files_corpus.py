@@ -46,7 +46,8 @@ def dev(tmp_path: Path) -> str:
 
 def corpus_of(**files: Any) -> FilesCorpus:
     named = Files(**files)
-    return FilesCorpus(Corpus(files=named, pretrain_corpus="separate" if named.pretrain else "same"))
+    corpus = Corpus(files=named, pretrain_corpus="separate" if named.pretrain else "same")
+    return FilesCorpus(corpus, Path(named.knowledge[0]).with_name("kept"))
 
 
 def asked(corpus: FilesCorpus, split: Split) -> list[Question]:

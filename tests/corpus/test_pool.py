@@ -130,7 +130,26 @@ def test_a_killed_process_and_an_error_in_one_are_told(files: dict[str, Any], ma
     assert not (tmp_path / "out").exists()
 
 
-def test_few_runs_are_held_at_a_time() -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_was_cut_before_a_stop_is_not_cut_again(
+    files: dict[str, Any], make: Make, tiny: ModuleType, tmp_path: Path, workers: int
+) -> None:
+    """Stopped in the last of three passes over texts, it goes on, with any number of processes, and without a tag."""
+    make("undisturbed", files)
+
+    def stop(part: str, count: int) -> None:
+        if part == "passages_updated":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(tiny.params(files), tmp_path / "out", 0, stop, workers=3 - workers)
+    assert len([path for path in tmp_path.glob(".out.*.cuts/*/*") if path.name.isdigit()]) > 10
+    make("out", files, workers=workers, make_tagger=partial(int, "no number"))
+    assert tree(tmp_path / "out") == tree(tmp_path / "undisturbed")
+    assert not [*tmp_path.glob(".*")], "what was kept is gone"
+
+
+def test_few_runs_are_held_at_a_time(tmp_path: Path) -> None:
     read = 0
 
     def articles() -> Iterator[list[Document]]:
@@ -140,7 +159,7 @@ def test_few_runs_are_held_at_a_time() -> None:
             yield [Document(str(number), "T", text_of(number), str(number))]
 
     make_cutter = partial(Cutter, train_wordpiece([text_of(1)], 200).to_str(), 64, 64, RuleTagger)
-    stream = pool.cut_all(make_cutter, articles(), "passages", 2)
+    stream = pool.cut_all(make_cutter, articles(), "passages", 2, tmp_path / "kept")
     next(stream)
     assert read * len(text_of(1)) < (3 + pool.AHEAD) * 2 * pool.RUN_CHARACTERS
     assert sum(1 for _ in stream) > 5

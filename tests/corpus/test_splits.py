@@ -40,7 +40,7 @@ def files(tmp_path: Path) -> Files:
 
 
 def test_the_split_takes_dev_out_of_train(files: Files) -> None:
-    corpus = FilesCorpus(Corpus(files=files))
+    corpus = FilesCorpus(Corpus(files=files), Path("unused"))
     split = {name: [q.id for q in corpus.questions(name, set())] for name in SPLITS}
     assert sorted(split["train"] + split["dev"], key=int) == [str(n) for n in range(80)]
     assert split["dev"] == [str(n) for n in range(80) if Fingerprint64(f"what is {n}".encode()) % 100_000 % 10 == 0]
@@ -51,13 +51,14 @@ def test_the_split_takes_dev_out_of_train(files: Files) -> None:
 
 def test_without_the_split_train_is_whole(files: Files) -> None:
     plain = files.model_copy(update={"dev_split": "none"})
-    corpus = FilesCorpus(Corpus(files=plain))
+    corpus = FilesCorpus(Corpus(files=plain), Path("unused"))
     assert len(list(corpus.questions("train", set()))) == 80
     assert list(corpus.questions("dev", set())) == []
 
 
 def test_named_development_questions_are_taken_and_nothing_is_held_out(files: Files) -> None:
-    corpus = FilesCorpus(Corpus(files=files.model_copy(update={"questions_dev": files.questions_train})))
+    named = files.model_copy(update={"questions_dev": files.questions_train})
+    corpus = FilesCorpus(Corpus(files=named), Path("unused"))
     assert [len(corpus.questions(name, set())) for name in SPLITS] == [80, 80, 0]
 
 
