@@ -27,11 +27,17 @@ def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
     fill.add_argument("sentence", help='for example "Hamlet was written by [MASK]."')
     for verb in (ask, fill):
         add_run(verb)
+        text = "a finished run: its name or the beginning of it, or STUDY/CELL-sSEED (default: of --params)"
+        verb.add_argument("--run", dest="name", metavar="RUN", help=text)
         verb.add_argument("-k", type=positive, default=5, metavar="N", help="passages to show (default: 5)")
         verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
 
 
 def _context(options: argparse.Namespace, system: str) -> Context:
+    if options.name:
+        from realm_lab.api import load_run
+
+        return load_run(options.name, options.root).context
     params = params_of(options)
     from realm_lab.systems.context import open_run
 

@@ -58,7 +58,7 @@ def show(findings: list[Finding]) -> None:
     console = Console(soft_wrap=True)
     for finding in findings:
         state = f"[{STYLES[finding.state]}]{finding.state:<8}[/]"
-        console.print(f"{state}{finding.subject:<28}{escape(finding.found)}", highlight=False)
+        console.print(f"{state}{finding.subject:<31}{escape(finding.found)}", highlight=False)
         if finding.remedy:
             console.print(f"{'':<8}-> {finding.remedy}", style="dim", markup=False)
 

@@ -170,9 +170,9 @@ def _run_evaluate(options: argparse.Namespace) -> None:
 
 def _run_report(options: argparse.Namespace) -> None:
     from realm_lab.reporting.report import report  # pandas and matplotlib take a second to import
-    from realm_lab.runner.pipeline import restore_deleted
+    from realm_lab.runner.default_study import settle_default
 
-    restore_deleted(options.root)
+    settle_default(options.root)
     print(report(options.root, options.study, force=options.force, html=options.html, paper=options.paper))
 
 
@@ -181,7 +181,7 @@ def _unknown(words: Sequence[str], verb: str) -> str:
     shown, remedy = " ".join(words), ""
     if "=" in shown:
         remedy = f"; a parameter is changed with --set {shown.lstrip('-')}"
-    elif verb in ("ask", "fill"):
+    elif verb in ("ask", "fill") and not shown.startswith("-"):
         remedy = "; put the whole text in quotes"
     return f"unknown arguments: {shown}{remedy}"
 

@@ -96,8 +96,10 @@ def _request(options: argparse.Namespace, study: str) -> Request:
 
 
 def _run_status(options: argparse.Namespace) -> None:
+    from realm_lab.runner.default_study import settle_default
     from realm_lab.runner.status import show_status, show_studies
 
+    settle_default(options.root)
     if options.study is None:
         show_studies(options.root, as_json=options.json)
     else:
@@ -106,5 +108,7 @@ def _run_status(options: argparse.Namespace) -> None:
 
 def _run_compare(options: argparse.Namespace) -> None:
     from realm_lab.reporting.compare import compare_runs
+    from realm_lab.runner.default_study import settle_default
 
+    settle_default(options.root)
     compare_runs(options.root, options.runs, options.out, is_json=options.json)

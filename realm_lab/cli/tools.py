@@ -31,6 +31,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
         from realm_lab.params.load import load
 
         uri = load(parameters).launch.tracking_uri
+    from realm_lab.runner.default_study import settle_default
     from realm_lab.tracking.mlflow_mirror import mirror
     from realm_lab.tracking.tracking_store import is_server
 
@@ -39,6 +40,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
 
         return page_of(report)
 
+    settle_default(options.root)
     summary = mirror(options.root / "runs", uri, options.follow, page=page)
     print(summary)
     address = options.address or (summary.uri if is_server(summary.uri) else "")

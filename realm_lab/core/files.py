@@ -226,7 +226,7 @@ def digest_file(path: Path) -> str:
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path in params.yaml") from None
+        raise UserError(f"{path}: no such file; check the path") from None
     is_settled = time.time() - max(found.st_mtime, found.st_ctime) >= SETTLED_SECONDS
     read = _digest_of if is_settled else _digest_of.__wrapped__
     return read(os.path.abspath(path), found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -106,7 +106,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
             with _OPEN[suffix](file) as plain:
                 yield io.BufferedReader(_Measured(plain, file, path), CHUNK_BYTES)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; check the path in params.yaml") from None
+        raise UserError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; name the files in it") from None
     except (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError) as error:

@@ -104,6 +104,15 @@ def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, An
     return (preset_values(base) if base else {}) | values | {"preset": name}
 
 
+def beyond_preset(params: Params) -> dict[str, Any]:
+    """What differs from the preset, dotted name -> value, but for seeds and how a run is launched."""
+    usual = flatten(resolve(preset_values(params.preset)))
+    return {
+        key: value for key, value in flatten(params).items()
+        if value != usual[key] and key != "seeds" and not key.startswith("launch.")
+    }  # fmt: skip
+
+
 def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Parameters as one flat dictionary with dotted keys."""
     values = params.model_dump(mode="json") if isinstance(params, BaseModel) else params

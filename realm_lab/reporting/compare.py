@@ -25,7 +25,14 @@ from realm_lab.reporting.confounds import flat_parameters, paper_parameters
 from realm_lab.reporting.frames import StudyFrames, load_runs
 from realm_lab.reporting.report import DEFAULT_METRICS, write_page, write_report
 from realm_lab.tracking.run_dir import read_run_record, run_record_paths
-from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, read_study_record, study_folder
+from realm_lab.tracking.study_record import (
+    StudyCell,
+    StudyRecord,
+    StudyRun,
+    read_study_record,
+    study_folder,
+    study_record_paths,
+)
 
 NAME_CHARACTERS = 80  # of the page's folder; longer ones are cut and told apart by a digest
 PLAIN_WIDTH = 160  # columns where there is no terminal
@@ -123,6 +130,9 @@ def find_side(runs: Path, text: str) -> Side:
     matches = [name] if name in known else [run for run in known if name and run.startswith(name)]
     if len(matches) > 1:
         raise UserError(f"'{text}' is the beginning of {len(matches)} runs ({_some(matches)}); write more of the name")
+    if not matches and cell and "/" not in cell:
+        studies = [path.parent.name for path in study_record_paths(runs)]
+        raise UserError(f"'{text}': no runs of study {study} here; {_nearest(study, studies)}; see `realm-lab status`")
     if not matches:
         raise UserError(f"{runs}: no run and no study '{text}'; {_nearest(name, known)}; see `realm-lab status`")
     return Side(matches[0], (matches[0],))

@@ -120,6 +120,9 @@ def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
             low, high = comparison.interval
             if math.isfinite(low):
                 place.plot([max(low, -reach), min(high, reach)], [y, y], color=BLUE)
+                beyond = [(end, mark) for end, mark in ((-reach, "<"), (reach, ">")) if low < end < high]
+                for end, mark in beyond:
+                    place.plot([end], [y], mark, color=BLUE, markersize=5)
             place.plot(comparison.deltas, [y + 0.22] * len(comparison.deltas), "|", color=MUTED)
             place.plot([comparison.mean], [y], "o", color=BLUE)
         place.set(title=textwrap.fill(title, TITLE_CHARACTERS // len(drawn)), xlabel="difference from the baseline")

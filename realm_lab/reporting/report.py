@@ -17,6 +17,7 @@ from typing import Any
 
 from realm_lab.core.files import atomic_write, read_json, write_json, write_text
 from realm_lab.errors import UserError
+from realm_lab.params.load import show
 from realm_lab.reporting import tables
 from realm_lab.reporting.comparison import Scores, as_json, compare_cells
 from realm_lab.reporting.confounds import confounds
@@ -32,7 +33,7 @@ from realm_lab.reporting.reproduce import expected_rows
 from realm_lab.reporting.study_figures import drawings
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.state import JobState
-from realm_lab.tracking.study_record import study_folder, study_record_paths
+from realm_lab.tracking.study_record import StudyRecord, study_folder, study_record_paths
 
 SEARCH = "search-"  # what the names of searches begin with; they write reports of their own
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
@@ -122,6 +123,13 @@ def page_of(report: Path) -> str:
     return page("page.html.j2", title=title_of(text), body=html(text, report.parent), examples=examples)
 
 
+def _commands(record: StudyRecord) -> tuple[str, ...]:
+    """What makes the results of a study again: one without a file is the default pipeline, or a DVC experiment."""
+    if record.source:
+        return f"realm-lab sweep {record.source}", f"realm-lab report {record.name}"
+    return ("dvc repro",) if record.name == "default" else (f"dvc exp apply {record.name}", "dvc repro")
+
+
 def write_report(
     study: StudyFrames,
     folder: Path,
@@ -136,8 +144,7 @@ def write_report(
     `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep).
     """
     record = study.record
-    source = record.source or f"experiments/{record.name}.yaml"
-    commands = commands or (f"realm-lab sweep {source}", f"realm-lab report {record.name}")
+    commands = commands or _commands(record)
     results = compare_cells(record, study.results, record.metrics or DEFAULT_METRICS, Scores(study.runs))
     answer = verdict(record, results)
     found = drawings(study, results, is_paper=paper)
@@ -159,6 +166,7 @@ def write_report(
         summary=summary,
         baseline=record.cell(record.baseline).title,
         seeds=seeds_text(record.seeds),
+        common=", ".join(f"{name} = {show(value)}" for name, value in record.common.items()),
         presets=sorted({run.record.preset for run in study.runs}),
         results=rows,
         interactions=interaction_rows(record, results),

@@ -30,8 +30,11 @@ def drawings(study: StudyFrames, results: Sequence[MetricResult], *, is_paper: b
     """All figures of a study, in the order of its report, for a paper as PDF too; those without data are left out."""
     make = functools.partial(draw, is_paper=is_paper)
     seeds = seeds_text(study.record.seeds)
-    text = "Paired differences from the baseline: a tick a seed, the dot their mean, the line Student's 95 % interval"
-    found = [make("deltas", f"{text} ({seeds}).", lambda: deltas_figure(results[:MOST_PANELS]))]
+    text = (
+        "Paired differences from the baseline: a tick a seed, the dot their mean, the line Student's 95 % interval "
+        f"({seeds}), with an arrow where it goes on."
+    )
+    found = [make("deltas", text, lambda: deltas_figure(results[:MOST_PANELS]))]
     own = [panel_of(name) for name in OVER_TIME]
     text = (
         f"Over pre-training: mean over the seeds, with a band from the lowest to the highest ({seeds}). "

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
 from realm_lab.errors import UserError
-from realm_lab.params.load import load
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import StudyPlan, default_plan, record_study
 from realm_lab.runner.preview import expected_time
@@ -26,7 +25,6 @@ from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folde
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import stage_folder
 from realm_lab.tracking.state import StageStates
-from realm_lab.tracking.study_record import study_folder
 
 
 def run(stage: str, params: Params, root: Path) -> None:
@@ -74,12 +72,6 @@ def restore(plan: StudyPlan, root: Path) -> None:
             if folder in models:
                 shutil.copytree(models[folder], folder / "model", dirs_exist_ok=True)
             shutil.copytree(records, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MARK))
-
-
-def restore_deleted(root: Path) -> None:
-    """The same where runs/ was deleted and DVC has put the rest back: for whoever reads runs and trains none."""
-    if (root / "data" / "records").exists() and not study_folder(root / "runs", "default").exists():
-        restore(default_plan(load(root / "params.yaml")), root)
 
 
 def _project(root: Path) -> Path:

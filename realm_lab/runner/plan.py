@@ -16,6 +16,7 @@ from realm_lab.masking import check_masking
 from realm_lab.models.objectives import training_objective
 from realm_lab.params.load import (
     Source,
+    beyond_preset,
     explain,
     flatten,
     is_system_option,
@@ -57,7 +58,8 @@ class PlannedRun:
 @dataclass(frozen=True)
 class StudyPlan:
     """A study with its cells, the baseline first, and its runs, cell by cell. `axes` has the names of each axis's
-    points where there are several axes. `last_stage` is where runs end, "" for their own end."""
+    points where there are several axes. `last_stage` is where runs end, "" for their own end. `common`: what
+    params.yaml and --set change in the preset for every cell."""
 
     name: str
     question: str
@@ -72,6 +74,7 @@ class StudyPlan:
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
     source: Path | None = None
     last_stage: str = ""
+    common: dict[str, Any] = field(default_factory=dict)
 
     @property
     def baseline(self) -> Cell:
@@ -110,8 +113,14 @@ def plan_study(
         cell._replace(changes={key: value for key, value in values.items() if value != base[key]})
         for cell, values in zip(cells, flat, strict=True)
     ]
+    own = [key for key in cells[0].overrides if key not in common]
+    everywhere = {
+        key: value
+        for key, value in beyond_preset(resolved[0]).items()
+        if not any(f"{key}.".startswith(f"{name}.") for name in own)
+    }
     chosen = _seeds(study, seeds)
-    runs = _runs(study, cells, resolved, chosen)
+    runs = _runs(study, cells, resolved, chosen, everywhere)
     axes = study.axes if len(study.axes) > 1 else {}
     return StudyPlan(
         study.name,
@@ -126,11 +135,14 @@ def plan_study(
         axes={axis: tuple(show(point) for point in points) for axis, points in axes.items()},
         launcher=study.launcher,
         source=Path(path),
+        common=everywhere,
     )
 
 
-def _runs(study: Study, cells: list[Cell], resolved: list[Params], seeds: tuple[int, ...]) -> list[PlannedRun]:
-    """The runs of cells with their parameters."""
+def _runs(
+    study: Study, cells: list[Cell], resolved: list[Params], seeds: tuple[int, ...], common: Mapping[str, Any]
+) -> list[PlannedRun]:
+    """The runs of cells with their parameters. UserError: two cells are the same run."""
     runs = []
     owners: dict[str, Cell] = {}  # run key -> its cell
     for cell, params in zip(cells, resolved, strict=True):
@@ -138,7 +150,7 @@ def _runs(study: Study, cells: list[Cell], resolved: list[Params], seeds: tuple[
             run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
             other = owners.setdefault(run.run_key, cell)
             if other != cell:
-                raise _overlap(study, other, cell, flatten(resolved[0]))
+                raise _overlap(study, other, cell, flatten(resolved[0]), common)
             runs.append(run)
     return runs
 
@@ -163,7 +175,15 @@ def default_plan(params: Params) -> StudyPlan:
         for seed in params.seeds
     ]
     question = "What does REALM pre-training add to its own warm start?"
-    return StudyPlan("default", question, cells, tuple(params.seeds), tuple(runs), figures=DEFAULT_FIGURES)
+    return StudyPlan(
+        "default",
+        question,
+        cells,
+        tuple(params.seeds),
+        tuple(runs),
+        figures=DEFAULT_FIGURES,
+        common=beyond_preset(params),
+    )
 
 
 def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
@@ -187,6 +207,7 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         source="" if plan.source is None else os.path.relpath(plan.source, root),
         last_stage=plan.last_stage,
         figures=plan.figures,
+        common=json.loads(json.dumps(plan.common)),
     )
     write_study_record(runs, record)
     return record
@@ -258,12 +279,16 @@ def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:
     return tuple(study.seeds[:wanted]) if wanted <= len(study.seeds) else tuple(range(wanted))
 
 
-def _overlap(study: Study, one: Cell, two: Cell, base: dict[str, Any]) -> UserError:
-    """Two cells that are one run: what they change matters to no stage of it."""
+def _overlap(study: Study, one: Cell, two: Cell, base: dict[str, Any], common: Mapping[str, Any]) -> UserError:
+    """Two cells that are one run: what they change matters to no stage of it, or params.yaml changes the same."""
     place = next(iter(two.places.values()), ("cells", two.name))
     first, second = base | one.changes, base | two.changes
     said = ", ".join(
         f"{key} is {show(first[key])} and {show(second[key])}" for key in first if first[key] != second[key]
     )
+    same = [key for key in common if {**one.overrides, **two.overrides}.get(key) == common[key]]
+    if same and not said:
+        why = f"params.yaml sets {same[0]} = {show(common[same[0]])} for every cell; empty that line"
+        return study.problem(f"cells '{one.name}' and '{two.name}' are the same run: {why}", *place)
     why = f"they differ in parameters that matter to no stage of the run ({said})" if said else "they set the same"
     return study.problem(f"cells '{one.name}' and '{two.name}' are the same run: {why}; delete one of them", *place)

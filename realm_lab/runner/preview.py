@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,16 @@ def show_plan(plan: StudyPlan, root: Path) -> None:
     print_table(f"{plan.name}: {plan.question}", columns, rows)
     tasks = tasks_of(plan.runs, states, retry_failed=True)
     print(f"{len(plan.runs)} runs of {len(plan.cells)} cells; {len(tasks) or 'no'} tasks to do")
+    if plan.common:
+        print(in_every_cell(plan.common))
     if expected := expected_time(plan, root):
         print(expected)
 
 
 def expected_time(plan: StudyPlan, root: Path) -> str:
-    """How long the runs that are not complete may take: the reference runs of the same cells, less what is done; "" if
-    nothing is left or was measured. What runs share counts once for each of them, so it is an upper bound."""
+    """How long the runs that are not complete may take: the reference runs of the same cells, less the share of their
+    stages that are done; "" if nothing is left or was measured. What runs share counts once for each of them, so it is
+    an upper bound on a machine as fast as the reference's."""
     rows: list[dict[str, str]] = []
     for path in (Path(root) / "reports" / "reference").glob("*/results.csv"):
         with open(path, newline="", encoding="utf-8") as file:
@@ -65,12 +69,19 @@ def expected_time(plan: StudyPlan, root: Path) -> str:
         known = [float(row["device_hours"]) for row in same]
         state = state_of_run(run.plan, states)
         if state.state != "COMPLETE" and known:
-            left.append(max(0.0, sum(known) / len(known) - state.wall_seconds / 3600))
+            done = [stage.state == "COMPLETE" for stage in state.stages.values()]
+            left.append(sum(known) / len(known) * done.count(False) / len(done))
     if not left:
         return ""
     at_once = min(len(left), len(visible_gpus(plan.runs[0].params.launch.device)) or cores())
     time = f"{max(sum(left) / at_once, *left) * 60:.0f} min, {at_once} at a time"
     return f"up to {time} ({sum(left):.2f} device hours for {len(left)} runs, as in reports/reference)"
+
+
+def in_every_cell(common: Mapping[str, Any]) -> str:
+    """What params.yaml and --set change in the preset for every cell, in a line."""
+    changed = ", ".join(f"{name} = {show(value)}" for name, value in common.items())
+    return f"params.yaml or --set changes the preset in every cell: {changed}"
 
 
 def _differs(plan: StudyPlan, cell: Cell) -> str:

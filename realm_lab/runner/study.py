@@ -294,6 +294,8 @@ def _explain(error: ValidationError, path: Path, document: Any, model: type[Stud
     where = f"{path}, line {line}" if line else str(path)
     *above, key = map(str, problem["loc"])
     group = model.PARTS.get(".".join(above)) or model.PARTS[above[0]] if above and above[0] in model.PARTS else model
+    if problem["type"] == "extra_forbidden" and key in _parameters():
+        return f"{where}: '{key}' is a parameter; put it under 'set:'"
     if problem["type"] == "extra_forbidden":
         of = f" of {'.'.join(above)}" if above else ""
         return f"{where}: unknown key '{key}'{of}; the nearest valid one is '{nearest(key, group.model_fields)}'"

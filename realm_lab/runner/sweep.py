@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from realm_lab.core.files import read_json
 from realm_lab.errors import UserError, nearest
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study
-from realm_lab.runner.preview import plan_as_json, show_plan
+from realm_lab.runner.preview import in_every_cell, plan_as_json, show_plan
 from realm_lab.runner.profile import on_cluster
 from realm_lab.runner.progress import SweepProgress
 from realm_lab.runner.schedule import Launcher, make_launcher
@@ -117,6 +118,8 @@ def _say_beginning(
     todo = f"{_count(len(tasks), 'task')} to do ({launcher.name})" if tasks else "nothing to do"
     runs, cells = _count(len(plan.runs), "run"), _count(len(plan.cells), "cell")
     say(f"study {plan.name}: {runs} in {cells}, {counts['COMPLETE']} complete; {todo}")
+    if plan.common:
+        say(in_every_cell(plan.common))
     for why in left:
         say(f"left alone: {why}")
     if counts["FAILED"] and not retry_failed:
@@ -209,11 +212,14 @@ def _finish(plan: StudyPlan, request: Request, root: Path) -> int:
     """Collect the results and say how many runs are in which state."""
     from realm_lab.reporting.report import write_study_report  # pandas and matplotlib take a second to import
 
+    say(f"study {plan.name}: writing its report")
     folder = write_study_report(root, plan.name, force=request.force)
     if request.as_json:
         print(json.dumps(plan_as_json(plan, root), indent=2))
     counts = _counts(plan, root)
-    say(f"study {plan.name}: {in_words(counts)}; {folder / 'results.csv'}")
+    if lead := read_json(folder / "summary.json")["lead"]:
+        say(lead)
+    say(f"study {plan.name}: {in_words(counts)}; {folder / 'report.md'}, {folder / 'results.csv'}")
     return 0 if counts.keys() == {"COMPLETE"} else EXIT_INCOMPLETE
 
 

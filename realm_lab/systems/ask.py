@@ -82,13 +82,17 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
 
 
 def _warning(context: Context, question: str) -> str | None:
-    """A line where no word of the question is a word of the vocabulary, so that the answer means nothing."""
+    """A line that names words of which no wordpiece is known; without a known word the answer means nothing."""
     encoding = encode_batch_plain(context.tokenizer, [question])[0]
-    for word in set(encoding.word_ids):
-        pieces = [piece for piece, of in zip(encoding.tokens, encoding.word_ids, strict=True) if of == word]
-        if len(pieces) == 1 and pieces[0] != UNKNOWN and any(character.isalnum() for character in pieces[0]):
-            return None
-    return "no word of the question is known to this run's tokenizer; the answer means nothing"
+    pieces: dict[int | None, list[str]] = {}  # of each word
+    for token, word in zip(encoding.tokens, encoding.word_ids, strict=True):
+        pieces.setdefault(word, []).append(token)
+    whole = [found[0] for found in pieces.values() if len(found) == 1 and found != [UNKNOWN]]
+    if not any(character.isalnum() for token in whole for character in token):
+        return "no word of the question is known to this run's tokenizer; the answer means nothing"
+    places = zip(encoding.tokens, encoding.offsets, strict=True)
+    unknown = [question[start:end] for token, (start, end) in places if token == UNKNOWN]
+    return f"not in this run's vocabulary: {', '.join(unknown)}" if unknown else None
 
 
 def fill(context: Context, sentence: str, k: int = 5) -> Filling:

@@ -59,6 +59,7 @@ class StudyRecord:
     exploratory: tuple[str, ...] = ()  # metrics that are shown beside the others, each a family of tests of its own
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
     not_run: dict[str, str] = field(default_factory=dict)  # what a reader would look for -> why it has no cell
+    common: dict[str, Any] = field(default_factory=dict)  # what params.yaml and --set change in the preset, everywhere
     format: int = 1
 
     def cell(self, name: str) -> StudyCell:

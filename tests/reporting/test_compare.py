@@ -46,7 +46,7 @@ def test_a_run_is_meant_by_folder_name_or_beginning(made: tuple[Path, StudyRecor
         (["raelm-s2-abc"], r"no run and no study 'raelm-s2-abc'; the nearest are realm-s2-"),
         ([""], "no run and no study ''; the nearest are "),
         (["table"], r"'table' is a study; name its cells or their runs: table/realm, .*table/CELL-sSEED"),
-        (["tabel/realm"], "no run and no study 'tabel/realm'; the nearest are .*; see `realm-lab status`"),
+        (["tabel/realm"], "'tabel/realm': no runs of study tabel here; the nearest are table; see `realm-lab status`"),
         (["table/random_tokn"], "study table has no such cell or run; the nearest are random_token"),
         (["table/realm-s7"], r"no such cell or run; the nearest are realm-s2"),
         (["table/realm-s0", "table/realm-s0"], "are the same runs"),

@@ -279,9 +279,12 @@ def broken_figure(study: StudyFrames) -> Any:
     raise RuntimeError("no such luck")
 
 
-def test_what_was_not_run_is_a_row_that_says_why(tmp_path: Path, study: StudyRecord) -> None:
-    write_study_record(tmp_path / "runs", replace(study, not_run={"closed book": "too much | text to read"}))
-    rows = report(tmp_path).partition("**What was not run**")[2].partition("\n\n**")[0]
+def test_what_was_not_run_and_what_holds_in_every_cell_is_said(tmp_path: Path, study: StudyRecord) -> None:
+    told = replace(study, not_run={"closed book": "too much | text to read"}, common={"pretrain.steps": 7})
+    write_study_record(tmp_path / "runs", told)
+    text = report(tmp_path)
+    assert "\nIn every cell beside the preset: pretrain.steps = 7\n" in text
+    rows = text.partition("**What was not run**")[2].partition("\n\n**")[0]
     assert re.search(r"\| closed book +\| too much \\\| text to read +\|", rows)
 
 

@@ -185,4 +185,4 @@ def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -
 
 def test_a_study_that_is_not_there(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "fra", "--root", str(root)]) == 2
-    assert "study 'fra': never swept; begin with `realm-lab sweep fra`" in capsys.readouterr().err
+    assert "study 'fra': no such file" in capsys.readouterr().err

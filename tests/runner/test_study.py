@@ -54,6 +54,7 @@ def refusal(path: Path) -> str:
 REFUSALS = [
     # keys
     (GOOD + "cell: {}\n", 7, "unknown key 'cell'; the nearest valid one is 'cells'"),
+    ("baseline: a\ncells:\n  a: {pretrain.steps: 5}\n", 5, "'pretrain.steps' is a parameter; put it under 'set:'"),
     ("baseline: a\ncells:\n  a: {titel: A}\n", 5, "unknown key 'titel' of cells.a; the nearest valid one is 'title'"),
     ("baseline: a\ncells:\n  a:\n    system: relm\n", 6, "cell 'a': system 'relm': choose"),
     ("baseline: a\ncells:\n  a:\n    paper: table9.realm\n", 6, "paper 'table9.realm': no such published system"),
@@ -196,6 +197,17 @@ def test_changes_are_of_the_resolved_parameters(planned: Planned) -> None:
     plan = planned("baseline: a\ncells:\n  a:\n  b: {set: {pretrain.candidates: 6, pretrain.batch_size: 5}}\n")
     assert plan.cells[1].overrides == {"pretrain.candidates": 6, "pretrain.batch_size": 5}
     assert plan.cells[1].changes == plan.of("b")[0].changes == {"pretrain.batch_size": 5}
+
+
+def test_what_params_yaml_changes_in_every_cell_is_told(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("preset: smoke\npretrain: {masking: random_span, batch_size: 5}\n")
+    plan = plan_study(write("set: {pretrain.batch_size: 6}\n" + GOOD), tmp_path, overrides={"pretrain.steps": 7})
+    assert (
+        plan.common == record_study(plan, tmp_path).common == {"pretrain.masking": "random_span", "pretrain.steps": 7}
+    )
+    said = r"'a' and 'b' are the same run: params\.yaml sets pretrain\.masking = random_span for every cell; empty that"
+    with pytest.raises(UserError, match=said):
+        plan_study(write(B + "{set: {pretrain.masking: random_span}}\n"), tmp_path)
 
 
 @pytest.mark.parametrize(("wanted", "seeds"), [(None, (4, 2)), (1, (4,)), (2, (4, 2)), (4, (0, 1, 2, 3))])

@@ -19,7 +19,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.systems.ask import ask, fill
 from realm_lab.systems.bm25 import Bm25
 from realm_lab.systems.context import open_run
-from realm_lab.systems.identity import corpus_folder, plan_run
+from realm_lab.systems.identity import corpus_folder, plan_run, record_run
 
 ONE_BLANK = "write one blank into the sentence: [MASK], or several [MASK] side by side"
 Verb = Callable[..., Any]
@@ -120,9 +120,22 @@ def test_fill_follows_the_equations(said: Verb, corpus: PreparedCorpus) -> None:
         assert candidate["utility"] == pytest.approx(utility, abs=1e-3)
 
 
-def test_a_question_without_a_known_word_has_a_warning(
-    said: Verb, line: Path, tiny: ModuleType, capsys: pytest.CaptureFixture[str]
+def test_a_run_is_asked_by_its_name(
+    params: Params, line: Path, corpus: PreparedCorpus, said: Verb, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    record_run(line / "runs", plan_run(params, "realm", 0), params)
+    question = question_of(corpus)
+    answer = said(ask, question)["answer"]
+    assert cli.main(["ask", question, "--run", "realm-s0", "--json", "--root", str(line)]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"] == answer
+
+
+def test_words_that_are_not_known_have_a_warning(
+    said: Verb, line: Path, corpus: PreparedCorpus, tiny: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(ask, question_of(corpus))["warning"] is None
+    some = said(ask, f"Zyzzyva {question_of(corpus)} \u4e2d\u6587")["warning"]
+    assert some == "not in this run's vocabulary: Zyzzyva, \u4e2d, \u6587"
     warning = said(ask, "Zyzzyva \u4e2d\u6587 ???")["warning"]
     assert warning.startswith("no word of the question is known")
     options = ["--params", str(tiny.PARAMETERS), "--root", str(line), "--set", "model.dropout=0.1"]
