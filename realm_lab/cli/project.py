@@ -49,9 +49,7 @@ def _run_runs(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    rows = [
-        (run["run"], run["state"].lower(), ", ".join(run["studies"]) or "none: see `realm-lab gc`") for run in found
-    ]
+    rows = [(run["run"], run["state"].lower(), ", ".join(run["studies"]) or "none") for run in found]
     print_table("" if rows else "no runs here", ("run", "state", "study/cell"), rows)
 
 

@@ -64,11 +64,13 @@ class SweepProgress:
             status = run.status()
             if status.state == "RUNNING" and status.total_steps:
                 speed = status.steps_per_second
-                left = f", {(status.total_steps - status.step) / speed / 60:.1f} min left" if speed else ""
+                minutes = (status.total_steps - status.step) / speed / 60 if speed else 0.0
+                pace = f", {speed:.2f} steps/s, {minutes:.1f} min left" if speed else ""
                 losses = [row["loss"] for row in run.metrics.rows() if row.get("loss") is not None]
                 loss = f", loss {losses[-1]:.3f}" if losses else ""
                 stage, step = run.stage.replace("_", "-"), f"step {status.step} of {status.total_steps}"
-                self._say(f"{task.title}: {stage} {step}{loss}, {speed:.2f} steps/s{left}")
+                about = task.title if task.title.endswith(f": {stage}") else f"{task.title}: {stage}"
+                self._say(f"{about} {step}{loss}{pace}")
 
     def _say_end(self, task: Task, state: JobState) -> None:
         if state.state == "COMPLETE":
