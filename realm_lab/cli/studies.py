@@ -98,12 +98,18 @@ def _request(options: argparse.Namespace, study: str) -> Request:
 def _run_status(options: argparse.Namespace) -> None:
     from realm_lab.runner.default_study import settle_default
     from realm_lab.runner.status import show_status, show_studies
+    from realm_lab.tracking.study_record import study_folder
 
     settle_default(options.root)
     if options.study is None:
         show_studies(options.root, as_json=options.json)
-    else:
-        show_status(Path(options.study).name.removesuffix(".yaml"), options.root, as_json=options.json)
+        return
+    name = Path(options.study).name.removesuffix(".yaml")
+    if not (study_folder(options.root / "runs", name) / "study.json").exists():
+        from realm_lab.runner.sweep import find_study
+
+        find_study(name, options.root)  # which says the nearest name
+    show_status(name, options.root, as_json=options.json)
 
 
 def _run_compare(options: argparse.Namespace) -> None:

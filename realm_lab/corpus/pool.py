@@ -42,7 +42,7 @@ def cut_all(
             while waiting:
                 yield _made(waiting.popleft())
         except BrokenProcessPool:
-            raise UserError(
+            raise ProcessLost(
                 f"one of the {workers} processes that prepare the corpus was killed, most likely for want of memory; "
                 "lower launch.threads and run again"
             ) from None
@@ -75,6 +75,10 @@ def runs_of(articles: Iterable[Article]) -> Iterator[list[Article]]:
             run, size = [], 0
     if run:
         yield run
+
+
+class ProcessLost(UserError):
+    """A process that cuts was killed; what was cut before is kept."""
 
 
 class _Process:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from realm_lab.core.files import atomic_directory, digest, digest_file, write_json
+from realm_lab.core.files import DiskFull, atomic_directory, digest, digest_file, write_json
 from realm_lab.corpus.assembly import Assembly, Progress
 from realm_lab.corpus.files_corpus import FilesCorpus
+from realm_lab.corpus.pool import ProcessLost
 from realm_lab.corpus.readers import digest_input
 from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger, tagger_digest
 from realm_lab.corpus.store import PATCHES_FILE, Manifest
@@ -87,7 +90,7 @@ def prepare(
     inputs = corpus_inputs(params, seed)
     key = digest(inputs)
     kept = folder.with_name(f".{folder.name}.{key[:12]}.cuts")
-    with atomic_directory(folder) as scratch:
+    with _kept_while_it_can_go_on(kept), atomic_directory(folder) as scratch:
         is_toy = params.corpus.source == "toy"
         toy = ToySource(params, int(str(inputs["seed"]))) if is_toy else None
         source = toy or _files_source(params, kept, workers, make_tagger)
@@ -115,8 +118,20 @@ def prepare(
             dropped=dict(sorted((+made.dropped).items())),
         )
         write_json(scratch / "manifest.json", manifest._asdict())
-    shutil.rmtree(kept, ignore_errors=True)
     return manifest
+
+
+@contextmanager
+def _kept_while_it_can_go_on(kept: Path) -> Iterator[None]:
+    """Delete what is kept at the end, and where the input is at fault: another one has another key."""
+    try:
+        yield
+    except (DiskFull, ProcessLost):
+        raise
+    except UserError:
+        shutil.rmtree(kept, ignore_errors=True)
+        raise
+    shutil.rmtree(kept, ignore_errors=True)
 
 
 def _files_source(params: Params, kept: Path, workers: int, make_tagger: MakeTagger) -> FilesCorpus:

@@ -47,9 +47,6 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
     runs = Path(root) / "runs"
     path = study_folder(runs, name) / "study.json"
     if not path.exists():
-        from realm_lab.runner.sweep import find_study  # takes long to import
-
-        find_study(name, root)
         raise UserError(
             f"study '{name}': never swept; begin with `realm-lab sweep {name}`; `realm-lab status` lists all"
         )
