@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import ModuleType
 
 import pandas as pd
 import pytest
@@ -14,8 +15,19 @@ from realm_lab.reporting.report import write_study_report
 from realm_lab.reporting.reproduce import compare_runs, contradictions, in_words
 from tests.reporting.synthetic import make_study
 
-REPORTS = Path(__file__).resolve().parents[2] / "reports"
+REPOSITORY = Path(__file__).resolve().parents[2]
+REPORTS = REPOSITORY / "reports"
 COMMITTED = sorted(path.parent for path in REPORTS.glob("**/results.csv"))
+STUDY = """
+question: Is it made again?
+seeds: [0, 1]
+baseline: realm
+set: {warm_start.reader.steps: 2, warm_start.embedder.steps: 2, pretrain.steps: 2, finetune.steps: 2}
+cells:
+  realm: {title: REALM}
+  longer: {title: longer, set: {pretrain.steps: 4}}
+launcher: {local: {processes: 2}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +103,37 @@ def test_noise_is_told_from_a_wrong_number() -> None:
     assert other.state == "off"
     [one] = compare_runs(expected[:1], table(0.5, seconds=2.0), ["realm"], names)
     assert (one.state, one.p) == ("unknown", None)
+
+
+@pytest.mark.slow
+def test_a_cell_is_run_again(tmp_path: Path, tiny: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its own sweep, in a project of its own: the same numbers, until one of the report is another."""
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "params.yaml").write_bytes((REPOSITORY / "tests" / "tiny.yaml").read_bytes())
+    (tmp_path / "experiments" / "mine.yaml").write_text(STUDY)
+    root = ["--root", str(tmp_path)]
+    assert main(["sweep", "mine", *root]) == 0
+    before = sorted((tmp_path / "runs").glob("stages/*/status.json"))
+    assert main(["reproduce", "mine/longer", "--rerun", *root]) == 0
+    told = capsys.readouterr().out
+    assert "mine/longer: exact_match: expected " in told
+    assert "off" not in told
+    assert before == sorted((tmp_path / "runs").glob("stages/*/status.json"))
+    assert (tmp_path / "runs" / "reproduce" / "full" / "reports" / "mine" / "results.csv").is_file()
+    for found in (tmp_path / "runs" / "reproduce" / "full").glob("runs/stages/evaluate-*/results.json"):
+        write_json(found, read_json(found) | {"exact_match": 0.987})
+    assert main(["reproduce", "mine/longer", "--rerun", *root]) == 1
+    assert "found 0.987 over 2 seeds, p = 0: off" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_cell_of_a_committed_study_runs_at_smoke_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("experiments", "reports/reference"):
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
+    command = ["reproduce", "masking/random_span", "--quick", "--root", str(tmp_path)]
+    assert main(command) == 0
+    first = capsys.readouterr()
+    assert first.out == "masking/random_span: runs (smoke preset; no number compared)\n"
+    assert "1 task to do" in first.err
+    assert main(command) == 0
+    assert "nothing to do" in capsys.readouterr().err
