@@ -1,7 +1,7 @@
 """`realm-lab reproduce`: reports against themselves, the runs that are here, or a cell that is run again.
 
-A cell is run again by an ordinary sweep in a project of its own, with the study's file, the parameters and the raw data
-of this one; what has finished there is not run twice.
+A cell is run again by an ordinary sweep in a project of its own, with this one's study file, parameters, raw data and
+checkpoints; what has finished there is not run twice.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.tracking.study_record import study_folder
 
 EXIT_OFF = 1
+FILE_PRESETS = ("real", "paper")  # --quick runs the toy world of the preset smoke
 
 
 def reproduce(
@@ -91,6 +92,8 @@ def _run_again(
     else:
         document = json.loads(json.dumps(read_yaml(find_study(study, root))))
     if is_quick:
+        if document.get("preset") in FILE_PRESETS:
+            raise UserError(f"study {study} reads files, which a smoke-sized run does not: leave --quick out")
         document = {key: value for key, value in document.items() if key != "set"}
         document |= {"preset": "smoke", "seeds": [0]}
     document.pop("figures", None)
@@ -98,10 +101,12 @@ def _run_again(
     parameters = Path(root) / "params.yaml"
     if not is_quick and parameters.is_file():
         write_text(folder / "params.yaml", parameters.read_text(encoding="utf-8"))
-    for inputs in ("data/raw", "models/checkpoint"):
-        if (Path(root) / inputs).is_dir() and not (folder / inputs).exists():
-            (folder / inputs).parent.mkdir(parents=True, exist_ok=True)
-            os.symlink((Path(root) / inputs).resolve(), folder / inputs)
+    given = [path for path in Path(root).glob("models/*") if not any(path.glob("*/manifest.json"))]  # by no stage
+    for path in (Path(root) / "data" / "raw", *given):
+        inputs = folder / path.relative_to(root)
+        if path.is_dir() and not inputs.exists():
+            inputs.parent.mkdir(parents=True, exist_ok=True)
+            os.symlink(path.resolve(), inputs)
     say(f"{study}/{cell} is run again in {folder}")
     sweep(Request(folder / "experiments" / f"{study}.yaml", folder, cell=cell, force=True))
     return load_study(folder / "runs", study).results

@@ -111,6 +111,9 @@ def test_a_cell_is_run_again(tmp_path: Path, tiny: ModuleType, capsys: pytest.Ca
     (tmp_path / "experiments").mkdir()
     (tmp_path / "params.yaml").write_bytes((REPOSITORY / "tests" / "tiny.yaml").read_bytes())
     (tmp_path / "experiments" / "mine.yaml").write_text(STUDY)
+    for folder in ("checkpoint", "reader", "pretrain/realm-s0"):
+        (tmp_path / "models" / folder).mkdir(parents=True)
+    write_json(tmp_path / "models" / "pretrain" / "realm-s0" / "manifest.json", {})
     root = ["--root", str(tmp_path)]
     assert main(["sweep", "mine", *root]) == 0
     before = sorted((tmp_path / "runs").glob("stages/*/status.json"))
@@ -119,8 +122,11 @@ def test_a_cell_is_run_again(tmp_path: Path, tiny: ModuleType, capsys: pytest.Ca
     assert "mine/longer: exact_match: expected " in told
     assert "off" not in told
     assert before == sorted((tmp_path / "runs").glob("stages/*/status.json"))
-    assert (tmp_path / "runs" / "reproduce" / "full" / "reports" / "mine" / "results.csv").is_file()
-    for found in (tmp_path / "runs" / "reproduce" / "full").glob("runs/stages/evaluate-*/results.json"):
+    again = tmp_path / "runs" / "reproduce" / "full"
+    assert (again / "reports" / "mine" / "results.csv").is_file()
+    linked = {path.name for path in (again / "models").iterdir()}
+    assert linked == {"checkpoint", "reader"}, "what a stage has made is made again"
+    for found in again.glob("runs/stages/evaluate-*/results.json"):
         write_json(found, read_json(found) | {"exact_match": 0.987})
     assert main(["reproduce", "mine/longer", "--rerun", *root]) == 1
     assert "found 0.987 over 2 seeds, p = 0: off" in capsys.readouterr().out
@@ -137,3 +143,10 @@ def test_a_cell_of_a_committed_study_runs_at_smoke_size(tmp_path: Path, capsys: 
     assert "1 task to do" in first.err
     assert main(command) == 0
     assert "nothing to do" in capsys.readouterr().err
+
+
+def test_a_study_of_files_has_no_smoke_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("experiments", "reports/reference"):
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
+    assert main(["reproduce", "table1_real/drqa", "--quick", "--root", str(tmp_path)]) == 2
+    assert "study table1_real reads files" in capsys.readouterr().err
