@@ -65,15 +65,18 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
     kept, mistaken, loose = recorded(runs, "a", "good"), recorded(runs, "b", "mistake"), recorded(runs, "c", None)
     write_json(runs / "notes" / "mine.json", {})
     reported = recorded(runs, "d", None)  # a report of reference results rests on it
-    write_text(tmp_path / "reports" / "reference" / "old" / "results.csv", f"run_key\n{reported.run_key}\n")
+    pending = recorded(runs, "e", None)  # nothing of it was begun, so it can go, though a report has its key
+    shutil.rmtree(runs / next(iter(pending.stages.values())))
+    old = tmp_path / "reports" / "reference" / "old" / "results.csv"
+    write_text(old, f"run_key\n{reported.run_key}\n{pending.run_key}\n")
     write_json(tmp_path / "elsewhere" / "study.json", {})
     cuts = runs / "corpora" / ".gone.0123.cuts"  # of a preparation that was stopped
     write_text(cuts / "sentences" / "0", "")
     assert cli.main(["--root", str(tmp_path), "gc", "--yes", "--forget", "../../elsewhere"]) == 2
-    folders = {record.name: runs / record.name for record in (kept, mistaken, loose)}
+    folders = {record.name: runs / record.name for record in (kept, mistaken, loose, pending)}
     assert cli.main(["--root", str(tmp_path), "gc"]) == 0
     said = capsys.readouterr().out
-    assert "3 folders" in said
+    assert "4 folders" in said
     assert "nothing is deleted without --yes" in said
     assert all(folder.exists() for folder in folders.values())
     assert cli.main(["--root", str(tmp_path), "gc", "--yes", "--forget", "mistake"]) == 0

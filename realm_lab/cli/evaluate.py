@@ -22,7 +22,7 @@ Load = Callable[[argparse.Namespace], "Params"]
 
 def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     """Add the options to the verb of the stage."""
-    files = evaluate.add_argument_group("files made elsewhere", "score them instead of the runs; no model is read")
+    files = evaluate.add_argument_group("predictions of other systems", "score them, not the runs; no model is read")
     text = "answers, or retrieved passages (DPR's ctxs)"
     files.add_argument("--predictions", type=Path, metavar="FILE", help=text)
     files.add_argument("--out", type=Path, metavar="FILE", help="also write the scores as JSON")

@@ -48,6 +48,13 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def seed_count(text: str) -> int:
+    """How many seeds."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seeds: 2 takes the study's first two")
+    return int(text)
+
+
 def share(text: str) -> float:
     """A number above 0, at most 1."""
     try:

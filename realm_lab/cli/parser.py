@@ -9,6 +9,7 @@ import argparse
 import difflib
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from realm_lab.cli.ask import add_asking
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
 from realm_lab.cli.flags import add_everywhere, add_parameters, params_of
 from realm_lab.cli.project import add_init, add_runs
-from realm_lab.cli.studies import add_studies
+from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mirror, add_tools
 from realm_lab.errors import UserError
 
@@ -29,6 +30,8 @@ EXIT_UNEXPECTED = 1
 EXIT_USER_ERROR = 2  # as argparse
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+INSTEAD = {"rm": "gc", "ls": "runs", "list": "runs", "run": "sweep", "all": "sweep", "train": "pretrain"}
 
 STAGES = {
     "prepare": "read or generate the corpus: passages, sentences with salient spans, questions",
@@ -48,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     options, unknown = parser.parse_known_args(words)
     if unknown:
-        parser.error(_unknown(unknown, options.verb))
+        parser.error(_unknown(unknown, options))
     try:
         code = options.run(options)
         sys.stdout.flush()  # a reader that went away is noticed here, not when the interpreter exits
@@ -73,8 +76,8 @@ class Parser(argparse.ArgumentParser):
         if "invalid choice" in message and "VERB" in message:
             [verbs] = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
             given = message.partition("invalid choice: '")[2].partition("'")[0]
-            near = difflib.get_close_matches(given, list(verbs), n=1, cutoff=0.0)[0]
-            message = f"no verb '{given}'; did you mean '{near}'?"
+            near = [INSTEAD[given]] if given in INSTEAD else difflib.get_close_matches(given, list(verbs), n=1)
+            message = f"no verb '{given}'" + (f"; did you mean '{near[0]}'?" if near else "")
         self.exit(EXIT_USER_ERROR, f"{PROGRAM}: error: {message}; see `{self.prog} --help`\n")
 
 
@@ -173,15 +176,22 @@ def _run_report(options: argparse.Namespace) -> None:
     from realm_lab.runner.default_study import settle_default
 
     settle_default(options.root)
+    places = [options.root / "reports" / place for place in ("", "reference")]
+    if options.study and not any((place / options.study).is_dir() for place in places):
+        recorded(options.study, options.root)  # which says the nearest name
     print(report(options.root, options.study, force=options.force, html=options.html, paper=options.paper))
 
 
-def _unknown(words: Sequence[str], verb: str) -> str:
-    """What to write instead of arguments that no verb knows."""
+def _unknown(words: Sequence[str], options: argparse.Namespace) -> str:
+    """What to write instead of arguments that the verb does not know."""
     shown, remedy = " ".join(words), ""
-    if "=" in shown:
-        remedy = f"; a parameter is changed with --set {shown.lstrip('-')}"
-    elif verb in ("ask", "fill") and not shown.startswith("-"):
+    change = re.fullmatch(r"-*([a-z_.]+)=(.*)|--([a-z_]+\.[a-z_.]+) (\S+)", shown)
+    if options.verb in ("sweep", "search") and words[0] in ("--preset", "--set"):
+        remedy = f"; the file of a {'study' if options.verb == 'sweep' else 'search'} has a key '{words[0][2:]}'"
+    elif change and "overrides" in options:
+        key, value, dotted, other = change.groups()
+        remedy = f"; a parameter is changed with --set {key or dotted}={value if key else other}"
+    elif options.verb in ("ask", "fill") and not shown.startswith("-"):
         remedy = "; put the whole text in quotes"
     return f"unknown arguments: {shown}{remedy}"
 

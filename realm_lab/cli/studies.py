@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import positive
+from realm_lab.cli.flags import positive, seed_count
 
 if TYPE_CHECKING:
     from realm_lab.runner.sweep import Request
@@ -21,7 +21,7 @@ def add_studies(add: Add, add_look: Add) -> None:
     """Add the verbs to the command line."""
     sweep = add("sweep", _run_sweep, "run a study: every cell with every seed (skips finished runs; rerun to resume)")
     sweep.add_argument("study", help="experiments/NAME.yaml, or its NAME")
-    sweep.add_argument("--seeds", type=positive, metavar="N", help="the first N of the study's seeds, or 0 to N-1")
+    sweep.add_argument("--seeds", type=seed_count, metavar="N", help="the first N of the study's seeds, or 0 to N-1")
     text = "change one parameter in every cell; may be repeated"
     sweep.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=text)
     sweep.add_argument("--dry-run", action="store_true", help="show the plan: what differs, what exists")
@@ -98,18 +98,23 @@ def _request(options: argparse.Namespace, study: str) -> Request:
 def _run_status(options: argparse.Namespace) -> None:
     from realm_lab.runner.default_study import settle_default
     from realm_lab.runner.status import show_status, show_studies
-    from realm_lab.tracking.study_record import study_folder
 
     settle_default(options.root)
     if options.study is None:
         show_studies(options.root, as_json=options.json)
         return
-    name = Path(options.study).name.removesuffix(".yaml")
-    if not (study_folder(options.root / "runs", name) / "study.json").exists():
-        from realm_lab.runner.sweep import find_study
+    show_status(recorded(options.study, options.root), options.root, as_json=options.json)
 
-        find_study(name, options.root)  # which says the nearest name
-    show_status(name, options.root, as_json=options.json)
+
+def recorded(study: str, root: Path) -> str:
+    """The name of a study that has runs here, or a file. UserError: it has neither; with the nearest name."""
+    from realm_lab.runner.sweep import find_study
+    from realm_lab.tracking.study_record import study_folder
+
+    name = Path(study).name.removesuffix(".yaml")
+    if not (study_folder(root / "runs", name) / "study.json").exists():
+        find_study(name, root)
+    return name
 
 
 def _run_compare(options: argparse.Namespace) -> None:

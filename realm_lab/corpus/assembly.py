@@ -1,6 +1,6 @@
 """One assembly of a prepared corpus from its source, the toy world or files; the layout is that of `store.py`.
 
-What is held in memory does not grow with the text, but for 64-bit hashes of what must be known again: some 100
+What is held in memory does not grow with the text, but for 64-bit hashes of what must be known again: 17 to 35
 bytes for each document, article and passage. Questions are held, and the words where a vocabulary is learned.
 """
 
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from realm_lab.corpus.cutting import OF_UPDATE, PARTS, Asked, Cut
 from realm_lab.corpus.files_corpus import FilesCorpus
+from realm_lab.corpus.hash_numbers import HashNumbers
 from realm_lab.corpus.records import SPLITS, Split, text_hash
 from realm_lab.corpus.store import (
     INT,
@@ -80,8 +81,8 @@ class Assembly:
         """One version, and its sentences where there are `parts` for them; the rows of documents asked about."""
         writer = PartWriter(self._folder / name, Passages.COLUMNS, self._dtype)
         rows_of_documents: dict[str, list[int]] = {document: [] for document in self._source.asked_documents()}
-        articles: dict[int, int] = {}  # hash -> number
-        contents: dict[int, int] = {}  # hash of title and text -> row
+        articles = HashNumbers()  # hash -> number
+        contents = HashNumbers()  # hash of title and text -> row
         dropped: Counter[str] = Counter()
         for cut in self._source.cuts(version):
             batch, next_row = self._with_patches(cut), writer.rows

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 
 from realm_lab.corpus.answers import passage_holds
 from realm_lab.corpus.cutting import OF_UPDATE, Article, Asked, Cut, Cutter, Kind
+from realm_lab.corpus.hash_numbers import HashNumbers
 from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.corpus.pool import cut_all
 from realm_lab.corpus.readers import Dropped, files_of, read_documents, read_questions
@@ -58,7 +59,7 @@ class FilesCorpus:
         limited = {_resolved(name) for name in self._files.knowledge}
         limited -= {_resolved(name) for name in self._files.questions_test}
         articles: set[str] = set()
-        seen: set[int] = set()
+        seen = HashNumbers()
         for name in self._files.knowledge_updated if version else self._files.knowledge:
             limit = self._files.max_articles if _resolved(name) in limited else None
             yield from read_documents(name, dropped, seen, partial(self._is_wanted, articles, limit, dropped))

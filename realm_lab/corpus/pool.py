@@ -43,8 +43,8 @@ def cut_all(
                 yield _made(waiting.popleft())
         except BrokenProcessPool:
             raise ProcessLost(
-                f"one of the {workers} processes that prepare the corpus was killed, most likely for want of memory; "
-                "lower launch.threads and run again"
+                f"one of the {workers} processes that prepare the corpus was killed, most likely because memory "
+                "ran out; lower launch.threads and run again"
             ) from None
         finally:
             executor.shutdown(cancel_futures=True)

@@ -65,8 +65,11 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
         del corpus["files"]["tagger_model"]  # its content counts instead
         if not files.holds_out_dev:
             del corpus["files"]["dev_split"]  # it splits nothing
-        paths = sorted({path for role in FILE_ROLES for path in getattr(files, role)})
-        described["files"] = {path: digest_input(path) for path in paths}
+        roles = {path: role for role in FILE_ROLES for path in getattr(files, role)}
+        for path, role in roles.items():
+            if not Path(path).exists():
+                raise UserError(f"corpus.files.{role}: {path}: no such file or folder; check the path")
+        described["files"] = {path: digest_input(path) for path in sorted(roles)}
         described["cutting"] = [CUTTING_VERSION, version("sentencex")]
         if params.corpus.tagger == "model":
             described["tagger_files"] = tagger_digest(files.tagger_model)

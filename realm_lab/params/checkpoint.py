@@ -1,7 +1,12 @@
-"""What model.checkpoint decides: the sizes of the model, read from its config.json before anything runs."""
+"""Checkpoints that parameters name: models of the Hugging Face Hub, and the sizes that model.checkpoint decides.
+
+They are read from its config.json before anything runs.
+"""
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,10 +24,39 @@ SIZES = {
 }
 
 
+HUB = "hf://"
+HUB_FILES = ["*.safetensors", "config.json", "modules.json", "vocab.txt", "tokenizer*", "special_tokens*", "1_*"]
+
+
+def local(value: Any) -> Any:
+    """A value of a parameter: `hf://ORG/NAME`, or `hf://ORG/NAME@REVISION`, becomes the folder of that model."""
+    return _fetched(value.removeprefix(HUB)) if isinstance(value, str) and value.startswith(HUB) else value
+
+
+@functools.cache
+def _fetched(name: str) -> str:
+    """The model's folder in the Hub's cache (HF_HOME); the network is only asked where it is not there as a whole."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    repository, _, revision = name.partition("@")
+    given: dict[str, Any] = {"revision": revision or None, "allow_patterns": HUB_FILES}
+    try:
+        return str(snapshot_download(repository, local_files_only=True, **given))
+    except LocalEntryNotFoundError:  # or not all of it
+        print(f"{HUB}{name}: is fetched from the Hub", file=sys.stderr)
+    except ValueError as error:
+        raise UserError(f"{HUB}{name}: {error}") from None
+    try:
+        return str(snapshot_download(repository, **given))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{HUB}{name}: cannot be fetched ({error}); {hub_remedy(repository)}") from None
+
+
 def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Flat parameters with the sizes of model.checkpoint, where that is a folder and `given` (params.yaml with the
     overrides, no preset) does not say them. UserError: `given` has another size than the folder."""
-    folder = values.get("model.checkpoint")
+    folder = local(values.get("model.checkpoint"))
     path = Path(folder) / "config.json" if isinstance(folder, str) else None
     config = read_json(path) if path is not None and path.is_file() else None
     if not isinstance(config, dict):
@@ -36,6 +70,6 @@ def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, An
 
 def hub_remedy(name: Path | str) -> str:
     """How to get a folder that is not there from the Hugging Face Hub."""
-    parts = str(name).removeprefix("hf:").strip("/").split("/")
+    parts = str(name).strip("/").split("/")
     hub = "/".join(parts) if len(parts) == 2 and parts[0] != "models" else "google-bert/bert-base-uncased"
     return f"a model of the Hub is fetched with `hf download {hub} --local-dir models/checkpoint`; name that folder"

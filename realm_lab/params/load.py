@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from realm_lab.core.records import cut, validation_line
 from realm_lab.errors import UserError, nearest
-from realm_lab.params.checkpoint import with_sizes
+from realm_lab.params.checkpoint import local, with_sizes
 from realm_lab.params.parameters import Params
 from realm_lab.params.yaml_file import line_of, parse_yaml, read_yaml
 
@@ -84,14 +84,15 @@ def overlay(below: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 
 def resolve(flat: Mapping[str, Any]) -> Params:
-    """Flat values (dotted key -> value) as parameters, validated; a value for a whole section goes before any in it."""
+    """Flat values (dotted key -> value) as parameters, validated; a value for a whole section goes before any in it.
+    Models of the Hub are fetched."""
     values: dict[str, Any] = {}
     for key in sorted(flat, key=lambda key: -key.count(".")):
         *parents, name = key.split(".")
         inside = values
         for parent in parents:
             inside = inside.setdefault(parent, {})
-        inside[name] = flat[key]
+        inside[name] = local(flat[key])
     return Params(**values)
 
 

@@ -31,7 +31,9 @@ def write_index(reports: Path) -> Path:
     problems: list[str] = []
     studies, others, examples = [], [], None
     found = [path.parent for pattern in ("reference/*/report.md", "*/report.md") for path in reports.glob(pattern)]
-    folders = {folder.name: folder for folder in found}  # your own before those of reference/
+    # The last of a name is shown: your own where it has a complete run, else that of reference/.
+    found.sort(key=lambda folder: (_has_results(folder), folder.parent.name != "reference"))
+    folders = {folder.name: folder for folder in found}
     for _, folder in sorted(folders.items(), key=lambda item: (item[0] != DEFAULT, item[0])):
         address = quote(folder.relative_to(reports).as_posix())
         try:
@@ -56,6 +58,14 @@ def write_index(reports: Path) -> Path:
     )
     write_text(reports / "index.html", text)
     return reports / "index.html"
+
+
+def _has_results(folder: Path) -> bool:
+    """Whether a study's report counts a complete run; of a report that cannot be read, which is said later, true."""
+    try:
+        return bool(read_json(folder / "summary.json")["coverage"]["complete"])
+    except (UserError, OSError, KeyError, TypeError):
+        return True
 
 
 def _study(folder: Path) -> dict[str, Any]:

@@ -222,7 +222,7 @@ def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) ->
             raise UserError(f"--set {key}: unknown parameter '{key}'; the nearest valid one is '{nearest(key, names)}'")
         for cell in cells:
             if key in cell.places:
-                message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it away"
+                message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
                 raise study.problem(message, *cell.places[key])
 
 

@@ -26,7 +26,9 @@ from realm_lab.runner.status import in_words
 from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.study import LauncherSettings
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
-from realm_lab.tracking.state import UNFINISHED, JobState, StageStates, State, at_work
+from realm_lab.tracking.run_dir import read_run_record
+from realm_lab.tracking.state import UNFINISHED, JobState, StageStates, State, at_work, run_state
+from realm_lab.tracking.study_record import read_study_record, study_folder
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
@@ -81,11 +83,24 @@ def sweep(request: Request) -> int:
     tasks = tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=request.retry_failed)
     launcher.check(tasks)
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
-    record_study(plan, root)
+    if request.seeds is None or not _is_part_of_what_is_done(plan, root):
+        record_study(plan, root)
     _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
     if launcher.detached:
         return _submit(launcher, tasks, plan, request, root)
     return _run(launcher, tasks, plan, request, root)
+
+
+def _is_part_of_what_is_done(plan: StudyPlan, root: Path) -> bool:
+    """Whether the study is recorded with more seeds, and all of its runs are complete."""
+    runs = root / "runs"
+    path = study_folder(runs, plan.name) / "study.json"
+    recorded = read_study_record(path).runs if path.exists() else ()
+    more = {(run.cell, run.seed, run.run_key) for run in recorded}
+    records = (read_run_record(runs / run.run / "run.json") for run in recorded)
+    return {(run.cell, run.seed, run.run_key) for run in plan.runs} < more and all(
+        run_state(runs, record).state == "COMPLETE" for record in records
+    )
 
 
 def _leave_alone(tasks: Sequence[Task], root: Path) -> tuple[list[Task], list[str]]:

@@ -213,6 +213,11 @@ def embedding_store(root: Path) -> EmbeddingStore:
 
 
 def open_run(params: Params, root: Path, seed: int | None, system: str) -> Context:
-    """A run by its system and seed, by default the first of the parameters."""
+    """A run by its system and seed, by default the first of the parameters. UserError: nothing is prepared for a
+    seed that they do not have."""
     limit_threads(params.launch.threads)
-    return Context(params, plan_run(params, system, params.seeds[0] if seed is None else seed), root)
+    context = Context(params, plan_run(params, system, params.seeds[0] if seed is None else seed), root)
+    if context.plan.seed not in params.seeds and not corpus_folder(root, context.plan).exists():
+        seeds = ", ".join(map(str, params.seeds))
+        raise UserError(f"--seed {seed}: no corpus is prepared for it; the parameters have the seeds {seeds}")
+    return context

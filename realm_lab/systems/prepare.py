@@ -41,7 +41,7 @@ def prepare(context: Context, run: StageRun) -> None:
     workers = params.launch.threads or cores()
     manifest = prepare_corpus(params, folder, context.plan.seed, progress, workers=workers, make_tagger=make_tagger)
     lines = summary(manifest)
-    print("\n".join(f"{folder.name}: {line}" for line in lines), file=sys.stderr)
+    print("\n".join(f"corpus {folder.name}: {line}" for line in lines), file=sys.stderr)
     write_text(run.path / "summary.md", "\n".join(["# Prepared corpus", "", *(f"- {line}" for line in lines)]) + "\n")
     run.heartbeat(sum(written.values()), force=True)
     run.finish({"counts": manifest.counts, "dropped": manifest.dropped, "digest": manifest.digest})

@@ -82,9 +82,15 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
     ("arguments", "said"),
     [
         (["pretain"], "no verb 'pretain'; did you mean 'pretrain'?"),
+        (["rm"], "no verb 'rm'; did you mean 'gc'?"),
+        (["zzzz"], "error: no verb 'zzzz'; see `realm-lab --help`"),
         (["index", "lst"], "no verb 'lst'; did you mean 'list'?"),
         (["pretrain", "--par", "x"], "unknown arguments: --par x"),  # an abbreviation today is another option tomorrow
         (["pretrain", "--pretrain.steps=9"], "a parameter is changed with --set pretrain.steps=9"),
+        (["pretrain", "--pretrain.steps", "10"], "a parameter is changed with --set pretrain.steps=10"),
+        (["sweep", "x", "--preset", "toy"], "unknown arguments: --preset toy; the file of a study has a key 'preset'"),
+        (["search", "x", "--set", "a=1"], "unknown arguments: --set a=1; the file of a search has a key 'set'"),
+        (["sweep", "x", "--seeds", "0,1"], "'0,1' is no number of seeds: 2 takes the study's first two"),
         (["ask", "who", "is", "it"], "unknown arguments: is it; put the whole text in quotes"),
         (["ask"], "question"),
         (["ask", "Who?", "-k", "0"], "'0' is not a whole number from 1 on"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from realm_lab.core.files import write_text
+from realm_lab.core.files import read_json, write_json, write_text
 from realm_lab.reporting.comparison import as_json, compare_cells
 from realm_lab.reporting.frames import load_committed, summarise
 from realm_lab.reporting.index import design_of, write_index
@@ -67,6 +67,17 @@ def test_a_broken_report_is_said_and_the_others_are_shown(page: Path, tmp_path: 
     assert "reports/masks/summary.json" in text
     assert 'id="study-default"' in text
     assert "No study has been reported yet" in write_index(tmp_path / "none").read_text(encoding="utf-8")
+
+
+def test_a_report_without_a_run_hides_no_reference(page: Path, tmp_path: Path) -> None:
+    reports = shutil.copytree(page.parent, tmp_path / "reports")
+    shutil.copytree(reports / "masks", reports / "reference" / "masks")
+    summary = read_json(reports / "masks" / "summary.json")
+    assert 'href="masks/report.md"' in write_index(reports).read_text(encoding="utf-8")
+    write_json(reports / "masks" / "summary.json", summary | {"coverage": summary["coverage"] | {"complete": 0}})
+    text = write_index(reports).read_text(encoding="utf-8")
+    assert 'href="reference/masks/report.md"' in text
+    assert 'href="masks/report.md"' not in text
 
 
 @pytest.mark.parametrize("name", COMMITTED)

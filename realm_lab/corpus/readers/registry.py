@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from realm_lab.corpus.answers import normalise_answer
+from realm_lab.corpus.hash_numbers import HashNumbers
 from realm_lab.corpus.readers.inputs import files_of, is_picture
 from realm_lab.corpus.readers.parquet import parquet_head
 from realm_lab.corpus.records import Document, Question, text_hash
@@ -65,7 +66,7 @@ def find_reader(path: Path | str) -> Reader:
 def read_documents(
     name: Path | str,
     dropped: Dropped | None = None,
-    seen: set[int] | None = None,
+    seen: HashNumbers | None = None,
     wanted: Callable[[Document], bool] = lambda document: True,
 ) -> Iterator[Document]:
     """The documents of a file or folder, in its order: those with text, that are `wanted`, with an id of their own.
@@ -73,7 +74,7 @@ def read_documents(
     What is left out is counted in `dropped`, the unwanted by `wanted` itself. `seen` has the hashes of the ids that
     were there before, of other files too where it is given. A file that cannot be read is a UserError.
     """
-    dropped, seen = Dropped() if dropped is None else dropped, set() if seen is None else seen
+    dropped, seen = Dropped() if dropped is None else dropped, HashNumbers() if seen is None else seen
     for path in files_of(name):
         reader = find_reader(path)
         if reader.read_documents is None:
@@ -82,12 +83,11 @@ def read_documents(
             if not document.text.strip() and document.picture is None:
                 dropped.leave_out("document: empty text", document.id)
             elif wanted(document):
-                identity = text_hash(document.id)
-                if identity in seen:
-                    dropped.leave_out("document: duplicate id", document.id)
-                else:
-                    seen.add(identity)
+                before = len(seen)
+                if seen.setdefault(text_hash(document.id), before) == before:
                     yield document
+                else:
+                    dropped.leave_out("document: duplicate id", document.id)
 
 
 def questions_in(path: Path, dropped: Counter[str]) -> Iterator[Question]:

@@ -1,0 +1,42 @@
+"""A dictionary from 64-bit hashes to numbers, in a fraction of the memory: what prepare must recognise again."""
+
+from __future__ import annotations
+
+from array import array
+
+MOST_USED = 0.7  # of the places; beyond it there are twice as many
+
+
+class HashNumbers:
+    """Open addressing with linear probing: 17 to 35 bytes a hash, where a dictionary takes over 100."""
+
+    def __init__(self) -> None:
+        self._used = 0
+        self._make(1 << 10)
+
+    def _make(self, places: int) -> None:
+        self._hashes, self._numbers = array("Q", bytes(8 * places)), array("i", bytes(4 * places))
+        self._mask, self._most = places - 1, int(MOST_USED * places)
+
+    def setdefault(self, found: int, number: int) -> int:
+        """The number of a hash, which is `number` (below 2^31) if it was not there."""
+        found = found or 1  # 0 is an empty place
+        hashes, mask = self._hashes, self._mask
+        place = found & mask
+        while there := hashes[place]:
+            if there == found:
+                return self._numbers[place]
+            place = (place + 1) & mask
+        hashes[place], self._numbers[place] = found, number
+        self._used += 1
+        if self._used > self._most:
+            old = zip(hashes, self._numbers, strict=True)
+            self._used = 0
+            self._make(2 * len(hashes))
+            for found, number in old:
+                if found:
+                    self.setdefault(found, number)
+        return number
+
+    def __len__(self) -> int:
+        return self._used
