@@ -92,6 +92,8 @@ test-numerics: setup-dev  ## run the numerical tests under each processor capabi
 ui: export MLFLOW_TRACKING_URI := $(TRACKING_URI)
 ui: export MLFLOW_BACKEND_STORE_URI := $(TRACKING_URI)
 ui: setup  ## mirror the runs into MLflow and show them on 127.0.0.1; PORT=5000
+	@$(VENV)/bin/python -c 'import socket; socket.create_server(("127.0.0.1", $(PORT)))' 2>/dev/null || { \
+	  echo "make ui: port $(PORT) is in use, perhaps by another make ui; name another: make ui PORT=5001" >&2; exit 1; }
 	@case "$$MLFLOW_TRACKING_URI" in http*) realm-lab mirror;; *) \
 	  realm-lab mirror --address http://127.0.0.1:$(PORT) && \
 	  echo "starting MLflow (some seconds); then open a link above; stop with Ctrl-C" && \

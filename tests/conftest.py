@@ -11,6 +11,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is no fault
+settings.load_profile("untimed")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -26,7 +26,7 @@ HELD_OUT_SHARE = 0.02  # of the sentences of file corpora: half for development,
 MIN_SENTENCE_WORDPIECES = 6
 MISALIGNED_SPAN = "salient span that no wordpiece matches"
 PARTS = ("sentences", "cloze_dev", "cloze_test")
-OF_UPDATE = " (second edition)"  # of reasons to drop; manifests have these words
+OF_UPDATE = " (second version)"  # of reasons to drop
 
 Article = list[Document]  # neighbouring documents of one article
 Asked = tuple[Question, Sequence[str], list[int]]  # with its answers after the corpus update and its gold rows

@@ -33,9 +33,9 @@ class HashNumbers:
             old = zip(hashes, self._numbers, strict=True)
             self._used = 0
             self._make(2 * len(hashes))
-            for found, number in old:
-                if found:
-                    self.setdefault(found, number)
+            for each, its_number in old:
+                if each:
+                    self.setdefault(each, its_number)
         return number
 
     def __len__(self) -> int:

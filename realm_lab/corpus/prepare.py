@@ -68,7 +68,7 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
         roles = {path: role for role in FILE_ROLES for path in getattr(files, role)}
         for path, role in roles.items():
             if not Path(path).exists():
-                raise UserError(f"corpus.files.{role}: {path}: no such file or folder; check the path")
+                raise UserError(f"corpus.files.{role}: {path}: no such file; check the path")
         described["files"] = {path: digest_input(path) for path in sorted(roles)}
         described["cutting"] = [CUTTING_VERSION, version("sentencex")]
         if params.corpus.tagger == "model":

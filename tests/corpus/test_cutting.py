@@ -30,7 +30,7 @@ def cutter_of(tokenizer: Tokenizer, passage_length: int = 16) -> Cutter:
     return Cutter(tokenizer.to_str(), passage_length, 16, RuleTagger)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(TEXTS, max_size=4))
 @example(["ab\x1fab ab\x85ab [MASK]", "", "AB Ab", f"{LONG}x {LONG}xx"])
 def test_remembered_words_have_the_ids_of_the_library(tokenizer: Tokenizer, texts: list[str]) -> None:
@@ -40,7 +40,7 @@ def test_remembered_words_have_the_ids_of_the_library(tokenizer: Tokenizer, text
     assert encoder.encode(texts[::-1]) == expected[::-1]  # now from memory
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.text(alphabet=st.sampled_from(ALPHABET), max_size=16),
     st.lists(st.tuples(st.integers(0, 12), st.integers(1, 6)), min_size=1, max_size=2),
@@ -80,7 +80,7 @@ def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return encode_batch_plain(tokenizer, [text])[0].ids
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=3), st.integers(8, 40))
 @example(["ab\x85\x85ab ab. ab ab ab"], 20)
 @example(["\u200bab ab. \u200b\u0301Ab b."], 9)

@@ -242,7 +242,7 @@ def test_a_vocabulary_that_does_not_hold_the_characters_is_refused(files_params:
     ("overrides", "said"),
     [
         ({"tokenizer__checkpoint": "no/such/folder"}, "no/such/folder: no such folder; set tokenizer.checkpoint"),
-        ({"corpus__files__knowledge": ["no/such.json"]}, "no/such.json: no such file; check the path"),
+        ({"corpus__files__knowledge": ["no/such.json"]}, "corpus.files.knowledge: no/such.json: no such file; check"),
         ({"corpus__sentence_length": 8}, "0 sentences were kept"),
         ({"corpus__pretrain_corpus": "separate", "corpus__files__pretrain": ["no/such.txt"]}, "no/such.txt"),
     ],

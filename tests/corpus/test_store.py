@@ -18,7 +18,7 @@ from realm_lab.errors import UserError
 from tests.corpus.preparing import write_part
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.lists(st.integers(0, 65535), max_size=5), max_size=4), max_size=4))
 def test_ragged_round_trip(batches: list[list[list[int]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

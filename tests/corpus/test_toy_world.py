@@ -262,7 +262,7 @@ def test_the_last_entities_of_a_million_need_none_of_the_others() -> None:
     assert splits["dev"] / splits.total() == pytest.approx(0.2, abs=0.03)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(size=st.integers(1, 700), seed=st.integers(0, 2**40))
 def test_permutation_is_a_bijection(size: int, seed: int) -> None:
     permutation = Permutation(size, seed)
