@@ -66,9 +66,15 @@ class Context:
 
     @cached_property
     def corpus(self) -> PreparedCorpus:
-        """The prepared corpus; one of other parameters is refused by its key. UserError: it has pictures, and the model
-        or the system reads none."""
-        corpus = PreparedCorpus(corpus_folder(self.root, self.plan))
+        """The prepared corpus; one of other parameters is refused by its key. UserError: there is none, or it has
+        pictures, and the model or the system reads none."""
+        folder = corpus_folder(self.root, self.plan)
+        if self.plan.seed not in self.params.seeds and not folder.exists():
+            known = ", ".join(map(str, self.params.seeds))
+            raise UserError(
+                f"seed {self.plan.seed}: no corpus is prepared for it; the parameters have the seeds {known}"
+            )
+        corpus = PreparedCorpus(folder)
         if corpus.pictures is not None and not self.params.model.pictures:
             raise UserError("the knowledge corpus has pictures; set model.pictures to true")
         if corpus.pictures is not None and not system_of(self.plan.system).reads_pictures:
@@ -213,11 +219,6 @@ def embedding_store(root: Path) -> EmbeddingStore:
 
 
 def open_run(params: Params, root: Path, seed: int | None, system: str) -> Context:
-    """A run by its system and seed, by default the first of the parameters. UserError: nothing is prepared for a
-    seed that they do not have."""
+    """A run by its system and seed, by default the first of the parameters."""
     limit_threads(params.launch.threads)
-    context = Context(params, plan_run(params, system, params.seeds[0] if seed is None else seed), root)
-    if context.plan.seed not in params.seeds and not corpus_folder(root, context.plan).exists():
-        seeds = ", ".join(map(str, params.seeds))
-        raise UserError(f"--seed {seed}: no corpus is prepared for it; the parameters have the seeds {seeds}")
-    return context
+    return Context(params, plan_run(params, system, params.seeds[0] if seed is None else seed), root)

@@ -178,8 +178,8 @@ def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path, 
     other = tiny.params({"pretrain.steps": 3})
     with pytest.raises(UserError, match="the pretrain stage has not finished for these parameters; run `realm-lab p"):
         fill(open_run(other, line, 0, "realm"), "who is [MASK] ?")
-    with pytest.raises(UserError, match="--seed 1: no corpus is prepared for it; the parameters have the seeds 0"):
-        open_run(params, line, 1, "realm")
+    with pytest.raises(UserError, match="seed 1: no corpus is prepared for it; the parameters have the seeds 0"):
+        fill(open_run(params, line, 1, "realm"), "who is [MASK] ?")
     with pytest.raises(UserError, match="not a prepared corpus; run `realm-lab prepare` first"):
         fill(open_run(params, line / "elsewhere", 0, "realm"), "who is [MASK] ?")
 
