@@ -1,6 +1,6 @@
 """Released REALM weights: numbers of transformers 4.40.2, the last release with REALM, from its folders and in ours.
 
-tests/parity/data was written by that release (`released_program.py write data 0`). With REALM_LAB_HF440 set to the
+tests/parity/data was written by that release (`released_program.py data 0`). With REALM_LAB_HF440 set to the
 Python of an environment that has transformers 4.40.2, new models are drawn there.
 """
 
@@ -64,7 +64,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     if request.param == "kept":
         return HERE / "data"
     drawn = tmp_path_factory.mktemp("released")
-    run_release("write", str(drawn), "1")
+    run_release(str(drawn), "1")
     return drawn
 
 
