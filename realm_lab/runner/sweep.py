@@ -97,9 +97,9 @@ def _is_part_of_what_is_done(plan: StudyPlan, root: Path) -> bool:
     path = study_folder(runs, plan.name) / "study.json"
     recorded = read_study_record(path).runs if path.exists() else ()
     more = {(run.cell, run.seed, run.run_key) for run in recorded}
-    records = (read_run_record(runs / run.run / "run.json") for run in recorded)
+    files = [runs / run.run / "run.json" for run in recorded]
     return {(run.cell, run.seed, run.run_key) for run in plan.runs} < more and all(
-        run_state(runs, record).state == "COMPLETE" for record in records
+        file.exists() and run_state(runs, read_run_record(file)).state == "COMPLETE" for file in files
     )
 
 

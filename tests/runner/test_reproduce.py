@@ -116,12 +116,12 @@ def test_a_cell_is_run_again(tmp_path: Path, tiny: ModuleType, capsys: pytest.Ca
     write_json(tmp_path / "models" / "pretrain" / "realm-s0" / "manifest.json", {})
     root = ["--root", str(tmp_path)]
     assert main(["sweep", "mine", *root]) == 0
-    before = sorted((tmp_path / "runs").glob("stages/*/status.json"))
+    before = tiny.files(tmp_path / "runs" / "stages")
     assert main(["reproduce", "mine/longer", "--rerun", *root]) == 0
     told = capsys.readouterr().out
     assert "mine/longer: exact_match: expected " in told
     assert "off" not in told
-    assert before == sorted((tmp_path / "runs").glob("stages/*/status.json"))
+    assert tiny.files(tmp_path / "runs" / "stages") == before, "run again in its own place"
     again = tmp_path / "runs" / "reproduce" / "full"
     assert (again / "reports" / "mine" / "results.csv").is_file()
     linked = {path.name for path in (again / "models").iterdir()}

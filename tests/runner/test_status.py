@@ -201,6 +201,9 @@ def test_fewer_seeds_of_a_complete_study_are_the_same_study(root: Path, capsys: 
     assert main([*sweep, "--force"]) == 0
     assert len(study_status("far", root)["runs"]) == 12
     assert "12 of 12 runs complete" in (root / "reports" / "far" / "report.md").read_text()
+    shutil.rmtree(root / "runs" / next(run.name for run in plan.runs if run.seed == 1))  # by hand
+    assert main([*sweep, "--force"]) == 0
+    assert len(study_status("far", root)["runs"]) == 6
 
 
 def test_a_study_that_is_not_there(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
