@@ -85,7 +85,9 @@ def rule_tagger(text: str, context: str = "") -> tuple[Span, ...]:
     spans += [Span(start, end, "name") for start, end in _find_names(rest, context)]
     rest = _without(text, spans)
     if DIGIT.of(rest).search(rest):
-        spans += [Span(*match.span(), "number") for match in matches_from(_BEGINNING_OF_NUMBER, _NUMBER, rest)]
+        spans += [
+            Span(match.start(), match.end(), "number") for match in matches_from(_BEGINNING_OF_NUMBER, _NUMBER, rest)
+        ]
     return tuple(sorted(spans))
 
 
@@ -169,7 +171,8 @@ def seen_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
 
 def _found_in_parts(expression: Expression, parts: Iterable[str]) -> list[str]:
     """What an expression finds in parts of a text that it never crosses: those in plain ASCII are searched apart."""
-    plain, others = [], []
+    plain: list[str] = []
+    others: list[str] = []
     for part in parts:
         (plain if part.isascii() else others).append(part)
     return [found for text in (". ".join(plain), ". ".join(others)) for found in expression.of(text).findall(text)]
