@@ -17,7 +17,7 @@ times of day, years below 1000 without an era; wrong: counts from 1000 to 2099 w
 
 from __future__ import annotations
 
-from realm_lab.corpus.expressions import Expression
+from realm_lab.corpus.expressions import Expression, matches_from
 
 _DASH = r"[-\u2010-\u2015]"
 _MONTH = (
@@ -28,10 +28,11 @@ _DAY = r"(?:3[01]|[12]\d|0?[1-9])"
 _DAYS = rf"{_DAY}(?:st|nd|rd|th)?(?:\s?{_DASH}\s?{_DAY}(?:st|nd|rd|th)?)?"
 _YEAR = r"(?:1\d{3}|20\d{2})"
 _ERA = r"(?:B\.\s?C\.\s?E\.|B\.\s?C\.|A\.\s?D\.|C\.\s?E\.|BCE|BC|AD|CE)"
-_ORDINAL = (
-    r"(?:\d{1,2}(?:st|nd|rd|th)|first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth"
-    r"|thirteenth|fourteenth|fifteenth|sixteenth|seventeenth|eighteenth|nineteenth|twentieth|twenty-first)"
+_ORDINALS = (
+    r"first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|thirteenth|fourteenth"
+    r"|fifteenth|sixteenth|seventeenth|eighteenth|nineteenth|twentieth|twenty-first"
 )
+_ORDINAL = rf"(?:\d{{1,2}}(?:st|nd|rd|th)|{_ORDINALS})"
 _SEASON = r"(?:[Ss]pring|[Ss]ummer|[Aa]utumn|[Ff]all|[Ww]inter)"
 _UNIT = (
     r"(?:%|per\s?cent|percent|km²?|kilomet|met(?:er|re)s?|m²?|ft|feet|mi|miles?|cm|mm|kg|g|lb|tons?|tonnes?|pounds?"
@@ -60,14 +61,30 @@ _ALTERNATIVES = (
     rf"{_YEAR}(?:{_DASH}|/)\d{{2}}",
     rf"{_YEAR}(?!\s?{_UNIT}(?![\p{{L}}\p{{N}}]))",
 )
-# Not inside a word or a longer number, and not an amount of money.
-_BEGINNING = rf"(?=\d|['’]\d|A\.|AD|{_MONTH}|{_SEASON}|{_ORDINAL})"  # of all alternatives; spares their trial
-_DATE = Expression(
-    rf"(?<![\p{{L}}\p{{N}}$€£¥#])(?<!\d[.,]){_BEGINNING}(?:{'|'.join(_ALTERNATIVES)})(?![\p{{L}}\p{{N}}]|[.,]\d)"
+_DATE = Expression(rf"(?:{'|'.join(_ALTERNATIVES)})(?![\p{{L}}\p{{N}}]|[.,]\d)")
+
+
+def _beginning(words: str) -> Expression:
+    """Where a date may begin, some with one of the words: not inside a word or a longer number, and not an amount of
+    money."""
+    first, rest = "".join({word[0] for word in words.split("|")}), "|".join(word[1:] for word in words.split("|"))
+    return Expression(rf"[\d'’{first}](?<![\p{{L}}\p{{N}}$€£¥#].)(?<!\d[.,].)(?:(?<=[\d'’])|{rest})")
+
+
+_WORDS = (
+    r"A\.|AD|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
+    r"|spring|summer|autumn|fall|winter|Spring|Summer|Autumn|Fall|Winter"
 )
-_ANY = Expression(r"\d|[Cc]entur")  # of each alternative; most sentences have neither
+_BEGINNING, _BEGINNING_OF_ANY = _beginning(_WORDS), _beginning(f"{_WORDS}|{_ORDINALS}")
+DIGIT = Expression(r"\d")
 
 
 def find_dates(text: str) -> list[tuple[int, int]]:
     """Character offsets (start, end) of the date expressions of `text`, in order, not overlapping."""
-    return [match.span() for match in _DATE.of(text).finditer(text)] if _ANY.of(text).search(text) else []
+    if "entur" in text:
+        beginning = _BEGINNING_OF_ANY
+    elif DIGIT.of(text).search(text):  # of each alternative but centuries; most sentences have neither
+        beginning = _BEGINNING
+    else:
+        return []
+    return [found.span() for found in matches_from(beginning, _DATE, text)]

@@ -1,8 +1,13 @@
-"""Regular expressions with classes of Unicode, for `regex`; where a text is plain ASCII `re` finds the same, faster."""
+"""Regular expressions with classes of Unicode, for `regex`; where a text is plain ASCII `re` finds the same, faster.
+
+`re` searches several times as fast for an expression that begins with a class of characters as for any other: so what
+may precede stands behind it, and long expressions are matched only where a short one has found that they may begin.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import regex
@@ -23,3 +28,14 @@ class Expression:
     def of(self, text: str) -> Any:
         """The compiled expression for a text."""
         return self._plain if text.isascii() else self._any
+
+
+def matches_from(beginning: Expression, whole: Expression, text: str) -> Iterator[Any]:
+    """The matches of `whole` in order, not overlapping, that begin where a match of `beginning` does, or before it by
+    as many characters as the number of its last group."""
+    match, place = whole.of(text).match, 0
+    for start_of in beginning.of(text).finditer(text):
+        start = start_of.start() - (start_of.lastindex or 0)
+        if start >= place and (found := match(text, start)):
+            place = found.end()
+            yield found

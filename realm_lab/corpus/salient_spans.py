@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Protocol
 
 from realm_lab.core.files import digest, digest_file
-from realm_lab.corpus.dates import find_dates
-from realm_lab.corpus.expressions import Expression
+from realm_lab.corpus.dates import DIGIT, find_dates
+from realm_lab.corpus.expressions import Expression, matches_from
 from realm_lab.corpus.records import Span
 from realm_lab.errors import UserError
 
@@ -84,7 +84,10 @@ def rule_tagger(text: str, context: str = "") -> tuple[Span, ...]:
     rest = _without(text, spans)
     spans += [Span(start, end, "name") for start, end in _find_names(rest, context)]
     rest = _without(text, spans)
-    spans += [Span(match.start(), match.end(), "number") for match in _NUMBER.of(rest).finditer(rest)]
+    if DIGIT.of(rest).search(rest):
+        spans += [
+            Span(match.start(), match.end(), "number") for match in matches_from(_BEGINNING_OF_NUMBER, _NUMBER, rest)
+        ]
     return tuple(sorted(spans))
 
 
@@ -117,20 +120,25 @@ _JOINER = (
 )
 _PART = rf"(?:{_TITLE}|{_INITIALS}|{_WORD})"
 _NAME = Expression(
-    rf"(?<![\p{{L}}\p{{M}}\p{{N}}_]){_PART}"
+    rf"{_PART}"
     rf"(?:{_BLANK}{_PART}|(?:{_BLANK}{_JOINER}){{1,3}}{_BLANK}{_PART}|{_SUFFIX})*"
     rf"(?:{_BLANK}\d{{1,3}}(?![\p{{L}}\p{{N}}%]|[.,:]\d|{_BLANK}?(?:per|million|billion)))?"
 )
-_BLANKS = Expression(_BLANK)
+# The first capital of a name, in a word that begins here or, by the number of the group, with small letters ("iPhone").
+_NO_WORD = r"(?<![\p{L}\p{M}\p{N}_])"
+_CAPITAL = Expression(
+    rf"[\p{{Lu}}](?:(?<={_NO_WORD}.)|(?<={_NO_WORD}[\p{{Ll}}].)()|(?<={_NO_WORD}[\p{{Ll}}][\p{{Ll}}].)())"
+)
 _JOINERS = Expression(rf"(?:{_JOINER}{_BLANK})+")
 _KEEPS_DOT = Expression(r"(?:[\p{Lu}]\.[\p{Lu}]|Jr|Sr)\.$")
 _NUMBER = Expression(
-    r"(?<![\p{L}\p{M}\p{N}_])(?<!\d[.,:/])(?:[$€£¥]|US\$)?\d+(?:,\d{3})*(?:\.\d+)?(?:st|nd|rd|th|%)?(?![\p{L}\p{M}\p{N}_])"
+    r"(?:[$€£¥]|US\$)?\d+(?:,\d{3})*(?:\.\d+)?(?:st|nd|rd|th|%)?(?![\p{L}\p{M}\p{N}_])"
     r"(?:\s(?:hundred|thousand|million|billion|trillion|percent|per cent)(?![\p{L}]))*"
 )
+_BEGINNING_OF_NUMBER = Expression(r"[\d$€£¥U](?<![\p{L}\p{M}\p{N}_].)(?<!\d[.,:/].)")
 _AT_START = Expression(r"(?:^[^\p{L}\p{N}]*|[.!?]['\"”’)\]]*\s+['\"“‘(\[]*|[\"“]|:\s)$")
 _MID_SENTENCE = Expression(
-    rf"(?:(?<=[\p{{Ll}}\p{{N}}]{_BLANK})|(?<=[\p{{Ll}}\p{{N}}],{_BLANK}))[\p{{Lu}}]{_TAIL}(?![\p{{L}}\p{{N}}])"
+    rf"[\p{{Lu}}](?:(?<=[\p{{Ll}}\p{{N}}]{_BLANK}.)|(?<=[\p{{Ll}}\p{{N}}],{_BLANK}.)){_TAIL}(?![\p{{L}}\p{{N}}])"
 )
 _LOWER = Expression(r"(?<![\p{L}\p{M}\p{N}'’-])[\p{Ll}][\p{L}\p{M}]*(?![\p{L}\p{M}\p{N}])")
 
@@ -157,36 +165,62 @@ FUNCTION_WORDS = frozenset(
 @lru_cache(maxsize=16)
 def seen_words(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Words capitalised where only a name is (after a word in lower case or a comma), and words in lower case."""
-    return frozenset(_MID_SENTENCE.of(text).findall(text)), frozenset(_LOWER.of(text).findall(text))
+    capitalised, lower = _found_in_parts(_MID_SENTENCE, text.split(". ")), _found_in_parts(_LOWER, set(text.split()))
+    return frozenset(capitalised), frozenset(lower)
+
+
+def _found_in_parts(expression: Expression, parts: Iterable[str]) -> list[str]:
+    """What an expression finds in parts of a text that it never crosses: those in plain ASCII are searched apart."""
+    plain: list[str] = []
+    others: list[str] = []
+    for part in parts:
+        (plain if part.isascii() else others).append(part)
+    return [found for text in (". ".join(plain), ". ".join(others)) for found in expression.of(text).findall(text)]
 
 
 def _find_names(text: str, context: str) -> list[tuple[int, int]]:
-    capitalised, lower = seen_words(context)
     names = []
-    for match in _NAME.of(text).finditer(text):
-        start, end = match.span()
-        at_start = bool(_AT_START.of(text).search(text, max(0, start - 8), start)) if start else True
-        while start < end:
-            found = _BLANKS.of(text).search(text, start, end)
-            blank = found.start() if found else end
-            word = text[start:blank]
-            if word.lower().replace("’", "'") in FUNCTION_WORDS and (len(word) == 1 or not word.isupper()):
-                ordinary = at_start or blank == end or word[0] == "I"
-            elif at_start and not _spelled_like_a_name(word) and word not in capitalised:
-                ordinary = blank == end or word.lower() in lower
-            else:
-                ordinary = False
-            if not ordinary:
-                break
-            start = min(blank + 1, end)
-            joiners = _JOINERS.of(text).match(text, start, end)  # what is left at the front ("Because of the Alps")
-            start = joiners.end() if joiners else start
-            at_start = False
-        if text[start:end].endswith(".") and not _KEEPS_DOT.of(text).search(text[start:end]):  # that of the sentence
-            end -= 1
-        if sum(map(str.isalnum, text[start:end])) > 1:
-            names.append((start, end))
+    search_start = _AT_START.of(text).search
+    for found in matches_from(_CAPITAL, _NAME, text):
+        start = found.start()
+        is_within = text[start - 1 : start] == " " and text[start - 2 : start - 1].isalpha()  # as most are
+        if is_within or (start and not search_start(text, max(0, start - 8), start)):
+            kept = _name_within(found[0])
+        else:
+            kept = _name_in(found[0], True, *seen_words(context))
+        if kept is not None:
+            names.append((start + kept[0], start + kept[1]))
     return names
+
+
+@lru_cache(maxsize=1 << 16)
+def _name_within(found: str) -> tuple[int, int] | None:
+    """`_name_in` of what is found inside a sentence, where nothing but its words decides."""
+    return _name_in(found, False, frozenset(), frozenset())
+
+
+def _name_in(found: str, at_start: bool, capitalised: frozenset[str], lower: frozenset[str]) -> tuple[int, int] | None:
+    """The part [start, end) of words found that is a name; None where there is none."""
+    words, start, end = found.replace("\u00a0", " "), 0, len(found)
+    while start < end:
+        blank = words.find(" ", start)
+        blank = end if blank < 0 else blank
+        word = found[start:blank]
+        if word.lower().replace("’", "'") in FUNCTION_WORDS and (len(word) == 1 or not word.isupper()):
+            ordinary = at_start or blank == end or word[0] == "I"
+        elif at_start and not _spelled_like_a_name(word) and word not in capitalised:
+            ordinary = blank == end or word.lower() in lower
+        else:
+            ordinary = False
+        if not ordinary:
+            break
+        start = min(blank + 1, end)
+        joiners = _JOINERS.of(found).match(found, start)  # what is left at the front ("Because of the Alps")
+        start = joiners.end() if joiners else start
+        at_start = False
+    if found[start:end].endswith(".") and not _KEEPS_DOT.of(found).search(found, start):  # that of the sentence
+        end -= 1
+    return (start, end) if sum(map(str.isalnum, found[start:end])) > 1 else None
 
 
 def _spelled_like_a_name(word: str) -> bool:
@@ -194,7 +228,7 @@ def _spelled_like_a_name(word: str) -> bool:
     return sum(map(str.isupper, word)) + sum(map(str.isdigit, word)) > 1 or not word[0].isupper()
 
 
-def _without(text: str, spans: list[Span]) -> str:
+def _without(text: str, spans: Sequence[Span]) -> str:
     """The text with spans blotted out by as many NULs, so that no later match crosses them."""
     for start, end, _ in spans:
         text = text[:start] + "\0" * (end - start) + text[end:]

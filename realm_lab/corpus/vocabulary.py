@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -157,17 +158,19 @@ class WordEncoder:
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
-        self._known: dict[str, tuple[list[int], list[tuple[int, int]]]] = {}  # each word's wordpieces, their characters
+        self._ids: dict[str, tuple[int, ...]] = {}  # each word's wordpieces; tuples, which cost no garbage collection
+        self._offsets: dict[str, tuple[tuple[int, int], ...]] = {}  # and their characters
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The wordpiece ids of each text."""
         words = [text.split(" ") for text in texts]
-        if len(self._known) > _REMEMBERED_WORDS:
-            self._known.clear()
-        new = list(set().union(*words).difference(self._known))
+        if len(self._ids) > _REMEMBERED_WORDS:
+            self._ids.clear()
+            self._offsets.clear()
+        new = list(set().union(*words).difference(self._ids))
         for word, encoding in zip(new, encode_batch_plain(self._tokenizer, new), strict=True):
-            self._known[word] = encoding.ids, encoding.offsets
-        return [[piece for word in found for piece in self._known[word][0]] for found in words]
+            self._ids[word], self._offsets[word] = tuple(encoding.ids), tuple(encoding.offsets)
+        return [list(chain.from_iterable(map(self._ids.__getitem__, found))) for found in words]
 
     def place_spans(self, text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int] | None]:
         """Character spans of a text that was just encoded as wordpiece spans [start, end).
@@ -175,14 +178,14 @@ class WordEncoder:
         None for a span whose first or last character is in no wordpiece.
         """
         words = text.split(" ")
-        counts = [len(self._known[word][0]) for word in words]
+        firsts = list(accumulate(map(len, map(self._ids.__getitem__, words)), initial=0))
 
         def piece_at(place: int) -> int | None:
             word = text.count(" ", 0, place)
             inside = place - text.rfind(" ", 0, place) - 1  # character of the word
-            for number, (start, end) in enumerate(self._known[words[word]][1]):
+            for number, (start, end) in enumerate(self._offsets[words[word]], firsts[word]):
                 if start <= inside < end:
-                    return sum(counts[:word]) + number
+                    return number
             return None
 
         pairs = [(piece_at(start), piece_at(end - 1)) for start, end in spans]

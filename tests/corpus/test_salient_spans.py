@@ -7,14 +7,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from realm_lab.corpus import dates, salient_spans
 from realm_lab.corpus.dates import find_dates
-from realm_lab.corpus.expressions import Expression
+from realm_lab.corpus.expressions import Expression, matches_from
 from realm_lab.corpus.records import Span
-from realm_lab.corpus.salient_spans import RuleTagger, merge_spans, rule_tagger, tagger_digest
+from realm_lab.corpus.salient_spans import RuleTagger, merge_spans, rule_tagger, seen_words, tagger_digest
 from realm_lab.errors import UserError
 
 DATES = [
@@ -177,3 +178,30 @@ def test_plain_text_has_the_matches_of_any_text(text: str) -> None:
         plain, of_any = expression.of(text), expression.of("\u00e9")
         assert plain is not of_any
         assert [m.span() for m in plain.finditer(text)] == [m.span() for m in of_any.finditer(text)]
+
+
+BEFORE = {"date": r"(?<![\p{L}\p{N}$€£¥#])(?<!\d[.,])", "number": r"(?<![\p{L}\p{M}\p{N}_])(?<!\d[.,:/])"}
+PLACES = {
+    "date": (None, dates._DATE, BEFORE["date"]),
+    "name": (salient_spans._CAPITAL, salient_spans._NAME, salient_spans._NO_WORD),
+    "number": (salient_spans._BEGINNING_OF_NUMBER, salient_spans._NUMBER, BEFORE["number"]),
+}
+MORE = "aB abC x5 iP É éA ab\u0301C ’60s US$5 U5 x$5 #12 1.50 spring Fall 1950 twelfth centuries Jan. May A.D. 7 AD"
+MONTHS = "Jan Feb. Mar April May Jun. July Aug. Sept Oct. Nov. Dec.".split()
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@given(st.lists(st.sampled_from([*WORDS.split(), *MORE.split(), *" \u00a0.,;:-–/_$\"'\n"]) | st.just(" ")).map("".join))
+@example(text="3.1969 1,1969 1:50 5/7 '60s spring 1950 Summer of 1950 " + " ".join(f"{month} 12," for month in MONTHS))
+@example(text="iPhone aBc abCd abcD $5 x$5 US$5 the Nineteenth century, nineteenth century, 12th of March 1912")
+def test_matches_begin_nowhere_but_where_they_are_tried(kind: str, text: str) -> None:
+    beginning, whole, before = PLACES[kind]
+    found = [m.span() for m in matches_from(beginning, whole, text)] if beginning else find_dates(text)
+    assert found == [m.span() for m in regex.finditer(before + whole.of("\u00e9").pattern, text)]
+
+
+@given(st.lists(st.sampled_from([*WORDS.split(), *MORE.split(), ". ", ", ", "\n", "don't", "Nô", "nô"]) | st.just(" ")))
+def test_words_of_a_text_in_parts_are_those_of_the_whole(parts: list[str]) -> None:
+    text = "".join(parts)
+    both = salient_spans._MID_SENTENCE, salient_spans._LOWER
+    assert seen_words(text) == tuple(frozenset(each.of("\u00e9").findall(text)) for each in both)
