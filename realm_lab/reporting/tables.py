@@ -21,7 +21,7 @@ OVERLAPS = {
     for group, heading in (
         ("no_overlap", "neither"), ("answer_overlap_only", "answer only"), ("question_overlap", "question"),
     )
-    for what, unit in (("exact_match", ""), ("questions", ", questions"))
+    for what, unit in (("exact_match", ""), ("questions", ", how many"))
 }  # fmt: skip
 COSTS = (  # value of a run, its title, its scale, its digits
     ("device_hours", "device hours", 1.0, 3),

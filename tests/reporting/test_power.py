@@ -84,6 +84,7 @@ def test_needed_seeds_are_the_fewest_with_power() -> None:
     ratio = deltas.mean() / deltas.std(ddof=1)
     assert (detectable_effect(needed, 3) or 0.0) <= ratio < (detectable_effect(needed - 1, 3) or math.inf)
     assert needed_seeds([0.001, -0.1, 0.1], 1) is None
+    assert needed_seeds([0.0] * 8, 1) is None, "no number of seeds shows that there is none"
     assert needed_seeds([0.5, 0.5, 0.5], 40) == FEWEST_SEEDS == 6
 
 

@@ -151,8 +151,9 @@ def test_unfinished_runs_are_said_at_the_top(tmp_path: Path, study: StudyRecord)
     preempted = stage_folder(tmp_path / "runs", study, "no_null", 1, "evaluate") / "status.json"
     edit(preempted, lambda found: found.update(state="PREEMPTED"))
     failed = stage_folder(tmp_path / "runs", study, "random_token", 2, "evaluate") / "status.json"
-    edit(failed, lambda found: found.update(state="FAILED", error="no memory"))
+    edit(failed, lambda found: found.update(state="FAILED", error="no memory", flags=["odd: a | b"]))
     text = report(tmp_path)
+    assert "\n> **Flagged runs:**\n>\n> - random_token, seed 2, evaluate: odd: a \\| b\n\n> **Attention.**" in text
     assert "Incomplete: 10 of 12 runs are complete (1 FAILED, 1 PREEMPTED)." in text.split("## Results")[0]
     assert re.search(
         r"\| random_token \| 2 \| .* \| FAILED \| .* \| evaluate \| 20 of 20 \| evaluate: no memory \|", text
@@ -234,8 +235,8 @@ def test_published_numbers_are_named(tmp_path: Path, study: StudyRecord) -> None
     cells = (replace(study.cells[0], paper="table1.realm"), replace(study.cells[1], paper="table1.bm25_dpr_reader"))
     write_study_record(tmp_path / "runs", replace(study, cells=(*cells, *study.cells[2:])))
     text = report(tmp_path)
-    assert "later papers" in text
-    assert "Karpukhin et al. 2020, Table 4" in text
+    assert text.count("*later papers*: ") == text.count("Karpukhin et al. 2020, Table 4") == 1
+    assert text.count("compare directions, not numbers") == 2, "each table of the paper once"
     unknown = replace(study.cells[0], paper="table2.raelm")
     write_study_record(tmp_path / "runs", replace(study, cells=(unknown, *study.cells[1:])))
     with pytest.raises(UserError, match=r"no such published system; choose table2\.realm, "):
