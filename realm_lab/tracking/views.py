@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from realm_lab.core.files import read_json
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
@@ -127,7 +126,7 @@ def read_run(runs: Path, member: Member) -> View:
     record, state, study, cell = member
     stages = {stage: run for stage in state.stages if (run := stage_of(runs, record, stage))}
     flags = [f"{stage}: {flag}" for stage, found in state.flags.items() for flag in found]
-    environments = _environments(runs, record)
+    environments = [run.environment() for run in stages.values()]
     tags = {
         "realm.kind": "run",
         "realm.run_key": record.run_key,
@@ -175,12 +174,6 @@ def read_run(runs: Path, member: Member) -> View:
         texts={"params.yaml": "".join(f"{name}: {json.dumps(value)}\n" for name, value in everything.items())},
         model=model,
     )
-
-
-def _environments(runs: Path, record: RunRecord) -> list[dict[str, Any]]:
-    """What the env.json of its stages say, in order."""
-    paths = [runs / folder / "env.json" for folder in record.stages.values()]
-    return [read_json(path) for path in paths if path.exists()]
 
 
 def _params(record: RunRecord, study: StudyRecord | None) -> dict[str, Any]:
@@ -296,11 +289,12 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
 
 def _users(runs: Path, members: Sequence[Member]) -> str:
     """Who ran any of its stages."""
-    users = set()
+    users: set[str] = set()
     for member in members:
         with contextlib.suppress(UserError):  # a broken file is named where its run is read
-            users |= {found["user"] for found in _environments(runs, member.record) if found.get("user")}
-    return ", ".join(sorted(users))
+            stages = [stage_of(runs, member.record, name) for name in member.record.stages]
+            users |= {run.environment().get("user") or "" for run in stages if run}
+    return ", ".join(sorted(users - {""}))
 
 
 def _means(runs: Path, study: StudyRecord, cell: str, members: Sequence[Member]) -> list[Point]:

@@ -7,11 +7,11 @@ import json
 import math
 import random
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from realm_lab.tracking.metric_log import MetricLog
-from realm_lab.tracking.run_dir import RunRecord, StageRun, write_run_record
+from realm_lab.tracking.run_dir import RunRecord, StageRun, Status, write_run_record
 from realm_lab.tracking.study_record import (
     StudyCell,
     StudyRecord,
@@ -40,22 +40,8 @@ def write_points(log: MetricLog, rows: list[dict[str, float]]) -> None:
 
 def set_status(run: StageRun, **values: object) -> None:
     """status.json with these values over those of a stage that has just begun."""
-    status = {
-        "state": "RUNNING",
-        "attempt": 1,
-        "host": "node7",
-        "pid": 4711,
-        "started_at": BEGAN_AT,
-        "heartbeat_at": BEGAN_AT + 60,
-        "finished_at": None,
-        "step": 0,
-        "total_steps": 200,
-        "steps_per_second": 2.5,
-        "wall_seconds": 60.0,
-        "error": None,
-        "flags": [],
-    }
-    (run.path / "status.json").write_text(json.dumps(status | values))
+    status = Status("RUNNING", 1, "node7", 4711, BEGAN_AT, BEGAN_AT + 60, total_steps=200, wall_seconds=60.0)
+    (run.path / "status.json").write_text(json.dumps(asdict(status) | values))
 
 
 def complete(run: StageRun, step: int, results: dict[str, object], began_at: float, seconds: float) -> None:
@@ -104,6 +90,25 @@ def add_to_study(runs: Path, record: RunRecord, cell: str | None = None, study: 
     return design
 
 
+def record_of(system: str, seed: int, stages: dict[str, str]) -> RunRecord:
+    masking = "random_token" if system == "random_mask" else "salient_span"
+    return RunRecord(
+        system=system,
+        seed=seed,
+        run_key=key_of("run", system, seed),
+        cell_key=key_of("cell", system),
+        preset="toy",
+        engine_version=1,
+        params={
+            "preset": "toy",
+            "pretrain": {"masking": masking, "steps": 200, "reader": {"learning_rate": 3e-5}},
+            "corpus": {"files": {"knowledge": []}, "toy": {"world_seed": None}},
+        },
+        inputs={"corpus": key_of("corpus")},
+        stages=stages,
+    )
+
+
 def make_run(runs: Path, system: str, seed: int, study: str | None = "default") -> RunRecord:
     """One finished run, of a study unless that is None; the warm start is shared by all runs of the seed."""
     plan = ["warm_start", *(["pretrain"] if system != "warm_start" else []), "finetune", "evaluate"]
@@ -139,22 +144,7 @@ def make_run(runs: Path, system: str, seed: int, study: str | None = "default") 
                 ],
             )
             complete(run, 100, {"final_loss": 1.0}, start, 100.0)
-    masking = "random_token" if system == "random_mask" else "salient_span"
-    record = RunRecord(
-        system=system,
-        seed=seed,
-        run_key=key_of("run", system, seed),
-        cell_key=key_of("cell", system),
-        preset="toy",
-        engine_version=1,
-        params={
-            "preset": "toy",
-            "pretrain": {"masking": masking, "steps": 200, "reader": {"learning_rate": 3e-5}},
-            "corpus": {"files": {"knowledge": []}, "toy": {"world_seed": None}},
-        },
-        inputs={"corpus": key_of("corpus")},
-        stages=folders,
-    )
+    record = record_of(system, seed, folders)
     write_run_record(runs, record)
     if study is not None:
         add_to_study(runs, record, study=study)
@@ -169,8 +159,7 @@ def planned_pretrain(runs: Path, seed: int) -> StageRun:
     """A run of pretrain alone, of the study, that has not begun."""
     key = key_of("planned", seed)
     stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})
-    finished = make_run(runs.parent / "elsewhere" / "runs", "realm", seed)
-    record = replace(finished, run_key=key, stages={"pretrain": f"stages/{stage.path.name}"})
+    record = replace(record_of("realm", seed, {"pretrain": f"stages/{stage.path.name}"}), run_key=key)
     write_run_record(runs, record)
     add_to_study(runs, record)
     return stage
@@ -200,10 +189,8 @@ def begin_pretrain(runs: Path, last_step: int, checkpoint_step: int | None = Non
     set_status(stage, step=last_step)
     heard_of(stage)
     checkpoint(stage, last_step if checkpoint_step is None else checkpoint_step)
-    finished = make_run(runs.parent / "elsewhere" / "runs", "realm", 0)
-    record = replace(
-        finished, system="live", run_key=key_of("live run"), stages={"pretrain": f"stages/{stage.path.name}"}
-    )
+    record = record_of("realm", 0, {"pretrain": f"stages/{stage.path.name}"})
+    record = replace(record, system="live", run_key=key_of("live run"))
     write_run_record(runs, record)
     add_to_study(runs, record)
     return record, stage
