@@ -9,7 +9,7 @@ which no entry names, is still collected and shown, under its own name.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 Source = Literal["results", "curve", "run"]
 Split = Literal["test", "dev", "train", ""]
@@ -48,6 +48,12 @@ class Metric:
         return "retrieval" if "recall" in self.name or "retrieved" in self.name else "answers"
 
 
+def _start_and_end(name: str, title: str, **more: Any) -> list[Metric]:
+    """What evaluate measures with the weights before and after pre-training; `title` has {when} for that."""
+    when = {"start": "before pre-training", "end": "after pre-training"}
+    return [Metric(f"{name}_{end}", title.replace("{when}", words), **more) for end, words in when.items()]
+
+
 _ENTRIES = (
     Metric("exact_match", "exact match", headline=True),
     Metric("recall_at_1", "recall@1, zero-shot", headline=True),
@@ -78,26 +84,16 @@ _ENTRIES = (
     Metric("gold_recall_at_20", "recall@20 of the gold passage"),
     Metric("path_recall_at_5", "recall@5 of every passage of the path"),
     Metric("path_recall_at_20", "recall@20 of every passage of the path"),
-    Metric("retrieval_utility_start", "retrieval utility before pre-training", unit="nats", digits=2),
-    Metric("retrieval_utility_end", "retrieval utility after pre-training", unit="nats", digits=2),
-    Metric("retrieval_utility_top1_start", "utility of the top passage before pre-training", unit="nats", digits=2),
-    Metric("retrieval_utility_top1_end", "utility of the top passage after pre-training", unit="nats", digits=2),
-    Metric("retrieval_utility_best_start", "utility of the best candidate before pre-training", unit="nats", digits=2),
-    Metric("retrieval_utility_best_end", "utility of the best candidate after pre-training", unit="nats", digits=2),
-    Metric("cloze_log_likelihood_start", "log-likelihood of masked spans before pre-training", unit="nats", digits=2),
-    Metric("cloze_log_likelihood_end", "log-likelihood of masked spans after pre-training", unit="nats", digits=2),
-    Metric("cloze_gold_log_likelihood_start", "log p(y|gold,x) before pre-training", unit="nats", digits=2),
-    Metric("cloze_gold_log_likelihood_end", "log p(y|gold,x) after pre-training", unit="nats", digits=2),
-    Metric("cloze_null_log_likelihood_start", "log p(y|null,x) before pre-training", unit="nats", digits=2, better=""),
-    Metric("cloze_null_log_likelihood_end", "log p(y|null,x) after pre-training", unit="nats", digits=2, better=""),
-    Metric("cloze_gold_rank_start", "median rank of the gold passage before pre-training", digits=1, better="down"),
-    Metric("cloze_gold_rank_end", "median rank of the gold passage after pre-training", digits=1, better="down"),
-    Metric("cloze_exact_match_start", "cloze exact match before pre-training"),
-    Metric("cloze_exact_match_end", "cloze exact match after pre-training"),
-    Metric("cloze_top1_subject_start", "top passage about the entity asked about, before pre-training"),
-    Metric("cloze_top1_subject_end", "top passage about the entity asked about, after pre-training"),
-    Metric("cloze_top1_bystander_start", "top passage about another entity named, before pre-training", better="down"),
-    Metric("cloze_top1_bystander_end", "top passage about another entity named, after pre-training", better="down"),
+    *_start_and_end("retrieval_utility", "retrieval utility {when}", unit="nats", digits=2),
+    *_start_and_end("retrieval_utility_top1", "utility of the top passage {when}", unit="nats", digits=2),
+    *_start_and_end("retrieval_utility_best", "utility of the best candidate {when}", unit="nats", digits=2),
+    *_start_and_end("cloze_log_likelihood", "log-likelihood of masked spans {when}", unit="nats", digits=2),
+    *_start_and_end("cloze_gold_log_likelihood", "log p(y|gold,x) {when}", unit="nats", digits=2),
+    *_start_and_end("cloze_null_log_likelihood", "log p(y|null,x) {when}", unit="nats", digits=2, better=""),
+    *_start_and_end("cloze_gold_rank", "median rank of the gold passage {when}", digits=1, better="down"),
+    *_start_and_end("cloze_exact_match", "cloze exact match {when}"),
+    *_start_and_end("cloze_top1_subject", "top passage about the entity asked about, {when}"),
+    *_start_and_end("cloze_top1_bystander", "top passage about another entity named, {when}", better="down"),
 )
 
 _CURVES = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import psutil
 import torch
 
 from realm_lab.core.files import read_json
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest
 from realm_lab.tracking import environment
 
 TABLE = Path(__file__).with_name("devices.json")
@@ -42,9 +41,9 @@ def find_device(name: str) -> Device:
     rows = read_json(TABLE)["devices"]
     known = {known.lower(): known for known in rows}
     if name.lower() not in known:
-        [nearest] = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)
+        near = known[nearest(name.lower(), known)]
         raise UserError(
-            f"--device {name}: not in the table; the nearest is '{known[nearest]}', all are {', '.join(rows)}; "
+            f"--device {name}: not in the table; the nearest is '{near}', all are {', '.join(rows)}; "
             "for another machine run `realm-lab bench` there and copy runs/bench.json"
         )
     row = rows[known[name.lower()]]

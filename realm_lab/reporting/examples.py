@@ -10,6 +10,7 @@ from typing import Any
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.reporting.frames import Run, StudyFrames, relative
+from realm_lab.reporting.rendering import number
 from realm_lab.tracking.run_values import finite
 
 Example = dict[str, Any]
@@ -53,7 +54,7 @@ def table_3(study: StudyFrames, examples: Sequence[Example]) -> list[tuple[str, 
     places = {"Largest gain": 0, "Median gain": len(gains) // 2, "Smallest gain": len(gains) - 1}
     chosen = [(name, *gains[place]) for name, place in [*places.items()][: len(gains)]]
     title = study.record.cell(cell).title
-    return [(f"{name}, {title}, seed {found['seed']}: {gain:.2f} nats", found) for name, gain, found in chosen]
+    return [(f"{name}, {title}, seed {found['seed']}: {number(gain, 2)} nats", found) for name, gain, found in chosen]
 
 
 def _read(study: StudyFrames, run: Run) -> list[Example]:

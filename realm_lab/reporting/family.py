@@ -77,7 +77,7 @@ class Judged(NamedTuple):
         if self.comparison.smallest_p <= ALPHA:
             return NO_DIFFERENCE if self.largest is None else NOT_ENOUGH
         if seeds > 1 and (min(deltas) > 0 or max(deltas) < 0):
-            return f"{way} in {all_seeds(seeds)}, {TOO_FEW}"
+            return f"{way} in {'both' if seeds == 2 else f'all {seeds}'} seeds, {TOO_FEW}"
         return "one seed is too few to tell" if seeds == 1 else f"{seeds} seeds are too few to tell"
 
     @property
@@ -130,8 +130,3 @@ def judge(
         )
         for key, (metric, comparison) in found.items()
     }
-
-
-def all_seeds(seeds: int) -> str:
-    """ "both seeds", "all 3 seeds"."""
-    return "both seeds" if seeds == 2 else f"all {seeds} seeds"

@@ -167,6 +167,14 @@ def report_folder(root: Path, study: str) -> Path | None:
     return next((folder for folder in places if (folder / "report.md").is_file()), None)
 
 
+def read_summary(folder: Path) -> dict[str, Any]:
+    """The summary.json of a report; empty where there is none that can be read."""
+    try:
+        return dict(read_json(folder / "summary.json"))
+    except (UserError, OSError, TypeError, ValueError):
+        return {}
+
+
 def load_committed(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """(summary.json, results.csv) of a report whose runs may be elsewhere. UserError: a missing or broken file."""
     try:
@@ -197,7 +205,7 @@ def _read_run(
         stages = {name: StageRun(runs / folder, name) for name, folder in record.stages.items()}
         run = Run(member.cell, member.seed, member.run, record, run_state(runs, record, jobs), stages)
         for name, stage in stages.items():
-            run.environments[name] = read_json(stage.path / "env.json") if (stage.path / "env.json").exists() else {}
+            run.environments[name] = stage.environment()
         if run.state.state == "COMPLETE":
             run.values.update(run_values(stages))
             run.not_measured.update([*stages.values()][-1].results().get("not_measured") or {})

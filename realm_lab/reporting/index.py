@@ -15,7 +15,7 @@ from urllib.parse import quote
 from realm_lab.core.files import read_json, write_text
 from realm_lab.errors import UserError
 from realm_lab.reporting.comparison import compare_cells
-from realm_lab.reporting.frames import load_committed
+from realm_lab.reporting.frames import load_committed, read_summary
 from realm_lab.reporting.rendering import page, picture, title_of
 from realm_lab.reporting.tables import result_rows
 from realm_lab.reporting.verdict import Verdict, verdict
@@ -32,7 +32,13 @@ def write_index(reports: Path) -> Path:
     studies, others, examples = [], [], None
     found = [path.parent for pattern in ("reference/*/report.md", "*/report.md") for path in reports.glob(pattern)]
     # The last of a name is shown: your own where it has a complete run, else that of reference/.
-    found.sort(key=lambda folder: (_has_results(folder), folder.parent.name != "reference"))
+    # One that cannot be read, which is said below, counts as complete.
+    found.sort(
+        key=lambda folder: (
+            bool(read_summary(folder).get("coverage", {}).get("complete", True)),
+            folder.parent.name != "reference",
+        )
+    )
     folders = {folder.name: folder for folder in found}
     for _, folder in sorted(folders.items(), key=lambda item: (item[0] != DEFAULT, item[0])):
         address = quote(folder.relative_to(reports).as_posix())
@@ -58,14 +64,6 @@ def write_index(reports: Path) -> Path:
     )
     write_text(reports / "index.html", text)
     return reports / "index.html"
-
-
-def _has_results(folder: Path) -> bool:
-    """Whether a study's report counts a complete run; of a report that cannot be read, which is said later, true."""
-    try:
-        return bool(read_json(folder / "summary.json")["coverage"]["complete"])
-    except (UserError, OSError, KeyError, TypeError):
-        return True
 
 
 def _study(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from realm_lab.core.files import write_text
 from realm_lab.reporting.comparison import CellResult, MetricResult
 from realm_lab.reporting.family import ALPHA, TOO_FEW
 from realm_lab.reporting.rendering import is_number
-from realm_lab.reporting.tables import Rows
+from realm_lab.reporting.tables import TITLES, Rows
 
 SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
@@ -84,10 +84,10 @@ def table(rows: Rows, caption: str, label: str, note: str = "", *, escaped: bool
 
 
 def write_tables(
-    folder: Path, results: Sequence[tuple[MetricResult, Rows]], others: Mapping[str, tuple[str, Rows]],
+    folder: Path, results: Sequence[tuple[MetricResult, Rows]], others: Mapping[str, Rows],
     figures: Sequence[Mapping[str, str]],
 ) -> None:  # fmt: skip
-    """tables/NAME.tex for each metric and each of `others` (name -> title, rows), and tables/all.tex."""
+    """tables/NAME.tex for each metric and each of `others`, and tables/all.tex."""
     name = folder.name
     made = {
         result.metric.name: table(
@@ -95,9 +95,7 @@ def write_tables(
             + f" ({result.metric.unit})" * bool(result.metric.unit), f"{name}-{result.metric.name}", NOTE, escaped=True,
         ) for result, rows in results
     }  # fmt: skip
-    made |= {
-        key: table(rows, f"{title}, study {name}", f"{name}-{key}") for key, (title, rows) in others.items() if rows
-    }
+    made |= {key: table(rows, f"{TITLES[key]}, study {name}", f"{name}-{key}") for key, rows in others.items() if rows}
     for key, text in made.items():
         write_text(folder / "tables" / f"{key}.tex", text)
     document = [

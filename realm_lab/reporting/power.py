@@ -37,8 +37,11 @@ def detectable_difference(deltas: Sequence[float], tests: int) -> float | None:
 
 
 def needed_seeds(deltas: Sequence[float] | np.ndarray, tests: int) -> int | None:
-    """The fewest seeds that show a difference as large as the observed one with 80 % power; None: over 100."""
+    """The fewest seeds that show a difference as large as the observed one with 80 % power; None: over 100, or none was
+    observed."""
     mean, sd = abs(float(np.mean(deltas))), float(np.std(deltas, ddof=1))
+    if mean == 0:
+        return None
     effects = ((seeds, detectable_effect(seeds, tests)) for seeds in range(FEWEST_SEEDS, MOST_SEEDS + 1))
     return next((seeds for seeds, effect in effects if effect is not None and effect * sd <= mean), None)
 

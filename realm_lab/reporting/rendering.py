@@ -74,8 +74,10 @@ def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """ "seeds 0, 1"."""
-    return f"seed{'s' * (len(seeds) != 1)} {', '.join(map(str, seeds))}"
+    """ "seed 0", "seeds 0, 2", "seeds 0 to 7"."""
+    is_range = len(seeds) > 2 and [*seeds] == [*range(seeds[0], seeds[0] + len(seeds))]
+    listed = f"{seeds[0]} to {seeds[-1]}" if is_range else ", ".join(map(str, seeds))
+    return f"seed{'s' * (len(seeds) != 1)} {listed}"
 
 
 def is_number(text: str) -> bool:

@@ -24,7 +24,15 @@ from realm_lab.reporting.confounds import confounds
 from realm_lab.reporting.default_run import write_default_outputs
 from realm_lab.reporting.examples import explorer_data, load_examples, table_3
 from realm_lab.reporting.figures import Drawing
-from realm_lab.reporting.frames import StudyFrames, load_study, metric_columns, report_folder, summarise, write_results
+from realm_lab.reporting.frames import (
+    StudyFrames,
+    load_study,
+    metric_columns,
+    read_summary,
+    report_folder,
+    summarise,
+    write_results,
+)
 from realm_lab.reporting.index import DEFAULT, write_index
 from realm_lab.reporting.interactions import interaction_rows
 from realm_lab.reporting.paper import write_tables
@@ -76,7 +84,7 @@ def write_study_report(
     """
     root, folder = Path(root), Path(root) / "reports" / name
     study = load_study(root / "runs", name, jobs)
-    reported = _summary(folder).get("coverage", {}).get("complete", 0)
+    reported = read_summary(folder).get("coverage", {}).get("complete", 0)
     if (complete := tables.coverage(study)["complete"]) < reported and not force:
         raise UserError(
             f"{folder / 'report.md'}: counts {reported} complete runs, here are {complete}; it stays as it is (run the "
@@ -181,7 +189,7 @@ def write_report(
     write_figures(folder, found)
     write_text(folder / "report.md", text)
     if paper:
-        write_tables(folder, rows, tables.titled(others), summary["figures"])
+        write_tables(folder, rows, others, summary["figures"])
     write_json(folder / "summary.json", summary)
     if explorer:
         write_json(folder / "examples.json", explorer_data(study, examples))
@@ -214,21 +222,12 @@ def summarised(study: StudyFrames) -> dict[str, Any]:
 
 def write_figures(folder: Path, found: list[Drawing]) -> None:
     """figures/NAME.png of each drawing, and NAME.pdf for a paper; those of our earlier report without data go."""
-    before = _summary(folder)
+    before = read_summary(folder)
     for drawing in found:
-        with atomic_write(folder / "figures" / f"{drawing.name}.png", "wb") as file:
-            file.write(drawing.png)
-        if drawing.pdf:
-            with atomic_write(folder / "figures" / f"{drawing.name}.pdf", "wb") as file:
-                file.write(drawing.pdf)
+        for suffix, data in {"png": drawing.png, "pdf": drawing.pdf}.items():
+            if data:
+                with atomic_write(folder / "figures" / f"{drawing.name}.{suffix}", "wb") as file:
+                    file.write(data)
     for name in {entry["name"] for entry in before.get("figures", ())} - {drawing.name for drawing in found}:
         for suffix in ("png", "pdf"):
             (folder / "figures" / f"{Path(name).name}.{suffix}").unlink(missing_ok=True)
-
-
-def _summary(folder: Path) -> dict[str, Any]:
-    """The summary.json of a report that is there; empty where there is none that could be read."""
-    try:
-        return dict(read_json(folder / "summary.json"))
-    except (UserError, OSError, TypeError, ValueError):
-        return {}

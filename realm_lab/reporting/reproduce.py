@@ -18,7 +18,7 @@ from scipy import stats
 
 from realm_lab.core.files import read_json
 from realm_lab.metrics import metric as metric_of
-from realm_lab.reporting.comparison import compare_cells
+from realm_lab.reporting.comparison import as_json, compare_cells
 from realm_lab.reporting.family import ALPHA
 from realm_lab.reporting.frames import Summary, column, load_committed, metric_columns, summarise
 from realm_lab.reporting.index import design_of
@@ -90,7 +90,16 @@ def contradictions(folder: Path) -> list[str]:
                 found.append(f"metrics.json: {cell}.{name} is {told}, results.csv gives {again and again.mean}")
     text = (folder / "report.md").read_text(encoding="utf-8") if (folder / "report.md").is_file() else ""
     shown = dict(_tables(text))
-    for result in compare_cells(record, results, summary["metrics"]):
+    compared = compare_cells(record, results, summary["metrics"])
+    comparisons = as_json(compared)
+    for name, cells in summary["comparisons"].items():
+        for cell, told in cells.items():
+            corrected = ("corrected_p",) if "tests" in told else ()  # older code corrected by metric
+            for key in ("delta", "interval", "p", *corrected):
+                mine = comparisons.get(name, {}).get(cell, {}).get(key)
+                if not _same(told[key], mine):
+                    found.append(f"summary.json: {cell}, {name}: {key} is {told[key]}, results.csv gives {mine}")
+    for result in compared:
         found += _differences(result.metric.title, shown, result_rows(result, results))
     return found + _differences(TITLE, shown, expected_rows(record, results, summary["metrics"]))
 
@@ -159,6 +168,8 @@ def _very_runs(expected: pd.DataFrame, found: pd.DataFrame, cell: str) -> set[in
 
 
 def _same(told: Any, found: Any, scale: float = 0.0) -> bool:
+    if isinstance(told, list) and isinstance(found, list):
+        return all(map(_same, told, found))
     if told is None or found is None:
         return told is found
     return math.isclose(told, found, rel_tol=ROUNDING, abs_tol=max(1e-8, 1e-9 * scale))

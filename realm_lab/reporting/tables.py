@@ -21,7 +21,7 @@ OVERLAPS = {
     for group, heading in (
         ("no_overlap", "neither"), ("answer_overlap_only", "answer only"), ("question_overlap", "question"),
     )
-    for what, unit in (("exact_match", ""), ("questions", ", questions"))
+    for what, unit in (("exact_match", ""), ("questions", ", how many"))
 }  # fmt: skip
 COSTS = (  # value of a run, its title, its scale, its digits
     ("device_hours", "device hours", 1.0, 3),
@@ -49,6 +49,16 @@ CORPUS_UPDATE = {
     "corpus_update.wrong": "wrong",
     "corpus_update.unchanged_exact_match_before": "unchanged facts: exact match before",
     "corpus_update.unchanged_exact_match_after": "after",
+}
+
+TITLES = {  # of `other_rows`, in a paper
+    "overlap": "Exact match by overlap with training",
+    "utility": "What utility is made of",
+    "cost": "Mean minutes of a run, by stage",
+    "changes": "What each cell changes",
+    "corpus_update": "Answers after the corpus was replaced without training",
+    "not_measured": "What a system cannot be measured in",
+    "not_run": "What was not run",
 }
 
 
@@ -160,20 +170,6 @@ def other_rows(study: StudyFrames) -> dict[str, Rows]:
         ],
         "not_run": [{"system": name, "why": why} for name, why in study.record.not_run.items()],
     }
-
-
-def titled(others: Mapping[str, Rows]) -> dict[str, tuple[str, Rows]]:
-    """name -> (title, rows) of the tables besides those of the metrics, for a paper."""
-    titles = {
-        "overlap": "Exact match by overlap with training",
-        "utility": "What utility is made of",
-        "cost": "Mean minutes of a run, by stage",
-        "changes": "What each cell changes",
-        "corpus_update": "Answers after the corpus was replaced without training",
-        "not_measured": "What a system cannot be measured in",
-        "not_run": "What was not run",
-    }
-    return {name: (titles[name], rows) for name, rows in others.items()}
 
 
 def coverage(study: StudyFrames, cell: str | None = None) -> dict[str, Any]:

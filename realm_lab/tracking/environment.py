@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import importlib.metadata
 import platform
 import subprocess
@@ -24,9 +25,10 @@ LONGEST_PATCH = 1 << 20  # bytes
 
 
 def describe(device: str = "cpu") -> dict[str, Any]:
-    """Python, machine, package versions and the state of the source tree; what is unknown is null."""
+    """Who runs it, Python, machine, package versions and the state of the source tree; what is unknown is null."""
     status = _git("status", "--porcelain", "--untracked-files=no", *CODE)
     return {
+        "user": user(),
         "python": platform.python_version(),
         "cpu": processor()[0],
         "cores": cores(),
@@ -36,6 +38,14 @@ def describe(device: str = "cpu") -> dict[str, Any]:
         "git_commit": _git("rev-parse", "HEAD"),
         "git_dirty": None if status is None else bool(status),
     }
+
+
+def user() -> str | None:
+    """The name of the user; None where neither the environment nor the system has one, as in some containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the second from Python 3.13 on
+        return None
 
 
 def changes() -> str | None:

@@ -106,6 +106,11 @@ class StageRun:
         path = self.path / "status.json"
         return read_record(path, STATUS) if path.exists() else Status()
 
+    def environment(self) -> dict[str, Any]:
+        """What env.json says of where the stage ran; empty before its first attempt."""
+        path = self.path / "env.json"
+        return read_json(path) if path.exists() else {}
+
     def is_complete(self) -> bool:
         """True once `finish` has been reached."""
         return self.status().state == "COMPLETE" and (self.path / "results.json").exists()

@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from realm_lab.core.files import read_json
 from realm_lab.metrics import METRICS
 from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import StageRun
@@ -36,8 +35,10 @@ def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
         values["index_staleness_steps"] = age  # the mean over all steps so far, so its last value
     statuses = {name: stage.status() for name, stage in stages.items()}
     seconds = {name: status.wall_seconds for name, status in statuses.items()}
+    # those that shared the stage, each with a device of its own
+    processes = {name: int(stage.environment().get("processes") or 1) for name, stage in stages.items()}
     values["wall_seconds"] = sum(seconds.values())
-    values["device_hours"] = sum(seconds[name] * _processes(stage) for name, stage in stages.items()) / 3600
+    values["device_hours"] = sum(seconds[name] * processes[name] for name in stages) / 3600
     if flop := sum(status.training_flop for status in statuses.values()):
         values["training_teraflop"] = flop / 1e12
     if joules := sum(status.energy_joules for status in statuses.values()):
@@ -50,9 +51,3 @@ def run_values(stages: Mapping[str, StageRun]) -> dict[str, float]:
 def last_values(stage: StageRun) -> dict[str, float]:
     """The last finite value of each curve of a stage."""
     return {name: value for row in stage.metrics.rows() for name, value in scalars(row) if name not in RESERVED}
-
-
-def _processes(stage: StageRun) -> int:
-    """How many processes shared the stage, each with a device of its own."""
-    path = stage.path / "env.json"
-    return int(read_json(path).get("processes") or 1) if path.exists() else 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import json
@@ -12,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from realm_lab.core.files import read_json
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
@@ -28,7 +28,12 @@ UNPLANNED = "unplanned"  # the experiment of runs that no study mentions
 STUDY_KEY = "study"  # of the view of a study as a whole; those of runs are digests
 MAX_NAME, MAX_PARAM, MAX_TAG = 250, 6000, 5000  # of MLflow 3 (mlflow/utils/validation.py)
 BEGINNINGS = ("prepare", "warm_start")  # stages that runs share: not part of a run's duration
-HEADLINE = "headline"  # beside the stages in `points`: what is shown at the top level
+HEADLINE = "headline"  # beside the stages in `points`: what is shown at the top level, and below SYSTEM
+SYSTEM = "system"  # the folder that MLflow's page of a run shows as system metrics
+COSTS = (
+    *("wall_seconds", "device_hours", "training_teraflop"),
+    *("peak_memory_gibibytes", "energy_kilojoules", "parameters"),
+)
 MODEL_BYTES = 100 * 2**20  # a larger model stays in runs/ alone
 
 
@@ -121,7 +126,7 @@ def read_run(runs: Path, member: Member) -> View:
     record, state, study, cell = member
     stages = {stage: run for stage in state.stages if (run := stage_of(runs, record, stage))}
     flags = [f"{stage}: {flag}" for stage, found in state.flags.items() for flag in found]
-    environments = [read_json(path) for run in stages.values() if (path := run.path / "env.json").exists()]
+    environments = [run.environment() for run in stages.values()]
     tags = {
         "realm.kind": "run",
         "realm.run_key": record.run_key,
@@ -130,8 +135,9 @@ def read_run(runs: Path, member: Member) -> View:
         "realm.system": record.system,
         "realm.study": study.name if study else "",
         "realm.changes": changes_of(cell, study) if study and cell else "",
-        # Of the last stage that recorded one: the stages before it may be older and shared.
+        # Of the last stage that recorded them: the stages before it may be older and shared.
         "realm.git_commit": next((e["git_commit"] for e in reversed(environments) if e.get("git_commit")), ""),
+        "mlflow.user": next((e["user"] for e in reversed(environments) if e.get("user")), ""),
         "realm.state": state.state,
         "realm.flags": "; ".join(flags),
         "realm.error": state.error or "",
@@ -184,10 +190,11 @@ def _usual(preset: str) -> dict[str, Any]:
 
 
 def _headline(stages: dict[str, StageRun], time_ms: int) -> list[Point]:
-    """The headline metrics of a complete run, named and computed as in results.csv."""
+    """The headline metrics of a complete run and what it took, named and computed as in results.csv."""
     values = run_values(stages)
-    names = [metric.name for metric in METRICS.values() if metric.headline or metric.name == "device_hours"]
-    return [Point(name, values[name], time_ms, 0) for name in names if name in values]
+    names = {metric.name: metric.name for metric in METRICS.values() if metric.headline}
+    names |= {name: f"{SYSTEM}/{name}" for name in COSTS}
+    return [Point(shown, values[name], time_ms, 0) for name, shown in names.items() if name in values]
 
 
 def _own_times(state: RunState) -> tuple[int | None, int | None]:
@@ -241,7 +248,7 @@ def _points(run: StageRun, state: StageState) -> list[Point]:
             full = f"{run.stage}/final_{metric_name(name)}" if full in curves else full
             # Step 0, at which MLflow draws bars to compare; at any other step, an empty plot with one dot.
             points.append(Point(full, value, time_ms, 0))
-        points.append(Point(f"time/{run.stage}_minutes", state.status.wall_seconds / 60, time_ms, 0))
+        points.append(Point(f"{SYSTEM}/{run.stage}_minutes", state.status.wall_seconds / 60, time_ms, 0))
     return points
 
 
@@ -260,6 +267,7 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
         "realm.progress": f"{done} of {len(study.runs)} runs complete",
         "realm.state": "COMPLETE" if is_complete else next((s for s in STATES[:-1] if s in found), "PENDING"),
         "mlflow.source.name": "realm_lab",
+        "mlflow.user": _users(runs, members),
     }
     folder = runs.parent / "reports" / study.name
     reported = [*folder.glob("report.md"), *folder.glob("results.csv"), *folder.glob("figures/*.png")]
@@ -271,12 +279,22 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
         started_ms=started_ms,
         ended_ms=ended_ms if is_complete else None,
         note=f"**{study.question}**",
-        tags={name: cut(value, MAX_TAG) for name, value in tags.items()},
+        tags={name: cut(value, MAX_TAG) for name, value in tags.items() if value},
         points={cell.name: _means(runs, study, cell.name, members) for cell in study.cells},
         files={"study.json": study_folder(runs, study.name) / "study.json"}
         | page
         | {path.relative_to(folder).as_posix(): path for path in reported},
     )
+
+
+def _users(runs: Path, members: Sequence[Member]) -> str:
+    """Who ran any of its stages."""
+    users: set[str] = set()
+    for member in members:
+        with contextlib.suppress(UserError):  # a broken file is named where its run is read
+            stages = [stage_of(runs, member.record, name) for name in member.record.stages]
+            users |= {run.environment().get("user") or "" for run in stages if run}
+    return ", ".join(sorted(users - {""}))
 
 
 def _means(runs: Path, study: StudyRecord, cell: str, members: Sequence[Member]) -> list[Point]:

@@ -14,7 +14,7 @@ from realm_lab.reporting import tables
 from realm_lab.reporting.figures import COLOURS
 from realm_lab.reporting.figures_training import retrieval_utility
 from realm_lab.reporting.frames import Summary, column, load_committed, load_study, summarise
-from realm_lab.reporting.rendering import NOTHING, mean_sd, number, probability, signed
+from realm_lab.reporting.rendering import NOTHING, mean_sd, number, probability, seeds_text, signed
 from realm_lab.tracking.study_record import StudyRecord
 from tests.reporting.synthetic import edit, exact_match, run_json, stage_folder
 
@@ -34,6 +34,9 @@ def test_a_summary_is_the_textbook_one_and_one_value_has_no_spread() -> None:
 def test_numbers_are_written_with_a_true_minus() -> None:
     assert [number(-0.5, 1), number(-0.0001), number(None), signed(0.25), signed(0.0)] == [
         *("−0.5", "0.000", NOTHING, "+0.250", "0.000"),
+    ]
+    assert [seeds_text([3]), seeds_text([0, 1]), seeds_text([0, 1, 2]), seeds_text([0, 1, 3])] == [
+        *("seed 3", "seeds 0, 1", "seeds 0 to 2", "seeds 0, 1, 3"),
     ]
     assert [probability(0.25), probability(0.00012), probability(None)] == ["0.250", "1.2e−4", NOTHING]
 

@@ -104,6 +104,7 @@ def test_table_3_shows_the_largest_the_median_and_the_smallest_gain() -> None:
     shown = table_3(study, examples)
     assert [found["text"] for _, found in shown] == ["s2", "s4", "s5"]
     assert shown[0][0] == "Largest gain, REALM, seed 0: 5.00 nats"
+    assert shown[2][0] == "Smallest gain, REALM, seed 0: −1.00 nats"
     assert table_3(study, []) == []
 
 

@@ -57,6 +57,7 @@ def test_the_runs_that_made_a_report_agree(made: Path, capsys: pytest.CaptureFix
     [
         ("report.md", "| 0.960 ± 0.010 |", "| 0.990 ± 0.010 |", "report.md: exact match, REALM: mean ± sd is 0.990"),
         ("report.md", "| 0.960 ± 0.035 |", "| 0.960 ± 0.095 |", "report.md: Expected values"),
+        ("summary.json", '"delta": -0.6933', '"delta": -0.5', "summary.json: warm_start, exact_match: delta is -0.5"),
         ("results.csv", ",COMPLETE,0.95,", ",COMPLETE,0.99,", "summary.json: realm, exact_match: mean is 0.96"),
     ],
 )

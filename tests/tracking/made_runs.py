@@ -7,11 +7,11 @@ import json
 import math
 import random
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from realm_lab.tracking.metric_log import MetricLog
-from realm_lab.tracking.run_dir import RunRecord, StageRun, write_run_record
+from realm_lab.tracking.run_dir import RunRecord, StageRun, Status, write_run_record
 from realm_lab.tracking.study_record import (
     StudyCell,
     StudyRecord,
@@ -40,30 +40,18 @@ def write_points(log: MetricLog, rows: list[dict[str, float]]) -> None:
 
 def set_status(run: StageRun, **values: object) -> None:
     """status.json with these values over those of a stage that has just begun."""
-    status = {
-        "state": "RUNNING",
-        "attempt": 1,
-        "host": "node7",
-        "pid": 4711,
-        "started_at": BEGAN_AT,
-        "heartbeat_at": BEGAN_AT + 60,
-        "finished_at": None,
-        "step": 0,
-        "total_steps": 200,
-        "steps_per_second": 2.5,
-        "wall_seconds": 60.0,
-        "error": None,
-        "flags": [],
-    }
-    (run.path / "status.json").write_text(json.dumps(status | values))
+    status = Status("RUNNING", 1, "node7", 4711, BEGAN_AT, BEGAN_AT + 60, total_steps=200, wall_seconds=60.0)
+    (run.path / "status.json").write_text(json.dumps(asdict(status) | values))
 
 
 def complete(run: StageRun, step: int, results: dict[str, object], began_at: float, seconds: float) -> None:
     (run.path / "results.json").write_text(json.dumps(results))
     environment = {"python": "3.11.7", "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": False}
+    environment |= {"user": "charles" if run.stage == "warm_start" else "ada"}
     (run.path / "env.json").write_text(json.dumps(environment))
     times = {"started_at": began_at, "heartbeat_at": began_at + seconds, "finished_at": began_at + seconds}
-    set_status(run, state="COMPLETE", step=step, total_steps=step, wall_seconds=seconds, **times)
+    took = {"peak_memory_bytes": 2**29, "training_flop": 1e12, "energy_joules": 500.0, "wall_seconds": seconds}
+    set_status(run, state="COMPLETE", step=step, total_steps=step, **times, **took)
 
 
 def pretrain_rows(system: str, seed: int, first: int, last: int, began_at: float) -> list[dict[str, float]]:
@@ -102,6 +90,25 @@ def add_to_study(runs: Path, record: RunRecord, cell: str | None = None, study: 
     return design
 
 
+def record_of(system: str, seed: int, stages: dict[str, str]) -> RunRecord:
+    masking = "random_token" if system == "random_mask" else "salient_span"
+    return RunRecord(
+        system=system,
+        seed=seed,
+        run_key=key_of("run", system, seed),
+        cell_key=key_of("cell", system),
+        preset="toy",
+        engine_version=1,
+        params={
+            "preset": "toy",
+            "pretrain": {"masking": masking, "steps": 200, "reader": {"learning_rate": 3e-5}},
+            "corpus": {"files": {"knowledge": []}, "toy": {"world_seed": None}},
+        },
+        inputs={"corpus": key_of("corpus")},
+        stages=stages,
+    )
+
+
 def make_run(runs: Path, system: str, seed: int, study: str | None = "default") -> RunRecord:
     """One finished run, of a study unless that is None; the warm start is shared by all runs of the seed."""
     plan = ["warm_start", *(["pretrain"] if system != "warm_start" else []), "finetune", "evaluate"]
@@ -122,7 +129,7 @@ def make_run(runs: Path, system: str, seed: int, study: str | None = "default") 
             results = {"exact_match": scores, "f1": scores + 0.05, "recall_at_5": 0.5 * scores + 0.4}
             results["retrieval_utility_end"] = 10 * scores
             bm25 = {"recall_at_5": 0.71, "gold_recall_at_5": None}
-            complete(run, 0, results | {"questions": 400, "bm25": bm25}, began_at + 400, 20.0)
+            complete(run, 0, results | {"questions": 400, "bm25": bm25, "parameters": 1000}, began_at + 400, 20.0)
             (run.path / "eval").mkdir(exist_ok=True)
             prediction = {"id": "q1", "question": "Where was Ada born?", "prediction": "Paris", "exact_match": 1}
             (run.path / "eval" / "predictions.jsonl").write_text(json.dumps(prediction) + "\n")
@@ -137,22 +144,7 @@ def make_run(runs: Path, system: str, seed: int, study: str | None = "default") 
                 ],
             )
             complete(run, 100, {"final_loss": 1.0}, start, 100.0)
-    masking = "random_token" if system == "random_mask" else "salient_span"
-    record = RunRecord(
-        system=system,
-        seed=seed,
-        run_key=key_of("run", system, seed),
-        cell_key=key_of("cell", system),
-        preset="toy",
-        engine_version=1,
-        params={
-            "preset": "toy",
-            "pretrain": {"masking": masking, "steps": 200, "reader": {"learning_rate": 3e-5}},
-            "corpus": {"files": {"knowledge": []}, "toy": {"world_seed": None}},
-        },
-        inputs={"corpus": key_of("corpus")},
-        stages=folders,
-    )
+    record = record_of(system, seed, folders)
     write_run_record(runs, record)
     if study is not None:
         add_to_study(runs, record, study=study)
@@ -167,8 +159,7 @@ def planned_pretrain(runs: Path, seed: int) -> StageRun:
     """A run of pretrain alone, of the study, that has not begun."""
     key = key_of("planned", seed)
     stage = StageRun.open(runs, "pretrain", key, {"stage": "pretrain", "key": key})
-    finished = make_run(runs.parent / "elsewhere" / "runs", "realm", seed)
-    record = replace(finished, run_key=key, stages={"pretrain": f"stages/{stage.path.name}"})
+    record = replace(record_of("realm", seed, {"pretrain": f"stages/{stage.path.name}"}), run_key=key)
     write_run_record(runs, record)
     add_to_study(runs, record)
     return stage
@@ -198,10 +189,8 @@ def begin_pretrain(runs: Path, last_step: int, checkpoint_step: int | None = Non
     set_status(stage, step=last_step)
     heard_of(stage)
     checkpoint(stage, last_step if checkpoint_step is None else checkpoint_step)
-    finished = make_run(runs.parent / "elsewhere" / "runs", "realm", 0)
-    record = replace(
-        finished, system="live", run_key=key_of("live run"), stages={"pretrain": f"stages/{stage.path.name}"}
-    )
+    record = record_of("realm", 0, {"pretrain": f"stages/{stage.path.name}"})
+    record = replace(record, system="live", run_key=key_of("live run"))
     write_run_record(runs, record)
     add_to_study(runs, record)
     return record, stage

@@ -80,3 +80,6 @@ def test_the_page_of_a_run_tells_its_story(page: Any, server: Served, pictures: 
     page.get_by_text("Record: ").wait_for()
     for text in ("realm.changes", "evaluate/bm25/recall_at_5", "pretrain.masking"):
         page.get_by_text(text).first.wait_for()
+    page.get_by_role("tab", name="System metrics").click()
+    for name in ("peak_memory_gibibytes", "pretrain_minutes"):
+        page.get_by_text(name).first.wait_for()

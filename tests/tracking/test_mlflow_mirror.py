@@ -71,10 +71,32 @@ def test_a_finished_run_is_shown_as_its_folder_says(runs: Path) -> None:
     assert run["points"]["evaluate/bm25/recall_at_5"] == [(0, (BEGAN_AT + 420) * 1000, 0.71)]
     assert "evaluate/bm25/gold_recall_at_5" not in run["points"]  # null
     assert [value for _, _, value in run["points"]["pretrain/final_retrieval_utility"]] == [0.8]  # not on the curve
-    assert run["points"]["time/pretrain_minutes"][0][2] == 1.5
-    top = {"exact_match", "recall_at_5", "retrieval_utility", "wall_seconds", "device_hours"}
-    assert {name for name in run["points"] if "/" not in name} == top
+    assert {name for name in run["points"] if "/" not in name} == {"exact_match", "recall_at_5", "retrieval_utility"}
+    took = {name: points[0][2] for name, points in run["points"].items() if name.startswith("system/")}
+    minutes = {"warm_start": 100 / 60, "pretrain": 1.5, "finetune": 100 / 60, "evaluate": 20 / 60}
+    assert took == {f"system/{stage}_minutes": pytest.approx(value) for stage, value in minutes.items()} | {
+        "system/wall_seconds": 310.0,
+        "system/device_hours": pytest.approx(310 / 3600),
+        "system/training_teraflop": 4.0,
+        "system/peak_memory_gibibytes": 0.5,
+        "system/energy_kilojoules": 2.0,
+        "system/parameters": 1000.0,
+    }
     assert {"run.json", "params.yaml", "pretrain/config.yaml", "evaluate/eval/predictions.jsonl"} <= set(run["files"])
+
+
+def test_a_run_is_created_by_who_ran_its_last_stage_and_a_study_by_all(runs: Path) -> None:
+    _, old, broken = made_runs.make_runs(runs, systems=("realm",), seeds=(0, 1, 2))
+    for folder in old.stages.values():  # as older code left it
+        (runs / folder / "env.json").write_text("{}")
+    (runs / broken.stages["evaluate"] / "env.json").write_text("{")
+    (problem,) = mirror(runs).problems
+    assert "env.json" in problem
+    found = shown.content(runs)
+    assert found["realm-s0"]["tags"]["mlflow.user"] == "ada"  # its warm start, which runs share, is another user's
+    assert shown.client_of(runs).get_run(shown.run_ids(runs)["realm-s0"]).info.user_id == "ada"
+    assert "mlflow.user" not in found["realm-s1"]["tags"]
+    assert shown.content(runs, kind="study")["default"]["tags"]["mlflow.user"] == "ada, charles"
 
 
 def test_many_mirrors_leave_the_same_database_and_a_deleted_one_is_built_again(runs: Path) -> None:

@@ -185,12 +185,19 @@ def test_a_run_restores_the_code_that_it_ran(stage: StageRun, monkeypatch: pytes
     assert not (stage.path / "code.patch").exists(), "the last attempt ran the commit itself"
 
 
-def test_git_may_be_missing(stage: StageRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_git_and_a_name_of_the_user_may_be_missing(
+    stage: StageRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("LOGNAME", "ada")
     stage.start(total_steps=1)
     found = json.loads((stage.path / "env.json").read_text())
-    assert found["git_commit"] is None
-    assert found["git_dirty"] is None
+    assert (found["git_commit"], found["git_dirty"], found["user"]) == (None, None, "ada")
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 987_654)  # of a container
+    stage.start(total_steps=1)
+    assert json.loads((stage.path / "env.json").read_text())["user"] is None
 
 
 def test_a_broken_status_names_file_and_field(stage: StageRun) -> None:

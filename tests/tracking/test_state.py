@@ -13,24 +13,14 @@ import pytest
 
 from realm_lab.core.files import write_json
 from realm_lab.core.lease import this_process
-from realm_lab.errors import UserError
-from realm_lab.tracking.run_dir import RunRecord, stage_folder
+from realm_lab.tracking.run_dir import stage_folder
 from realm_lab.tracking.run_lease import LIMIT_SECONDS
 from realm_lab.tracking.state import JobState, RunState, StageState, State, run_state, stage_state
+from tests.tracking.test_run_dir import record_of
 
 STAGES = ("warm_start", "pretrain", "finetune")
 KEY = "ab" * 32
-RECORD = RunRecord(
-    system="realm",
-    seed=0,
-    run_key=KEY,
-    cell_key=KEY,
-    preset="toy",
-    engine_version=1,
-    params={},
-    inputs={"corpus": KEY},
-    stages={name: f"stages/{name}-{KEY[:12]}" for name in STAGES},
-)
+RECORD = record_of(inputs={"corpus": KEY}, stages={name: f"stages/{name}-{KEY[:12]}" for name in STAGES})
 
 
 def leave(runs: Path, stage: str, state: str, **more: Any) -> Path:
@@ -129,12 +119,6 @@ def test_a_run_that_waits_for_its_corpus_says_so_and_a_finished_one_needs_it_no_
     assert (found(tmp_path).state, list(found(tmp_path).stages)) == ("COMPLETE", list(STAGES))
     (leave(tmp_path, "finetune", "COMPLETE") / "results.json").unlink()
     assert (found(tmp_path).state, found(tmp_path).stage) == ("PREEMPTED", "prepare")
-
-
-def test_a_broken_status_is_named(tmp_path: Path) -> None:
-    leave(tmp_path, "pretrain", "SLEEPING")
-    with pytest.raises(UserError, match=r"pretrain-\w+/status\.json: state: .*repair or delete the file"):
-        found(tmp_path)
 
 
 @pytest.mark.parametrize(("silent_seconds", "state"), [(60.0, "RUNNING"), (LIMIT_SECONDS + 60.0, "LOST")])
