@@ -149,8 +149,7 @@ def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
     if ranks().size == 1 or not tensors:
         return
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    with _exchange():
-        dist.all_reduce(flat)
+    begin_sum_over_ranks_(flat)()
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(part.view_as(tensor))
 
