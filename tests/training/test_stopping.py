@@ -6,7 +6,6 @@ import math
 import os
 import signal
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import load_newest
 from realm_lab.training.loop import train
 from realm_lab.training.pretrain import PretrainTask
+from tests import tiny
 from tests.tiny import by_name
 
 
@@ -167,7 +167,7 @@ def test_a_signal_in_the_last_step_is_for_whoever_goes_on(stage: StageRun) -> No
     assert load_newest(stage.path / "checkpoints") is not None
 
 
-def test_a_preempted_stage_says_so(tiny: ModuleType, tmp_path: Path) -> None:
+def test_a_preempted_stage_says_so(tmp_path: Path) -> None:
     chosen = tiny.params({"pretrain.steps": 5, "model.dropout": 0.1})
     line = tiny.prepare(chosen, tmp_path)
     tiny.run("warm_start", chosen, line)
