@@ -129,18 +129,11 @@ def two_attempts(
     line: Line, patches: pytest.MonkeyPatch, device: str = "realm", then: str = "realm", **chosen: Any
 ) -> Any:
     """A short pre-training, a checkpoint after each step, that is killed after two steps and goes on; its outcome."""
-
-    class Killed(BaseException):
-        pass
-
     line.cpu("warm_start")
     root, overrides = line.without("pretrain", **SHORT | chosen), SHORT | chosen
     original = PretrainTask.train_step
 
     def train_step(task: PretrainTask, step: int) -> dict[str, float]:
-        if step == 2 and not (root / "killed").exists():
-            (root / "killed").touch()
-            raise Killed
         with Waits() as waits:
             values = original(task, step)
         if task.retriever.device == DEVICE and "pretrain.search" not in chosen:
@@ -151,7 +144,7 @@ def two_attempts(
     patches.setattr("realm_lab.training.loop.time", ticking)
     patches.setattr(PretrainTask, "train_step", train_step)
     faster = {"launch.checkpoint_interval_seconds": 1}
-    with pytest.raises(Killed):
+    with tiny.steps_done(PretrainTask, killed_at=2):
         tiny.run("pretrain", on(device, **overrides | faster), root)
     return tiny.outcome(tiny.run("pretrain", on(then, **overrides | faster), root))
 

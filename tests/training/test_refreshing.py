@@ -51,10 +51,6 @@ AGES = {
 }
 
 
-class Killed(BaseException):
-    """Stands in for whatever ends a process."""
-
-
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root where the warm start is done."""
@@ -129,18 +125,9 @@ def test_a_killed_run_resumes_to_the_same_bits(
     expected = tiny.outcome(tiny.run("pretrain", chosen, start))
     often = settings(policy, **{"launch.checkpoint_interval_seconds": 1, "launch.builder": how})
     monkeypatch.setattr("realm_lab.training.loop.time.monotonic", iter(range(0, 100_000, 2)).__next__)  # every step
-    original = PretrainTask.train_step
-    for last in kills:
-
-        def dies(self: PretrainTask, step: int, last: int = last) -> dict[str, float]:
-            if step == last:
-                raise Killed
-            return original(self, step)
-
-        monkeypatch.setattr(PretrainTask, "train_step", dies)
-        with pytest.raises(Killed):
+    for step in kills:
+        with tiny.steps_done(PretrainTask, killed_at=step):
             tiny.run("pretrain", often, root)
-    monkeypatch.setattr(PretrainTask, "train_step", original)
     assert tiny.outcome(tiny.run("pretrain", often, root)) == expected
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,10 +22,6 @@ TASKS: dict[str, type] = {"warm_start": WarmStartTask, "pretrain": PretrainTask,
 RANDOM = {"launch.checkpoint_interval_seconds": 2, "model.dropout": 0.1, "pretrain.calibrate_null": True}
 # The loop's clock ticks once a step and the interval is 2 s, so that steps 3, 6, 9 ... are saved.
 SAVE_EVERY = 3
-
-
-class Killed(BaseException):
-    """Stands in for whatever ends a process."""
 
 
 class Line:
@@ -69,29 +63,6 @@ def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("realm_lab.training.loop.time", SimpleNamespace(monotonic=itertools.count().__next__))
 
 
-def die_at(monkeypatch: pytest.MonkeyPatch, stage: str, step: int) -> list[int]:
-    """Kill the run when it is about to do `step` (0-based; -1: never); returns the steps that it does."""
-    original, done = TASKS[stage].train_step, list[int]()  # type: ignore[attr-defined]
-
-    def train_step(self: Any, number: int) -> dict[str, float]:
-        if number == step:
-            raise Killed
-        done.append(number)
-        values: dict[str, float] = original(self, number)
-        return values
-
-    monkeypatch.setattr(TASKS[stage], "train_step", train_step)
-    return done
-
-
-def killed(line: Line, stage: str, params: Params, root: Path, arrange: Callable[[pytest.MonkeyPatch], object]) -> None:
-    """One attempt that does not end well."""
-    with pytest.MonkeyPatch.context() as patches:
-        arrange(patches)
-        with pytest.raises(Killed):
-            tiny.run(stage, params, root)
-
-
 def steps_of(folder: Path) -> list[int]:
     return [int(path.name.removeprefix("step-")) for path in sorted(folder.glob("step-*"))]
 
@@ -123,13 +94,13 @@ KILLS = [
 def test_killed_once(line: Line, stage: str, step: int) -> None:
     params = tiny.params(RANDOM)
     root = line.elsewhere(stage, params)
-    killed(line, stage, params, root, partial(die_at, stage=stage, step=step))
+    with tiny.steps_done(TASKS[stage], killed_at=step):
+        tiny.run(stage, params, root)
     run = tiny.stage_run(stage, params, root)
     saved = [step - step % SAVE_EVERY - SAVE_EVERY * older for older in (1, 0)]
     assert steps_of(run.path / "checkpoints") == [number for number in saved if number > 0]
     assert run.status().state == "FAILED"
-    with pytest.MonkeyPatch.context() as patches:
-        done = die_at(patches, stage, -1)
+    with tiny.steps_done(TASKS[stage]) as done:
         assert_resumes(line, stage, params, root)
     assert done == list(range(max(0, saved[-1]), 24 if stage == "warm_start" else 12))  # it does not start over
     assert (run.status().attempt, run.status().state) == (2, "COMPLETE")
@@ -158,7 +129,8 @@ SLOW = [pytest.param(variant, marks=pytest.mark.slow) for variant in list(VARIAN
 def test_every_kind_of_pretraining_resumes(line: Line, variant: str) -> None:
     params = tiny.params(RANDOM | VARIANTS[variant])
     root = line.elsewhere("pretrain", params)
-    killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=8))
+    with tiny.steps_done(TASKS["pretrain"], killed_at=8):
+        tiny.run("pretrain", params, root)
     assert_resumes(line, "pretrain", params, root)
 
 
@@ -166,7 +138,8 @@ def test_every_kind_of_pretraining_resumes(line: Line, variant: str) -> None:
 def test_attempts_of_the_warm_start_resume(line: Line, step: int) -> None:
     params = tiny.params(RANDOM | {"warm_start.embedder.steps": 16, "warm_start.embedder.attempts": 3})
     root = line.elsewhere("warm_start", params)
-    killed(line, "warm_start", params, root, partial(die_at, stage="warm_start", step=step))
+    with tiny.steps_done(TASKS["warm_start"], killed_at=step):
+        tiny.run("warm_start", params, root)
     assert_resumes(line, "warm_start", params, root)
 
 
@@ -176,9 +149,12 @@ def test_killed_after_the_last_step_before_the_models_are_written(line: Line, st
     root = line.elsewhere(stage, params)
 
     def write(*arguments: Any) -> None:
-        raise Killed
+        raise tiny.Killed
 
-    killed(line, stage, params, root, lambda patches: patches.setattr(train_module, "write_embedder", write))
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(train_module, "write_embedder", write)
+        with pytest.raises(tiny.Killed):
+            tiny.run(stage, params, root)
     run = tiny.stage_run(stage, params, root)
     assert not (run.path / "model").exists()
     assert not run.is_complete()
@@ -189,7 +165,8 @@ def test_killed_after_the_last_step_before_the_models_are_written(line: Line, st
 def test_a_broken_newest_checkpoint_costs_steps_and_nothing_else(line: Line) -> None:
     params = tiny.params(RANDOM)
     root = line.elsewhere("pretrain", params)
-    killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=10))
+    with tiny.steps_done(TASKS["pretrain"], killed_at=10):
+        tiny.run("pretrain", params, root)
     folder = tiny.stage_run("pretrain", params, root).path / "checkpoints"
     assert steps_of(folder) == [6, 9]
     path = folder / "step-00000009" / "state.safetensors"
