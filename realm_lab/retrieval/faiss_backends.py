@@ -144,10 +144,10 @@ class FaissSearch:
         return to_device(row_BF, query_BD.device)
 
 
-def sample_queries(embeddings_ND: Matrix, seed: int, count: int = SAMPLE_QUERIES) -> Tensor:
+def sample_queries(embeddings_ND: Matrix, seed: int) -> Tensor:
     """Passages, each moved by half the spread of all of them, so that a query's neighbours are not just itself."""
     generator = np.random.default_rng(seed)
-    chosen = to_device(generator.permutation(len(embeddings_ND))[:count], embeddings_ND.device)
+    chosen = to_device(generator.permutation(len(embeddings_ND))[:SAMPLE_QUERIES], embeddings_ND.device)
     query_BD = embeddings_ND[chosen].float()
     if len(query_BD) < 2:
         return query_BD

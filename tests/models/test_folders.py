@@ -46,9 +46,9 @@ def folder(tmp_path: Path, ours: Encoder) -> Path:
     return tmp_path
 
 
-def load_encoder(folder: Path, shape: EncoderShape | None = None) -> Encoder:
+def load_encoder(folder: Path) -> Encoder:
     found, weights = read_checkpoint(folder)
-    encoder = Encoder(shape or found).eval()
+    encoder = Encoder(found).eval()
     from_bert(encoder, weights, folder)
     return encoder
 

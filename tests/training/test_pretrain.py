@@ -26,13 +26,12 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def outcome(line: Path, changes: dict[str, Any], again: bool = True) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+def outcome(line: Path, changes: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """Weights and metrics of a short pre-training; what `launch` says is no part of its key, so it is done again."""
     chosen = tiny.params(SHORT | changes)
     folder = tiny.stage_run("pretrain", chosen, line).path
-    if again and folder.exists():
-        (folder / "status.json").unlink(missing_ok=True)
-        (folder / "results.json").unlink(missing_ok=True)
+    for name in ("status.json", "results.json"):
+        (folder / name).unlink(missing_ok=True)
     run = tiny.run("pretrain", chosen, line)
     tensors = {
         f"{path.parent.name}/{path.stem}/{name}": value

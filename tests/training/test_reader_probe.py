@@ -22,8 +22,8 @@ def few_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "READER_SENTENCES", COUNT)
 
 
-def probe_of(system: TinySystem, sentences: Sentences, seed: int = 0) -> ReaderProbe:
-    return ReaderProbe(system.params, sentences, system.passages, system.special, seed)
+def probe_of(system: TinySystem, sentences: Sentences) -> ReaderProbe:
+    return ReaderProbe(system.params, sentences, system.passages, system.special, 0)
 
 
 def said(tokens: np.ndarray) -> str:

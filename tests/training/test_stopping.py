@@ -24,10 +24,9 @@ from tests.tiny import by_name
 class Count:
     """A task that counts: what the loop does around it is the test."""
 
-    seed = 0
+    seed, total_steps, evaluation_interval_steps = 0, 6, 3
 
-    def __init__(self, total_steps: int = 6, evaluation_interval_steps: int = 3):
-        self.total_steps, self.evaluation_interval_steps = total_steps, evaluation_interval_steps
+    def __init__(self) -> None:
         self.state = torch.zeros(2)  # finished steps, and a sum of random draws
         self.at: dict[int, Any] = {}  # what happens when a step is done
         self.done: list[int] = []
