@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,27 @@ def run(stage: str, chosen: Params, root: Path, label: str = "realm", seed: int 
     """Do one stage in this process."""
     run_stage(stage, label, chosen, seed, root)
     return stage_run(stage, chosen, root, label, seed)
+
+
+class Killed(BaseException):
+    """Stands in for whatever ends a process."""
+
+
+@contextmanager
+def steps_done(task: type, killed_at: int | None = None) -> Iterator[list[int]]:
+    """The steps that tasks of this class do inside; the run is killed when it is about to do `killed_at` (0-based)."""
+    original, done = task.train_step, list[int]()  # type: ignore[attr-defined]
+
+    def train_step(self: Any, step: int) -> dict[str, float]:
+        if step == killed_at:
+            raise Killed
+        done.append(step)
+        values: dict[str, float] = original(self, step)
+        return values
+
+    with pytest.MonkeyPatch.context() as patches, nullcontext() if killed_at is None else pytest.raises(Killed):
+        patches.setattr(task, "train_step", train_step)
+        yield done
 
 
 def stage_run(stage: str, chosen: Params, root: Path, label: str = "realm", seed: int = 0) -> StageRun:

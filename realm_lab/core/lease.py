@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import psutil
 from pydantic import TypeAdapter
@@ -75,15 +75,20 @@ def _boot_time() -> float:
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock for a short piece of work; waits for other processes. The kernel frees it when a process dies."""
+def exclusive(path: Path, wait: bool = True) -> Iterator[IO[str] | None]:
+    """Hold a lock until the block ends: its file, to read from the start and to add to, or None where another process
+    holds it and we do not `wait`. The kernel frees it when a process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a", encoding="utf-8") as file:
+    with open(path, "a+", encoding="utf-8") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield None
+            return
         except OSError as error:
             raise UserError(f"{path}: this file system has no locks ({error.strerror}); use another folder") from None
-        yield
+        file.seek(0)
+        yield file
 
 
 @dataclass(frozen=True)

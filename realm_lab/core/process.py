@@ -19,6 +19,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -69,6 +70,13 @@ def pick_device(name: str) -> torch.device:
         remedy = "lower launch.ranks, or set launch.device to cpu"
         raise UserError(f"{place.local_rank + 1} ranks or more on a machine with {found} GPUs; {remedy}")
     return torch.device(device.type, place.local_rank)
+
+
+def to_device(values: Tensor | np.ndarray, device: torch.device) -> Tensor:
+    """Numbers of the host on a device. The host goes on at once: it copies them to pinned memory, where the device
+    takes them once it gets there; out of other memory the copy would wait for the kernels that run."""
+    here = torch.as_tensor(values)
+    return here if device.type == "cpu" else here.pin_memory().to(device, non_blocking=True)
 
 
 def limit_threads(threads: int) -> None:
@@ -141,10 +149,21 @@ def sum_over_ranks_(tensors: Sequence[Tensor]) -> None:
     if ranks().size == 1 or not tensors:
         return
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    with _exchange():
-        dist.all_reduce(flat)
+    begin_sum_over_ranks_(flat)()
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(part.view_as(tensor))
+
+
+def begin_sum_over_ranks_(tensor: Tensor) -> Callable[[], None]:
+    """Begin to replace a tensor by its sum over the ranks; what is returned waits for it."""
+    with _exchange():
+        work = dist.all_reduce(tensor, async_op=True)
+
+    def wait() -> None:
+        with _exchange():
+            work.wait()
+
+    return wait
 
 
 def summed(*numbers: float) -> list[float]:

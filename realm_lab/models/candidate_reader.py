@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from realm_lab.core.process import autocast
+from realm_lab.core.process import autocast, to_device
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.masking import MaskedSentence
@@ -69,7 +69,7 @@ class CandidateReader:
             joined = self._join([queries[i] for i in group], [bodies[i] for i in group])
             at_NM = at_BM[torch.tensor([owners[i] for i in group])] + 1  # after [CLS]
             parts.append(self._held(self._masked_hidden, joined, self._there(at_NM)))
-        order = self._there(torch.from_numpy(np.argsort(np.concatenate(groups))))
+        order = self._there(np.argsort(np.concatenate(groups)))
         hidden_NMD = torch.cat(parts)[order]
 
         # Words: the vocabulary is wide and a group has few masks, so the head takes the masks of all groups together.
@@ -86,7 +86,7 @@ class CandidateReader:
     def word_log_probs(self, tokens: np.ndarray, positions: np.ndarray, rows: Sequence[int]) -> Tensor:
         """log p(w|z,x) of every word at each masked position of one sentence, [K, M, V]."""
         joined = self._join([tokens] * len(rows), [self._body(row) for row in rows])
-        at_KM = torch.from_numpy(positions + 1).expand(len(rows), -1).to(self._device)
+        at_KM = self._there(torch.from_numpy(positions + 1).expand(len(rows), -1))
         with autocast(self._device, self._precision):
             return self.reader.word_log_probs(self.reader.masked_hidden(joined, at_KM))
 
@@ -97,14 +97,14 @@ class CandidateReader:
         at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in sentences])
         targets_BM, _ = pad_positions([sentence.targets for sentence in sentences])
         with autocast(self._device, self._precision):
-            hidden_BMD = self.reader.masked_hidden(joined, (at_BM + 1).to(self._device))
-            guessed_P = self.reader.word_log_probs(hidden_BMD[is_masked_BM.to(self._device)]).argmax(-1).cpu()
+            hidden_BMD = self.reader.masked_hidden(joined, self._there(at_BM + 1))
+            guessed_P = self.reader.word_log_probs(hidden_BMD[self._there(is_masked_BM)]).argmax(-1).cpu()
         correct_BM = torch.ones(at_BM.shape, dtype=torch.bool)
         correct_BM[is_masked_BM] = guessed_P == targets_BM[is_masked_BM]
         return correct_BM.all(1)
 
-    def _there(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._device, non_blocking=True)
+    def _there(self, values: Tensor | np.ndarray) -> Tensor:
+        return to_device(values, self._device)
 
     def _body(self, row: int) -> np.ndarray:
         return self.passages.bodies[row] if row >= 0 else NO_TOKENS

@@ -201,8 +201,8 @@ def initialise_blocks(blocks: nn.ModuleList, into_residual: Sequence[str], gener
             block.get_parameter(f"{name}.weight").data.mul_((len(into_residual) * len(blocks)) ** -0.5)
 
 
-def sinusoids(positions: int, size: int, base: float = 200.0) -> np.ndarray:
+def sinusoids(positions: int, size: int) -> np.ndarray:
     """Sinusoidal position vectors with the norm of a word embedding, float32 [positions, size]."""
-    frequency = base ** -(np.arange(size // 2) / (size / 2))
+    frequency = 200.0 ** -(np.arange(size // 2) / (size / 2))
     angle = np.arange(positions)[:, None] * frequency[None, :]
     return (np.concatenate([np.sin(angle), np.cos(angle)], axis=1) * (2 / size) ** 0.5).astype(np.float32)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from realm_lab.core.process import to_device
 from realm_lab.corpus.vocabulary import SpecialIds
 
 
@@ -23,7 +24,7 @@ class Batch(NamedTuple):
 
     def to(self, device: torch.device) -> Batch:
         """The batch on another device."""
-        return Batch(*(part.to(device, non_blocking=True) for part in self))
+        return Batch(*(to_device(part, device) for part in self))
 
 
 def join(

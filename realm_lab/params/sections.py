@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -66,8 +65,8 @@ class Section(BaseModel):
         return value
 
 
-def identity_values(params: Section, sections: Sequence[str] | None = None) -> dict[str, Any]:
-    """The values that tell two runs apart, as plain JSON types: `sections` of `params` (None: all of them).
+def identity_values(params: Section) -> dict[str, Any]:
+    """The values that tell two runs apart, as plain JSON types.
 
     Left out are parameters at their neutral value, parameters that only observe, and sections of nothing else. So a new
     parameter that is marked `neutral(OLD BEHAVIOUR)` re-keys no finished run.
@@ -75,7 +74,7 @@ def identity_values(params: Section, sections: Sequence[str] | None = None) -> d
     values: dict[str, Any] = {}
     plain = params.model_dump(mode="json")
     for name, field in type(params).model_fields.items():
-        if "observes" in marks(field) or (sections is not None and name not in sections):
+        if "observes" in marks(field):
             continue
         value = getattr(params, name)
         if isinstance(value, Section):

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from realm_lab.core.process import to_device
 from realm_lab.errors import UserError
 from realm_lab.models.encoder import evaluating
 from realm_lab.models.realm import candidate_log_probs
@@ -78,7 +79,7 @@ class CandidatePolicy:
         """
         if self.exclude_trivial == "off" and not always:
             return None
-        own_B = torch.from_numpy(np.asarray(origins, np.int64)).to(retriever.device, non_blocking=True)
+        own_B = to_device(np.asarray(origins, np.int64), retriever.device)
         if self.exclude_trivial != "article":
             return Exclusion(own_B, None)
         articles_N = retriever.articles_N
@@ -115,7 +116,7 @@ class CandidatePolicy:
         # p(z|x) is always that of the current weights, however old the index that found the candidates.
         score_BK = retriever.score(query_BD, rows_BK)
         if shown and not self.null:
-            score_BK = score_BK.masked_fill(torch.from_numpy(rows_BK == NULL).to(score_BK.device), NO_SCORE)
+            score_BK = score_BK.masked_fill(to_device(rows_BK == NULL, score_BK.device), NO_SCORE)
         return Candidates(rows_BK, score_BK, candidate_log_probs(score_BK))
 
 
@@ -147,7 +148,7 @@ def initialise_null(
     with evaluating(retriever.embedder):
         query_BD = retriever.embed_queries(queries)
         found = replace(policy, over_retrieve=0).retrieve(retriever, queries, exclude)
-    rows_BK = torch.from_numpy(found.rows_BK).to(retriever.device)
+    rows_BK = to_device(found.rows_BK, retriever.device)
     mean_D = retriever.index.embeddings_ND[rows_BK[rows_BK >= 0]].mean(0)
     null_D.copy_(mean_D * found.score_BK[rows_BK >= 0].mean() / (query_BD @ mean_D).mean())
 

@@ -13,22 +13,20 @@ works on, and all return when the matrix is published. After a kill, finished sh
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from realm_lab.core.files import DiskFull, digest, is_disk_full, read_json, write_json
+from realm_lab.core.lease import exclusive
 from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import PARTS, Embedder
@@ -178,7 +176,7 @@ class EmbeddingStore:
         locks = [folder / f"shard-{number:05d}.lock" for number in range(len(firsts))]
         for wait in (False, True):  # first what nobody works on; then wait for what others work on
             for first, path in zip(firsts, locks, strict=True):
-                with claimed(path, wait) as lock:
+                with exclusive(path, wait) as lock:
                     if lock is None or lock.read():
                         continue
                     rows_R = np.arange(first, min(first + shard_rows, identity.rows))
@@ -256,21 +254,6 @@ def _as_stored(rows_RD: Tensor, identity: Identity, first: int) -> Tensor:
         row = first + int(bad_R.nonzero()[0])
         raise UserError(f"the embedding of passage {row} is not finite: training diverged; lower the learning rates")
     return stored_RD
-
-
-@contextmanager
-def claimed(path: Path, wait: bool) -> Iterator[IO[str] | None]:
-    """A shard's lock file, held until the block ends; None if another process holds it and we do not `wait`."""
-    with open(path, "a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield None
-            return
-        except OSError as error:
-            raise UserError(f"{path}: this file system has no locks ({error.strerror}); use another folder") from None
-        file.seek(0)
-        yield file
 
 
 def _write(path: Path, rows_RD: Tensor, first: int) -> None:

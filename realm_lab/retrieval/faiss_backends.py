@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from realm_lab.core.process import to_device
 from realm_lab.errors import UserError
 from realm_lab.retrieval.search import (
     Best,
@@ -109,7 +110,7 @@ class FaissSearch:
             index.hnsw.efConstruction = options["efConstruction"]
         if not index.is_trained and total:
             chosen_T = np.sort(np.random.default_rng(seed).permutation(total)[: 64 * largest])
-            index.train(_floats(self.embeddings_ND[torch.from_numpy(chosen_T).to(self.embeddings_ND.device)]))
+            index.train(_floats(self.embeddings_ND[to_device(chosen_T, self.embeddings_ND.device)]))
         for start in range(0, total if index.is_trained else 0, ADDED_ROWS):
             index.add(_floats(self.embeddings_ND[start : start + ADDED_ROWS]))
 
@@ -140,17 +141,17 @@ class FaissSearch:
             wider["params"] = faiss.SearchParametersHNSW(efSearch=width)  # type: ignore[attr-defined]
         with one_thread():
             _, row_BF = self.index.search(_floats(query_BD), fetch, **wider)
-        return torch.from_numpy(row_BF).to(query_BD.device)
+        return to_device(row_BF, query_BD.device)
 
 
-def sample_queries(embeddings_ND: Matrix, seed: int, count: int = SAMPLE_QUERIES) -> Tensor:
+def sample_queries(embeddings_ND: Matrix, seed: int) -> Tensor:
     """Passages, each moved by half the spread of all of them, so that a query's neighbours are not just itself."""
     generator = np.random.default_rng(seed)
-    chosen = torch.from_numpy(generator.permutation(len(embeddings_ND))[:count]).to(embeddings_ND.device)
+    chosen = to_device(generator.permutation(len(embeddings_ND))[:SAMPLE_QUERIES], embeddings_ND.device)
     query_BD = embeddings_ND[chosen].float()
     if len(query_BD) < 2:
         return query_BD
-    noise_BD = torch.from_numpy(generator.standard_normal(query_BD.shape, np.float32)).to(query_BD.device)
+    noise_BD = to_device(generator.standard_normal(query_BD.shape, np.float32), query_BD.device)
     return query_BD + SAMPLE_NOISE * query_BD.std(0) * noise_BD
 
 

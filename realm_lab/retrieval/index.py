@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.core.process import Ranks, autocast, ranks, shared_casts, sum_over_ranks_
+from realm_lab.core.process import Ranks, autocast, ranks, shared_casts, sum_over_ranks_, to_device
 from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.embedder import Embedder
@@ -80,10 +80,7 @@ def embed_rows(embedder: Embedder, passages: Passages, rows_U: np.ndarray, input
         batch = join([titles[i] for i in group], [bodies[i] for i in group], inputs.special, longest)
         with autocast(device, inputs.precision):
             parts.append(embedder.embed_documents(batch.to(device)))
-    if part.size > 1:
-        vectors_UD = torch.zeros(len(rows_U), embedder.document_projection.out_features, device=device)
-        for group, part_GD in zip(groups, parts, strict=True):
-            vectors_UD[torch.from_numpy(group).to(device)] = part_GD
+    vectors_UD = torch.zeros(len(rows_U), embedder.document_projection.out_features, device=device)
+    if not groups:  # more ranks than groups
         return vectors_UD
-    order = torch.from_numpy(np.argsort(np.concatenate(groups))).to(device, non_blocking=True)
-    return torch.cat(parts)[order]
+    return vectors_UD.index_copy(0, to_device(np.concatenate(groups), device), torch.cat(parts))

@@ -86,8 +86,6 @@ class Schedule:
 
     def __init__(self, settings: Refresh):
         self._pairs = settings.schedule
-        if not self._pairs:
-            raise UserError(f"parameter '{PARAMETER}': schedule needs pretrain.refresh.schedule, as [[0, 100]]")
 
     def wants_refresh(self, now: Progress) -> bool:
         """At each from_step, then in its interval; the interval 0 asks for none."""

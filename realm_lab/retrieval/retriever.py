@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from realm_lab.core.process import autocast
+from realm_lab.core.process import autocast, to_device
 from realm_lab.corpus.store import Passages
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import join
@@ -47,7 +47,7 @@ class Retriever:
         self.embedder, self.passages, self.inputs = embedder, passages, inputs
         self.stale_queries, self._approximate = stale_queries, approximate
         self.device = next(embedder.parameters()).device
-        self.articles_N = torch.from_numpy(np.ascontiguousarray(passages.articles)).to(self.device, torch.int64)
+        self.articles_N = to_device(np.array(passages.articles, np.int64), self.device)
         self.index: IndexGeneration | None = None
         self.snapshot: Embedder | None = None  # the weights behind the index, where queries are stale
         self.null_offset = 0.0  # added to the null document's score (calibration)
@@ -125,7 +125,7 @@ class Retriever:
     def rank(self, query_BD: Tensor, rows_B: np.ndarray, exclude: Exclusion | None = None) -> np.ndarray:
         """The place of one passage for each query, from 1, among all in the index that `exclude` allows, int64 [B]."""
         assert self.index is not None, "rank before the index was built"
-        own_B1 = torch.from_numpy(np.asarray(rows_B, np.int64)[:, None]).to(self.device)
+        own_B1 = to_device(np.asarray(rows_B, np.int64)[:, None], self.device)
         own_score_B1 = self.indexed_score(query_BD, own_B1.cpu().numpy())
         place_B = torch.ones(len(query_BD), dtype=torch.int64, device=self.device)
         width = max(1, RANKED_AT_ONCE // len(query_BD))
@@ -147,9 +147,9 @@ class Retriever:
         Each distinct document of the batch is embedded once.
         """
         distinct, where = np.unique(np.where(rows_BK == ABSENT, NULL, rows_BK), return_inverse=True)
-        where_BK = torch.from_numpy(where.reshape(rows_BK.shape)).to(self.device, non_blocking=True)
+        where_BK = to_device(where.reshape(rows_BK.shape), self.device)
         score_BK = retrieval_score(query_BD, self._documents(distinct)[where_BK])
-        rows = torch.from_numpy(rows_BK).to(self.device, non_blocking=True)
+        rows = to_device(rows_BK, self.device)
         score_BK = score_BK + self.null_offset * (rows == NULL)
         return score_BK.masked_fill(rows == ABSENT, NO_SCORE)
 
@@ -167,6 +167,6 @@ class Retriever:
         """f(x, z) with the index's frozen document vectors, [B, K] (fine-tuning, section 3.3)."""
         assert self.index is not None, "score before the index was built"
         assert not (rows_BK == NULL).any(), "the null document is not in the index"
-        rows = torch.from_numpy(rows_BK).to(self.device, non_blocking=True)
+        rows = to_device(rows_BK, self.device)
         score_BK = retrieval_score(query_BD, self.index.embeddings_ND[rows.clamp(min=0)])
         return score_BK.masked_fill(rows == ABSENT, NO_SCORE)

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from realm_lab.core.process import autocast, share, summed
+from realm_lab.core.process import autocast, share, summed, to_device
 from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import Questions
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
@@ -167,25 +167,25 @@ class FinetuneTask(ModelsTask):
         """
         leaf_BD = query_BD.detach().requires_grad_(query_BD.requires_grad)
         at_once = self._params.launch.micro_batch or max(1, len(useful))
-        sums = np.zeros(3)
+        sums_3 = torch.zeros(3, dtype=torch.float64, device=leaf_BD.device)
         for start in range(0, len(useful), at_once):
             places = useful[start : start + at_once]
-            here = torch.from_numpy(places).to(leaf_BD.device, non_blocking=True)
+            here = to_device(places, leaf_BD.device)
             parts = [part_B.sum() for part_B in self._objectives(found.part(places), leaf_BD[here])]
             objective = (parts[0] + parts[1]) / count
             if objective.requires_grad:
-                (-objective).backward()
-            sums += torch.stack(parts).tolist()
+                self._models.backward(-objective, last=start + at_once >= len(useful))
+            sums_3 += torch.stack(parts).detach()
         if leaf_BD.grad is not None:
-            query_BD.backward(leaf_BD.grad)
-        return tuple(sums.tolist())
+            self._models.backward(query_BD, leaf_BD.grad)
+        return tuple(sums_3.tolist())
 
     def _objectives(self, found: Found, query_BD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What is maximised, log p_early, and log p(y|x) for the log, [B] each; 0 where a question has no positive."""
         settings = self._settings
         score_BC = self.retriever.indexed_score(query_BD, found.rows_BC)
         places = np.flatnonzero(found.answerable_B)
-        answerable = torch.from_numpy(places).to(score_BC.device, non_blocking=True)
+        answerable = to_device(places, score_BC.device)
         objective_B = marginal_B = log_early_B = torch.zeros(len(score_BC), device=score_BC.device)
         if len(answerable):
             read = found.part(places)
@@ -197,7 +197,7 @@ class FinetuneTask(ModelsTask):
             of_answerable = marginal_log_likelihood(log_prior_BK, log_reader_BK).detach()
             marginal_B = marginal_B.index_put((answerable,), of_answerable)
         if settings.early_loss_candidates:
-            held_BC = torch.from_numpy(found.early_BC).to(score_BC.device)
+            held_BC = to_device(found.early_BC, score_BC.device)
             log_early_B = early_log_likelihood(score_BC, held_BC)
         return objective_B, log_early_B, marginal_B
 
@@ -221,12 +221,12 @@ class FinetuneTask(ModelsTask):
             batch = join(firsts, [bodies[i] for i in group], self._special, self._longest)
             shape = torch.Size((*batch.tokens_BL.shape, self._settings.max_span_wordpieces))
             marked_NLW = mark_answers([flat[read[i]] for i in group], [len(f) + 2 for f in firsts], shape)
-            marked_NLW = marked_NLW.to(device, non_blocking=True)
+            marked_NLW = to_device(marked_NLW, device)
             if self._params.launch.recompute and self._settings.train_reader:
                 parts.append(checkpoint(self._read_group, batch.to(device), marked_NLW, use_reentrant=False))
             else:
                 parts.append(self._read_group(batch.to(device), marked_NLW))
-        at = (torch.from_numpy(read[np.concatenate(groups)]).to(device, non_blocking=True),)
+        at = (to_device(read[np.concatenate(groups)], device),)
         log_reader_N = torch.full((len(flat),), NO_ANSWER, device=device)
         log_reader_N = log_reader_N.index_put(at, torch.cat([log_reader for log_reader, _ in parts]))
         logit_N = torch.full((len(flat),), NO_SCORE, device=device)

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from realm_lab.core.process import share, sum_over_ranks_, summed
+from realm_lab.core.process import share, summed
 from realm_lab.core.seeding import epoch_order, numpy_generator
 from realm_lab.corpus.store import Questions
 from realm_lab.models.initial import frozen_names
 from realm_lab.models.pair_encoder import PairEncoder
 from realm_lab.params.parameters import Params
 from realm_lab.training.checkpoint import load_module, module_tensors
+from realm_lab.training.gradients import GradientSum
 from realm_lab.training.optimiser import ScheduledAdamW
 
 
@@ -77,7 +78,7 @@ class LinkedTask:
             loss = self._sum([self._examples[number] for number in mine[start : start + at_once]], step) / size
             loss.backward()
             total += loss.item()
-        sum_over_ranks_(self._optimiser.gradients())
+        GradientSum([*self._optimiser.named.values()]).finish()
         return {"loss": summed(total)[0], **self._optimiser.step(step)}
 
     def _sum(self, examples: Sequence[Example], step: int) -> Tensor:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from realm_lab.core.process import ranks, sum_over_ranks_
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import frozen_names, tower_names
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Finetune, Params, Pretrain
 from realm_lab.params.sections import Optimiser
 from realm_lab.training.checkpoint import load_module, module_tensors
+from realm_lab.training.gradients import GradientSum
 
 BETA1, EPSILON, WEIGHT_DECAY, CLIP_NORM = 0.9, 1e-6, 0.01, 1.0  # BERT's
 
@@ -60,17 +61,6 @@ class ScheduledAdamW:
     def zero_grad(self) -> None:
         """Forget the gradients."""
         self._adamw.zero_grad(set_to_none=True)
-
-    def gradients(self) -> list[Tensor]:
-        """The gradients to sum over the ranks before `step`: of every parameter that any rank used, in one order."""
-        parameters = list(self.named.values())
-        if ranks().size > 1 and parameters:
-            used = torch.tensor([float(value.grad is not None) for value in parameters], device=parameters[0].device)
-            sum_over_ranks_([used])
-            for parameter, count in zip(parameters, used.tolist(), strict=True):
-                if count and parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-        return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
     def step(self, step: int) -> dict[str, float]:
         """Clip and update; returns the learning rate used and the gradient norm before clipping.
@@ -132,6 +122,7 @@ class TrainedModels:
     def __init__(self, reader: nn.Module, embedder: nn.Module):
         self._reader, self._embedder = reader, embedder
         self.optimisers: list[ScheduledAdamW] = []
+        self._sum = GradientSum([])  # of the present step
 
     def train(
         self, name: str, module: nn.Module, settings: Optimiser, total_steps: int, frozen: set[str], trains: bool = True
@@ -146,12 +137,20 @@ class TrainedModels:
         """Forget the gradients."""
         for optimiser in self.optimisers:
             optimiser.zero_grad()
+        parameters = [parameter for optimiser in self.optimisers[::-1] for parameter in optimiser.named.values()]
+        self._sum = GradientSum(parameters)
+
+    def backward(self, result: Tensor, gradient: Tensor | None = None, *, last: bool = True) -> None:
+        """Add up gradients. In the `last` pass of a step that reaches a parameter the ranks sum its gradient meanwhile;
+        where no pass is said to be the last, `step` sums."""
+        with self._sum.during() if last else nullcontext():
+            result.backward(gradient)
 
     def step(self, step: int) -> dict[str, float]:
         """Sum the gradients over the ranks, and update; what the optimisers return."""
         values: dict[str, float] = {}
+        self._sum.finish()
         for optimiser in self.optimisers:
-            sum_over_ranks_(optimiser.gradients())
             values |= optimiser.step(step)
         return values
 

@@ -197,26 +197,26 @@ class PretrainTask:
         normaliser = sum(len(sentence.positions) for sentence in masked)
         if settings.marginal == "example":
             normaliser = settings.batch_size
-        total = torch.zeros(1, dtype=torch.float64)
+        total = torch.zeros(1, dtype=torch.float64, device=self.retriever.device)
         kinds = sorted(set(self._kinds(rows, masked))) if logged else []  # of the whole batch: the same on every rank
-        health_2Q = torch.zeros(2, len(quantities(kinds)), dtype=torch.float64)
+        health_2Q = total.new_zeros(2, len(quantities(kinds)))
         candidates = [np.empty((0, settings.candidates), np.int64)]
         for start in range(0, len(mine), at_once):
             part = list(mine[start : start + at_once])
             objective = self._objective(rows[part], [masked[i] for i in part], kinds, read_null=logged)
             loss = -objective.total / normaliser
             if loss.requires_grad:
-                loss.backward()
-            total += loss.item()
+                self._models.backward(loss, last=start + at_once >= len(mine))
+            total += loss.detach()
             health_2Q += objective.health_2Q
             candidates.append(objective.candidates_BK)
 
         # Step: gradients are summed over the ranks, then clipped.
-        sum_over_ranks_([total, health_2Q])
-        values = {"loss": total.item()}
-        values |= self._models.step(step)
+        stepped = self._models.step(step)
 
-        # Log what the step says about the retriever, the age of its index, and its cost.
+        # Log the loss, what the step says about the retriever, the age of its index, and its cost.
+        sum_over_ranks_([total, health_2Q])
+        values = {"loss": total.item(), **stepped}
         self._health = health_means(health_2Q, kinds)
         read_BK = gather_rows(torch.from_numpy(np.concatenate(candidates))).numpy()
         self._index.after_step(self._flops.step(masked, read_BK))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from realm_lab.core.process import to_device
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.store import Passages, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
@@ -153,7 +154,7 @@ class StalenessProbe:
         exclude = self._policy.exclusion(retriever, self._origins)
         if exclude is None or pool_P is None:
             return exclude
-        pool = torch.from_numpy(pool_P).to(retriever.device)
+        pool = to_device(pool_P, retriever.device)
         return exclude._replace(group_N=pool if exclude.group_N is None else exclude.group_N[pool])
 
     def _find(self, retriever: Retriever, query_BD: Tensor, count: int) -> np.ndarray:
@@ -169,9 +170,9 @@ class StalenessProbe:
 def _scores(query_BD: Tensor, rows_BK: np.ndarray, vectors: Callable[[np.ndarray], Tensor]) -> Tensor:
     """f(x, z), [B, K]; NO_SCORE where the row is negative."""
     there_BK = rows_BK >= 0
-    query_M = torch.from_numpy(np.nonzero(there_BK)[0]).to(query_BD.device)
+    query_M = to_device(np.nonzero(there_BK)[0], query_BD.device)
     vectors_MD = vectors(rows_BK[there_BK]).to(query_BD)
     score_M = true_scores(query_BD, vectors_MD, query_M, torch.arange(len(vectors_MD), device=query_BD.device))
     score_BK = torch.full(rows_BK.shape, NO_SCORE, device=query_BD.device)
-    score_BK[torch.from_numpy(there_BK).to(query_BD.device)] = score_M
+    score_BK[to_device(there_BK, query_BD.device)] = score_M
     return score_BK

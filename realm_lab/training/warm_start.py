@@ -1,6 +1,7 @@
 """The warm start: BERT training of the reader, then the Inverse Cloze Task for the embedder (section 3.4)."""
 
-# Shapes: B examples of this rank, G examples of all ranks, M masked positions, D embedding size, A attempts and the end
+# Shapes: B examples of this rank, G examples of all ranks, M masked positions, P masked positions of all examples,
+# D embedding size, A attempts and the end
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from realm_lab.core.process import autocast, gather_rows, ranks, share, summed
+from realm_lab.core.process import autocast, gather_rows, ranks, share, summed, to_device
 from realm_lab.core.seeding import derive_seed, epoch_order, numpy_generator
 from realm_lab.corpus.records import PICTURE
 from realm_lab.corpus.store import Passages
@@ -17,7 +18,7 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import frozen_names
-from realm_lab.models.inputs import join, length_groups
+from realm_lab.models.inputs import Batch, join, length_groups
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.training.optimiser import TrainedModels
@@ -111,21 +112,22 @@ class WarmStartTask:
         self.reader.train()
         self._models.zero_grad()
         count = drawn.masked_count
-        total, right = 0.0, 0.0
-        for group in length_groups(drawn.batch.mask_BL.sum(1).numpy(), self._params.launch.token_budget):
+        sums_2 = torch.zeros(2, dtype=torch.float64, device=self._device)  # read once: the host waits when it reads
+        groups = length_groups(drawn.batch.mask_BL.sum(1).numpy(), self._params.launch.token_budget)
+        for group in groups:
             rows = torch.from_numpy(group)
             longest = int(drawn.batch.mask_BL[rows].sum(1).max())
-            batch = type(drawn.batch)(*(part[rows, :longest].to(self._device) for part in drawn.batch))
-            targets_BM = drawn.targets_BM[rows].to(self._device)
-            is_masked_BM = drawn.is_masked_BM[rows].to(self._device)
+            batch = Batch(*(part[rows, :longest] for part in drawn.batch)).to(self._device)
+            is_masked_BM = drawn.is_masked_BM[rows]
+            at_P = to_device(is_masked_BM.flatten().nonzero()[:, 0], self._device)
+            targets_P = to_device(drawn.targets_BM[rows][is_masked_BM], self._device)
             with autocast(self._device, self._params.model.precision):
-                hidden_BMD = self.reader.masked_hidden(batch, drawn.at_BM[rows].to(self._device))
-                log_probs_BMV = self.reader.word_log_probs(hidden_BMD[is_masked_BM])
-            loss = -log_probs_BMV.gather(-1, targets_BM[is_masked_BM][:, None]).sum() / count
-            loss.backward()
-            total += loss.item()
-            right += (log_probs_BMV.argmax(-1) == targets_BM[is_masked_BM]).sum().item()
-        total, right = summed(total, right)
+                hidden_BMD = self.reader.masked_hidden(batch, to_device(drawn.at_BM[rows], self._device))
+                log_probs_PV = self.reader.word_log_probs(hidden_BMD.flatten(0, 1)[at_P])
+            loss = -log_probs_PV.gather(-1, targets_P[:, None]).sum() / count
+            self._models.backward(loss, last=group is groups[-1])
+            sums_2 += torch.stack([loss.detach(), (log_probs_PV.argmax(-1) == targets_P).sum()])
+        total, right = summed(*sums_2.tolist())
         values = self._models.step(step)
         return {"loss": total, "loss_mlm": total, "accuracy_mlm": right / count, **values}
 
@@ -192,11 +194,11 @@ class WarmStartTask:
                 join(titles, bodies, self._special, corpus.passage_length).to(self._device)
             )
         score_BG = query_BD @ gather_rows(document_BD).T
-        target_B = torch.tensor(mine, device=self._device)
+        target_B = torch.arange(mine.start, mine.stop, device=self._device)
         loss = functional.cross_entropy(score_BG, target_B, reduction="sum") / size
-        loss.backward()
-        right = (score_BG.argmax(1) == target_B).float().sum().item()
-        total, right = summed(loss.item(), right)
+        self._models.backward(loss)
+        right_here = (score_BG.argmax(1) == target_B).sum()
+        total, right = summed(*torch.stack([loss.detach(), right_here]).tolist())
         values = self._models.step(step)
         return {"loss": total, "loss_ict": total, "accuracy_ict": right / size, **values}
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from realm_lab.core.process import to_device
 from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
 from realm_lab.retrieval.candidates import Candidates
 from realm_lab.retrieval.retriever import ABSENT, NULL
@@ -49,20 +50,20 @@ def candidate_health(
     kinds: Sequence[str] = (),
 ) -> Tensor:
     """What the numbers of a training step say about the retriever: sums over the sentences and how many entered each,
-    float64 [2, Q] on the CPU in the order of `quantities(kinds)`, so that micro-batches and ranks add up.
+    float64 [2, Q] in the order of `quantities(kinds)`, so that micro-batches and ranks add up.
 
     `log_reader_BK` is log p(y|z,x); `log_null_B` is log p(y|null,x), None where nothing was read without a passage;
     -1 in `gold_B` is an unknown gold passage; `kind_B` is the kind of each sentence, one of `kinds`.
     """
     rows_BK, score_BK, log_prior_BK = candidates
-    rows = torch.from_numpy(rows_BK).to(score_BK.device, non_blocking=True)
+    rows = to_device(rows_BK, score_BK.device)
     real_BK, prior_BK = rows >= 0, log_prior_BK.exp()
     passages_B, present_B = real_BK.sum(1), (rows != ABSENT).sum(1)
     entropy_B = -(prior_BK * log_prior_BK).sum(1)
     center_B1 = (score_BK.masked_fill(~real_BK, 0.0).sum(1) / passages_B.clamp(min=1))[:, None]
     variance_B = (score_BK - center_B1).masked_fill(~real_BK, 0.0).square().sum(1) / passages_B.clamp(min=1)
     has_null_B = (rows == NULL).any(1)
-    gold = torch.from_numpy(np.asarray(gold_B, np.int64)).to(rows.device, non_blocking=True)
+    gold = to_device(np.asarray(gold_B, np.int64), rows.device)
     everyone_B = torch.ones_like(has_null_B)
     utility_B = torch.zeros_like(entropy_B)
     if log_null_B is not None:
@@ -81,7 +82,7 @@ def candidate_health(
         measured += [(value, entered & entered.new_tensor([own == kind for own in kind_B])) for kind in kinds]
     sums = torch.stack([torch.where(entered, value.double(), 0.0).sum() for value, entered in measured])
     counts = torch.stack([entered.sum() for _, entered in measured])
-    return torch.stack([sums, counts.double()]).cpu()
+    return torch.stack([sums, counts.double()])
 
 
 class CollapseWatch:

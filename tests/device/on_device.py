@@ -21,6 +21,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.pretrain import PretrainTask
+from realm_lab.training.warm_start import WarmStartTask
 from tests import tiny
 from tests.device import planted, pretend
 from tests.device.waits import Waits
@@ -43,16 +44,23 @@ SEARCH = {  # a step asks the index, and exact search decides by values which ro
     "retrieval/search.py add_: size": 1,
     "retrieval/retriever.py find: to host": 1,  # the rows found, whose wordpieces are on the host
 }
-NORMS = {"training/optimiser.py step: number": 2}  # of the gradients: logged, and no step where one is not finite
-WAITS: dict[type, dict[str, int]] = {
-    PretrainTask: {
+NORM = {"training/optimiser.py step: number": 1}  # of the gradients: logged, and no step where it is not finite
+NORMS = {"training/optimiser.py step: number": 2}  # those of reader and retriever
+WAITS: dict[tuple[type, str], dict[str, int]] = {
+    (WarmStartTask, "_reader_step"): {"training/warm_start.py _reader_step: to host": 1, **NORM},  # the loss, first
+    (WarmStartTask, "_embedder_step"): {"training/warm_start.py _embedder_step: to host": 1, **NORM},
+    (PretrainTask, "train_step"): {
         **SEARCH,
         **NORMS,
         "retrieval/search.py pairs: size": 2,  # the passages that an origin is left out of
         "training/pretrain.py train_step: number": 1,  # the loss: logged, and the run ends where it is not finite
-        "training/watch.py candidate_health: to host": 1,  # logged, and watched for a collapse
+        "training/watch.py health_means: to host": 1,  # logged, and watched for a collapse
     },
-    FinetuneTask: {**SEARCH, **NORMS, "training/finetune.py _backward: to host": 1},  # the loss and its parts
+    (FinetuneTask, "train_step"): {
+        **SEARCH,
+        **NORMS,
+        "training/finetune.py _backward: to host": 1,
+    },  # the loss and its parts
 }
 
 
@@ -121,29 +129,22 @@ def two_attempts(
     line: Line, patches: pytest.MonkeyPatch, device: str = "realm", then: str = "realm", **chosen: Any
 ) -> Any:
     """A short pre-training, a checkpoint after each step, that is killed after two steps and goes on; its outcome."""
-
-    class Killed(BaseException):
-        pass
-
     line.cpu("warm_start")
     root, overrides = line.without("pretrain", **SHORT | chosen), SHORT | chosen
     original = PretrainTask.train_step
 
     def train_step(task: PretrainTask, step: int) -> dict[str, float]:
-        if step == 2 and not (root / "killed").exists():
-            (root / "killed").touch()
-            raise Killed
         with Waits() as waits:
             values = original(task, step)
         if task.retriever.device == DEVICE and "pretrain.search" not in chosen:
-            assert waits.found == WAITS[PretrainTask]
+            assert waits.found == WAITS[PretrainTask, "train_step"]
         return values
 
     ticking = SimpleNamespace(monotonic=itertools.count(step=2).__next__)
     patches.setattr("realm_lab.training.loop.time", ticking)
     patches.setattr(PretrainTask, "train_step", train_step)
     faster = {"launch.checkpoint_interval_seconds": 1}
-    with pytest.raises(Killed):
+    with tiny.steps_done(PretrainTask, killed_at=2):
         tiny.run("pretrain", on(device, **overrides | faster), root)
     return tiny.outcome(tiny.run("pretrain", on(then, **overrides | faster), root))
 
@@ -243,24 +244,24 @@ def test_a_killed_run_goes_on(line: Line, monkeypatch: pytest.MonkeyPatch, devic
     assert (found == whole) == (device == then)  # to the bit
 
 
-@pytest.mark.parametrize(("stage", "task"), [("pretrain", PretrainTask), ("finetune", FinetuneTask)])
-def test_where_the_host_waits_in_a_step(line: Line, monkeypatch: pytest.MonkeyPatch, stage: str, task: Any) -> None:
+@pytest.mark.parametrize(("task", "name"), WAITS)
+def test_where_the_host_waits_in_a_step(line: Line, monkeypatch: pytest.MonkeyPatch, task: type, name: str) -> None:
+    stage = {WarmStartTask: "warm_start", PretrainTask: "pretrain", FinetuneTask: "finetune"}[task]
     line.cpu(stage)
-    seen, original = [], task.train_step
+    seen, original = [], getattr(task, name)
 
-    def train_step(self: Any, step: int) -> dict[str, float]:
+    def one_step(self: Any, step: int) -> dict[str, float]:
         with Waits() as waits:
             values = original(self, step)
         seen.append(waits.found)
         return values
 
-    monkeypatch.setattr(task, "train_step", train_step)
+    monkeypatch.setattr(task, name, one_step)
     tiny.run(stage, on("realm"), line.without(stage))
-    everywhere = (
-        seen if task is PretrainTask else [found for found in seen if found.total() == max(map(Counter.total, seen))]
-    )
-    assert everywhere
-    assert all(found == WAITS[task] for found in everywhere)
+    most = max(map(Counter.total, seen))
+    if task is FinetuneTask:  # no loss where no question of a step finds its answer
+        seen = [found for found in seen if found.total() == most]
+    assert all(found == WAITS[task, name] for found in seen)
 
 
 class OnDevice(Whole):

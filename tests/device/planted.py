@@ -12,6 +12,7 @@ from torch import Tensor
 
 from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.folders import write_tensors
+from realm_lab.models.inputs import Batch
 from realm_lab.retrieval import embeddings, faiss_backends
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.index import embed_rows
@@ -48,6 +49,11 @@ def mask_made_on_the_host(patches: pytest.MonkeyPatch) -> None:
 @planted()
 def positions_left_on_the_host(patches: pytest.MonkeyPatch) -> None:
     patches.setattr(CandidateReader, "_there", lambda reader, tensor: tensor)
+
+
+@planted()
+def batch_left_in_memory_that_is_not_pinned(patches: pytest.MonkeyPatch) -> None:
+    patches.setattr(Batch, "to", lambda batch, device: Batch(*(part.to(device, non_blocking=True) for part in batch)))
 
 
 @planted()

@@ -21,8 +21,8 @@ class Waits(TorchDispatchMode):
     """Counts them by the place in the package that asked: `training/pretrain.py train_step: number`.
 
     kinds: `number` (item, tolist, float, a condition), `to host`, `from host` (copies that block), `size` (the shape of
-    a result depends on values). A copy of pinned memory or to the host that says `non_blocking` does not wait; CUDA
-    copies other memory to a buffer first, so that a `non_blocking` copy to the device does not wait either.
+    a result depends on values). A copy that says `non_blocking` does not wait, to the device only one of pinned memory:
+    other memory CUDA copies to a buffer first, and may wait for the device to do so.
     """
 
     def __init__(self) -> None:
@@ -40,10 +40,10 @@ class Waits(TorchDispatchMode):
 
 def _kind(name: str, args: Any, kwargs: Any, result: Any) -> str:
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
-    if name == "aten._to_copy" and source is not None and not kwargs.get("non_blocking"):
-        return _copy(source, result)
-    if name == "aten.copy_" and isinstance(args[1], torch.Tensor) and not (len(args) > 2 and args[2]):
-        return _copy(args[1], args[0])
+    if name == "aten._to_copy" and source is not None:
+        return _copy(source, result, kwargs.get("non_blocking", False))
+    if name == "aten.copy_" and isinstance(args[1], torch.Tensor):
+        return _copy(args[1], args[0], len(args) > 2 and args[2])
     if source is None or source.is_cpu:
         return ""
     if name in ("aten.index", "aten.index_put", "aten.index_put_"):
@@ -56,8 +56,8 @@ def _kind(name: str, args: Any, kwargs: Any, result: Any) -> str:
     return "number" if name == "aten._local_scalar_dense" else "size" * (name in SIZED_BY_VALUES)
 
 
-def _copy(source: torch.Tensor, target: torch.Tensor) -> str:
-    if source.is_cpu == target.is_cpu:
+def _copy(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> str:
+    if source.is_cpu == target.is_cpu or (non_blocking and (target.is_cpu or source.is_pinned())):
         return ""
     return "to host" if target.is_cpu else "from host"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from realm_lab.models.folders import write_embedder, write_reader
-from tests.tiny_system import TinySystem, reference, system, tiny
+from tests.tiny_system import TinySystem, reference, system
 
-__all__ = ["embedder_folder", "reader_folder", "reference", "system", "tiny"]
+__all__ = ["embedder_folder", "reader_folder", "reference", "system"]
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 import torch
@@ -14,9 +11,7 @@ from realm_lab.masking import MaskedSentence
 from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.inputs import Batch
 from realm_lab.models.reader import Reader
-
-if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+from tests.tiny_system import Reference, TinySystem, build_system
 
 # Shapes: B queries, K candidates, M masked positions
 
@@ -81,8 +76,8 @@ def gradients(system: TinySystem, recompute: bool) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_recomputing_changes_no_bit(system: TinySystem, tiny: ModuleType, dropout: float) -> None:
-    dropping = tiny.build_system(system.corpus, model={"dropout": dropout})
+def test_recomputing_changes_no_bit(system: TinySystem, dropout: float) -> None:
+    dropping = build_system(system.corpus, model={"dropout": dropout})
     dropping.reader.train()
     held, again = gradients(dropping, False), gradients(dropping, True)
     assert all(torch.equal(one, other) for one, other in zip(held, again, strict=True))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 import torch
@@ -14,9 +12,6 @@ from realm_lab.models.encoder import Encoder, EncoderShape, initialise
 from realm_lab.models.folders import bert_config, to_bert
 from realm_lab.models.inputs import Batch, join
 from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, score_gradient
-
-if TYPE_CHECKING:
-    pass
 
 SHAPE = EncoderShape(vocabulary_size=50, hidden_size=16, layers=1, heads=2, intermediate_size=20, positions=16)
 SIZE = 8

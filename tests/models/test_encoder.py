@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from realm_lab.errors import UserError
 from realm_lab.models.encoder import Block, Encoder, EncoderShape, initialise, show
 from realm_lab.models.folders import bert_config, from_bert
+from tests.tiny_system import scramble
 
 SHAPE = EncoderShape(vocabulary_size=60, hidden_size=24, layers=3, heads=4, intermediate_size=40, positions=20)
 LENGTHS = (20, 3, 11, 1)
@@ -25,10 +25,10 @@ def their_model(shape: EncoderShape) -> nn.Module:
 
 
 @pytest.fixture(scope="module")
-def theirs(tiny: ModuleType) -> nn.Module:
+def theirs() -> nn.Module:
     """A BertModel whose parameters are all different noise."""
     model = their_model(SHAPE)
-    tiny.scramble(model, seed=1)
+    scramble(model, seed=1)
     return model
 
 
@@ -40,13 +40,13 @@ def ours(theirs: nn.Module) -> Encoder:
     return encoder.eval()
 
 
-def make_batch(lengths: tuple[int, ...] = LENGTHS, pad: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def make_batch() -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    shape = (len(lengths), max(lengths))
-    mask_BL = torch.arange(shape[1])[None] < torch.tensor(lengths)[:, None]
+    shape = (len(LENGTHS), max(LENGTHS))
+    mask_BL = torch.arange(shape[1])[None] < torch.tensor(LENGTHS)[:, None]
     tokens_BL = torch.randint(5, SHAPE.vocabulary_size, shape, generator=generator)
     types_BL = torch.randint(0, 2, shape, generator=generator)
-    return tokens_BL.masked_fill(~mask_BL, pad), types_BL.masked_fill(~mask_BL, 0), mask_BL
+    return tokens_BL * mask_BL, types_BL * mask_BL, mask_BL
 
 
 def their_hidden(model: nn.Module, tokens_BL: Tensor, types_BL: Tensor, mask_BL: Tensor) -> Tensor:
@@ -120,10 +120,10 @@ def test_attention_weights_drop_out_in_both_kernels(gradient: bool) -> None:
 
 
 @pytest.mark.parametrize("change", [{"activation": "gelu_new"}, {"layer_norm_epsilon": 1e-2}])
-def test_activation_and_epsilon_are_those_of_bert(tiny: ModuleType, ours: Encoder, change: dict[str, object]) -> None:
+def test_activation_and_epsilon_are_those_of_bert(ours: Encoder, change: dict[str, object]) -> None:
     shape = SHAPE._replace(**change)  # type: ignore[arg-type]
     model, encoder, batch = their_model(shape), Encoder(shape).eval(), make_batch()
-    tiny.scramble(model, seed=1)
+    scramble(model, seed=1)
     from_bert(encoder, dict(model.state_dict()), Path("random"))
     mask_BL = batch[2]
     with torch.no_grad():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import EncoderShape
 from realm_lab.models.folders import read_embedder, to_bert, write_embedder
 from tests.models.same_bits import assert_same_bits, read_reader
-from tests.tiny_system import TinySystem
+from tests.tiny_system import TinySystem, scramble
 
 SPAN_HIDDEN = 32
 
@@ -62,12 +61,12 @@ EVERYTHING = EmbedderShape(8, True, True, "tanh", True, 0.25, "inverse_sqrt", Tr
         EVERYTHING._replace(share_towers=False, share_projection=False),
     ],
 )
-def test_an_embedder_with_every_switch_comes_back(tiny: ModuleType, tmp_path: Path, head: EmbedderShape) -> None:
+def test_an_embedder_with_every_switch_comes_back(tmp_path: Path, head: EmbedderShape) -> None:
     from transformers import AutoModel
 
     shape = EncoderShape(50, 16, 1, 2, 20, 16, 0.0, "gelu_new", 1e-5)
     embedder = Embedder(shape, head)
-    tiny.scramble(embedder)
+    scramble(embedder)
     write_embedder(embedder, tmp_path, 0.5)
     found, null_offset = read_embedder(tmp_path)
     assert_same_bits(found, embedder)

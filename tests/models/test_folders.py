@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -26,15 +25,16 @@ from realm_lab.models.folders import (
     to_bert,
     write_tensors,
 )
+from tests.tiny_system import scramble
 
 SHAPE = EncoderShape(vocabulary_size=60, hidden_size=24, layers=3, heads=4, intermediate_size=40, positions=20)
 
 
 @pytest.fixture(scope="module")
-def ours(tiny: ModuleType) -> Encoder:
+def ours() -> Encoder:
     """An encoder whose parameters are all different noise."""
     encoder = Encoder(SHAPE)
-    tiny.scramble(encoder, seed=1)
+    scramble(encoder, seed=1)
     return encoder.eval()
 
 
@@ -46,9 +46,9 @@ def folder(tmp_path: Path, ours: Encoder) -> Path:
     return tmp_path
 
 
-def load_encoder(folder: Path, shape: EncoderShape | None = None) -> Encoder:
+def load_encoder(folder: Path) -> Encoder:
     found, weights = read_checkpoint(folder)
-    encoder = Encoder(shape or found).eval()
+    encoder = Encoder(found).eval()
     from_bert(encoder, weights, folder)
     return encoder
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from realm_lab.models.initial import (
     read_released_embedder,
 )
 from tests.models.same_bits import assert_same_bits
-from tests.tiny_system import TinySystem
+from tests.tiny_system import TinySystem, scramble, tiny_params
 
 DATA = Path(__file__).parents[1] / "parity" / "data"  # of transformers 4.40.2
 RELEASED = {
@@ -46,10 +45,8 @@ def size(system: TinySystem) -> int:
     return system.corpus.manifest.vocabulary_size
 
 
-def test_a_reader_starts_from_a_checkpoint_with_its_word_head(
-    system: TinySystem, tiny: ModuleType, reader_folder: Path
-) -> None:
-    params = tiny.tiny_params(model={"checkpoint": str(reader_folder)})
+def test_a_reader_starts_from_a_checkpoint_with_its_word_head(system: TinySystem, reader_folder: Path) -> None:
+    params = tiny_params(model={"checkpoint": str(reader_folder)})
     reader = new_reader(params, system.corpus.manifest.vocabulary_size, 7)
     assert_same_bits(reader.encoder, system.reader.encoder)
     assert torch.equal(reader.transform.weight, system.reader.transform.weight)
@@ -80,32 +77,32 @@ def test_new_models_follow_the_seed_alone(system: TinySystem) -> None:
     ],
 )
 def test_a_checkpoint_of_other_sizes_is_refused(
-    system: TinySystem, tiny: ModuleType, reader_folder: Path, section: str, change: dict[str, Any], message: str
+    system: TinySystem, reader_folder: Path, section: str, change: dict[str, Any], message: str
 ) -> None:
     sections: dict[str, dict[str, object]] = {"model": {"checkpoint": str(reader_folder)}, "corpus": {}}
     sections[section].update(change)
-    params = tiny.tiny_params(**sections)
+    params = tiny_params(**sections)
     with pytest.raises(UserError, match=message) as error:
         encoder_shape(params, system.corpus.manifest.vocabulary_size)
     assert str(reader_folder) in str(error.value)
 
 
-def test_the_parameters_give_the_embedders_shape(tiny: ModuleType) -> None:
-    assert embedder_shape(tiny.tiny_params(model={"share_towers": True})) == EmbedderShape(32)
-    params = tiny.tiny_params(model=EVERYTHING | {"score_scale": "inverse_sqrt"}, pretrain={"null_document": "learned"})
+def test_the_parameters_give_the_embedders_shape() -> None:
+    assert embedder_shape(tiny_params(model={"share_towers": True})) == EmbedderShape(32)
+    params = tiny_params(model=EVERYTHING | {"score_scale": "inverse_sqrt"}, pretrain={"null_document": "learned"})
     assert embedder_shape(params) == EmbedderShape(32, True, True, "tanh", True, 0.25, "inverse_sqrt", True, False)
     embedder = new_embedder(params, 50, 0, None)
     assert embedder.head == embedder_shape(params)
     assert embedder.query_encoder.shape.activation == "gelu_new"
 
 
-def test_the_pooler_is_the_checkpoints(tiny: ModuleType, system: TinySystem, tmp_path: Path, size: int) -> None:
+def test_the_pooler_is_the_checkpoints(system: TinySystem, tmp_path: Path, size: int) -> None:
     pooler = {POOLER["weight"]: torch.full((32, 32), 0.5), POOLER["bias"]: torch.ones(32)}
     write_tensors(tmp_path / "model.safetensors", to_bert(system.reader.encoder) | pooler)
     (tmp_path / "config.json").write_text(json.dumps(bert_config(system.reader.encoder.shape, "BertModel")))
-    params = tiny.tiny_params(model={"checkpoint": str(tmp_path), "pooling": "tanh"})
+    params = tiny_params(model={"checkpoint": str(tmp_path), "pooling": "tanh"})
     of_checkpoint = new_embedder(params, size, 0, system.reader.encoder)
-    of_folder, null_offset = read_initial_embedder(tmp_path, tiny.tiny_params(model={"pooling": "tanh"}), size, 0)
+    of_folder, null_offset = read_initial_embedder(tmp_path, tiny_params(model={"pooling": "tanh"}), size, 0)
     scratch = new_embedder(params, size, 0, None)
     assert null_offset == 0.0
     for embedder in (of_checkpoint, of_folder):
@@ -117,10 +114,8 @@ def test_the_pooler_is_the_checkpoints(tiny: ModuleType, system: TinySystem, tmp
     assert not torch.equal(scratch.query_pooler.weight, pooler[POOLER["weight"]])
 
 
-def test_a_reader_of_a_run_comes_with_its_heads(
-    system: TinySystem, tiny: ModuleType, reader_folder: Path, size: int
-) -> None:
-    params = tiny.tiny_params(model={"dropout": 0.25})
+def test_a_reader_of_a_run_comes_with_its_heads(system: TinySystem, reader_folder: Path, size: int) -> None:
+    params = tiny_params(model={"dropout": 0.25})
     found = read_initial_reader(reader_folder, params, size, 0)
     assert found.has_span_head
     assert_same_bits(found, system.reader)
@@ -132,19 +127,17 @@ def test_a_reader_of_a_run_comes_with_its_heads(
     assert torch.equal(again.span_projection.weight, new_reader(system.params, size, 0).span_projection.weight)
 
 
-def test_an_embedder_of_a_run_comes_as_it_is(
-    system: TinySystem, tiny: ModuleType, embedder_folder: Path, size: int
-) -> None:
-    params = tiny.tiny_params(model={"dropout": 0.25, "projection_dropout": 0.5})
+def test_an_embedder_of_a_run_comes_as_it_is(system: TinySystem, embedder_folder: Path, size: int) -> None:
+    params = tiny_params(model={"dropout": 0.25, "projection_dropout": 0.5})
     found, null_offset = read_initial_embedder(embedder_folder, params, size, 0)
     assert_same_bits(found, system.embedder)
     assert null_offset == 1.25
     assert found.head.projection_dropout == 0.5
     assert found.document_encoder.shape.dropout == 0.25
-    still_two, _ = read_initial_embedder(embedder_folder, tiny.tiny_params(model={"share_towers": True}), size, 0)
+    still_two, _ = read_initial_embedder(embedder_folder, tiny_params(model={"share_towers": True}), size, 0)
     assert not still_two.share_towers
     learned, null_offset = read_initial_embedder(
-        embedder_folder, tiny.tiny_params(pretrain={"null_document": "learned"}), size, 0
+        embedder_folder, tiny_params(pretrain={"null_document": "learned"}), size, 0
     )
     assert learned.null_vector is not None
     assert null_offset == 0.0  # it shifted the score of another null document
@@ -159,12 +152,12 @@ def test_an_embedder_of_a_run_comes_as_it_is(
     ],
 )
 def test_what_a_folder_shares_is_split_where_asked(
-    tiny: ModuleType, tmp_path: Path, change: dict[str, Any], towers: bool, projection: bool
+    tmp_path: Path, change: dict[str, Any], towers: bool, projection: bool
 ) -> None:
-    embedder = new_embedder(tiny.tiny_params(model=EVERYTHING), 50, 0, None)
-    tiny.scramble(embedder)
+    embedder = new_embedder(tiny_params(model=EVERYTHING), 50, 0, None)
+    scramble(embedder)
     write_embedder(embedder, tmp_path)
-    found, _ = read_initial_embedder(tmp_path, tiny.tiny_params(model=EVERYTHING | change), 50, 1)
+    found, _ = read_initial_embedder(tmp_path, tiny_params(model=EVERYTHING | change), 50, 1)
     assert (found.head.share_towers, found.head.share_projection) == (towers, projection)
     assert_same_bits(found, embedder)
 
@@ -181,32 +174,30 @@ def test_what_a_folder_shares_is_split_where_asked(
     ],
 )
 def test_an_embedder_of_another_kind_is_refused(
-    tiny: ModuleType, embedder_folder: Path, size: int, change: dict[str, Any], message: str
+    embedder_folder: Path, size: int, change: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UserError, match=message) as error:
-        read_initial_embedder(embedder_folder, tiny.tiny_params(model=change), size, 0)
+        read_initial_embedder(embedder_folder, tiny_params(model=change), size, 0)
     assert str(embedder_folder) in str(error.value)
 
 
 @pytest.mark.parametrize(("name", "span_head"), [("reader", True), ("encoder", False)])
-def test_a_released_reader_is_read(tiny: ModuleType, name: str, span_head: bool) -> None:
+def test_a_released_reader_is_read(name: str, span_head: bool) -> None:
     head = {"span_hidden_size": 5}
-    params, folder = tiny.tiny_params(model=RELEASED, finetune=head), DATA / name
+    params, folder = tiny_params(model=RELEASED, finetune=head), DATA / name
     found, expected = read_initial_reader(folder, params, 40, 1), new_reader(params, 40, 1)
     assert found.has_span_head == span_head
     load_reader(expected, read_reader_weights(folder), folder)
     assert_same_bits(found, expected)  # a span head that is not there is drawn
     with pytest.raises(UserError, match=r"its activation is gelu_new, the parameters ask for gelu;"):
-        read_initial_reader(folder, tiny.tiny_params(model=RELEASED | {"activation": "gelu"}, finetune=head), 40, 1)
+        read_initial_reader(folder, tiny_params(model=RELEASED | {"activation": "gelu"}, finetune=head), 40, 1)
 
 
-def test_a_released_embedder_is_read(tiny: ModuleType) -> None:
-    params = tiny.tiny_params(model=EVERYTHING | RELEASED)
+def test_a_released_embedder_is_read() -> None:
+    params = tiny_params(model=EVERYTHING | RELEASED)
     found, null_offset = read_initial_embedder(DATA / "embedder", params, 40, 1)
     assert null_offset == 0.0
     assert found.head == embedder_shape(params)._replace(projection_bias=True)
     assert_same_bits(found, read_released_embedder(DATA / "embedder"))
     with pytest.raises(UserError, match=r"its pooling is tanh, the parameters ask for cls"):
-        read_initial_embedder(
-            DATA / "embedder", tiny.tiny_params(model=EVERYTHING | RELEASED | {"pooling": "cls"}), 40, 1
-        )
+        read_initial_embedder(DATA / "embedder", tiny_params(model=EVERYTHING | RELEASED | {"pooling": "cls"}), 40, 1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 import torch
@@ -12,9 +10,7 @@ from torch import Tensor
 from realm_lab.models.encoder import activate
 from realm_lab.models.inputs import join
 from realm_lab.models.spans import span_log_probs
-
-if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+from tests.tiny_system import Reference, TinySystem
 
 WIDTH = 4
 ROWS = (0, 3, 17)  # passages of other lengths

@@ -11,7 +11,6 @@ from realm_lab.models.realm import (
     marginal_log_likelihood,
     marginal_log_likelihood_per_token,
     reader_log_probs,
-    retrieval_utility,
     score_gradient,
 )
 
@@ -46,14 +45,6 @@ def test_gradient_in_the_scores_is_that_of_appendix_a() -> None:
                 assert ((up - down) / (2 * step))[b].item() == pytest.approx(found[b, k].item(), abs=1e-8)
 
 
-def test_a_passage_is_rewarded_if_and_only_if_it_predicts_better_than_expected() -> None:
-    score_BK, log_reader_BK = draw(20, 5), -draw(20, 5, seed=1).abs()
-    expected_B1 = log_likelihood(score_BK, log_reader_BK)[:, None]
-    gradient_BK = score_gradient(candidate_log_probs(score_BK), log_reader_BK)
-    assert torch.equal(gradient_BK > 0, log_reader_BK > expected_B1)
-    assert gradient_BK.sum(1).abs().max() < 1e-12
-
-
 def _values(score_BK: Tensor, token_BKM: Tensor, is_masked_BM: Tensor) -> tuple[Tensor, Tensor]:
     log_prior_BK = candidate_log_probs(score_BK)
     return (
@@ -77,10 +68,3 @@ def test_the_marginals_differ_by_how_passages_help_tokens_together() -> None:
         assert (sign * (example_B - token_B) > 1e-6).all()
         expected_B = torch.log1p(covariance_B / (mean_first * mean_second))
         torch.testing.assert_close(example_B - token_B, expected_B, atol=1e-10, rtol=0)
-
-
-def test_utility_is_the_gain_over_the_null_document() -> None:
-    log_reader_BK = -10 * draw(3, 4).abs()
-    utility_BK = retrieval_utility(log_reader_BK, log_reader_BK[:, 0])
-    assert torch.equal(utility_BK[:, 0], torch.zeros(3, dtype=torch.float64))  # exactly
-    assert utility_BK[1, 2].item() == log_reader_BK[1, 2].item() - log_reader_BK[1, 0].item()

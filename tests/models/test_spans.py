@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -23,9 +22,6 @@ from realm_lab.models.spans import (
     mark_answers,
     span_log_probs,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def test_what_cannot_be_a_span_is_not_found() -> None:

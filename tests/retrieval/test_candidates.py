@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +18,7 @@ from realm_lab.models.realm import marginal_log_likelihood
 from realm_lab.retrieval.candidates import CandidatePolicy, Candidates, calibrate_null, initialise_null
 from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
 from tests.retrieval.tiny_index import ranked
-
-if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+from tests.tiny_system import Reference, TinySystem, build_system, scramble
 
 NULLS = [pytest.param(True, id="null"), pytest.param(False, id="no null")]
 
@@ -149,11 +146,11 @@ def test_where_too_few_passages_are_left_places_are_absent_and_get_no_mass(
 @pytest.mark.parametrize("null", NULLS)
 @pytest.mark.parametrize("found", [5, 30, 320])
 def test_what_an_old_index_found_is_ranked_by_the_current_weights(
-    system: TinySystem, tiny: ModuleType, queries: list[np.ndarray], stale_queries: bool, null: bool, found: int
+    system: TinySystem, queries: list[np.ndarray], stale_queries: bool, null: bool, found: int
 ) -> None:
     retriever = system.retriever(copy.deepcopy(system.embedder), stale_queries=stale_queries)
     retriever.refresh(3)
-    tiny.scramble(retriever.embedder, seed=8)
+    scramble(retriever.embedder, seed=8)
     among_BL = retrieve(CandidatePolicy(found, False), retriever, queries).rows_BK
     rows_BK = retrieve(CandidatePolicy(5 + null, null, over_retrieve=found), retriever, queries).rows_BK[:, int(null) :]
     fresh = system.retriever(retriever.embedder)
@@ -170,9 +167,9 @@ def test_what_an_old_index_found_is_ranked_by_the_current_weights(
 
 
 def test_ranking_again_takes_no_gradient_and_no_dropout(
-    system: TinySystem, tiny: ModuleType, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+    system: TinySystem, queries: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retriever = tiny.build_system(system.corpus, model={"dropout": 0.5}).built_retriever()
+    retriever = build_system(system.corpus, model={"dropout": 0.5}).built_retriever()
     policy = CandidatePolicy(20, False, over_retrieve=40)
     with torch.no_grad():
         query_BD = retriever.embed_queries(queries)

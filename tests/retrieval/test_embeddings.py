@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -19,9 +19,7 @@ from torch import Tensor
 from realm_lab.errors import UserError
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore, Identity, equal_rows, tower_digest
 from realm_lab.retrieval.index import Embedded, Inputs, embed_passages
-
-if TYPE_CHECKING:
-    from tests.tiny_system import TinySystem
+from tests.tiny_system import TinySystem
 
 # Shapes: N passages, R rows, D embedding size
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
 import torch
@@ -14,9 +12,7 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
 from realm_lab.retrieval.index import Inputs, embed_passages, embed_rows
 from realm_lab.retrieval.search import IndexGeneration
-
-if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+from tests.tiny_system import Reference, TinySystem
 
 # Shapes: N passages, D embedding size
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,9 +13,7 @@ from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
 from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
 from tests.retrieval.tiny_index import ranked
-
-if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+from tests.tiny_system import Reference, TinySystem, scramble
 
 # Shapes: B queries, K candidates, L candidates before the ranking, N passages, D embedding size
 
@@ -90,19 +86,19 @@ def test_a_learned_null_document_is_its_vector_and_the_others_stay(
     torch.testing.assert_close(score_BK[:, 1:], encoded_BK[:, 1:], atol=1e-5, rtol=0)
 
 
-def changed(system: TinySystem, tiny: ModuleType, stale: bool) -> tuple[Retriever, Embedder]:
+def changed(system: TinySystem, stale: bool) -> tuple[Retriever, Embedder]:
     """A retriever whose weights moved on after the index was built, and the weights behind the index."""
     embedder = copy.deepcopy(system.embedder)
     retriever = system.retriever(embedder, stale_queries=stale)
     retriever.refresh(3)
-    tiny.scramble(embedder, seed=8)
+    scramble(embedder, seed=8)
     return retriever, system.embedder
 
 
 def test_stale_search_asks_with_the_weights_behind_the_index(
-    system: TinySystem, tiny: ModuleType, queries: list[np.ndarray], scores_BN: np.ndarray
+    system: TinySystem, queries: list[np.ndarray], scores_BN: np.ndarray
 ) -> None:
-    retriever, old = changed(system, tiny, True)
+    retriever, old = changed(system, True)
     with torch.no_grad():
         assert torch.equal(retriever.search_queries(queries), retriever.embed_queries(queries, old))
     np.testing.assert_array_equal(find(retriever, queries, 5), ranked(scores_BN)[:, :5])
@@ -112,10 +108,8 @@ def test_stale_search_asks_with_the_weights_behind_the_index(
     assert all(parameter.requires_grad for parameter in retriever.embedder.parameters())
 
 
-def test_fresh_search_asks_an_old_index_with_the_current_weights(
-    system: TinySystem, tiny: ModuleType, queries: list[np.ndarray]
-) -> None:
-    retriever, old = changed(system, tiny, False)
+def test_fresh_search_asks_an_old_index_with_the_current_weights(system: TinySystem, queries: list[np.ndarray]) -> None:
+    retriever, old = changed(system, False)
     with torch.no_grad():
         search_BD = retriever.search_queries(queries)
         assert torch.equal(search_BD, retriever.embed_queries(queries))
@@ -126,9 +120,7 @@ def test_fresh_search_asks_an_old_index_with_the_current_weights(
     np.testing.assert_array_equal(find(retriever, queries, 5), expected_BK.numpy())
 
 
-def test_indexed_scores_are_the_scores_while_the_index_is_fresh(
-    system: TinySystem, tiny: ModuleType, queries: list[np.ndarray]
-) -> None:
+def test_indexed_scores_are_the_scores_while_the_index_is_fresh(system: TinySystem, queries: list[np.ndarray]) -> None:
     retriever = system.retriever(copy.deepcopy(system.embedder))
     retriever.refresh(0)
     rows_BK = find(retriever, queries, 5)
@@ -138,7 +130,7 @@ def test_indexed_scores_are_the_scores_while_the_index_is_fresh(
         indexed_BK = retriever.indexed_score(query_BD, rows_BK)
         torch.testing.assert_close(indexed_BK, retriever.score(query_BD, rows_BK), atol=1e-4, rtol=0)
         assert indexed_BK[1, 4] == -1e4
-        tiny.scramble(retriever.embedder.document_encoder, seed=8)
+        scramble(retriever.embedder.document_encoder, seed=8)
         assert torch.equal(retriever.indexed_score(query_BD, rows_BK), indexed_BK)  # frozen documents
         assert (retriever.score(query_BD, rows_BK) - indexed_BK).abs().max() > 1e-2
 

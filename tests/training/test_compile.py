@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests import tiny
+
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler: no g++ on this machine")
-def test_compiled_encoders_give_the_same_losses_and_weights(
-    tiny: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_encoders_give_the_same_losses_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     compiled: list[str] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from realm_lab.errors import UserError
 from realm_lab.runner import pipeline as stages
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.state import stage_state
+from tests import tiny
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TEMPERATE = {"warm_start.reader.optimiser.learning_rate": 5e-4, "warm_start.embedder.optimiser.learning_rate": 5e-4}
@@ -24,7 +24,7 @@ WEIGHTS = ("reader/model.safetensors", "embedder/model.safetensors", "embedder/p
 
 
 @pytest.fixture(scope="module")
-def prepared(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a corpus and nothing else."""
     root: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("distributed"))
     return root
@@ -34,10 +34,10 @@ def copy(prepared: Path, place: Path) -> Path:
     return Path(shutil.copytree(prepared, place))
 
 
-def assert_alike(tiny: ModuleType, one: StageRun, two: StageRun, names: tuple[str, ...] = WEIGHTS) -> None:
+def assert_alike(one: StageRun, two: StageRun) -> None:
     """The same losses and weights but for rounding: sums are taken in another order."""
     tiny.assert_metrics_alike(one, two)
-    for name in names:
+    for name in WEIGHTS:
         weights, others = load_file(one.path / "model" / name), load_file(two.path / "model" / name)
         for part, value in weights.items():
             if part.endswith("attention.self.key.bias"):
@@ -47,21 +47,21 @@ def assert_alike(tiny: ModuleType, one: StageRun, two: StageRun, names: tuple[st
 
 
 @pytest.mark.slow
-def test_two_processes_do_what_one_does(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
+def test_two_processes_do_what_one_does(prepared: Path, tmp_path: Path) -> None:
     params = tiny.params(TEMPERATE | UNEVEN)
     one = tiny.run("warm_start", params, copy(prepared, tmp_path / "one"))
     both = tiny.params(TEMPERATE | UNEVEN | {"launch.ranks": 2})
     root = copy(prepared, tmp_path / "two")
     stages.run("warm_start", both, root)
     two = tiny.stage_run("warm_start", both, root)
-    assert_alike(tiny, one, two)
+    assert_alike(one, two)
     status = two.status()
     assert (status.state, status.attempt, status.step, status.flags) == ("COMPLETE", 1, 24, one.status().flags)
     assert not (two.path / "checkpoints").exists()
     assert tiny.files(root / "models" / "warm_start" / "s0") == tiny.files(two.path / "model")
 
 
-def test_the_gradient_of_all_ranks_is_that_of_the_batch(tiny: ModuleType, prepared: Path, tmp_path: Path) -> None:
+def test_the_gradient_of_all_ranks_is_that_of_the_batch(prepared: Path, tmp_path: Path) -> None:
     """One step of each phase without Adam's division: what a wrong normaliser or a lost negative would change."""
     params = tiny.params(UNEVEN | {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 1})
     one = tiny.metrics(tiny.run("warm_start", params, copy(prepared, tmp_path / "one")))
@@ -90,9 +90,7 @@ REFRESHES: dict[str, dict[str, Any]] = {
         pytest.param("finetune", "every fifth step", marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_do_the_later_stages_as_one_does(
-    tiny: ModuleType, prepared: Path, tmp_path: Path, stage: str, how: str
-) -> None:
+def test_two_processes_do_the_later_stages_as_one_does(prepared: Path, tmp_path: Path, stage: str, how: str) -> None:
     """With refreshes, whose work is shared too, and batches that cannot be halved."""
     changes: dict[str, Any] = {f"pretrain.refresh.{key}": value for key, value in REFRESHES[how].items()}
     changes |= {f"{stage}.batch_size": 5, f"{stage}.steps": 8, f"{stage}.reader.learning_rate": 5e-4}
@@ -104,7 +102,7 @@ def test_two_processes_do_the_later_stages_as_one_does(
     builder = "process" if "process" in how else "inline"
     run_both = tiny.params(changes | {"launch.ranks": 2, "launch.builder": builder})
     stages.run(stage, run_both, two)
-    assert_alike(tiny, alone, tiny.stage_run(stage, run_both, two))
+    assert_alike(alone, tiny.stage_run(stage, run_both, two))
 
 
 def killer(root: Path, rank: int, signal_name: str) -> dict[str, str]:
@@ -127,7 +125,6 @@ if os.environ.get("RANK") == "{rank}" and os.environ.get("WORLD_SIZE") == "2":
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
 def test_one_rank_that_is_stopped_stops_both_and_they_resume(
-    tiny: ModuleType,
     prepared: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -158,7 +155,7 @@ SHARED = EVEN | {"model.dropout": 0.1, "launch.ranks": 2}  # no checkpoint by th
 
 
 @pytest.fixture(scope="module")
-def whole(tiny: ModuleType, prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def whole(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What two undisturbed ranks leave."""
     root = copy(prepared, tmp_path_factory.mktemp("whole") / "root")
     stages.run("warm_start", tiny.params(SHARED), root)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +15,7 @@ from realm_lab.errors import UserError
 from realm_lab.models.inputs import join
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.optimiser import ScheduledAdamW
-
-if TYPE_CHECKING:
-    from tests.tiny_system import TinySystem
+from tests.tiny_system import TinySystem
 
 SEED, BATCH, PASSAGES, EARLY, WIDTH = 5, 8, 12, 40, 3
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from realm_lab import ENGINE_VERSION
 from realm_lab.params.parameters import Params
+from tests import tiny
 
 FOLDER = Path(__file__).with_name("golden")
 COMMAND = "REALM_LAB_GOLDEN=write python -m pytest tests/training/test_golden.py"
@@ -25,13 +25,13 @@ PHASES = {
 
 
 @pytest.fixture(scope="module")
-def params(tiny: ModuleType) -> Params:
+def params() -> Params:
     chosen: Params = tiny.params()
     return chosen
 
 
 @pytest.fixture(scope="module")
-def line(tiny: ModuleType, params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root: Path = tiny.prepare(params, tmp_path_factory.mktemp("golden"))
     for stage in ("warm_start", "pretrain", "finetune"):
         tiny.run(stage, params, root)
@@ -39,7 +39,7 @@ def line(tiny: ModuleType, params: Params, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize("phase", PHASES)
-def test_losses_are_the_golden_ones(tiny: ModuleType, params: Params, line: Path, phase: str) -> None:
+def test_losses_are_the_golden_ones(params: Params, line: Path, phase: str) -> None:
     stage, metric = PHASES[phase]
     losses = [row[metric] for row in tiny.metrics(tiny.stage_run(stage, params, line)) if metric in row][:STEPS]
     assert len(losses) == STEPS

@@ -10,13 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from realm_lab.params.parameters import Params
+from tests import tiny
 
 pytestmark = pytest.mark.slow  # what an interruption leaves is in test_resume.py, in a second each
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -39,8 +39,8 @@ TORN = (("checkpoint", 1), ("checkpoint", 2), ("json", 5), ("json", 11), ("metri
 class Line:
     """The forking process, an uninterrupted run, and places to do the same and be killed."""
 
-    def __init__(self, tiny: ModuleType, folder: Path, server: subprocess.Popen[str]):
-        self._tiny, self._folder, self._server = tiny, folder, server
+    def __init__(self, folder: Path, server: subprocess.Popen[str]):
+        self._folder, self._server = folder, server
         self.params: Params = tiny.params(CHANGES)
         self.start = tiny.prepare(self.params, folder / "start")
         tiny.run("warm_start", self.params, self.start)
@@ -66,10 +66,10 @@ class Line:
 
     def outcome(self, root: Path) -> Any:
         """Models, metrics without clocks, results, and the whole state of the last checkpoint, moments included."""
-        run = self._tiny.stage_run("pretrain", self.params, root)
+        run = tiny.stage_run("pretrain", self.params, root)
         state = run.path / "checkpoints" / f"step-{self.params.pretrain.steps:08d}" / "state.safetensors"
         left = sorted(path.name for path in run.path.glob(".*"))
-        return *self._tiny.outcome(run), state.read_bytes(), left
+        return *tiny.outcome(run), state.read_bytes(), left
 
     def assert_survives(self, root: Path, death: dict[str, Any]) -> None:
         """Killed, then run to its end: everything is as without the kill."""
@@ -79,11 +79,11 @@ class Line:
         self.attempt(root, None, count=False)
         for one, other in zip(self.outcome(root), self.expected, strict=True):
             assert one == other
-        assert self._tiny.stage_run("pretrain", self.params, root).status().state == "COMPLETE"
+        assert tiny.stage_run("pretrain", self.params, root).status().state == "COMPLETE"
 
 
 @pytest.fixture(scope="module")
-def line(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     server = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("dying.py"))],
@@ -93,7 +93,7 @@ def line(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
     )
     with server:
-        yield Line(tiny, tmp_path_factory.mktemp("kill"), server)
+        yield Line(tmp_path_factory.mktemp("kill"), server)
         assert server.stdin is not None
         server.stdin.close()
 
@@ -104,13 +104,6 @@ def instants(events: dict[str, int], inside: str, count: int, seed: int) -> list
     return [
         {"inside": inside, "event": int(event)} for event in np.random.default_rng(seed).integers(1, most, size=count)
     ]
-
-
-def test_killed_at_three_random_instants(line: Line) -> None:
-    [anywhere] = instants(line.events, "", 1, seed=1)
-    [saving] = instants(line.events, "save_checkpoint", 1, seed=1)
-    for number, death in enumerate((anywhere, saving, {"torn": "metrics", "write": 4})):
-        line.assert_survives(line.place(f"quick-{number}"), death)
 
 
 def test_killed_at_random_instants_anywhere(line: Line) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from realm_lab.params.parameters import Params
+from tests import tiny
 from tests.tiny import by_name
 
 TRAINED = ("warm_start", "pretrain", "finetune")
@@ -18,13 +18,13 @@ RANDOM = {"model.dropout": 0.1, "pretrain.calibrate_null": True}
 
 
 @pytest.fixture(scope="module")
-def params(tiny: ModuleType) -> Params:
+def params() -> Params:
     chosen: Params = tiny.params(RANDOM)
     return chosen
 
 
 @pytest.fixture(scope="module")
-def line(tiny: ModuleType, params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(params: Params, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root where all three training stages have run."""
     root: Path = tiny.prepare(params, tmp_path_factory.mktemp("line"))
     for stage in TRAINED:
@@ -32,7 +32,7 @@ def line(tiny: ModuleType, params: Params, tmp_path_factory: pytest.TempPathFact
     return root
 
 
-def test_warm_start_logs_two_phases(tiny: ModuleType, params: Params, line: Path) -> None:
+def test_warm_start_logs_two_phases(params: Params, line: Path) -> None:
     found = by_name(tiny.metrics(tiny.stage_run("warm_start", params, line)))
     assert list(found["loss_mlm"]) == list(found["accuracy_mlm"]) == list(range(1, 13))
     assert list(found["loss_ict"]) == list(found["accuracy_ict"]) == list(range(13, 25))
@@ -40,7 +40,7 @@ def test_warm_start_logs_two_phases(tiny: ModuleType, params: Params, line: Path
     assert found["loss_mlm"][1] == pytest.approx(math.log(669), rel=0.2)  # among the vocabulary
 
 
-def test_pretrain_logs_steps_and_evaluations_on_schedule(tiny: ModuleType, params: Params, line: Path) -> None:
+def test_pretrain_logs_steps_and_evaluations_on_schedule(params: Params, line: Path) -> None:
     found = by_name(tiny.metrics(tiny.stage_run("pretrain", params, line)))
     every_step = (
         "loss marginal_log_likelihood retrieval_utility_train candidate_entropy null_probability score_spread "
@@ -59,7 +59,7 @@ def test_pretrain_logs_steps_and_evaluations_on_schedule(tiny: ModuleType, param
     assert {"step_seconds", "refresh_share_of_time"} <= {name for row in raw for name in row}
 
 
-def test_finetune_logs_every_step(tiny: ModuleType, params: Params, line: Path) -> None:
+def test_finetune_logs_every_step(params: Params, line: Path) -> None:
     found = by_name(tiny.metrics(tiny.stage_run("finetune", params, line)))
     assert list(found["answerable_fraction"]) == list(range(1, 13))
     assert all(0 <= value <= 1 for value in found["answerable_fraction"].values())
@@ -70,7 +70,7 @@ def test_finetune_logs_every_step(tiny: ModuleType, params: Params, line: Path) 
     assert all(list(found[name]) == trained for name in names)
 
 
-def test_a_longer_log_interval_changes_no_bit_of_the_model(tiny: ModuleType, line: Path, tmp_path: Path) -> None:
+def test_a_longer_log_interval_changes_no_bit_of_the_model(line: Path, tmp_path: Path) -> None:
     sparse = tiny.params(RANDOM | {"launch.log_interval_steps": 5, "launch.checkpoint_interval_seconds": 1000})
     tiny.prepare(sparse, tmp_path)
     run = tiny.run("warm_start", sparse, tmp_path)
@@ -78,7 +78,7 @@ def test_a_longer_log_interval_changes_no_bit_of_the_model(tiny: ModuleType, lin
     assert tiny.outcome(run)[0] == tiny.outcome(tiny.stage_run("warm_start", sparse, line))[0]
 
 
-def pretrained(tiny: ModuleType, line: Path, **changes: Any) -> tuple[Path, dict[str, dict[int, float]]]:
+def pretrained(line: Path, **changes: Any) -> tuple[Path, dict[str, dict[int, float]]]:
     """The models and the metrics of pre-training with changed parameters, from the line's warm start."""
     run = tiny.run("pretrain", tiny.params(RANDOM | {f"pretrain.{key}": value for key, value in changes.items()}), line)
     return run.path / "model", by_name(tiny.metrics(run))
@@ -89,7 +89,7 @@ def same(one: Path, other: Path, name: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def warm(tiny: ModuleType, params: Params, line: Path) -> Path:
+def warm(params: Params, line: Path) -> Path:
     """The models of the warm start."""
     folder: Path = tiny.stage_run("warm_start", params, line).path / "model"
     return folder
@@ -103,17 +103,15 @@ def warm(tiny: ModuleType, params: Params, line: Path) -> Path:
         ({"steps": 0, "calibrate_null": False}, []),
     ],
 )
-def test_what_is_not_trained_stays_as_it_was(
-    tiny: ModuleType, line: Path, warm: Path, changes: dict[str, Any], moved: list[str]
-) -> None:
-    model, found = pretrained(tiny, line, **changes)
+def test_what_is_not_trained_stays_as_it_was(line: Path, warm: Path, changes: dict[str, Any], moved: list[str]) -> None:
+    model, found = pretrained(line, **changes)
     for part, optimiser in (("reader", "reader"), ("embedder", "retriever")):
         assert same(model, warm, f"{part}/model.safetensors") == (part not in moved)
         assert (f"learning_rate_{optimiser}" in found) == (part in moved)
 
 
-def test_without_the_null_document_it_is_read_for_comparison_only(tiny: ModuleType, line: Path) -> None:
-    _, found = pretrained(tiny, line, null_document="off")
+def test_without_the_null_document_it_is_read_for_comparison_only(line: Path) -> None:
+    _, found = pretrained(line, null_document="off")
     assert "null_probability" not in found
     assert len(found["retrieval_utility_train"]) == 12
     assert all(value == 0 for value in found["cloze_null_probability"].values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,27 +13,25 @@ from torch import Tensor
 
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.training.pretrain import PretrainTask
+from tests import tiny
 
 SHORT = {"pretrain.steps": 3, "evaluate.interval_steps": 3, "pretrain.refresh.interval_steps": 1}
 
 
 @pytest.fixture(scope="module")
-def line(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root with a warm start."""
     root: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("pretrain"))
     tiny.run("warm_start", tiny.params(), root)
     return root
 
 
-def outcome(
-    tiny: ModuleType, line: Path, changes: dict[str, Any], again: bool = True
-) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+def outcome(line: Path, changes: dict[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """Weights and metrics of a short pre-training; what `launch` says is no part of its key, so it is done again."""
     chosen = tiny.params(SHORT | changes)
     folder = tiny.stage_run("pretrain", chosen, line).path
-    if again and folder.exists():
-        (folder / "status.json").unlink(missing_ok=True)
-        (folder / "results.json").unlink(missing_ok=True)
+    for name in ("status.json", "results.json"):
+        (folder / name).unlink(missing_ok=True)
     run = tiny.run("pretrain", chosen, line)
     tensors = {
         f"{path.parent.name}/{path.stem}/{name}": value
@@ -51,11 +48,11 @@ def losses(rows: list[dict[str, Any]]) -> list[float]:
 @pytest.mark.parametrize("marginal", ["example", "token"])
 @pytest.mark.parametrize("micro_batch", [1, 3])
 def test_a_micro_batch_changes_no_number(
-    tiny: ModuleType, line: Path, monkeypatch: pytest.MonkeyPatch, micro_batch: int, marginal: str
+    line: Path, monkeypatch: pytest.MonkeyPatch, micro_batch: int, marginal: str
 ) -> None:
     """Four sentences a step; several masks a sentence, so that the two normalisers differ."""
     changes = {"pretrain.marginal": marginal, "pretrain.masking": "random_token"}
-    whole, rows = outcome(tiny, line, changes)
+    whole, rows = outcome(line, changes)
     sizes = []
     called = PretrainTask._objective
 
@@ -64,7 +61,7 @@ def test_a_micro_batch_changes_no_number(
         return called(self, rows, *others, **named)
 
     monkeypatch.setattr(PretrainTask, "_objective", noted)
-    parts, part_rows = outcome(tiny, line, changes | {"launch.micro_batch": micro_batch})
+    parts, part_rows = outcome(line, changes | {"launch.micro_batch": micro_batch})
     assert sizes == {1: [1, 1, 1, 1], 3: [3, 1]}[micro_batch] * 3
     assert losses(part_rows) == pytest.approx(losses(rows), rel=1e-5)
     for name, value in whole.items():
@@ -79,12 +76,12 @@ def test_a_micro_batch_changes_no_number(
 
 @pytest.mark.parametrize(("changes", "built"), [({}, 2), ({"train_document_tower": False}, 0)])
 def test_an_index_behind_which_nothing_moves_is_not_built_again(
-    tiny: ModuleType, line: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], built: int
+    line: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], built: int
 ) -> None:
     builds: list[int] = []
     monkeypatch.setattr(Retriever, "embed_passages", _counting(Retriever.embed_passages, builds))
     named = {f"pretrain.{name}": value for name, value in changes.items()}
-    _, rows = outcome(tiny, line, named | {"pretrain.batch_size": 2})
+    _, rows = outcome(line, named | {"pretrain.batch_size": 2})
     assert len(builds) == built + 2  # two evaluations have their own; the first is in the store
     assert [row["index_staleness_steps"] for row in rows if "index_staleness_steps" in row] == [0.0, 0.0, 0.0]
 

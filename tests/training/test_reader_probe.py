@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +12,7 @@ from realm_lab.corpus.store import Passages, Sentences
 from realm_lab.retrieval.retriever import NULL
 from realm_lab.training import probes
 from realm_lab.training.probes import PROBES, ReaderProbe
-
-if TYPE_CHECKING:
-    from tests.tiny_system import Reference, TinySystem
+from tests.tiny_system import Reference, TinySystem, build_system
 
 COUNT = 6
 
@@ -25,8 +22,8 @@ def few_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "READER_SENTENCES", COUNT)
 
 
-def probe_of(system: TinySystem, sentences: Sentences, seed: int = 0) -> ReaderProbe:
-    return ReaderProbe(system.params, sentences, system.passages, system.special, seed)
+def probe_of(system: TinySystem, sentences: Sentences) -> ReaderProbe:
+    return ReaderProbe(system.params, sentences, system.passages, system.special, 0)
 
 
 def said(tokens: np.ndarray) -> str:
@@ -96,10 +93,8 @@ def test_the_probe_is_the_gain_per_masked_word(system: TinySystem, reference: Re
         assert values[f"probe_{name}_utility"] == pytest.approx(nats / words, abs=1e-4)
 
 
-def test_measuring_knows_no_dropout_and_leaves_every_mode_and_gradient(
-    system: TinySystem, tiny_system: ModuleType
-) -> None:
-    wild = tiny_system.build_system(system.corpus, model={"dropout": 0.5})
+def test_measuring_knows_no_dropout_and_leaves_every_mode_and_gradient(system: TinySystem) -> None:
+    wild = build_system(system.corpus, model={"dropout": 0.5})
     probe = probe_of(wild, system.corpus.sentences("cloze_dev"))
     calm = probe.measure(wild.reader)
     wild.reader.train()

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections import defaultdict
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from realm_lab.errors import UserError
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.training import builder
 from realm_lab.training.pretrain import PretrainTask
+from tests import tiny
 
 STEPS = 12
 # The retriever moves fast, so that every vector shows of which step it is.
@@ -52,34 +51,32 @@ AGES = {
 }
 
 
-class Killed(BaseException):
-    """Stands in for whatever ends a process."""
-
-
 @pytest.fixture(scope="module")
-def start(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root where the warm start is done."""
     root: Path = tiny.prepare(tiny.params(BASE), tmp_path_factory.mktemp("refreshing") / "start")
     tiny.run("warm_start", tiny.params(BASE), root)
     return root
 
 
-def settings(tiny: ModuleType, policy: str, **more: Any) -> Any:
+@pytest.fixture
+def root(start: Path, tmp_path: Path) -> Path:
+    """The same in another place, where no pre-training is done."""
+    return Path(shutil.copytree(start, tmp_path / "root", ignore=shutil.ignore_patterns("pretrain-*")))
+
+
+def settings(policy: str, **more: Any) -> Any:
     return tiny.params(BASE | {f"pretrain.refresh.{key}": value for key, value in POLICIES[policy].items()} | more)
 
 
 def by_name(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
     """{metric: values in the order of the steps}."""
-    found: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        for name, value in row.items():
-            found[name].append(value)
-    return found
+    return {name: list(values.values()) for name, values in tiny.by_name(rows).items()}
 
 
 @pytest.mark.parametrize("policy", AGES)
-def test_the_age_of_the_index_is_what_the_policy_says(tiny: ModuleType, start: Path, policy: str) -> None:
-    found = by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, policy), start)))
+def test_the_age_of_the_index_is_what_the_policy_says(start: Path, policy: str) -> None:
+    found = by_name(tiny.metrics(tiny.run("pretrain", settings(policy), start)))
     assert found["index_staleness_steps"] == AGES[policy]
     means = [sum(AGES[policy][: step + 1]) / (step + 1) for step in range(len(AGES[policy]))]
     assert found["index_staleness_steps_mean"] == pytest.approx(means)
@@ -88,11 +85,11 @@ def test_the_age_of_the_index_is_what_the_policy_says(tiny: ModuleType, start: P
 
 
 @pytest.mark.parametrize("bound", [0.3, 0.6, 1.0])
-def test_drift_refreshes_when_the_overlap_falls_below_the_bound(tiny: ModuleType, start: Path, bound: float) -> None:
+def test_drift_refreshes_when_the_overlap_falls_below_the_bound(start: Path, bound: float) -> None:
     """The watch looks at the index before the check does, and writes down what it sees."""
     gently = {"pretrain.refresh.drift_overlap": bound, "pretrain.watch.interval_steps": 2}
     gently |= {"pretrain.retriever.learning_rate": 0.003}
-    found = by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, "drift", **gently), start)))
+    found = by_name(tiny.metrics(tiny.run("pretrain", settings("drift", **gently), start)))
     overlaps = dict(zip(range(0, STEPS + 1, 2), found["index_overlap_sampled"], strict=True))
     made, expected = 0, []
     for step in range(STEPS):
@@ -117,40 +114,28 @@ def test_drift_refreshes_when_the_overlap_falls_below_the_bound(tiny: ModuleType
     ],
 )
 def test_a_killed_run_resumes_to_the_same_bits(
-    tiny: ModuleType,
     start: Path,
-    tmp_path: Path,
+    root: Path,
     monkeypatch: pytest.MonkeyPatch,
     policy: str,
     how: str,
     kills: tuple[int, ...],
 ) -> None:
-    chosen = settings(tiny, policy)
+    chosen = settings(policy)
     expected = tiny.outcome(tiny.run("pretrain", chosen, start))
-    root = Path(shutil.copytree(start, tmp_path / "killed"))
-    shutil.rmtree(tiny.stage_run("pretrain", chosen, root).path)
-    often = settings(tiny, policy, **{"launch.checkpoint_interval_seconds": 1, "launch.builder": how})
+    often = settings(policy, **{"launch.checkpoint_interval_seconds": 1, "launch.builder": how})
     monkeypatch.setattr("realm_lab.training.loop.time.monotonic", iter(range(0, 100_000, 2)).__next__)  # every step
-    original = PretrainTask.train_step
-    for last in kills:
-
-        def dies(self: PretrainTask, step: int, last: int = last) -> dict[str, float]:
-            if step == last:
-                raise Killed
-            return original(self, step)
-
-        monkeypatch.setattr(PretrainTask, "train_step", dies)
-        with pytest.raises(Killed):
+    for step in kills:
+        with tiny.steps_done(PretrainTask, killed_at=step):
             tiny.run("pretrain", often, root)
-    monkeypatch.setattr(PretrainTask, "train_step", original)
     assert tiny.outcome(tiny.run("pretrain", often, root)) == expected
 
 
 @pytest.mark.parametrize("policy", ["interval", "delayed", "drift", "budget"])
-def test_a_backend_is_built_anew_whenever_vectors_change(tiny: ModuleType, start: Path, policy: str) -> None:
+def test_a_backend_is_built_anew_whenever_vectors_change(start: Path, policy: str) -> None:
     """FAISS Flat finds what exact search finds, so that a run differs where it searches vectors of before."""
-    models, metrics, _ = tiny.outcome(tiny.run("pretrain", settings(tiny, policy), start))
-    flat = settings(tiny, policy, **{"pretrain.search.backend": "faiss_flat"})
+    models, metrics, _ = tiny.outcome(tiny.run("pretrain", settings(policy), start))
+    flat = settings(policy, **{"pretrain.search.backend": "faiss_flat"})
     flat_models, flat_metrics, _ = tiny.outcome(tiny.run("pretrain", flat, start))
     assert models.pop("manifest.json") != flat_models.pop("manifest.json")  # another key
     assert flat_models == models
@@ -160,15 +145,14 @@ def test_a_backend_is_built_anew_whenever_vectors_change(tiny: ModuleType, start
     assert max(by_name(metrics)["refreshes"]) > 0
 
 
-def test_an_approximate_search_is_measured_and_evaluation_is_exact(tiny: ModuleType, start: Path) -> None:
+def test_an_approximate_search_is_measured_and_evaluation_is_exact(start: Path) -> None:
     change: dict[str, Any] = {"pretrain.search.backend": "ivf_flat", "pretrain.search.options": "nlist=64,nprobe=1"}
     change |= {"evaluate.questions": 12, "evaluate.cloze_sentences": 8}
     frozen = change | {"pretrain.train_query_tower": False, "pretrain.train_document_tower": False}
     exact = frozen | {"pretrain.search.backend": "exact", "pretrain.search.options": ""}
     frozen |= {"pretrain.train_reader": True}
     found, expected = (
-        by_name(tiny.metrics(tiny.run("pretrain", settings(tiny, "interval", **part), start)))
-        for part in (frozen, exact)
+        by_name(tiny.metrics(tiny.run("pretrain", settings("interval", **part), start))) for part in (frozen, exact)
     )
     assert 0.1 < found["search_recall_at_8"][0] < 0.95
     assert len(set(found["search_recall_at_8"])) == 1  # the same vectors, the same seed
@@ -189,11 +173,10 @@ def test_an_approximate_search_is_measured_and_evaluation_is_exact(tiny: ModuleT
     ],
 )
 def test_a_builder_process_changes_no_bit(
-    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, search: str
+    start: Path, root: Path, monkeypatch: pytest.MonkeyPatch, policy: str, search: str
 ) -> None:
     query = {"pretrain.search_query": search}
-    expected = tiny.outcome(tiny.run("pretrain", settings(tiny, policy, **query), start))
-    root = Path(shutil.copytree(start, tmp_path / "process", ignore=shutil.ignore_patterns("pretrain-*")))
+    expected = tiny.outcome(tiny.run("pretrain", settings(policy, **query), start))
     embed, embedded = Retriever.embed_passages, list[int]()
 
     def noted(self: Retriever, rows_U: Any = None, embedder: Any = None) -> Any:
@@ -201,7 +184,7 @@ def test_a_builder_process_changes_no_bit(
         return embed(self, rows_U, embedder)
 
     monkeypatch.setattr(Retriever, "embed_passages", noted)
-    run = tiny.run("pretrain", settings(tiny, policy, **query, **{"launch.builder": "process"}), root)
+    run = tiny.run("pretrain", settings(policy, **query, **{"launch.builder": "process"}), root)
     assert tiny.outcome(run) == expected
     assert len(embedded) == 3  # for the evaluations; the first index is in the store, the trainer itself refreshes none
     assert not (run.path / "index").exists()  # it served its purpose, as the checkpoints did
@@ -210,36 +193,29 @@ def test_a_builder_process_changes_no_bit(
 BROKEN = "import sys; sys.stdin.readline(); sys.exit(3)"
 
 
-def test_a_command_begins_a_builder(
-    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_begins_a_builder(start: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets nothing of the trainer's job but where SLURM is, so that `srun` asks for a node of its own."""
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     (tmp_path / "elsewhere").write_text('env > "$1"; shift; exec "$@"')
     command = f"sh '{tmp_path}/elsewhere' {tmp_path}/variables"
-    expected = tiny.outcome(tiny.run("pretrain", settings(tiny, "delayed"), start))
-    root = Path(shutil.copytree(start, tmp_path / "root", ignore=shutil.ignore_patterns("pretrain-*")))
-    assert (
-        tiny.outcome(tiny.run("pretrain", settings(tiny, "delayed", **{"launch.builder": command}), root)) == expected
-    )
+    expected = tiny.outcome(tiny.run("pretrain", settings("delayed"), start))
+    assert tiny.outcome(tiny.run("pretrain", settings("delayed", **{"launch.builder": command}), root)) == expected
     variables = (tmp_path / "variables").read_text()
     assert "SLURM_CONF=/etc/slurm.conf" in variables
     assert "SLURM_JOB_ID" not in variables
 
 
-def test_a_builder_that_cannot_begin_is_a_user_error(tiny: ModuleType, start: Path, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(start, tmp_path / "root", ignore=shutil.ignore_patterns("pretrain-*")))
+def test_a_builder_that_cannot_begin_is_a_user_error(root: Path) -> None:
     with pytest.raises(UserError, match=r"launch.builder: no-such-run: No such file or directory"):
-        tiny.run("pretrain", settings(tiny, "delayed", **{"launch.builder": "no-such-run --nodes=1"}), root)
+        tiny.run("pretrain", settings("delayed", **{"launch.builder": "no-such-run --nodes=1"}), root)
 
 
 def test_a_builder_that_fails_ends_the_run_which_resumes(
-    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = settings(tiny, "delayed", **{"launch.builder": "process"})
-    expected = tiny.outcome(tiny.run("pretrain", settings(tiny, "delayed"), start))
-    root = Path(shutil.copytree(start, tmp_path / "broken", ignore=shutil.ignore_patterns("pretrain-*")))
+    chosen = settings("delayed", **{"launch.builder": "process"})
+    expected = tiny.outcome(tiny.run("pretrain", settings("delayed"), start))
     with monkeypatch.context() as patches:
         patches.setattr(builder, "COMMAND", (sys.executable, "-c", BROKEN))
         with pytest.raises(UserError) as caught:
@@ -258,9 +234,7 @@ class Primes:
 """
 
 
-def test_a_policy_of_one_s_own_goes_through_a_run(
-    tiny: ModuleType, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_of_one_s_own_goes_through_a_run(start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_refresh.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])

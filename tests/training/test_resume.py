@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +16,7 @@ from realm_lab.systems import stages as train_module
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.pretrain import PretrainTask
 from realm_lab.training.warm_start import WarmStartTask
+from tests import tiny
 
 TASKS: dict[str, type] = {"warm_start": WarmStartTask, "pretrain": PretrainTask, "finetune": FinetuneTask}
 RANDOM = {"launch.checkpoint_interval_seconds": 2, "model.dropout": 0.1, "pretrain.calibrate_null": True}
@@ -25,15 +24,11 @@ RANDOM = {"launch.checkpoint_interval_seconds": 2, "model.dropout": 0.1, "pretra
 SAVE_EVERY = 3
 
 
-class Killed(BaseException):
-    """Stands in for whatever ends a process."""
-
-
 class Line:
     """A root with an uninterrupted run, and places to do the same with interruptions."""
 
-    def __init__(self, tiny: ModuleType, folder: Path):
-        self.tiny, self.folder, self.root = tiny, folder, folder / "whole"
+    def __init__(self, folder: Path):
+        self.folder, self.root = folder, folder / "whole"
         self.whole: dict[tuple[str, str], Any] = {}
         self._count = itertools.count()
 
@@ -41,11 +36,11 @@ class Line:
         """The outcome without interruption."""
         key = (stage, params.model_dump_json())
         if key not in self.whole:
-            self.tiny.prepare(params, self.root)
+            tiny.prepare(params, self.root)
             stages = list(TASKS)
             for name in stages[: stages.index(stage) + 1]:
-                self.tiny.run(name, params, self.root)
-            self.whole[key] = self.tiny.outcome(self.tiny.stage_run(stage, params, self.root))
+                tiny.run(name, params, self.root)
+            self.whole[key] = tiny.outcome(tiny.stage_run(stage, params, self.root))
         return self.whole[key]
 
     def elsewhere(self, stage: str, params: Params) -> Path:
@@ -53,42 +48,19 @@ class Line:
         self.expected(stage, params)
         root = self.folder / f"killed-{next(self._count)}"
         shutil.copytree(self.root, root)
-        shutil.rmtree(self.tiny.stage_run(stage, params, root).path)
+        shutil.rmtree(tiny.stage_run(stage, params, root).path)
         return root
 
 
 @pytest.fixture(scope="module")
-def line(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Line:
-    return Line(tiny, tmp_path_factory.mktemp("resume"))
+def line(tmp_path_factory: pytest.TempPathFactory) -> Line:
+    return Line(tmp_path_factory.mktemp("resume"))
 
 
 @pytest.fixture(autouse=True)
 def ticking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that moves by one second at each look."""
     monkeypatch.setattr("realm_lab.training.loop.time", SimpleNamespace(monotonic=itertools.count().__next__))
-
-
-def die_at(monkeypatch: pytest.MonkeyPatch, stage: str, step: int) -> list[int]:
-    """Kill the run when it is about to do `step` (0-based; -1: never); returns the steps that it does."""
-    original, done = TASKS[stage].train_step, list[int]()  # type: ignore[attr-defined]
-
-    def train_step(self: Any, number: int) -> dict[str, float]:
-        if number == step:
-            raise Killed
-        done.append(number)
-        values: dict[str, float] = original(self, number)
-        return values
-
-    monkeypatch.setattr(TASKS[stage], "train_step", train_step)
-    return done
-
-
-def killed(line: Line, stage: str, params: Params, root: Path, arrange: Callable[[pytest.MonkeyPatch], object]) -> None:
-    """One attempt that does not end well."""
-    with pytest.MonkeyPatch.context() as patches:
-        arrange(patches)
-        with pytest.raises(Killed):
-            line.tiny.run(stage, params, root)
 
 
 def steps_of(folder: Path) -> list[int]:
@@ -98,8 +70,8 @@ def steps_of(folder: Path) -> list[int]:
 def assert_resumes(line: Line, stage: str, params: Params, root: Path) -> None:
     """Run again; everything is as in the uninterrupted run."""
     torch.manual_seed(777)  # another process's generator would stand anywhere
-    run = line.tiny.run(stage, params, root)
-    models, metrics, results = line.tiny.outcome(run)
+    run = tiny.run(stage, params, root)
+    models, metrics, results = tiny.outcome(run)
     expected_models, expected_metrics, expected_results = line.expected(stage, params)
     assert metrics == expected_metrics
     assert models == expected_models
@@ -120,15 +92,15 @@ KILLS = [
 
 @pytest.mark.parametrize(("stage", "step"), KILLS)
 def test_killed_once(line: Line, stage: str, step: int) -> None:
-    params = line.tiny.params(RANDOM)
+    params = tiny.params(RANDOM)
     root = line.elsewhere(stage, params)
-    killed(line, stage, params, root, partial(die_at, stage=stage, step=step))
-    run = line.tiny.stage_run(stage, params, root)
+    with tiny.steps_done(TASKS[stage], killed_at=step):
+        tiny.run(stage, params, root)
+    run = tiny.stage_run(stage, params, root)
     saved = [step - step % SAVE_EVERY - SAVE_EVERY * older for older in (1, 0)]
     assert steps_of(run.path / "checkpoints") == [number for number in saved if number > 0]
     assert run.status().state == "FAILED"
-    with pytest.MonkeyPatch.context() as patches:
-        done = die_at(patches, stage, -1)
+    with tiny.steps_done(TASKS[stage]) as done:
         assert_resumes(line, stage, params, root)
     assert done == list(range(max(0, saved[-1]), 24 if stage == "warm_start" else 12))  # it does not start over
     assert (run.status().attempt, run.status().state) == (2, "COMPLETE")
@@ -155,30 +127,35 @@ SLOW = [pytest.param(variant, marks=pytest.mark.slow) for variant in list(VARIAN
 
 @pytest.mark.parametrize("variant", [next(iter(VARIANTS)), *SLOW])
 def test_every_kind_of_pretraining_resumes(line: Line, variant: str) -> None:
-    params = line.tiny.params(RANDOM | VARIANTS[variant])
+    params = tiny.params(RANDOM | VARIANTS[variant])
     root = line.elsewhere("pretrain", params)
-    killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=8))
+    with tiny.steps_done(TASKS["pretrain"], killed_at=8):
+        tiny.run("pretrain", params, root)
     assert_resumes(line, "pretrain", params, root)
 
 
 @pytest.mark.parametrize("step", [20, 26])  # in the second of three attempts of 4 steps, and in the second step after
 def test_attempts_of_the_warm_start_resume(line: Line, step: int) -> None:
-    params = line.tiny.params(RANDOM | {"warm_start.embedder.steps": 16, "warm_start.embedder.attempts": 3})
+    params = tiny.params(RANDOM | {"warm_start.embedder.steps": 16, "warm_start.embedder.attempts": 3})
     root = line.elsewhere("warm_start", params)
-    killed(line, "warm_start", params, root, partial(die_at, stage="warm_start", step=step))
+    with tiny.steps_done(TASKS["warm_start"], killed_at=step):
+        tiny.run("warm_start", params, root)
     assert_resumes(line, "warm_start", params, root)
 
 
 @pytest.mark.parametrize("stage", TASKS)
 def test_killed_after_the_last_step_before_the_models_are_written(line: Line, stage: str) -> None:
-    params = line.tiny.params(RANDOM | {"launch.checkpoint_interval_seconds": 10_000})
+    params = tiny.params(RANDOM | {"launch.checkpoint_interval_seconds": 10_000})
     root = line.elsewhere(stage, params)
 
     def write(*arguments: Any) -> None:
-        raise Killed
+        raise tiny.Killed
 
-    killed(line, stage, params, root, lambda patches: patches.setattr(train_module, "write_embedder", write))
-    run = line.tiny.stage_run(stage, params, root)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(train_module, "write_embedder", write)
+        with pytest.raises(tiny.Killed):
+            tiny.run(stage, params, root)
+    run = tiny.stage_run(stage, params, root)
     assert not (run.path / "model").exists()
     assert not run.is_complete()
     assert steps_of(run.path / "checkpoints") == [run.status().total_steps]  # the last step is always saved
@@ -186,10 +163,11 @@ def test_killed_after_the_last_step_before_the_models_are_written(line: Line, st
 
 
 def test_a_broken_newest_checkpoint_costs_steps_and_nothing_else(line: Line) -> None:
-    params = line.tiny.params(RANDOM)
+    params = tiny.params(RANDOM)
     root = line.elsewhere("pretrain", params)
-    killed(line, "pretrain", params, root, partial(die_at, stage="pretrain", step=10))
-    folder = line.tiny.stage_run("pretrain", params, root).path / "checkpoints"
+    with tiny.steps_done(TASKS["pretrain"], killed_at=10):
+        tiny.run("pretrain", params, root)
+    folder = tiny.stage_run("pretrain", params, root).path / "checkpoints"
     assert steps_of(folder) == [6, 9]
     path = folder / "step-00000009" / "state.safetensors"
     path.write_bytes(path.read_bytes()[:-1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.training import probes
 from realm_lab.training.probes import StalenessProbe
+from tests.tiny_system import scramble
 
 PLACES, QUERIES = 5, 12
 
@@ -26,10 +26,10 @@ def queries(system: Any) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def old(system: Any, tiny_system: ModuleType) -> Any:
+def old(system: Any) -> Any:
     """Other weights: those of an old index."""
     embedder = copy.deepcopy(system.embedder)
-    tiny_system.scramble(embedder, seed=3, scale=0.05)
+    scramble(embedder, seed=3, scale=0.05)
     return embedder
 
 

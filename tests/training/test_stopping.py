@@ -6,7 +6,6 @@ import math
 import os
 import signal
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,16 +17,16 @@ from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import load_newest
 from realm_lab.training.loop import train
 from realm_lab.training.pretrain import PretrainTask
+from tests import tiny
 from tests.tiny import by_name
 
 
 class Count:
     """A task that counts: what the loop does around it is the test."""
 
-    seed = 0
+    seed, total_steps, evaluation_interval_steps = 0, 6, 3
 
-    def __init__(self, total_steps: int = 6, evaluation_interval_steps: int = 3):
-        self.total_steps, self.evaluation_interval_steps = total_steps, evaluation_interval_steps
+    def __init__(self) -> None:
         self.state = torch.zeros(2)  # finished steps, and a sum of random draws
         self.at: dict[int, Any] = {}  # what happens when a step is done
         self.done: list[int] = []
@@ -167,7 +166,7 @@ def test_a_signal_in_the_last_step_is_for_whoever_goes_on(stage: StageRun) -> No
     assert load_newest(stage.path / "checkpoints") is not None
 
 
-def test_a_preempted_stage_says_so(tiny: ModuleType, tmp_path: Path) -> None:
+def test_a_preempted_stage_says_so(tmp_path: Path) -> None:
     chosen = tiny.params({"pretrain.steps": 5, "model.dropout": 0.1})
     line = tiny.prepare(chosen, tmp_path)
     tiny.run("warm_start", chosen, line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,20 +12,19 @@ from safetensors.torch import load_file
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import new_embedder
 from realm_lab.training import warm_start
+from tests import tiny
 
 SHORT = {"warm_start.reader.steps": 2, "launch.checkpoint_interval_seconds": 1000}
 
 
 @pytest.fixture(scope="module")
-def root(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepared: Path = tiny.prepare(tiny.params(), tmp_path_factory.mktemp("attempts"))
     return prepared
 
 
 @pytest.mark.parametrize(("attempts", "learns"), [(1, False), (2, True)])
-def test_a_bad_start_is_left(
-    tiny: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch, attempts: int, learns: bool
-) -> None:
+def test_a_bad_start_is_left(root: Path, monkeypatch: pytest.MonkeyPatch, attempts: int, learns: bool) -> None:
     def stuck(*arguments: Any) -> Embedder:
         """The first projection is all zeros, so that every score and every gradient is 0."""
         embedder = new_embedder(*arguments)
@@ -44,7 +42,7 @@ def test_a_bad_start_is_left(
     assert (max(ict[step] for step in list(ict)[-12:]) > 1 / 8) == learns
 
 
-def test_a_task_that_was_not_learned_is_flagged(tiny: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_was_not_learned_is_flagged(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not tiny.run("warm_start", tiny.params(SHORT), root).status().flags  # too few steps to be judged
     monkeypatch.setattr(warm_start, "JUDGED_STEPS", 12)
     run = tiny.run("warm_start", tiny.params(SHORT | {"warm_start.reader.steps": 3}), root)
