@@ -114,9 +114,13 @@ class Context:
     @cached_property
     def bm25(self) -> Bm25:
         """BM25 over the knowledge corpus."""
-        from realm_lab.systems.bm25 import Bm25
+        return self.bm25_over(self.knowledge)
 
-        return Bm25(self.passages)
+    def bm25_over(self, knowledge: Knowledge) -> Bm25:
+        """BM25 over the knowledge corpus or another one: from the store, or computed now."""
+        from realm_lab.systems.bm25 import Bm25Store
+
+        return Bm25Store(self.runs / "bm25").index(knowledge.passages, knowledge.digest)
 
     def wordpieces(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Ids of texts, without special tokens."""
