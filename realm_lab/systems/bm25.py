@@ -5,8 +5,8 @@
                    shard-00000.lock   held by the process that writes this shard; not empty once it is finished
                    manifest.json      written last: with it the index is published
 
-A score takes the statistics of the whole corpus, which are summed when questions are asked: it is the same, to the bit, as
-bm25s finds over all passages at once. A shard is all that is in memory of texts, and the files are memory-mapped.
+A score takes the statistics of the whole corpus, which are summed when questions are asked: it is the same, to the bit,
+as bm25s finds over all passages at once. No more than a shard's texts are in memory, and the files are memory-mapped.
 """
 
 # Shapes: N passages of a shard, Q questions, K passages that are found

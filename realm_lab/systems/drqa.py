@@ -121,11 +121,10 @@ class Drqa(System):
     @cached_property
     def reader(self) -> DocumentReader:
         """The trained reader."""
-        from realm_lab.models.folders import load_named, read_tensors
+        from realm_lab.models.folders import load_parameters
 
-        path = self.context.model_folder("document_reader") / "model.safetensors"
         reader = new_reader(self.context, self.own)
-        load_named(reader, read_tensors(path), {name: name for name, _ in reader.named_parameters()}, path)
+        load_parameters(reader, self.context.model_folder("document_reader") / "model.safetensors")
         return reader
 
 
@@ -144,8 +143,6 @@ def new_reader(context: Context, own: DrqaOptions) -> DocumentReader:
 
 def train_reader(context: Context, run: StageRun) -> None:
     """Train the reader on passages of the training questions that hold the answer."""
-    import numpy as np
-
     from realm_lab.corpus.vocabulary import wordpieces_by_id
     from realm_lab.models.folders import write_tensors
     from realm_lab.systems.stages import end_stage
@@ -155,7 +152,7 @@ def train_reader(context: Context, run: StageRun) -> None:
 
     system = cast(Drqa, context.system)
     own, questions, passages = system.own, context.corpus.questions("train"), context.passages
-    answers = [[np.array(ids, np.int64) for ids in context.wordpieces(texts)] for texts in questions.answers]
+    answers = context.answer_wordpieces(questions)
     words = enumerate(wordpieces_by_id(context.tokenizer))
     ignored = frozenset(i for i, word in words if word in STOP_WORDS or not any(map(str.isalnum, word)))
     rows = [rows for rows, _ in system.tfidf.search(questions.texts, own.articles)]

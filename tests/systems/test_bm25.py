@@ -15,13 +15,12 @@ import pytest
 
 from benchmarks.bm25 import LUCENE
 from realm_lab.core.files import read_json, write_json
-from realm_lab.corpus.records import Passage
-from realm_lab.corpus.store import Passages, PreparedCorpus
+from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.systems import bm25 as module
 from realm_lab.systems.bm25 import K1, PLAIN, B, Bm25, Bm25Store
 from realm_lab.systems.identity import corpus_folder, plan_run
-from tests.corpus.preparing import write_part
+from tests.corpus.preparing import write_passages
 
 TEXTS = [
     ("apple", "river stone river"),
@@ -30,13 +29,6 @@ TEXTS = [
     ("date", "wood glass"),
     ("elder", "stone stone wood river glass metal paper cloth"),
 ]
-
-
-def passages_of(folder: Path, texts: list[tuple[str, str]]) -> Passages:
-    plain: dict[str, Any] = {"titles": [0], "bodies": [0], "sentence_starts": [0], "articles": 0}
-    passages = [Passage(str(n), title, body, str(n), title) for n, (title, body) in enumerate(texts)]
-    write_part(folder, Passages.COLUMNS, [plain | passage._asdict() for passage in passages])
-    return Passages(folder, np.uint16)
 
 
 def joined(texts: list[tuple[str, str]]) -> list[str]:
@@ -138,7 +130,7 @@ def test_shards_find_to_the_bit_what_bm25s_finds_over_all(tmp_path: Path, monkey
     asked = PLAIN.tokens(questions, return_ids=False)
     expected = np.stack([whole.get_scores(terms) if terms else np.zeros(1000, np.float32) for terms in asked])
     order = np.argsort(-expected, kind="stable")[:, :300]
-    passages = passages_of(tmp_path / "passages", texts)
+    passages = write_passages(tmp_path / "passages", texts)
     for rows in (1 << 16, 77, 500):
         monkeypatch.setattr(module, "SHARD_ROWS", rows)
         found = Bm25Store(tmp_path / f"store-{rows}").index(passages, "corpus").search(questions, 300)
@@ -151,11 +143,12 @@ def test_an_index_is_computed_once_goes_on_where_it_was_stopped_and_is_known_by_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SHARD_ROWS", 2)
-    passages, store, counted = passages_of(tmp_path / "passages", TEXTS), Bm25Store(tmp_path / "store"), []
+    passages, store = write_passages(tmp_path / "passages", TEXTS), Bm25Store(tmp_path / "store")
+    counted: list[str | None] = []
     count_terms = module.count_terms
 
     def counting(texts: Any, analysis: Any) -> Any:
-        if len(counted) == 1 and counted[0] is not None:
+        if len(counted) == 1:
             counted.append(None)
             raise KeyboardInterrupt
         counted.append(texts[0].split()[0])
@@ -173,7 +166,7 @@ def test_an_index_is_computed_once_goes_on_where_it_was_stopped_and_is_known_by_
 
 
 def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
-    passages, store = passages_of(tmp_path / "passages", TEXTS), Bm25Store(tmp_path / "store")
+    passages, store = write_passages(tmp_path / "passages", TEXTS), Bm25Store(tmp_path / "store")
     store.index(passages, "one")
     [path] = tmp_path.glob("store/*/shard-00000.arrow")
     path.write_bytes(path.read_bytes()[:-20])
