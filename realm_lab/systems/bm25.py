@@ -55,12 +55,12 @@ PLAIN = Analysis(r"(?u)\b\w\w+\b", "en", "english")  # words of two letters or m
 
 
 def count_terms(texts: Sequence[str], analysis: Analysis) -> pa.RecordBatch:
-    """The terms of texts, sorted, each with the numbers of the texts that have it and how often they do. The first is
-    "", which stands for any word: its counts are the texts' lengths."""
+    """The terms of texts, sorted, each with the numbers of the texts that have it and how often they do. Before them
+    None, which stands for any term: its counts are the texts' lengths."""
     ids, vocabulary = analysis.tokens(texts, return_ids=True)
     lengths = np.fromiter(map(len, ids), np.int64, len(ids))
-    terms = sorted(term for term in vocabulary if term)
-    place_of = np.zeros(len(vocabulary), np.int64)  # in the sorted terms
+    terms = sorted(vocabulary)
+    place_of = np.zeros(len(terms), np.int64)  # of a term's number in the sorted ones, from 1
     place_of[[vocabulary[term] for term in terms]] = np.arange(1, len(terms) + 1)
     place_T = place_of[np.fromiter(chain.from_iterable(ids), np.int64, lengths.sum())]
     pairs, counts = np.unique(place_T * len(ids) + np.repeat(np.arange(len(ids)), lengths), return_counts=True)
@@ -70,7 +70,7 @@ def count_terms(texts: Sequence[str], analysis: Analysis) -> pa.RecordBatch:
         pa.ListArray.from_arrays(starts.astype(np.int32), values.astype(np.int32))
         for values in (rows, np.concatenate([lengths, counts]))
     ]
-    return pa.record_batch([pa.array(["", *terms]), *lists], ["term", "rows", "counts"])
+    return pa.record_batch([pa.array([None, *terms], pa.string()), *lists], ["term", "rows", "counts"])
 
 
 class Shard:
@@ -84,7 +84,8 @@ class Shard:
 
     def find(self, term: str) -> slice:
         """The place of what is known of a term."""
-        place = bisect.bisect_left(range(len(self._terms)), term, key=lambda number: self._terms[number].as_py())
+        places = range(len(self._terms))
+        place = bisect.bisect_left(places, term, lo=1, key=lambda place: self._terms[place].as_py())
         has_term = place < len(self._terms) and self._terms[place].as_py() == term
         return slice(*self._starts[place : place + 2].tolist()) if has_term else slice(0, 0)
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -75,11 +75,6 @@ class PassageWriter(PassageSystem, ABC):
     ):
         super().__init__(context)
         self._model, self._embedder, self._knowledge = model, embedder, knowledge
-
-    @cached_property
-    def own(self) -> Any:
-        """`system_options` of this system."""
-        return self.context.options(self.options)
 
     @property
     @abstractmethod

@@ -89,11 +89,6 @@ class LinkedReader(Bm25Reader, ABC):
         return [self._found[question] for question in questions]
 
     @cached_property
-    def own(self) -> Any:
-        """`system_options` of this system."""
-        return self.context.options(self.options)
-
-    @cached_property
     def links(self) -> Links:
         """The links of the knowledge corpus that is read."""
         import numpy as np

@@ -32,6 +32,11 @@ class PassageSystem(System):
     context: Context
     _knowledge: Knowledge | None
 
+    @cached_property
+    def own(self) -> Any:
+        """`system_options` of this system."""
+        return self.context.options(self.options)
+
     @property
     def passages(self) -> Passages:
         """The knowledge corpus that it reads."""

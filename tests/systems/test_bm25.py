@@ -18,8 +18,9 @@ from realm_lab.core.files import read_json, write_json
 from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.systems import bm25 as module
-from realm_lab.systems.bm25 import K1, PLAIN, B, Bm25, Bm25Store
+from realm_lab.systems.bm25 import K1, PLAIN, Analysis, B, Bm25, Bm25Store
 from realm_lab.systems.identity import corpus_folder, plan_run
+from realm_lab.systems.registry import Retrieved
 from tests.corpus.preparing import write_passages
 
 TEXTS = [
@@ -117,25 +118,29 @@ def test_the_analysis_of_lucene_keeps_letters_and_has_the_older_stems() -> None:
 def many_texts(count: int) -> list[tuple[str, str]]:
     """Of very different lengths, some without any word, with words that many have and words that few have."""
     random = np.random.default_rng(0)
-    words = np.array([f"word{chr(97 + n % 26)}{n // 26}" for n in range(300)])
+    words = np.array([f"word{chr(97 + n % 26)}{n // 26}{chr(39)}s" for n in range(300)])
     lengths = random.integers(0, 60, count)
     return [("", " ".join(words[(300 * random.random(length) ** 3).astype(int)])) for length in lengths]
 
 
 def test_shards_find_to_the_bit_what_bm25s_finds_over_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = many_texts(1000)
-    questions = [body[:80] for _, body in texts[:40]] + ["worda0 worda0 wordb0", "nothing known"]
-    whole = bm25s.BM25(k1=K1, b=B)
-    whole.index(PLAIN.tokens(joined(texts), return_ids=True), show_progress=False)
-    asked = PLAIN.tokens(questions, return_ids=False)
-    expected = np.stack([whole.get_scores(terms) if terms else np.zeros(1000, np.float32) for terms in asked])
-    order = np.argsort(-expected, kind="stable")[:, :300]
+    questions = [body[:80] for _, body in texts[:40]] + ["worda0's worda0 wordb0", "nothing known"]
+
+    def check(found: Retrieved, analysis: Analysis) -> None:
+        whole = bm25s.BM25(k1=K1, b=B)
+        whole.index(analysis.tokens(joined(texts), return_ids=True), show_progress=False)
+        asked = analysis.tokens(questions, return_ids=False)
+        expected = np.stack([whole.get_scores(terms) if terms else np.zeros(1000, np.float32) for terms in asked])
+        order = np.argsort(-expected, kind="stable")[:, :300]
+        assert (found.rows_QK == order).all()
+        assert found.scores_QK.tobytes() == np.take_along_axis(expected, order, 1).tobytes()
+
+    check(Bm25.of_texts(joined(texts), LUCENE).search(questions, 300), LUCENE)  # in which 's' is a term without letters
     passages = write_passages(tmp_path / "passages", texts)
     for rows in (1 << 16, 77, 500):
         monkeypatch.setattr(module, "SHARD_ROWS", rows)
-        found = Bm25Store(tmp_path / f"store-{rows}").index(passages, "corpus").search(questions, 300)
-        assert (found.rows_QK == order).all()
-        assert found.scores_QK.tobytes() == np.take_along_axis(expected, order, 1).tobytes()
+        check(Bm25Store(tmp_path / f"store-{rows}").index(passages, "corpus").search(questions, 300), PLAIN)
         assert len(list(tmp_path.glob(f"store-{rows}/*/shard-*.arrow"))) == -(-1000 // rows)
 
 
