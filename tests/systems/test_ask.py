@@ -152,19 +152,19 @@ def test_a_sentence_that_is_too_long_to_fill_is_refused(params: Params, line: Pa
 
 
 @pytest.mark.parametrize(
-    ("verb", "text", "system", "message"),
+    ("verb", "text", "message"),
     [
-        (ask, "", "realm", "the question is empty"),
-        (ask, " \t\n", "realm", "the question is empty"),
-        (fill, "", "realm", ONE_BLANK),
-        (fill, "the capital is Paris .", "realm", ONE_BLANK),
-        (fill, "[MASK] is the capital of [MASK] .", "realm", ONE_BLANK),
-        (fill, "the capital is [mask] .", "realm", ONE_BLANK),
+        (ask, "", "the question is empty"),
+        (ask, " \t\n", "the question is empty"),
+        (fill, "", ONE_BLANK),
+        (fill, "the capital is Paris .", ONE_BLANK),
+        (fill, "[MASK] is the capital of [MASK] .", ONE_BLANK),
+        (fill, "the capital is [mask] .", ONE_BLANK),
     ],
 )
-def test_mistakes(params: Params, line: Path, verb: Verb, text: str, system: str, message: str) -> None:
+def test_mistakes(params: Params, line: Path, verb: Verb, text: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        verb(open_run(params, line, 0, system), text)
+        verb(open_run(params, line, 0, "realm"), text)
     assert str(caught.value) == message
 
 
