@@ -23,7 +23,7 @@ from benchmarks.machine import table
 from realm_lab.core.files import write_json
 from realm_lab.corpus.answers import holds_answer, normalise_answer
 from realm_lab.errors import UserError
-from realm_lab.systems.bm25 import PLAIN, Analysis, Bm25Texts
+from realm_lab.systems.bm25 import PLAIN, Analysis, Bm25
 
 DEPTHS, ANSWER_DEPTHS = (1, 5, 20, 100), (5, 20, 100)
 LUCENE_STOP_WORDS = (
@@ -80,7 +80,7 @@ def natural_questions(data: Path, texts: Sequence[Text]) -> tuple[list[Text], li
 
 def measure(texts: Sequence[Text], items: Sequence[Item], titles: bool, analysis: Analysis) -> dict[str, float]:
     """Recall of the gold passage, its mean reciprocal rank within the first 100, and recall of an answer."""
-    index = Bm25Texts([f"{text.title} {text.body}" if titles else text.body for text in texts], analysis)
+    index = Bm25.of_texts([f"{text.title} {text.body}" if titles else text.body for text in texts], analysis)
     rows_BK = index.search([item.question for item in items], max(DEPTHS)).rows_QK
     gold_BK = rows_BK == np.array([item.gold for item in items])[:, None]
     rank_B = np.where(gold_BK.any(1), gold_BK.argmax(1) + 1, 0)

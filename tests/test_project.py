@@ -72,16 +72,23 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
     write_json(tmp_path / "elsewhere" / "study.json", {})
     cuts = runs / "corpora" / ".gone.0123.cuts"  # of a preparation that was stopped
     write_text(cuts / "sentences" / "0", "")
+    write_json(runs / "corpora" / ("a" * 12) / "manifest.json", {"digest": "kept"})
+    published = [f"{store}/{corpus}" for store in ("embeddings", "bm25") for corpus in ("kept", "gone")]
+    for folder in published:
+        write_json(runs / folder / "identity.json", {"corpus_digest": folder.rpartition("/")[2]})
+        write_json(runs / folder / "manifest.json", {})
     assert cli.main(["--root", str(tmp_path), "gc", "--yes", "--forget", "../../elsewhere"]) == 2
     folders = {record.name: runs / record.name for record in (kept, mistaken, loose, pending)}
     assert cli.main(["--root", str(tmp_path), "gc"]) == 0
     said = capsys.readouterr().out
-    assert "4 folders" in said
+    assert "6 folders" in said
     assert "nothing is deleted without --yes" in said
     assert all(folder.exists() for folder in folders.values())
     assert cli.main(["--root", str(tmp_path), "gc", "--yes", "--forget", "mistake"]) == 0
     left = {str(path.relative_to(runs)) for path in runs.rglob("*.*") if path.is_file()}
     good = {f"{kept.name}/run.json", "stages/evaluate-aaaaaaaaaaaa/config.yaml", "studies/good/study.json"}
+    good |= {f"{store}/kept/{name}.json" for store in ("embeddings", "bm25") for name in ("identity", "manifest")}
+    good.add(f"corpora/{'a' * 12}/manifest.json")
     assert left == good | {"notes/mine.json", f"{reported.name}/run.json", "stages/evaluate-dddddddddddd/config.yaml"}
     assert not cuts.exists()
     assert (tmp_path / "elsewhere" / "study.json").is_file()

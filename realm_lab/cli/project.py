@@ -26,7 +26,7 @@ def add_runs(add: Add, add_tool: Add) -> None:
     logs = add("logs", _run_logs, "print the newest log of a run")
     logs.add_argument("name", metavar="RUN", help="its name or the beginning of it, or STUDY/CELL-sSEED")
     collect = add_tool(
-        "gc", _run_gc, "list runs, stages and embeddings that no study or report needs; --yes deletes them"
+        "gc", _run_gc, "list runs, stages, embeddings and BM25 that no study or report needs; --yes deletes them"
     )
     collect.add_argument("--yes", action="store_true", help="delete what is listed")
     text = "also what only this study needs, with its record; may be repeated"

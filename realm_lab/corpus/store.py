@@ -98,6 +98,10 @@ class TextTable:
         """One row as {column: value}."""
         return self._table.slice(int(index), 1).to_pylist()[0]
 
+    def rows(self, first: int, count: int | None = None) -> TextTable:
+        """So many rows from one on, or all that are left."""
+        return TextTable(self._table.slice(first, count))
+
     def column(self, name: str, default: Any = None) -> list[Any]:
         """A whole column; of the default where there is none."""
         known = name in self._table.column_names or default is None

@@ -107,6 +107,11 @@ def load_named(module: nn.Module, tensors: Mapping[str, Tensor], names: Names, s
         parameter.data.copy_(value)
 
 
+def load_parameters(module: nn.Module, path: Path) -> None:
+    """Load a module from a file of its parameters by their own names; UserError as `load_named`."""
+    load_named(module, read_tensors(path), {name: name for name, _ in module.named_parameters()}, path)
+
+
 def to_bert(encoder: Encoder) -> dict[str, Tensor]:
     """The encoder's weights under BertModel's names."""
     pictures = PATCHES if encoder.patch_projection is not None else {}

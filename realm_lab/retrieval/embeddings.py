@@ -173,18 +173,14 @@ class EmbeddingStore:
             write_json(folder / "identity.json", asdict(identity))
         _check(folder, identity)
         firsts = range(0, identity.rows, shard_rows)
-        locks = [folder / f"shard-{number:05d}.lock" for number in range(len(firsts))]
-        for wait in (False, True):  # first what nobody works on; then wait for what others work on
-            for first, path in zip(firsts, locks, strict=True):
-                with exclusive(path, wait) as lock:
-                    if lock is None or lock.read():
-                        continue
-                    rows_R = np.arange(first, min(first + shard_rows, identity.rows))
-                    rows_RD = _as_stored(embed(rows_R), identity, first)
-                    _write(folder / "embeddings.bin", rows_RD, first)
-                    lock.write("finished")
-                if len(firsts) > 1:
-                    print(f"embedded {rows_R[-1] + 1:,} of {identity.rows:,} passages", file=sys.stderr)
+
+        def write(number: int) -> None:
+            rows_R = np.arange(firsts[number], min(firsts[number] + shard_rows, identity.rows))
+            _write(folder / "embeddings.bin", _as_stored(embed(rows_R), identity, firsts[number]), firsts[number])
+            if len(firsts) > 1:
+                print(f"embedded {rows_R[-1] + 1:,} of {identity.rows:,} passages", file=sys.stderr)
+
+        in_shards(folder, len(firsts), write)
         write_json(folder / "manifest.json", {"key": identity.key})
         return _open(folder)
 
@@ -254,6 +250,17 @@ def _as_stored(rows_RD: Tensor, identity: Identity, first: int) -> Tensor:
         row = first + int(bad_R.nonzero()[0])
         raise UserError(f"the embedding of passage {row} is not finite: training diverged; lower the learning rates")
     return stored_RD
+
+
+def in_shards(folder: Path, count: int, write: Callable[[int], None]) -> None:
+    """Write the shards of a folder, each by one of the processes that do this at the same time; all return when all are
+    written."""
+    for wait in (False, True):  # first what nobody works on; then wait for what others work on
+        for number in range(count):
+            with exclusive(folder / f"shard-{number:05d}.lock", wait) as lock:
+                if lock is not None and not lock.read():
+                    write(number)
+                    lock.write("finished")
 
 
 def _write(path: Path, rows_RD: Tensor, first: int) -> None:

@@ -48,8 +48,8 @@ def newest_log(root: Path, run: RunRecord) -> Path:
 
 
 def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
-    """Folders that nothing needs: runs that no study and no report names, and stages, corpora and embeddings of no
-    other run.
+    """Folders that nothing needs: runs that no study and no report names, and stages, corpora, embeddings and BM25
+    indexes of no other run.
 
     The studies in `forget` count as if they were not there; their records go too. What a process or a queued job works
     on is kept, with all that its run needs. UserError: no such study, one that is being swept, or a record that cannot
@@ -79,7 +79,8 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     folders += [study_folder(runs, study) for study in forget]
     manifests = [path for path in runs.glob("corpora/*/manifest.json") if path.parent.name in corpora]
     digests = {read_json(path)["digest"] for path in manifests}
-    published = (path.parent / "identity.json" for path in sorted(runs.glob("embeddings/*/manifest.json")))
+    manifests = [path for store in ("embeddings", "bm25") for path in sorted(runs.glob(f"{store}/*/manifest.json"))]
+    published = (path.parent / "identity.json" for path in manifests)
     return folders + [path.parent for path in published if read_json(path)["corpus_digest"] not in digests]
 
 

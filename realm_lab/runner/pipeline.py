@@ -84,7 +84,7 @@ def _share_runs(root: Path) -> None:
     """A queued experiment works in a copy of the project that is deleted: its stages are kept in the project's runs/,
     where it also finds what is done already. What is the copy's own is which runs are its default pipeline."""
     runs, shared = root / "runs", _project(root) / "runs"
-    for name in ("stages", "corpora", "embeddings") if shared != runs else ():
+    for name in ("stages", "corpora", "embeddings", "bm25") if shared != runs else ():
         if not (runs / name).exists():
             runs.mkdir(exist_ok=True)
             (shared / name).mkdir(parents=True, exist_ok=True)

@@ -50,6 +50,10 @@ class ClosedBookOptions(Section):
     """Peak learning rate of each stage (the paper's, constant)."""
 
 
+def _stage(name: str, work: str, *more: str) -> Stage:
+    return Stage(name, (*BATCH, *more), f"realm_lab.systems.closed_book:{work}", uses_ranks=False)
+
+
 @register_system
 class ClosedBook(System):
     """An encoder-decoder that reads the question alone."""
@@ -58,24 +62,9 @@ class ClosedBook(System):
     title = "closed book"
     options = ClosedBookOptions
     stages = (
-        Stage(
-            "span_corruption",
-            (*BATCH, "system_options.corruption_steps"),
-            "realm_lab.systems.closed_book:corrupt",
-            uses_ranks=False,
-        ),
-        Stage(
-            "salient_spans",
-            (*BATCH, "system_options.salient_span_steps", "pretrain.recurring_spans"),
-            "realm_lab.systems.closed_book:write_salient_spans",
-            uses_ranks=False,
-        ),
-        Stage(
-            "finetune",
-            (*BATCH, "system_options.question_steps", "finetune.max_span_wordpieces"),
-            "realm_lab.systems.closed_book:answer_questions",
-            uses_ranks=False,
-        ),
+        _stage("span_corruption", "corrupt", "system_options.corruption_steps"),
+        _stage("salient_spans", "write_salient_spans", "system_options.salient_span_steps", "pretrain.recurring_spans"),
+        _stage("finetune", "answer_questions", "system_options.question_steps", "finetune.max_span_wordpieces"),
         EVALUATE,
     )
 

@@ -16,7 +16,7 @@ from realm_lab.core.files import read_json
 from realm_lab.core.process import limit_threads, pick_device
 from realm_lab.corpus.cutting import PARTS
 from realm_lab.corpus.recurring import only_recurring
-from realm_lab.corpus.store import Passages, PreparedCorpus, Sentences
+from realm_lab.corpus.store import Passages, PreparedCorpus, Questions, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain, load_tokenizer, special_ids
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
@@ -114,13 +114,21 @@ class Context:
     @cached_property
     def bm25(self) -> Bm25:
         """BM25 over the knowledge corpus."""
-        from realm_lab.systems.bm25 import Bm25
+        return self.bm25_over(self.knowledge)
 
-        return Bm25(self.passages)
+    def bm25_over(self, knowledge: Knowledge) -> Bm25:
+        """BM25 over the knowledge corpus or another one: from the store, or computed now."""
+        from realm_lab.systems.bm25 import Bm25Store
+
+        return Bm25Store(self.runs / "bm25").index(knowledge.passages, knowledge.digest)
 
     def wordpieces(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """Ids of texts, without special tokens."""
         return [tuple(encoding.ids) for encoding in encode_batch_plain(self.tokenizer, texts)]
+
+    def answer_wordpieces(self, questions: Questions) -> list[list[np.ndarray]]:
+        """Of each question the wordpieces of each of its answers."""
+        return [[np.array(ids, np.int64) for ids in self.wordpieces(texts)] for texts in questions.answers]
 
     def question_tokens(self, questions: Sequence[str]) -> list[np.ndarray]:
         """Questions as a query tower reads them, cut to its length; its two special tokens are added later."""

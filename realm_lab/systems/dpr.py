@@ -49,19 +49,13 @@ class Dpr(SelectsPassage, DenseRetriever):
 
 def train_towers(context: Context, run: StageRun) -> None:
     """Train both towers on the training questions; the reader of the warm start is handed on."""
-    import numpy as np
-
-    from realm_lab.corpus.vocabulary import encode_batch_plain
     from realm_lab.systems.stages import compile_encoders, finish
     from realm_lab.training.dual_encoder import DualEncoderTask, label
     from realm_lab.training.loop import train
 
     options = context.options(DprOptions)
     questions, passages = context.corpus.questions("train"), context.passages
-    answers = [
-        [np.array(encoding.ids, np.int64) for encoding in encode_batch_plain(context.tokenizer, own)]
-        for own in questions.answers
-    ]
+    answers = context.answer_wordpieces(questions)
     found_QK = context.bm25.search(questions.texts, DEPTH).rows_QK
     labelled = label(questions, answers, passages, found_QK)
     if not len(labelled.questions):

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Dropout, Fraction, NonNegative, Positive, Section
-from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, register_system
+from realm_lab.systems.reading import PassageSystem
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from realm_lab.corpus.store import Passages
     from realm_lab.models.document_reader import DocumentReader
-    from realm_lab.systems.context import Context
+    from realm_lab.systems.context import Context, Knowledge
     from realm_lab.systems.tfidf import TfidfArticles
     from realm_lab.tracking.run_dir import StageRun
 
@@ -56,7 +57,7 @@ class DrqaOptions(Section):
 
 
 @register_system
-class Drqa(System):
+class Drqa(PassageSystem):
     """TF-IDF over articles and a reader of paragraphs."""
 
     name = "drqa"
@@ -73,23 +74,17 @@ class Drqa(System):
         ),
         EVALUATE,
     )
-    context: Context
 
-    def __init__(self, context: Context, passages: Passages | None = None):
+    def __init__(self, context: Context, knowledge: Knowledge | None = None):
         super().__init__(context)
-        self._passages = passages or context.passages
-
-    @cached_property
-    def own(self) -> DrqaOptions:
-        """`system_options.drqa`."""
-        return self.context.options(DrqaOptions)
+        self._knowledge = knowledge
 
     @cached_property
     def tfidf(self) -> TfidfArticles:
         """The index over the articles."""
         from realm_lab.systems.tfidf import TfidfArticles
 
-        return TfidfArticles(self._passages)
+        return TfidfArticles(self.passages)
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         return Retrieved.padded(self.tfidf.search(questions, k), k)
@@ -108,24 +103,23 @@ class Drqa(System):
         scores_QK = torch.zeros(retrieved.rows_QK.shape, device=context.device)  # TF-IDF's have no say
         models = self.reader, context.tokenizer, context.special
         queries = context.question_tokens(questions)
-        return read_answers(self.params, self._passages, *models, queries, retrieved.rows_QK, scores_QK)
+        return read_answers(self.params, self.passages, *models, queries, retrieved.rows_QK, scores_QK)
 
     def modules(self) -> Sequence[nn.Module]:
         return [self.reader]
 
     def on_corpus(self, passages: Passages, digest: str) -> Drqa:
-        updated = Drqa(self.context, passages)
+        updated = Drqa(self.context, self.updated(passages, digest))
         updated.reader = self.reader
         return updated
 
     @cached_property
     def reader(self) -> DocumentReader:
         """The trained reader."""
-        from realm_lab.models.folders import load_named, read_tensors
+        from realm_lab.models.folders import load_parameters
 
-        path = self.context.model_folder("document_reader") / "model.safetensors"
         reader = new_reader(self.context, self.own)
-        load_named(reader, read_tensors(path), {name: name for name, _ in reader.named_parameters()}, path)
+        load_parameters(reader, self.context.model_folder("document_reader") / "model.safetensors")
         return reader
 
 
@@ -144,8 +138,6 @@ def new_reader(context: Context, own: DrqaOptions) -> DocumentReader:
 
 def train_reader(context: Context, run: StageRun) -> None:
     """Train the reader on passages of the training questions that hold the answer."""
-    import numpy as np
-
     from realm_lab.corpus.vocabulary import wordpieces_by_id
     from realm_lab.models.folders import write_tensors
     from realm_lab.systems.stages import end_stage
@@ -155,7 +147,7 @@ def train_reader(context: Context, run: StageRun) -> None:
 
     system = cast(Drqa, context.system)
     own, questions, passages = system.own, context.corpus.questions("train"), context.passages
-    answers = [[np.array(ids, np.int64) for ids in context.wordpieces(texts)] for texts in questions.answers]
+    answers = context.answer_wordpieces(questions)
     words = enumerate(wordpieces_by_id(context.tokenizer))
     ignored = frozenset(i for i, word in words if word in STOP_WORDS or not any(map(str.isalnum, word)))
     rows = [rows for rows, _ in system.tfidf.search(questions.texts, own.articles)]

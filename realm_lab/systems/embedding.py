@@ -65,11 +65,6 @@ class Embedding(SpanReader):
     )
 
     @cached_property
-    def own(self) -> EmbeddingOptions:
-        """`system_options.embedding`."""
-        return self.context.options(EmbeddingOptions)
-
-    @cached_property
     def _encoder(self) -> SentenceEncoder:
         from realm_lab.models.sentence import SentenceEncoder
 

@@ -13,30 +13,19 @@ f(x, z), not of f(x, z) over the square root of its size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
 
-from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Candidates, Fraction, NonNegative, Positive
-from realm_lab.systems.generative import (
-    DENOISE,
-    PassageWriter,
-    WriterOptions,
-    finetune_stage,
-    learn,
-    load_generator,
-    question_examples,
-)
+from realm_lab.systems.generative import DENOISE, FINETUNE, PassageWriter, WriterOptions
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Retrieved, register_system
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
+    from realm_lab.evaluation.writing import Written
     from realm_lab.models.decoder import Example
-    from realm_lab.systems.context import Context
-    from realm_lab.tracking.run_dir import StageRun
 
 
 class FidOptions(WriterOptions):
@@ -61,21 +50,11 @@ class Fid(PassageWriter):
     name = "fid"
     title = "Fusion-in-Decoder"
     options = FidOptions
-    stages = (
-        WARM_START,
-        DENOISE,
-        finetune_stage("realm_lab.systems.fid:finetune"),
-        EVALUATE,
-    )
-
-    @cached_property
-    def own(self) -> FidOptions:
-        """Its options."""
-        return self.context.options(FidOptions)
+    stages = (WARM_START, DENOISE, FINETUNE, EVALUATE)
 
     @property
-    def embedder_stage(self) -> str:
-        return "finetune" if self.own.retriever == "distilled" else "warm_start"
+    def objective(self) -> str | None:
+        return "distilled" if self.own.retriever == "distilled" else None
 
     def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
         return self.bm25.search(questions, k) if self.own.retriever == "bm25" else super().retrieve(questions, k)
@@ -83,40 +62,7 @@ class Fid(PassageWriter):
     def modules(self) -> Sequence[nn.Module]:
         return [self.model] if self.own.retriever == "bm25" else super().modules()
 
-    def before_finetuning(self) -> PassageWriter:
-        return super().before_finetuning() if self.own.retriever == "distilled" else self
+    def write(self, examples: Sequence[Example], log_prior_QK: Tensor) -> Iterable[Written]:
+        from realm_lab.evaluation.writing import write_together
 
-    def answer(
-        self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
-    ) -> list[Answer]:
-        from realm_lab.evaluation.writing import answer_of, write_together
-
-        context = self.context
-        found = retrieved or self.retrieve(questions, k or self.own.passages)
-        written = write_together(self.params, self.model, context.special, self.examples(questions, found.rows_QK))
-        each = zip(written, found.rows_QK, self.log_priors(found).cpu().numpy(), strict=True)
-        return [answer_of(context.tokenizer, self.passages, *one) for one in each]
-
-
-def finetune(context: Context, run: StageRun) -> None:
-    """Questions with their passages, found once, or anew in every step by a query tower that learns."""
-    from realm_lab.training.generation import GenerationTask, drawing
-    from realm_lab.training.retrieving import RetrievingTask, with_passages
-
-    options, seed, system = context.options(FidOptions), context.plan.seed, Fid(context)
-    model = load_generator(context, "denoise").to(context.device)
-
-    def task(kind: type[GenerationTask], examples: Sequence[Example], *more: Any) -> GenerationTask:
-        draw = drawing(len(examples), options.batch_size, seed, "fid-questions", lambda item, _: examples[item])
-        given = context.params, seed, model, context.special, draw, options.steps, options.learning_rate
-        return kind(*given, *more)
-
-    examples = question_examples(context)
-    if options.retriever == "distilled":
-        retriever = system.before_finetuning().retriever
-        retriever.embedder.split_towers()
-        distilled = task(RetrievingTask, examples, retriever, options.passages, "distilled")
-        learn(context, run, distilled, retriever.embedder)
-    else:
-        rows_QK = system.retrieve(context.corpus.questions("train").texts, options.passages).rows_QK
-        learn(context, run, task(GenerationTask, with_passages(examples, context.passages, rows_QK)))
+        return write_together(self.params, self.model, self.context.special, examples)

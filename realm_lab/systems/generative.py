@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from realm_lab.corpus.store import Passages
+    from realm_lab.evaluation.answers import Answer
+    from realm_lab.evaluation.writing import Written
     from realm_lab.models.decoder import Example, Generator
     from realm_lab.models.embedder import Embedder
     from realm_lab.retrieval.retriever import Retriever
@@ -48,16 +51,19 @@ DENOISE = Stage(
 )
 
 
-def finetune_stage(work: str) -> Stage:
-    """The stage in which a writer learns from questions."""
-    depends_on = ("model", "finetune.retriever", "finetune.max_span_wordpieces", "system_options")
-    return Stage("finetune", depends_on, work, uses_ranks=False)
+FINETUNE = Stage(
+    "finetune",
+    ("model", "finetune.retriever", "finetune.max_span_wordpieces", "system_options"),
+    "realm_lab.systems.generative:finetune",
+    uses_ranks=False,
+)
 
 
-class PassageWriter(PassageSystem):
-    """An encoder-decoder that writes from passages of a dense retriever; a subclass says how.
+class PassageWriter(PassageSystem, ABC):
+    """An encoder-decoder that writes from passages; a subclass says how, and where its passages are from.
 
-    The models are those that training left and `knowledge` is the run's own corpus, unless others are given.
+    Its options are WriterOptions with `steps`, `batch_size`, `learning_rate` and `passages`. The models are those that
+    training left and `knowledge` is the run's own corpus, unless others are given.
     """
 
     def __init__(
@@ -70,20 +76,25 @@ class PassageWriter(PassageSystem):
         super().__init__(context)
         self._model, self._embedder, self._knowledge = model, embedder, knowledge
 
+    @property
+    @abstractmethod
+    def objective(self) -> str | None:
+        """That of `RetrievingTask`, by which the query tower learns with the reader; None: no tower learns."""
+
+    @abstractmethod
+    def write(self, examples: Sequence[Example], log_prior_QK: Tensor) -> Iterable[Written]:
+        """The answer to each question."""
+
     @cached_property
     def model(self) -> Generator:
         """The encoder-decoder."""
         return self._model or load_generator(self.context, "finetune").to(self.context.device).eval()
 
-    @property
-    def embedder_stage(self) -> str:
-        """The stage whose towers find the passages."""
-        return "finetune"
-
     @cached_property
     def embedder(self) -> Embedder:
         """The towers of the retriever."""
-        found = self._embedder or self.context.load_embedder(self.embedder_stage)[0]
+        stage = "finetune" if self.objective else "warm_start"
+        found = self._embedder or self.context.load_embedder(stage)[0]
         return found.to(self.context.device).eval()
 
     @cached_property
@@ -105,24 +116,27 @@ class PassageWriter(PassageSystem):
         return type(self)(self.context, self._model, embedder, self._knowledge)
 
     def before_finetuning(self) -> PassageWriter:
-        return self._before_finetuning
+        return self._before_finetuning if self.objective else self
 
     def on_corpus(self, passages: Passages, digest: str) -> System:
         return type(self)(self.context, self.model, self._embedder, self.updated(passages, digest))
 
-    def examples(self, questions: Sequence[str], rows_QK: np.ndarray) -> list[Example]:
-        """What is read for some questions."""
+    def answer(
+        self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
+    ) -> list[Answer]:
+        import torch
+
+        from realm_lab.evaluation.writing import answer_of
         from realm_lab.models.decoder import Example
         from realm_lab.training.retrieving import with_passages
 
-        asked = [Example(tokens, ()) for tokens in self.context.question_tokens(questions)]
-        return with_passages(asked, self.passages, rows_QK)
-
-    def log_priors(self, retrieved: Retrieved) -> Tensor:
-        """log p(z|x), the softmax of the retriever's scores, [Q, K]."""
-        import torch
-
-        return torch.from_numpy(retrieved.scores_QK).to(self.context.device).log_softmax(1)
+        context = self.context
+        rows_QK, scores_QK = retrieved or self.retrieve(questions, k or self.own.passages)
+        asked = [Example(tokens, ()) for tokens in context.question_tokens(questions)]
+        log_prior_QK = torch.from_numpy(scores_QK).to(context.device).log_softmax(1)
+        written = self.write(with_passages(asked, self.passages, rows_QK), log_prior_QK)
+        each = zip(written, rows_QK, log_prior_QK.cpu().numpy(), strict=True)
+        return [answer_of(context.tokenizer, self.passages, *one) for one in each]
 
 
 def load_generator(context: Context, stage: str) -> Generator:
@@ -159,6 +173,29 @@ def question_examples(context: Context) -> list[Example]:
         raise UserError("no training questions in the prepared corpus; name them in corpus.files.questions_train")
     targets = context.wordpieces([answers[0] for answers in questions.answers])
     return [Example(questions.tokens[number], (), np.array(target, np.int64)) for number, target in enumerate(targets)]
+
+
+def finetune(context: Context, run: StageRun) -> None:
+    """Questions with their passages, found once, or at each step by a query tower that learns, in the index of the warm
+    start."""
+    from realm_lab.training.generation import GenerationTask, drawing
+    from realm_lab.training.retrieving import RetrievingTask, with_passages
+
+    system, seed, examples = cast(PassageWriter, context.system), context.plan.seed, question_examples(context)
+    own, objective = system.own, system.objective
+    if objective is None:
+        rows_QK = system.retrieve(context.corpus.questions("train").texts, own.passages).rows_QK
+        examples = with_passages(examples, context.passages, rows_QK)
+    model = load_generator(context, "denoise").to(context.device)
+    draw = drawing(len(examples), own.batch_size, seed, f"{system.name}-questions", lambda item, _: examples[item])
+    given = context.params, seed, model, context.special, draw, own.steps, own.learning_rate
+    if objective is None:
+        learn(context, run, GenerationTask(*given))
+        return
+    retriever = system.before_finetuning().retriever
+    retriever.embedder.split_towers()
+    task = RetrievingTask(*given, retriever=retriever, passages=own.passages, objective=objective)
+    learn(context, run, task, retriever.embedder)
 
 
 def denoise(context: Context, run: StageRun) -> None:

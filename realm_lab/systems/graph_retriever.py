@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from realm_lab.params.sections import NonNegative, Positive, Section
-from realm_lab.systems.linked import STAGES, LinkedReader
+from realm_lab.params.sections import NonNegative, Positive
+from realm_lab.systems.linked import STAGES, LinkedOptions, LinkedReader
 from realm_lab.systems.registry import Retrieved, register_system
 
 if TYPE_CHECKING:
@@ -27,13 +27,9 @@ if TYPE_CHECKING:
     from realm_lab.training.linked import Example
 
 
-class GraphRetrieverOptions(Section):
+class GraphRetrieverOptions(LinkedOptions):
     """`system_options.graph_retriever`."""
 
-    steps: NonNegative = 29_700
-    """Optimiser steps of the choice of a passage (3 epochs of 79,168 questions, as path_retriever's)."""
-    batch_size: Positive = 8
-    """Questions a step."""
     negatives: Positive = 100
     """Passages of a question's graph in a step that are neither of its path nor hold the answer."""
     seeds: Positive = 10

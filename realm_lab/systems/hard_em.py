@@ -42,5 +42,4 @@ class HardEm(SelectsPassage, Bm25Reader):
     def task(self) -> MakeTask:
         from realm_lab.training.hard_em import HardEmTask
 
-        own = self.context.options(HardEmOptions)
-        return partial(HardEmTask, variant=own.variant, tau_steps=own.tau_steps)
+        return partial(HardEmTask, variant=self.own.variant, tau_steps=self.own.tau_steps)

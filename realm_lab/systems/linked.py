@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from realm_lab.errors import UserError
-from realm_lab.systems.bm25_reader import Bm25Reader
+from realm_lab.params.sections import NonNegative, Positive, Section
+from realm_lab.systems.bm25_reader import FINETUNE_READER, Bm25Reader
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Stage
 
@@ -36,9 +37,18 @@ STAGES = (
         by_system=True,
         keeps=KEPT,
     ),
-    Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages:finetune_reader", by_system=True),
+    FINETUNE_READER,
     EVALUATE,
 )
+
+
+class LinkedOptions(Section):
+    """Options of the systems that follow links."""
+
+    steps: NonNegative = 29_700
+    """Optimiser steps of the retriever (3 epochs of 79,168 questions)."""
+    batch_size: Positive = 8
+    """Questions a step (PathRetriever's released code)."""
 
 
 class LinkedReader(Bm25Reader, ABC):
@@ -79,11 +89,6 @@ class LinkedReader(Bm25Reader, ABC):
         return [self._found[question] for question in questions]
 
     @cached_property
-    def own(self) -> Any:
-        """`system_options` of this system."""
-        return self.context.options(self.options)
-
-    @cached_property
     def links(self) -> Links:
         """The links of the knowledge corpus that is read."""
         import numpy as np
@@ -107,12 +112,12 @@ class LinkedReader(Bm25Reader, ABC):
     @cached_property
     def model(self) -> Any:
         """The trained model."""
-        from realm_lab.models.folders import load_named, read_tensors
+        from realm_lab.models.folders import load_parameters
 
         run = self.context.stage(KEPT)
         run.results()  # it has finished
-        model, path = self.initial_model(), run.path / KEPT / "model.safetensors"
-        load_named(model, read_tensors(path), {name: name for name, _ in model.named_parameters()}, path)
+        model = self.initial_model()
+        load_parameters(model, run.path / KEPT / "model.safetensors")
         return model.eval()
 
     def modules(self) -> Sequence[nn.Module]:
@@ -131,12 +136,12 @@ class LinkedReader(Bm25Reader, ABC):
         from realm_lab.models.spans import holds_answer
 
         found_QK = self.bm25.search(questions.texts, self.depth).rows_QK
-        examples = []
+        answers, examples = self.context.answer_wordpieces(questions), []
         for number, rows_K in enumerate(found_QK):
             rows, path = rows_K[rows_K >= 0], questions.paths[number]
             near = np.unique(np.concatenate([rows, questions.gold[number], *map(self.links.of, [*path, *rows])]))
-            answers = [np.array(ids, np.int64) for ids in self.context.wordpieces(questions.answers[number])]
-            holding = near[holds_answer(self.passages.bodies, near, answers) | np.isin(near, questions.gold[number])]
+            is_gold_row = np.isin(near, questions.gold[number])
+            holding = near[holds_answer(self.passages.bodies, near, answers[number]) | is_gold_row]
             if not len(path):
                 path = np.array([*questions.gold[number], *rows[np.isin(rows, holding)]][:1], np.int64)
             is_gold = bool(np.isin(path[-1:], questions.gold[number]).all() and len(path))
@@ -170,9 +175,7 @@ def train_retriever(context: Context, run: StageRun) -> None:
     train(task, run, params.launch, context.device)
     if ranks().rank == 0:
         with atomic_directory(run.path / KEPT) as scratch:
-            write_tensors(
-                scratch / "model.safetensors", {name: part.detach() for name, part in model.named_parameters()}
-            )
+            write_tensors(scratch / "model.safetensors", dict(model.named_parameters()))
         counts = {
             "questions_trained": len(examples),
             "questions_without_passage": len(questions) - len(examples),

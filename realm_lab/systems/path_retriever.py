@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from realm_lab.params.sections import NonNegative, Positive, Section
-from realm_lab.systems.linked import STAGES, LinkedReader
+from realm_lab.params.sections import Positive
+from realm_lab.systems.linked import STAGES, LinkedOptions, LinkedReader
 from realm_lab.systems.registry import Retrieved, register_system
 
 if TYPE_CHECKING:
@@ -33,13 +33,9 @@ if TYPE_CHECKING:
 LINKED = 100  # links of a passage that are followed, the best by BM25's order first
 
 
-class PathRetrieverOptions(Section):
+class PathRetrieverOptions(LinkedOptions):
     """`system_options.path_retriever`."""
 
-    steps: NonNegative = 29_700
-    """Optimiser steps of the retriever (3 epochs of 79,168 questions)."""
-    batch_size: Positive = 8
-    """Questions a step (released code)."""
     negatives: Positive = 79
     """Passages of a question in a step that are not of its path (released code, for Natural Questions: 80 with it)."""
     first: Positive = 20

@@ -12,26 +12,19 @@ is the target.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from realm_lab.evaluation.answers import Answer
 from realm_lab.params.sections import Candidates, Fraction, NonNegative, Positive
-from realm_lab.systems.generative import (
-    DENOISE,
-    PassageWriter,
-    WriterOptions,
-    finetune_stage,
-    learn,
-    load_generator,
-    question_examples,
-)
+from realm_lab.systems.generative import DENOISE, FINETUNE, PassageWriter, WriterOptions
 from realm_lab.systems.realm import WARM_START
-from realm_lab.systems.registry import EVALUATE, Retrieved, register_system
+from realm_lab.systems.registry import EVALUATE, register_system
 
 if TYPE_CHECKING:
-    from realm_lab.systems.context import Context
-    from realm_lab.tracking.run_dir import StageRun
+    from torch import Tensor
+
+    from realm_lab.evaluation.writing import Written
+    from realm_lab.models.decoder import Example
 
 
 class RagOptions(WriterOptions):
@@ -57,36 +50,14 @@ class Rag(PassageWriter):
     name = "rag"
     title = "RAG"
     options = RagOptions
-    stages = (
-        WARM_START,
-        DENOISE,
-        finetune_stage("realm_lab.systems.rag:finetune"),
-        EVALUATE,
-    )
+    stages = (WARM_START, DENOISE, FINETUNE, EVALUATE)
 
-    def answer(
-        self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
-    ) -> list[Answer]:
-        from realm_lab.evaluation.writing import answer_of, write_marginal
+    @property
+    def objective(self) -> str:
+        return str(self.own.marginal)
 
-        context, options = self.context, self.context.options(RagOptions)
-        found = retrieved or self.retrieve(questions, k or options.passages)
-        examples, log_prior_QK = self.examples(questions, found.rows_QK), self.log_priors(found)
-        models = self.params, self.model, context.special
-        written = write_marginal(*models, examples, log_prior_QK, options.marginal)
-        each = zip(written, found.rows_QK, log_prior_QK.cpu().numpy(), strict=True)
-        return [answer_of(context.tokenizer, self.passages, *one) for one in each]
+    def write(self, examples: Sequence[Example], log_prior_QK: Tensor) -> Iterable[Written]:
+        from realm_lab.evaluation.writing import write_marginal
 
-
-def finetune(context: Context, run: StageRun) -> None:
-    """Questions with the passages that the query tower finds at each step, in the index of the warm start."""
-    from realm_lab.training.generation import drawing
-    from realm_lab.training.retrieving import RetrievingTask
-
-    options, seed, examples = context.options(RagOptions), context.plan.seed, question_examples(context)
-    retriever = Rag(context).before_finetuning().retriever
-    retriever.embedder.split_towers()
-    model = load_generator(context, "denoise").to(context.device)
-    draw = drawing(len(examples), options.batch_size, seed, "rag-questions", lambda item, _: examples[item])
-    given = context.params, seed, model, context.special, draw, options.steps, options.learning_rate
-    learn(context, run, RetrievingTask(*given, retriever, options.passages, options.marginal), retriever.embedder)
+        models = self.params, self.model, self.context.special
+        return write_marginal(*models, examples, log_prior_QK, self.own.marginal)

@@ -32,6 +32,11 @@ class PassageSystem(System):
     context: Context
     _knowledge: Knowledge | None
 
+    @cached_property
+    def own(self) -> Any:
+        """`system_options` of this system."""
+        return self.context.options(self.options)
+
     @property
     def passages(self) -> Passages:
         """The knowledge corpus that it reads."""
@@ -40,9 +45,7 @@ class PassageSystem(System):
     @cached_property
     def bm25(self) -> Bm25:
         """BM25 over these passages."""
-        from realm_lab.systems.bm25 import Bm25
-
-        return Bm25(self.passages) if self._knowledge else self.context.bm25
+        return self.context.bm25_over(self._knowledge) if self._knowledge else self.context.bm25
 
     def updated(self, passages: Passages, digest: str) -> Knowledge:
         """Another version of them."""

@@ -46,8 +46,7 @@ def finetune(context: Context, run: StageRun) -> None:
     from realm_lab.training.selection import DEPTH
 
     system = cast(SelectsPassage, context.system)
-    own = context.options(SelectingOptions)
-    candidates = min(1 + own.negatives, len(context.passages))
+    candidates = min(1 + system.own.negatives, len(context.passages))
     fixed = {"train_query_tower": False, "early_loss_candidates": 0, "candidates": candidates}
     settings = system.params.finetune.model_copy(update=fixed)
     initial = initial_state(context, "finetune")

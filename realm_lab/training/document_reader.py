@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import nn
 from torch.nn import functional
 
 from realm_lab.core.process import autocast
@@ -24,8 +24,7 @@ from realm_lab.models.inputs import join
 from realm_lab.models.spans import find_answer, holds_answer
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Optimiser
-from realm_lab.training.checkpoint import load_module, module_tensors
-from realm_lab.training.optimiser import ScheduledAdamW
+from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 WINDOW = 20  # words on both sides of an answer that are compared (the released script's)
 EXAMPLES = 5  # of a question (the released script's)
@@ -75,7 +74,7 @@ def _ngrams(tokens: np.ndarray, ignored: frozenset[int]) -> set[tuple[int, ...]]
     return {ngram for ngram in ngrams if ignored.isdisjoint(ngram)}
 
 
-class DocumentReaderTask:
+class DocumentReaderTask(ModelsTask):
     """-log p(start) - log p(end), each a softmax over its passage."""
 
     def __init__(
@@ -98,7 +97,8 @@ class DocumentReaderTask:
         self._examples, self._questions, self._passages = examples, questions, passages
         self._order = epoch_order(len(examples), seed, "document-reader-examples")
         settings = Optimiser(learning_rate=learning_rate, warmup_steps=0, final_fraction=1.0, recipe="short")
-        self._optimiser = ScheduledAdamW("document_reader", reader, settings, steps, set())
+        self._models = TrainedModels(reader, nn.Module())
+        self._models.train("document_reader", reader, settings, steps, set())
 
     def train_step(self, step: int) -> dict[str, float]:
         """One step on the mean over a batch of examples."""
@@ -109,19 +109,10 @@ class DocumentReaderTask:
         bodies = [self._passages.bodies[example.row] for example in examples]
         batch = join(queries, bodies, self._special, corpus.sentence_length + corpus.passage_length).to(device)
         self._reader.train()
-        self._optimiser.zero_grad()
+        self._models.zero_grad()
         with autocast(device, self._params.model.precision):
             found = self._reader.endpoints(batch)
         ends = torch.tensor([(example.start, example.end) for example in examples], device=device)
         loss = functional.cross_entropy(found.start_NP, ends[:, 0]) + functional.cross_entropy(found.end_NP, ends[:, 1])
         loss.backward()
-        return {"loss": loss.item(), **self._optimiser.step(step)}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments."""
-        return module_tensors("reader", self._reader) | self._optimiser.state()
-
-    def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore what `tensors` returned."""
-        load_module("reader", self._reader, tensors)
-        self._optimiser.load_state(tensors)
+        return {"loss": loss.item(), **self._models.step(step)}

@@ -34,6 +34,7 @@ class GenerationTask(ModelsTask):
         draw: Draw,
         steps: int,
         learning_rate: float,
+        *,
         embedder: nn.Module | None = None,  # of a retriever that learns too (training/retrieving.py)
     ):
         self.seed, self.total_steps = seed, steps

@@ -17,9 +17,7 @@ from realm_lab.corpus.store import Questions
 from realm_lab.models.initial import frozen_names
 from realm_lab.models.pair_encoder import PairEncoder
 from realm_lab.params.parameters import Params
-from realm_lab.training.checkpoint import load_module, module_tensors
-from realm_lab.training.gradients import GradientSum
-from realm_lab.training.optimiser import ScheduledAdamW
+from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 
 class Example(NamedTuple):
@@ -43,7 +41,7 @@ Loss = Callable[[Tensor, np.ndarray, Example], Tensor]
 """Of the vectors [P, D] and rows [P] of an example's passages, the kept ones first."""
 
 
-class LinkedTask:
+class LinkedTask(ModelsTask):
     """The mean of a loss over questions, each with its passages: those that are kept and some negatives, drawn anew in
     every step."""
 
@@ -62,24 +60,22 @@ class LinkedTask:
         self._model, self._encoder, self._loss, self._micro_batch = model, encoder, loss, params.launch.micro_batch
         self._examples, self._questions = examples, questions
         self._order = epoch_order(len(examples), seed, "linked-questions")
+        self._models = TrainedModels(model, nn.Module())
         frozen = frozen_names(model, params)
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_(name not in frozen)
-        self._optimiser = ScheduledAdamW("retriever", model, params.finetune.reader, settings.steps, frozen)
+        self._models.train("retriever", model, params.finetune.reader, settings.steps, frozen)
 
     def train_step(self, step: int) -> dict[str, float]:
         """One step on the mean loss of `batch_size` questions."""
         size = self._settings.batch_size
         mine = self._order.take(step * size, size)[share(size)]
         self._model.train()
-        self._optimiser.zero_grad()
+        self._models.zero_grad()
         total, at_once = 0.0, self._micro_batch or size
         for start in range(0, len(mine), at_once):
             loss = self._sum([self._examples[number] for number in mine[start : start + at_once]], step) / size
             loss.backward()
             total += loss.item()
-        GradientSum([*self._optimiser.named.values()]).finish()
-        return {"loss": summed(total)[0], **self._optimiser.step(step)}
+        return {"loss": summed(total)[0], **self._models.step(step)}
 
     def _sum(self, examples: Sequence[Example], step: int) -> Tensor:
         """The sum of some questions' losses."""
@@ -93,12 +89,3 @@ class LinkedTask:
         rng = numpy_generator(self.seed, "linked-negatives", step, example.number)
         count = min(self._settings.negatives, len(example.others))
         return np.concatenate([example.kept, rng.choice(example.others, count, replace=False)])
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Weights and moments."""
-        return module_tensors("model", self._model) | self._optimiser.state()
-
-    def load(self, tensors: dict[str, Tensor], step: int) -> None:
-        """Restore what `tensors` returned."""
-        load_module("model", self._model, tensors)
-        self._optimiser.load_state(tensors)

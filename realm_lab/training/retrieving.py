@@ -5,20 +5,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from realm_lab.corpus.store import Passages
-from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.models.candidate_reader import NO_TOKENS
-from realm_lab.models.decoder import Example, Generator
+from realm_lab.models.decoder import Example
 from realm_lab.models.initial import frozen_names, tower_names
 from realm_lab.models.objectives import distilled
 from realm_lab.models.realm import candidate_log_probs, marginal_log_likelihood, marginal_log_likelihood_per_token
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.retriever import Retriever
-from realm_lab.training.generation import Draw, GenerationTask
+from realm_lab.training.generation import GenerationTask
 
 
 class RetrievingTask(GenerationTask):
@@ -32,24 +32,12 @@ class RetrievingTask(GenerationTask):
       did not make it work there: docs/systems.md.)
     """
 
-    def __init__(
-        self,
-        params: Params,
-        seed: int,
-        model: Generator,
-        special: SpecialIds,
-        draw: Draw,
-        steps: int,
-        learning_rate: float,
-        retriever: Retriever,
-        passages: int,
-        objective: str,
-    ):
-        super().__init__(params, seed, model, special, draw, steps, learning_rate, retriever.embedder)
+    def __init__(self, params: Params, *given: Any, retriever: Retriever, passages: int, objective: str):
+        super().__init__(params, *given, embedder=retriever.embedder)
         self.retriever, self._passages, self._kind = retriever, passages, objective
         embedder, settings = retriever.embedder, params.finetune.retriever
         frozen = frozen_names(embedder, params) | tower_names(embedder, True, False)
-        self._models.train("retriever", embedder, settings, steps, frozen)
+        self._models.train("retriever", embedder, settings, self.total_steps, frozen)
 
     def train_step(self, step: int) -> dict[str, float]:
         """One step; `launch.micro_batch` examples at a time."""

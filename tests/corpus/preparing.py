@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +11,8 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from realm_lab.corpus.prepare import prepare
-from realm_lab.corpus.store import Manifest, PartWriter, PreparedCorpus
+from realm_lab.corpus.records import Passage
+from realm_lab.corpus.store import Manifest, PartWriter, Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import load_tokenizer
 from realm_lab.params.parameters import Params
 
@@ -34,6 +36,17 @@ def write_part(folder: Path, schema: pa.Schema, rows: list[dict[str, Any]], toke
     writer.append(pa.RecordBatch.from_pylist(rows, schema))
     writer.close()
     return folder
+
+
+def write_passages(folder: Path, texts: Sequence[tuple[str, str]]) -> Passages:
+    """Passages of these titles and bodies, without wordpieces; those of one title are an article."""
+    plain: dict[str, Any] = {"titles": [0], "bodies": [0], "sentence_starts": [0]}
+    articles = list(dict.fromkeys(title for title, _ in texts))
+    rows = [
+        plain | {"articles": articles.index(title)} | Passage(str(number), title, body, title, title)._asdict()
+        for number, (title, body) in enumerate(texts)
+    ]
+    return Passages(write_part(folder, Passages.COLUMNS, rows), np.uint16)
 
 
 def made(params: Params, folder: Path, seed: int = 0) -> Prepared:

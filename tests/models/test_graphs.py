@@ -49,12 +49,3 @@ def test_layers_are_means_over_neighbours_of_each_relation(layers: int) -> None:
     positive_N = torch.tensor([False, True, False, False, True, False])
     expected = -math.log(sum(np.exp(logits)[[1, 4]]) / sum(np.exp(logits)))
     assert made.loss(vectors_ND, relations_RNN, positive_N).item() == pytest.approx(expected, rel=1e-4)
-
-
-def test_without_relations_a_passage_hears_of_no_other() -> None:
-    made, (vectors_ND, relations_RNN) = model(2), given()
-    changed_ND = vectors_ND.clone()
-    changed_ND[0] += 1.0
-    for relations, moved in ((relations_RNN, True), (torch.zeros_like(relations_RNN), False)):
-        before, after = (made(vectors, relations)[1:] for vectors in (vectors_ND, changed_ND))
-        assert before.equal(after) != moved

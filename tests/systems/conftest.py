@@ -1,4 +1,4 @@
-"""An untrained embedder, and a project in which each system goes the whole way, as fixtures."""
+"""A project in which each system goes the whole way, as a fixture."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.models.embedder import Embedder
-from realm_lab.models.initial import new_embedder
 from realm_lab.params.load import load
 from realm_lab.systems.context import Context, open_run
 
@@ -25,11 +23,6 @@ OPTIONS: dict[str, Any] = {
     "fid": WRITER,
     "rag": WRITER,
 }
-
-
-@pytest.fixture
-def embedder(tiny: ModuleType) -> Embedder:
-    return new_embedder(tiny.params(), 700, 0, None)
 
 
 class Whole:

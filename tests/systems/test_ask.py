@@ -17,7 +17,7 @@ from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.systems.ask import ask, fill
-from realm_lab.systems.bm25 import Bm25
+from realm_lab.systems.bm25 import Bm25, texts_of
 from realm_lab.systems.context import open_run
 from realm_lab.systems.identity import corpus_folder, plan_run, record_run
 
@@ -152,19 +152,19 @@ def test_a_sentence_that_is_too_long_to_fill_is_refused(params: Params, line: Pa
 
 
 @pytest.mark.parametrize(
-    ("verb", "text", "system", "message"),
+    ("verb", "text", "message"),
     [
-        (ask, "", "realm", "the question is empty"),
-        (ask, " \t\n", "realm", "the question is empty"),
-        (fill, "", "realm", ONE_BLANK),
-        (fill, "the capital is Paris .", "realm", ONE_BLANK),
-        (fill, "[MASK] is the capital of [MASK] .", "realm", ONE_BLANK),
-        (fill, "the capital is [mask] .", "realm", ONE_BLANK),
+        (ask, "", "the question is empty"),
+        (ask, " \t\n", "the question is empty"),
+        (fill, "", ONE_BLANK),
+        (fill, "the capital is Paris .", ONE_BLANK),
+        (fill, "[MASK] is the capital of [MASK] .", ONE_BLANK),
+        (fill, "the capital is [mask] .", ONE_BLANK),
     ],
 )
-def test_mistakes(params: Params, line: Path, verb: Verb, text: str, system: str, message: str) -> None:
+def test_mistakes(params: Params, line: Path, verb: Verb, text: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
-        verb(open_run(params, line, 0, system), text)
+        verb(open_run(params, line, 0, "realm"), text)
     assert str(caught.value) == message
 
 
@@ -213,7 +213,7 @@ def test_the_command_line_and_its_tables(
 def test_bm25_can_find_the_passages_that_are_read(said: Verb, corpus: PreparedCorpus) -> None:
     question = corpus.questions("test").texts[0]
     found = said(ask, question, k=4, retriever="bm25")["candidates"]
-    rows, scores = Bm25(corpus.passages()).search([question], 4)
+    rows, scores = Bm25.of_texts(texts_of(corpus.passages())).search([question], 4)
     text = corpus.passages().text
     assert [candidate["passage"]["id"] for candidate in found] == [text.row(row)["id"] for row in rows[0]]
     total = sum(math.exp(score) for score in scores[0])

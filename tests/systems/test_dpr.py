@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from realm_lab.cli import main
 from realm_lab.errors import UserError
 from realm_lab.systems import dpr
-from realm_lab.systems.bm25 import Bm25
+from realm_lab.systems.bm25 import Bm25, texts_of
 from realm_lab.systems.context import Context
 from realm_lab.systems.identity import plan_run
 from tests.systems.conftest import Whole
@@ -121,7 +121,7 @@ def test_it_finds_what_is_said_in_other_words_where_bm25_finds_nothing(tiny: Mod
     tiny.run("dpr", params, tmp_path, "dpr")
     context = Context(params, plan_run(params, "dpr", 0), tmp_path)
     wanted = context.corpus.questions("test")
-    by_words = Bm25(context.passages).search(wanted.texts, 5)
+    by_words = Bm25.of_texts(texts_of(context.passages)).search(wanted.texts, 5)
     learned = context.system.before_finetuning().retrieve(wanted.texts, 5)
     golds = [wanted.gold[number][0] for number in range(len(wanted))]
     assert not by_words.scores_QK.any()  # no passage has a word of the question

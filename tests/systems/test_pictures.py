@@ -40,7 +40,7 @@ def stages(whole: Whole, name: str) -> list[Path]:
     return sorted((whole.root / "runs" / "stages").glob(f"{name}-*"))
 
 
-def test_examples_hold_the_pictures_and_the_page_shows_them(drawn: Whole) -> None:
+def test_examples_hold_the_pictures_and_the_pages_show_them(drawn: Whole) -> None:
     found = [json.loads((path / "eval" / "explorer.json").read_text()) for path in stages(drawn, "evaluate")]
     shown = [c["picture"] for examples in found for e in examples for c in e["candidates"] if not c["is_null"]]
     assert shown
@@ -49,9 +49,6 @@ def test_examples_hold_the_pictures_and_the_page_shows_them(drawn: Whole) -> Non
     assert "| (b) one document | a picture" in report
     assert "![" in report.split("retrieved_pictures.png")[0]
     assert (drawn.root / "reports" / "drawn" / "figures" / "retrieved_pictures.png").stat().st_size > 20_000
-
-
-def test_the_explorer_shows_them(drawn: Whole) -> None:
     assert main(["report", "drawn", "--html", "--root", str(drawn.root)]) == 0
     page = (drawn.root / "reports" / "drawn" / "report.html").read_text()
     assert '<img class="picture" src="data:image/jpeg;base64,' in page

@@ -65,35 +65,24 @@ def judgements(context: Context) -> dict[str, set[str]]:
     }
 
 
-def test_recall_and_reciprocal_ranks_are_those_of_the_evaluation(
+def test_ir_measures_finds_our_recall_and_reciprocal_ranks(
     context: Context, results: dict[str, Any], path: Path
 ) -> None:
-    """trec_eval's rule: order by score, of equal ones the larger id first."""
-    run, relevant = read(path), judgements(context)
-    assert len(run) == 12
-    ranks = []
-    for question, scores in run.items():
-        order = sorted(scores, key=lambda passage: (np.float32(scores[passage]), passage), reverse=True)
-        assert order == list(scores)
-        ranks.append(next((place for place, passage in enumerate(order, 1) if passage in relevant[question]), 0))
-    for depth in (1, 5, 20):
-        assert np.mean([0 < rank <= depth for rank in ranks]) == pytest.approx(results[f"recall_at_{depth}"])
-    asked = AskedQuestions.of_split(context, "test")
-    ours = asked.ranks(context.system.retrieve(asked.texts, 100).rows_QK).answer
-    assert ranks == ours.tolist()
-
-
-def test_ir_measures_finds_the_same(context: Context, results: dict[str, Any], path: Path) -> None:
     ir_measures: Any = importlib.import_module("ir_measures")  # which has no types
     Success, RR = ir_measures.Success, ir_measures.RR
-    relevant = judgements(context)
-    judged = {question: dict.fromkeys(relevant[question], 1) for question in read(path)}
-    found = ir_measures.calc_aggregate([Success @ 1, Success @ 5, Success @ 20, RR], judged, read(path))
+    run, relevant = read(path), judgements(context)
+    assert len(run) == 12
+    for scores in run.values():  # trec_eval's rule: order by score, of equal ones the larger id first
+        order = sorted(scores, key=lambda passage: (np.float32(scores[passage]), passage), reverse=True)
+        assert order == list(scores)
+    judged = {question: dict.fromkeys(relevant[question], 1) for question in run}
+    found = ir_measures.calc_aggregate([Success @ 1, Success @ 5, Success @ 20], judged, run)
     for depth in (1, 5, 20):
         assert found[Success @ depth] == pytest.approx(results[f"recall_at_{depth}"])
     asked = AskedQuestions.of_split(context, "test")
     ranks = asked.ranks(context.system.retrieve(asked.texts, 100).rows_QK).answer
-    assert found[RR] == pytest.approx(np.mean([1 / rank if rank else 0.0 for rank in ranks]))
+    theirs = {measured.query_id: measured.value for measured in ir_measures.iter_calc([RR], judged, run)}
+    assert [theirs[identity] for identity in asked.ids] == pytest.approx([1 / r if r else 0.0 for r in ranks.tolist()])
 
 
 def test_equal_scores_and_blanks_in_ids_are_no_matter(

@@ -7,16 +7,13 @@ import os
 import re
 import unicodedata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from bm25s.stopwords import STOPWORDS_EN_PLUS
 
-from realm_lab.corpus.records import Passage
-from realm_lab.corpus.store import Passages
 from realm_lab.systems.tfidf import TfidfArticles, TfidfTexts, terms
-from tests.corpus.preparing import write_part
+from tests.corpus.preparing import write_passages
 
 TEXTS = [
     "The river runs past the old mill, and the river is deep.",
@@ -129,14 +126,8 @@ def test_real_passages_are_ranked_as_by_a_dense_matrix() -> None:
 
 def test_articles_are_ranked_as_a_whole_and_all_their_passages_are_found(tmp_path: Path) -> None:
     bodies = [("Ur", "a river"), ("Uz", "the mill"), ("Ur", "old stones"), ("Uz", "a river"), ("Uk", "nothing")]
-    plain: dict[str, Any] = {"titles": [0], "bodies": [0], "sentence_starts": [0]}
-    passages = [
-        plain | {"articles": ["Ur", "Uz", "Uk"].index(title)} | Passage(str(n), title, body, title, title)._asdict()
-        for n, (title, body) in enumerate(bodies)
-    ]
-    write_part(tmp_path, Passages.COLUMNS, [*passages, *[plain | {"articles": 3 + n} | Passage(
-        f"x{n}", f"Title{n}", f"filler{n}", "x", "x")._asdict() for n in range(4)]])  # fmt: skip
-    found = TfidfArticles(Passages(tmp_path, np.uint16)).search(["stones by the river", "Uz", "old mill river"], 2)
+    passages = write_passages(tmp_path, [*bodies, *((f"Title{n}", f"filler{n}") for n in range(4))])
+    found = TfidfArticles(passages).search(["stones by the river", "Uz", "old mill river"], 2)
     assert [rows.tolist() for rows, _ in found] == [[0, 2, 1, 3], [1, 3], [0, 2, 1, 3]]
     texts = ["Ur a river old stones", "Uz the mill a river", "Uk nothing", *(f"Title{n} filler{n}" for n in range(4))]
     scores = dense_scores(texts, ["stones by the river"])[0]

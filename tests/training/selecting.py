@@ -13,7 +13,7 @@ from torch import Tensor
 
 from realm_lab.core.seeding import epoch_order
 from realm_lab.models.inputs import join
-from realm_lab.systems.bm25 import Bm25
+from realm_lab.systems.bm25 import Bm25, texts_of
 from realm_lab.training.selection import SelectionTask
 from tests.tiny_system import TinySystem
 
@@ -30,7 +30,7 @@ class Found:
     @cached_property
     def rows(self) -> dict[bytes, np.ndarray]:
         questions = self.system.corpus.questions("train")
-        found = Bm25(self.passages).search(questions.texts, 100).rows_QK
+        found = Bm25.of_texts(texts_of(self.passages)).search(questions.texts, 100).rows_QK
         return {questions.tokens[number].tobytes(): found[number] for number in range(len(questions))}
 
     def embed_queries(self, queries: list[np.ndarray]) -> Tensor:

@@ -14,7 +14,7 @@ from realm_lab.core.seeding import epoch_order
 from realm_lab.corpus.store import NO_ROW
 from realm_lab.corpus.vocabulary import encode_batch_plain
 from realm_lab.errors import UserError
-from realm_lab.systems.bm25 import Bm25
+from realm_lab.systems.bm25 import Bm25, texts_of
 from realm_lab.training import dual_encoder
 from realm_lab.training.dual_encoder import DualEncoderTask, LabelledPassages, label
 from tests.tiny_system import TinySystem
@@ -31,7 +31,7 @@ class Labelled:
             [np.array(encoding.ids, np.int64) for encoding in encode_batch_plain(system.tokenizer, own)]
             for own in self.questions.answers
         ]
-        self.found_QK = Bm25(self.passages).search(self.questions.texts, DEPTH).rows_QK
+        self.found_QK = Bm25.of_texts(texts_of(self.passages)).search(self.questions.texts, DEPTH).rows_QK
         self.found = label(self.questions, self.answers, self.passages, self.found_QK)
 
     def holds(self, number: int, row: int) -> bool:
