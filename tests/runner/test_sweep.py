@@ -333,7 +333,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
     monkeypatch.syspath_prepend(str(root))
     assert inline(root) == 1
     said = capsys.readouterr().err
-    failed = "2 cells seed 0: pretrain"
+    failed = "pretrain, seed 0 (shared by 2 cells)"
     why = "parameter 'pretrain.masking': 'masking_of_mine:scheme' failed with RuntimeError (no mask today); correct it"
     assert f"{failed}: FAILED: {why}\n" in said
     assert f"broken_too seed 0: finetune, evaluate: not run: {failed} failed: {why}\n" in said
