@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import add_run, params_of, positive
+from realm_lab.cli.flags import add_json, add_run, params_of, positive
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
         text = "a finished run: its name or the beginning of it, or STUDY/CELL-sSEED (default: of --params)"
         verb.add_argument("--run", dest="name", metavar="RUN", help=text)
         verb.add_argument("-k", type=positive, default=5, metavar="N", help="passages to show (default: 5)")
-        verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
+        add_json(verb)
 
 
 def _context(options: argparse.Namespace, system: str) -> Context:

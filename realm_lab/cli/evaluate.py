@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from realm_lab.cli.flags import add_json
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,12 +47,14 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
 
     text = "questions with answers, for --predictions or --corpus (default: the prepared test questions)"
     evaluate.add_argument("--questions", type=Path, metavar="FILE", help=text)
-    evaluate.add_argument("--json", action="store_true", help="print JSON (with --predictions or --corpus)")
+    add_json(evaluate, "with --predictions or --corpus: print JSON instead of a table")
 
 
 def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
     """Do what the options ask for instead of the stage; False where they ask for the stage itself."""
     given = [name for name in ("predictions", "corpus", "run_file") if getattr(options, name)]
+    if given and options.dry_run:
+        raise UserError("--dry-run is for the stage alone; leave it out")
     if len(given) > 1:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UserError(f"{names} are different things; give one")

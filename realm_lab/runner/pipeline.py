@@ -16,7 +16,7 @@ from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import StudyPlan, default_plan, record_study
-from realm_lab.runner.preview import expected_time
+from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
 from realm_lab.runner.sweep import drive, say
@@ -35,9 +35,7 @@ def run(stage: str, params: Params, root: Path) -> None:
     restore(plan, root)
     if experiment := os.environ.get("DVC_EXP_NAME"):
         _record_experiment(experiment, plan, _project(root))
-    # A run without this stage waits for the verb of one that it has.
-    runs = [run for run in plan.runs if stage == "prepare" or stage in run.plan.stages]
-    tasks = tasks_of(runs, StageStates(root / "runs"), retry_failed=True, until=stage)
+    tasks = tasks_of(_as_far_as(stage, plan).runs, StageStates(root / "runs"), retry_failed=True, until=stage)
     if tasks:
         if expected := expected_time(plan, root):
             say(f"{stage.replace('_', '-')} and the stages after it: {expected}")
@@ -53,6 +51,16 @@ def run(stage: str, params: Params, root: Path) -> None:
         if failed:
             raise UserError("; ".join(failed))
     _publish(stage, plan, root)
+
+
+def show(stage: str, params: Params, root: Path) -> None:
+    """Print what `run` would do and what is there already; nothing is trained. UserError: as `run` says it first."""
+    show_plan(_as_far_as(stage, default_plan(params)), root, stage)
+
+
+def _as_far_as(stage: str, plan: StudyPlan) -> StudyPlan:
+    """The runs that have the stage: one without it waits for the verb of a stage that it has."""
+    return replace(plan, runs=tuple(run for run in plan.runs if stage == "prepare" or stage in run.plan.stages))
 
 
 def restore(plan: StudyPlan, root: Path) -> None:

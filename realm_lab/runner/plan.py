@@ -31,7 +31,7 @@ from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.cells import Cell, Place, cells_of
 from realm_lab.runner.study import LauncherSettings, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
-from realm_lab.systems.registry import system_of
+from realm_lab.systems.registry import options_of, system_of
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
 
@@ -96,13 +96,12 @@ def plan_study(
     """Plan the study of a file in the project `root`; nothing is written.
 
     Cells change the parameters of `params_path` (default: the project's params.yaml). `seeds`: only the first so many
-    of the study's; 0, 1, ... where the study has fewer. `overrides` (dotted name -> value) hold for every cell, over
-    what the study sets. UserError: the study or a cell's parameters are wrong, or two cells are the same run.
+    of the study's; 0, 1, ... where the study has fewer. `overrides` (dotted name -> value; `preset` too) hold for every
+    cell, over what the study sets. UserError: the study or a cell's parameters are wrong, or two cells are one run.
     """
-    study = load_study(path)
-    preset = {} if study.preset is None else {"preset": study.preset}
+    study, common = load_study(path), dict(overrides or {})
+    preset = {"preset": name} if (name := common.pop("preset", study.preset)) else {}
     source = read_source(params_path or Path(root) / "params.yaml", preset)
-    common = dict(overrides or {})
     cells = cells_of(study)
     _check_common(study, cells, common)
     cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
@@ -167,7 +166,7 @@ DEFAULT_FIGURES = tuple(
 
 def default_plan(params: Params) -> StudyPlan:
     """The default pipeline as a study: REALM beside its own warm start."""
-    _check_extensions(params)
+    check_names(params)
     cells = tuple(Cell(name, system_of(name).title, name, {}, {}) for name in DEFAULT_SYSTEMS)
     runs = [
         PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed))
@@ -215,15 +214,21 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
 
 def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) -> None:
     """What the command line sets for every cell must be a parameter that no cell changes."""
+    check_overrides(common)
     for key in common:
-        if key in ("preset", "seeds"):
-            raise UserError(f"--set {key}: not for a study; change '{key}' in its file, or give --seeds N")
-        if key not in (names := parameter_fields()) and not is_system_option(key):
-            raise UserError(f"--set {key}: unknown parameter '{key}'; the nearest valid one is '{nearest(key, names)}'")
         for cell in cells:
             if key in cell.places:
                 message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
                 raise study.problem(message, *cell.places[key])
+
+
+def check_overrides(given: Mapping[str, Any]) -> None:
+    """Refuse what --set may not change in a study or a search."""
+    for key in given:
+        if key == "seeds":
+            raise UserError("--set seeds: change 'seeds' in the file, or give --seeds N to `sweep`")
+        if key not in (names := parameter_fields()) and not is_system_option(key):
+            raise UserError(f"--set {key}: unknown parameter '{key}'; the nearest valid one is '{nearest(key, names)}'")
 
 
 def _resolve_all(study: Study, cells: Sequence[Cell], source: Source, common: Mapping[str, Any]) -> list[Params]:
@@ -243,7 +248,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     """The parameters of a cell; what is wrong with them is said at the line that set it."""
     try:
         params = resolve(overlay(source.values, cell.overrides))
-        _check_extensions(params)
+        check_names(params)
         return params
     except ValidationError as error:
         name = ".".join(map(str, error.errors()[0]["loc"]))
@@ -263,12 +268,13 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     raise study.problem(f"cell '{cell.name}': {message}", *place)
 
 
-def _check_extensions(params: Params) -> None:
-    """Refuse, before any work, names of what is chosen from a registry."""
+def check_names(params: Params) -> None:
+    """Refuse, before any work, names of what is chosen from a registry. UserError: it says the nearest one."""
     check_masking(params.pretrain)
     refresh_policy(params.pretrain.refresh)
     training_objective("pretrain.objective", params.pretrain.objective)
     training_objective("finetune.objective", params.finetune.objective)
+    options_of(params, DEFAULT_SYSTEMS[-1])  # names systems as well
 
 
 def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:

@@ -30,6 +30,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import show
 from realm_lab.runner.cells import Cell, changes_title
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
+from realm_lab.runner.preview import show_search
 from realm_lab.runner.schedule import Launcher
 from realm_lab.runner.search_file import SearchPlan, plan_search
 from realm_lab.runner.stopping import Stop, stoppable, sweeping
@@ -71,7 +72,10 @@ def search(request: Request) -> int:
     root = Path(request.root)
     if request.cancel:
         return cancel_study(Path(request.path).stem, root)
-    plan = plan_search(request.path, root, params_path=request.params_path)
+    plan = plan_search(request.path, root, params_path=request.params_path, overrides=request.overrides)
+    if request.dry_run:
+        show_search(plan, root, request.trials, as_json=request.as_json)
+        return 0
     settings = plan.search.launcher
     if settings.local.processes is None:  # no more processes than trials at a time need
         local = LocalOptions(processes=plan.search.parallel * len(plan.search.seeds))

@@ -236,6 +236,20 @@ def test_a_mistake_in_the_file_is_named_with_its_line(
     assert "\n" not in found
 
 
+def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Path) -> None:
+    path = write_search(tmp_path, SPACE + "set: {pretrain.steps: 10}\npreset: toy\n")
+    plan = plan_search(path, tmp_path, params_path=PARAMETERS, overrides={"preset": "smoke", "pretrain.steps": 8})
+    assert (plan.base.preset, plan.base.pretrain.steps, plan.runs("", {})[0].params.pretrain.steps) == ("smoke", 8, 8)
+    for given, said in (
+        ({RATE: 1e-3}, f"search-mine.yaml, line 4: space: '{RATE}': is both in --set and in 'space'"),
+        ({"pretrain.stps": 3}, "^--set pretrain.stps: unknown parameter 'pretrain.stps'; .* 'pretrain.steps'"),
+        ({"pretrain.steps": "x"}, "^--set: parameter 'pretrain.steps': input should be a valid integer"),
+        ({"preset": "smoek"}, "^--preset: preset 'smoek' is not one of toy, smoke"),
+    ):
+        with pytest.raises(UserError, match=said):
+            plan_search(path, tmp_path, params_path=PARAMETERS, overrides=given)
+
+
 def test_no_measure_of_test_data_pays_a_search(tmp_path: Path) -> None:
     allowed = ", ".join(chosen_by())
     assert "exact_match_dev" in allowed

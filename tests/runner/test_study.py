@@ -223,11 +223,13 @@ def test_seeds_of_the_command_line(write: Write, wanted: int | None, seeds: tupl
         ("pretrain.masking", "cell 'token' changes 'pretrain.masking', which --set pretrain.masking would undo"),
         ("pretrain.maskin", "--set pretrain.maskin: unknown parameter 'pretrain.maskin'; the nearest valid one is"),
         ("seeds", "give --seeds N"),
+        ("preset", "--preset: preset 'random_span' is not one of toy, smoke, real, paper"),
     ],
 )
 def test_the_command_line_goes_over_the_study_but_undoes_no_cell(planned: Planned, key: str, message: str) -> None:
-    plan = planned("set: {pretrain.steps: 9}\n" + CELLS, overrides={"pretrain.steps": 7})
-    assert {run.params.pretrain.steps for run in plan.runs} == {7}
+    text = "preset: toy\nset: {pretrain.steps: 9}\n"
+    plan = planned(text + CELLS, overrides={"pretrain.steps": 7, "preset": "smoke"})
+    assert {(run.params.preset, run.params.pretrain.steps) for run in plan.runs} == {("smoke", 7)}
     with pytest.raises(UserError) as caught:
         planned(CELLS, overrides={key: "random_span"})
     assert message in str(caught.value)

@@ -23,6 +23,7 @@ from realm_lab.runner.stopping import sweepers
 from realm_lab.tracking.mlflow_mirror import mirror
 from realm_lab.tracking.run_dir import StageRun, read_run_record
 from realm_lab.tracking.study_record import read_study_record
+from tests.runner.made_search import write_search
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 300
@@ -368,31 +369,29 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
         (
-            ["mni"],
+            "sweep mni",
             "study 'mni': no such file, and no {root}/experiments/mni.yaml; did you mean 'mini'? `realm-lab status` "
             "lists all",
         ),
-        (["mini", "--set", "pretrain.stpes=3"], "--set pretrain.stpes: unknown parameter"),
+        ("sweep mini --set pretrain.stpes=3", "--set pretrain.stpes: unknown parameter"),
+        ("sweep mini --launcher slurm", "launcher 'slurm': no sbatch on this machine"),
+        ("sweep named", "launcher 'slurm': no sbatch on this machine"),
+        ("search mine --launcher slurm", "launcher 'slurm': no sbatch on this machine"),
     ],
 )
-def test_bad_input_is_one_line_with_the_remedy(
-    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_done_is_one_line_before_anything_is_written(
+    tmp_path: Path, command: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_project(tmp_path / "bad", SHORT)
-    assert main(["sweep", *arguments, "--root", str(root)]) == 2
+    named = SHORT.replace("launcher: {", "launcher: {default: slurm, ")
+    (root / "experiments" / "named.yaml").write_text(named)
+    write_search(root)
+    before = sorted(root.rglob("*"))
+    monkeypatch.setenv("PATH", "")
+    assert main([*command.split(), "--root", str(root)]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert message.format(root=root) in line
-    assert not (root / "runs").exists()
-
-
-def test_the_study_may_name_its_launcher(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = make_project(tmp_path / "named", SHORT.replace("launcher: {", "launcher: {default: slurm, "))
-    monkeypatch.setenv("PATH", "")
-    assert main(["sweep", "mini", "--root", str(root)]) == 2
-    assert "launcher 'slurm': no sbatch on this machine" in capsys.readouterr().err
-    assert not (root / "runs").exists()
+    assert sorted(root.rglob("*")) == before
