@@ -6,19 +6,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import add_json
+from realm_lab.cli.flags import add_json, add_which, params_of
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
     from realm_lab.corpus.records import Question
-    from realm_lab.params.parameters import Params
 
 NAMED = 10  # ids that a message names; --json has them all
-Load = Callable[[argparse.Namespace], "Params"]
 
 
 def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
@@ -41,16 +38,14 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     text = "write the best 100 passages of each test question here, as a TREC run file"
     runs.add_argument("--run-file", type=Path, metavar="FILE", help=text)
 
-    asked = evaluate.add_argument_group("which run", "with --corpus or --run-file")
-    asked.add_argument("--seed", type=int, metavar="N", help="seed of the run to ask (default: the first)")
-    asked.add_argument("--system", default="realm", help="system of the run to ask (default: realm)")
+    add_which(evaluate.add_argument_group("which run", "with --corpus or --run-file"))
 
     text = "questions with answers, for --predictions or --corpus (default: the prepared test questions)"
     evaluate.add_argument("--questions", type=Path, metavar="FILE", help=text)
     add_json(evaluate, "with --predictions or --corpus: print JSON instead of a table")
 
 
-def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
+def evaluate_other(options: argparse.Namespace) -> bool:
     """Do what the options ask for instead of the stage; False where they ask for the stage itself."""
     given = [name for name in ("predictions", "corpus", "run_file") if getattr(options, name)]
     if given and options.dry_run:
@@ -59,10 +54,10 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UserError(f"{names} are different things; give one")
     if options.predictions:
-        _score_file(options, load)
+        _score_file(options)
         return True
     if options.corpus:
-        params = load(options)
+        params = params_of(options)
         from realm_lab.systems.context import open_run
         from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
 
@@ -80,12 +75,12 @@ def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
         if getattr(options, name):
             raise UserError(f"--{name.replace('_', '-')} belongs to --predictions or --corpus; give one of them")
     if options.run_file:
-        _write_run_file(options, load)
+        _write_run_file(options)
     return bool(options.run_file)
 
 
-def _write_run_file(options: argparse.Namespace, load: Load) -> None:
-    params = load(options)
+def _write_run_file(options: argparse.Namespace) -> None:
+    params = params_of(options)
     from realm_lab.systems.context import open_run
     from realm_lab.systems.run_file import write_run_file
 
@@ -93,12 +88,12 @@ def _write_run_file(options: argparse.Namespace, load: Load) -> None:
     print(f"{options.run_file}: {count} questions")
 
 
-def _score_file(options: argparse.Namespace, load: Load) -> None:
+def _score_file(options: argparse.Namespace) -> None:
     """Print what a file of predictions is worth; what was not scored as it is goes to stderr."""
     from realm_lab.core.files import write_json
     from realm_lab.evaluation.predictions import read_references, score_predictions
 
-    questions = read_references(options.questions) if options.questions else _prepared_questions(options, load)
+    questions = read_references(options.questions) if options.questions else _prepared_questions(options)
     result = score_predictions(options.predictions, questions)
     if options.out:
         write_json(options.out, result)
@@ -113,9 +108,9 @@ def _score_file(options: argparse.Namespace, load: Load) -> None:
             print(f"{len(value)} {name.replace('_', ' ')}: {shown}", file=sys.stderr)
 
 
-def _prepared_questions(options: argparse.Namespace, load: Load) -> list[Question]:
+def _prepared_questions(options: argparse.Namespace) -> list[Question]:
     """The test questions of the first seed's prepared corpus."""
-    params = load(options)
+    params = params_of(options)
     from realm_lab.corpus.store import PreparedCorpus
     from realm_lab.evaluation.predictions import stored_questions
     from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, plan_run

@@ -52,8 +52,14 @@ def add_dry_run(verb: argparse.ArgumentParser) -> None:
 def add_run(verb: argparse.ArgumentParser) -> None:
     """The parameters, --seed and --system: which finished run is meant."""
     add_parameters(verb)
-    verb.add_argument("--seed", type=int, metavar="N", help="seed of the run (default: the first of the parameters)")
-    verb.add_argument("--system", default="realm", metavar="NAME", help="system of the run (default: realm)")
+    add_which(verb)
+
+
+def add_which(options: argparse._ActionsContainer) -> None:
+    """--seed and --system."""
+    text = "seed of the run to ask (default: the first of the parameters)"
+    options.add_argument("--seed", type=int, metavar="N", help=text)
+    options.add_argument("--system", default="realm", metavar="NAME", help="system of the run to ask (default: realm)")
 
 
 def positive(text: str) -> int:

@@ -174,7 +174,7 @@ def _run_prepare(options: argparse.Namespace) -> int | None:
 
 
 def _run_evaluate(options: argparse.Namespace) -> None:
-    if not evaluate_other(options, params_of):
+    if not evaluate_other(options):
         _run_stage(options)
 
 

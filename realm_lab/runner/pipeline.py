@@ -132,7 +132,7 @@ def _export_corpora(plan: StudyPlan, root: Path) -> None:
 def _export(stage: str, plan: StudyPlan, root: Path) -> None:
     """Copy the models of a finished stage, a folder `<system>-s<seed>` each, or `s<seed>` if all systems share it, and
     its records (metrics, results), which hold times and so are no input of a later stage."""
-    wanted: dict[str, str] = {}
+    wanted: set[str] = set()
     kept: set[str] = set()
     runs = [run for run in plan.runs if stage in run.plan.stages]
     target, records = root / "models" / stage, root / "data" / "records" / stage
@@ -147,9 +147,7 @@ def _export(stage: str, plan: StudyPlan, root: Path) -> None:
             continue
         is_shared = len(shared[run.seed]) == 1 < sum(other.seed == run.seed for other in runs)
         folder = target / (f"s{run.seed}" if is_shared else f"{run.plan.system}-s{run.seed}")
-        if folder.name in wanted:
-            continue
-        wanted[folder.name] = key
+        wanted.add(folder.name)
         if (folder / "manifest.json").exists() and read_json(folder / "manifest.json")["key"] == key:
             continue
         if not (source / "model").exists():
@@ -162,7 +160,7 @@ def _export(stage: str, plan: StudyPlan, root: Path) -> None:
     _remove_others(records, kept)
 
 
-def _remove_others(target: Path, wanted: set[str] | dict[str, str]) -> None:
+def _remove_others(target: Path, wanted: set[str]) -> None:
     for other in target.glob("*"):
         if other.name not in wanted and is_ours(other):
             remove_directory(other)

@@ -57,24 +57,18 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study with its cells, the baseline first, and its runs, cell by cell. `axes` has the names of each axis's
-    points where there are several axes. `last_stage` is where runs end, "" for their own end. `common`: what
-    params.yaml and --set change in the preset for every cell."""
+    """A study with its cells, the baseline first, and its runs, cell by cell. `common`: what params.yaml and --set
+    change in the preset for every cell. `described`: what else its record says (StudyRecord)."""
 
     name: str
     question: str
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...]
     runs: tuple[PlannedRun, ...]
-    metrics: tuple[str, ...] = ()
-    delta: dict[str, float] = field(default_factory=dict)
-    not_run: dict[str, str] = field(default_factory=dict)
-    figures: tuple[str, ...] = ()  # of its own, package.module:function
-    axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    described: dict[str, Any]
+    common: dict[str, Any] = field(default_factory=dict)
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
     source: Path | None = None
-    last_stage: str = ""
-    common: dict[str, Any] = field(default_factory=dict)
 
     @property
     def baseline(self) -> Cell:
@@ -120,21 +114,19 @@ def plan_study(
     }
     chosen = _seeds(study, seeds)
     runs = _runs(study, cells, resolved, chosen, everywhere)
-    axes = study.axes if len(study.axes) > 1 else {}
+    described = study.model_dump(include={"metrics", "delta", "not_run", "figures"})
+    if len(study.axes) > 1:
+        described["axes"] = {axis: [show(point) for point in points] for axis, points in study.axes.items()}
     return StudyPlan(
         study.name,
         study.question,
         tuple(cells),
         chosen,
         tuple(runs),
-        metrics=tuple(study.metrics),
-        delta=study.delta,
-        not_run=study.not_run,
-        figures=tuple(study.figures),
-        axes={axis: tuple(show(point) for point in points) for axis, points in axes.items()},
-        launcher=study.launcher,
-        source=Path(path),
-        common=everywhere,
+        described,
+        everywhere,
+        study.launcher,
+        Path(path),
     )
 
 
@@ -155,13 +147,10 @@ def _runs(
 
 
 # What the report of the default run shows besides the figures of every study.
-DEFAULT_FIGURES = tuple(
+DEFAULT_FIGURES = [
     f"realm_lab.reporting.figures_training:{name}"
-    for name in (
-        *("retrieval_utility", "recall", "early_warnings", "by_kind"),
-        *("index_freshness", "warm_start", "corpus_update"),
-    )
-)
+    for name in "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update".split()
+]
 
 
 def default_plan(params: Params) -> StudyPlan:
@@ -174,15 +163,8 @@ def default_plan(params: Params) -> StudyPlan:
         for seed in params.seeds
     ]
     question = "What does REALM pre-training add to its own warm start?"
-    return StudyPlan(
-        "default",
-        question,
-        cells,
-        tuple(params.seeds),
-        tuple(runs),
-        figures=DEFAULT_FIGURES,
-        common=beyond_preset(params),
-    )
+    described = {"figures": DEFAULT_FIGURES}
+    return StudyPlan("default", question, cells, tuple(params.seeds), tuple(runs), described, beyond_preset(params))
 
 
 def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
@@ -199,14 +181,9 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         ),
         seeds=plan.seeds,
         runs=tuple(StudyRun(run.cell, run.seed, run.run_key, run.name) for run in plan.runs),
-        metrics=plan.metrics,
-        delta=plan.delta,
-        not_run=plan.not_run,
-        axes=plan.axes,
         source="" if plan.source is None else os.path.relpath(plan.source, root),
-        last_stage=plan.last_stage,
-        figures=plan.figures,
         common=json.loads(json.dumps(plan.common)),
+        **plan.described,
     )
     write_study_record(runs, record)
     return record

@@ -267,7 +267,7 @@ class LocalLauncher(_Here):
     def _start(self, task: Task) -> None:
         taken = Counter(gpu for item in self._running for gpu in item.gpus)
         gpus = tuple(sorted(self._gpus, key=lambda gpu: taken[gpu])[: task.ranks])
-        workers = Workers.start(
+        workers = Workers(
             task.job(self._root),
             ranks=task.ranks,
             threads=self._threads,

@@ -61,7 +61,6 @@ class OpenTrial:
     """A trial under way with its runs, and what is left to do for them."""
 
     trial: optuna.Trial
-    values: dict[str, Any]
     runs: list[PlannedRun] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     reported: int = -1  # the last step that the pruner knows
@@ -227,10 +226,9 @@ class SearchOwner:
         # seeded by the number, so that a search that was stopped proposes what it would have proposed
         self.study.sampler = TPESampler(seed=number) if self.plan.search.sampler == "tpe" else RandomSampler(number)
         trial = self.study.ask(_space(self.plan))
-        item = OpenTrial(trial, trial.params)
-        self._open[trial.number] = item
+        item = self._open[trial.number] = OpenTrial(trial)
         try:
-            item.runs = self.plan.runs(CELL.format(trial.number), item.values)
+            item.runs = self.plan.runs(CELL.format(trial.number), trial.params)
         except UserError as error:
             self._tell(item, TrialState.FAIL, why=str(error))
             return
@@ -278,7 +276,7 @@ class SearchOwner:
             if step > item.reported:
                 item.reported = step
                 item.trial.report(statistics.fmean(curve[step] for curve in curves), step)
-                is_over = item.values == self.plan.baseline or step >= item.runs[0].params.pretrain.steps
+                is_over = item.trial.params == self.plan.baseline or step >= item.runs[0].params.pretrain.steps
                 if not is_over and item.trial.should_prune():
                     return True
         return False
@@ -309,7 +307,7 @@ class SearchOwner:
         self.study.tell(item.trial, value, state)
         del self._open[item.trial.number]
         self._write()
-        values = ", ".join(f"{name.rsplit('.', 1)[-1]} = {show(value)}" for name, value in item.values.items())
+        values = ", ".join(f"{name.rsplit('.', 1)[-1]} = {show(value)}" for name, value in item.trial.params.items())
         shown = f": {self.plan.search.metric} {value:.4g}" if value is not None else ""
         say(f"{CELL.format(item.trial.number)} {STATES[state]}{shown}{f': {why}' if why else ''} ({values})")
         needed = {task.name for other in self._open.values() for task in other.tasks}
@@ -331,7 +329,7 @@ class SearchOwner:
                 title = changes_title(found[0].changes) if found[0].changes else "parameters as they are"
                 cells.append(Cell(name, title, found[0].plan.system, {}, found[0].changes))
                 runs += found
-        search = self.plan.search
+        search, last_stage = self.plan.search, "" if self.plan.last_stage == "evaluate" else self.plan.last_stage
         record_study(
             StudyPlan(
                 self.plan.name,
@@ -339,9 +337,8 @@ class SearchOwner:
                 tuple(cells),
                 tuple(search.seeds),
                 tuple(runs),
-                metrics=(search.metric,),
+                {"metrics": [search.metric], "last_stage": last_stage},
                 source=search.path,
-                last_stage="" if self.plan.last_stage == "evaluate" else self.plan.last_stage,
             ),
             self.root,
         )
