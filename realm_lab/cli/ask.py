@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import add_json, add_run, params_of, positive
+from realm_lab.cli.flags import Add, add_json, add_run, params_of, positive
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from realm_lab.systems.context import Context
 
 
-def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
+def add_asking(add: Add) -> None:
     """Add the verbs to the command line."""
     ask = add("ask", _run_ask, "answer a question, with the passages that the answer comes from")
     ask.add_argument("question", help='for example "Who wrote Hamlet?"')

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from realm_lab.params.parameters import Params
+
+Add = Callable[..., argparse.ArgumentParser]  # add(NAME, function, summary): a verb
 
 
 def add_everywhere(verb: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from typing import NoReturn
 from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
-from realm_lab.cli.flags import add_dry_run, add_everywhere, add_json, add_parameters, params_of
+from realm_lab.cli.flags import Add, add_dry_run, add_everywhere, add_json, add_parameters, params_of
 from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mirror, add_tools
@@ -96,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", prog=PROGRAM, required=True, help=argparse.SUPPRESS)
     listed: dict[str, list[str]] = {}
 
-    def adder(group: str) -> Callable[..., argparse.ArgumentParser]:
+    def adder(group: str) -> Add:
         def add(name: str, run: Callable[[argparse.Namespace], int | None], summary: str) -> argparse.ArgumentParser:
             verb = verbs.add_parser(name, description=summary[0].upper() + summary[1:], allow_abbrev=False)
             verb.set_defaults(run=run)
@@ -119,7 +119,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_stages(add: Callable[..., argparse.ArgumentParser]) -> None:
+def _add_stages(add: Add) -> None:
     for name, summary in STAGES.items():
         verb = add(name, _run_stage, summary)
         add_parameters(verb)

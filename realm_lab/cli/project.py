@@ -6,12 +6,9 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from realm_lab.cli.flags import add_json
-
-Add = Callable[..., argparse.ArgumentParser]
+from realm_lab.cli.flags import Add, add_json
 
 
 def add_init(add: Add) -> None:

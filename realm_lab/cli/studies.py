@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import add_dry_run, add_json, add_parameters, overrides_of, positive
+from realm_lab.cli.flags import Add, add_dry_run, add_json, add_parameters, overrides_of, positive
 
 if TYPE_CHECKING:
     from realm_lab.runner.sweep import Request
-
-Run = Callable[[argparse.Namespace], int | None]
-Add = Callable[[str, Run, str], argparse.ArgumentParser]
 
 
 def add_studies(add: Add, add_look: Add) -> None:

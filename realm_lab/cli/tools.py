@@ -5,13 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
-from realm_lab.cli.flags import add_everywhere, add_json, add_parameters, add_run, params_of, positive, share
+from realm_lab.cli.flags import Add, add_everywhere, add_json, add_parameters, add_run, params_of, positive, share
 from realm_lab.errors import UserError
-
-Add = Callable[..., argparse.ArgumentParser]
 
 
 def add_mirror(add: Add) -> None:
@@ -27,7 +24,8 @@ def add_mirror(add: Add) -> None:
 
 def _run_mirror(options: argparse.Namespace) -> int:
     uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI")
-    if not uri and (options.params or (options.root / "params.yaml").exists()):
+    asked = options.params or options.preset or options.overrides or (options.root / "params.yaml").exists()
+    if not uri and asked:
         uri = params_of(options).launch.tracking_uri
     from realm_lab.runner.default_study import settle_default
     from realm_lab.tracking.mlflow_mirror import mirror

@@ -282,18 +282,6 @@ def test_a_search_of_the_project_can_be_planned(name: str, repository: Path, tmp
     assert plan_search(path, tmp_path, params_path=PARAMETERS).last_stage == "evaluate"
 
 
-def test_every_key_is_explained_on_the_page(repository: Path) -> None:
-    from realm_lab.runner.search_file import Pruning, Search
-    from realm_lab.runner.study import StudyFile
-
-    page = (repository / "docs" / "studies.md").read_text(encoding="utf-8")
-    for model in (Search, Pruning):
-        for name, field in model.model_fields.items():
-            if name not in StudyFile.model_fields:
-                assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, name
-    assert all(f"`{name}`" in page for name in chosen_by())
-
-
 @pytest.mark.slow
 def test_a_search_of_real_runs_goes_on_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "params.yaml").write_bytes(PARAMETERS.read_bytes())

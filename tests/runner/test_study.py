@@ -11,6 +11,7 @@ from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
 from realm_lab.runner.cells import Cell, cells_of
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
+from realm_lab.runner.search_file import Pruning, Search, chosen_by
 from realm_lab.runner.study import CellEntry, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.tracking.run_dir import read_run_record
@@ -161,10 +162,10 @@ def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> 
 
 def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository: Path) -> None:
     page = (repository / "docs" / "studies.md").read_text(encoding="utf-8")
-    for model in (Study, CellEntry):
+    for model in (Study, CellEntry, Search, Pruning):
         for name, field in model.model_fields.items():
             assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, f"{model.__name__}.{name}"
-    assert all(f"`{metric}`" in page for metric in METRICS)
+    assert all(f"`{metric}`" in page for metric in (*METRICS, *chosen_by()))
 
 
 def test_axes_make_every_combination_the_baseline_first(write: Write) -> None:
