@@ -56,36 +56,30 @@ def evaluate_other(options: argparse.Namespace) -> bool:
     if options.predictions:
         _score_file(options)
         return True
-    if options.corpus:
-        params = params_of(options)
-        from realm_lab.systems.context import open_run
-        from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
-
-        update = CorpusUpdate(
-            new=options.corpus,
-            old=options.corpus_old,
-            questions=options.questions,
-            clozes=dict(options.cloze),
-            name=options.name,
-        )
-        found = evaluate_update(open_run(params, options.root, options.seed, options.system), update)
-        print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else f"{found['folder']}/report.md")
-        return True
-    for name in ("questions", "out", "corpus_old", "cloze", "name", "json"):
+    others = () if options.corpus else ("questions", "out", "corpus_old", "cloze", "name", "json")
+    for name in others:
         if getattr(options, name):
             raise UserError(f"--{name.replace('_', '-')} belongs to --predictions or --corpus; give one of them")
-    if options.run_file:
-        _write_run_file(options)
-    return bool(options.run_file)
+    if given:
+        _ask_run(options)
+    return bool(given)
 
 
-def _write_run_file(options: argparse.Namespace) -> None:
+def _ask_run(options: argparse.Namespace) -> None:
+    """Ask a finished run with another corpus, or write down what it retrieves."""
     params = params_of(options)
     from realm_lab.systems.context import open_run
+    from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
     from realm_lab.systems.run_file import write_run_file
 
-    count = write_run_file(open_run(params, options.root, options.seed, options.system), options.run_file)
-    print(f"{options.run_file}: {count} questions")
+    run = open_run(params, options.root, options.seed, options.system)
+    if options.run_file:
+        print(f"{options.run_file}: {write_run_file(run, options.run_file)} questions")
+        return
+    clozes = dict(options.cloze)
+    update = CorpusUpdate(options.corpus, options.corpus_old, options.questions, clozes, options.name)
+    found = evaluate_update(run, update)
+    print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else f"{found['folder']}/report.md")
 
 
 def _score_file(options: argparse.Namespace) -> None:

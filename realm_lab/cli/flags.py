@@ -47,7 +47,7 @@ def add_json(verb: argparse.ArgumentParser, text: str = "print JSON instead of t
     verb.add_argument("--json", action="store_true", help=text)
 
 
-def add_dry_run(verb: argparse.ArgumentParser) -> None:
+def add_dry_run(verb: argparse._ActionsContainer) -> None:
     """--dry-run."""
     verb.add_argument("--dry-run", action="store_true", help="show what would run and what is there; run nothing")
 

@@ -25,7 +25,6 @@ def add_studies(add: Add, add_look: Add) -> None:
     search.add_argument("--trials", type=positive, metavar="N", help="how many in all (default: as the file says)")
     for verb in (sweep, search):
         add_parameters(verb)
-        add_dry_run(verb)
         text = "train in this process, in processes of this machine or as SLURM jobs (default: as the file says)"
         verb.add_argument("--launcher", choices=["inline", "local", "slurm"], help=text)
         text = "settings of your cluster: profiles/NAME.yaml, ~/.config/realm_lab/NAME.yaml, or a file"
@@ -35,7 +34,9 @@ def add_studies(add: Add, add_look: Add) -> None:
         add_json(verb)
         verb.add_argument("--follow", action="store_true", help="stay until all has finished, mirroring to MLflow")
         verb.add_argument("--retry-failed", action="store_true", help="also retry what failed with an error")
-        verb.add_argument("--cancel", action="store_true", help="stop what runs and what is queued")
+        instead = verb.add_mutually_exclusive_group()
+        add_dry_run(instead)
+        instead.add_argument("--cancel", action="store_true", help="stop what runs and what is queued")
 
     status = add("status", _run_status, "show the state of a study's runs, or of all studies")
     status.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME (default: list all)")

@@ -95,6 +95,7 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["pretrain", "--pretrain.steps=9"], "a parameter is changed with --set pretrain.steps=9"),
         (["pretrain", "--pretrain.steps", "10"], "a parameter is changed with --set pretrain.steps=10"),
         (["sweep", "x", "--seeds", "0,1"], "argument --seeds: '0,1' is not a whole number from 1 on"),
+        (["sweep", "x", "--dry-run", "--cancel"], "argument --cancel: not allowed with argument --dry-run"),
         (["ask", "who", "is", "it"], "unknown arguments: is it; put the whole text in quotes"),
         (["ask"], "question"),
     ],
