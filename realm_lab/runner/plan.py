@@ -147,10 +147,10 @@ def _runs(
 
 
 # What the report of the default run shows besides the figures of every study.
-DEFAULT_FIGURES = [
+DEFAULT_FIGURES = tuple(
     f"realm_lab.reporting.figures_training:{name}"
     for name in "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update".split()
-]
+)
 
 
 def default_plan(params: Params) -> StudyPlan:

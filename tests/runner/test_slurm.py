@@ -344,7 +344,7 @@ def test_a_job_goes_back_to_the_queue_while_slurm_lets_it_run(
 ) -> None:
     fake.answer("squeue", f"{state}\n")
     (fake.folder / "scontrol.answer").write_text(requeue or "0\n")
-    assert said in stopped(**environment)
+    assert said in stopped(True, **environment)
     # this element: 17 would be the whole array
     assert fake.calls("scontrol") == ([] if requeue is None else ["requeue 17_3"])
 
