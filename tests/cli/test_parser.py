@@ -198,12 +198,12 @@ def test_the_tracking_store_is_the_nearest_one_named(
 
 def test_following_mirrors_with_the_parameters_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mirror is another program: what it is told, it must take."""
-    started: list[list[str]] = []
-    for name in ("Popen", "run"):
-        monkeypatch.setattr(subprocess, name, lambda command, **options: (started.append(command), Mock())[1])
+    started = Mock()
+    monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setattr(subprocess, "run", started)
     with mirroring(Request(tmp_path, tmp_path, params_path=tmp_path / "other.yaml", follow=True), tmp_path):
         pass
-    options = [cli.build_parser().parse_args(command[3:]) for command in started]
+    options = [cli.build_parser().parse_args(call.args[0][3:]) for call in started.call_args_list]
     assert [(one.verb, one.params, one.follow) for one in options] == [
         ("mirror", tmp_path / "other.yaml", follow) for follow in (True, False)
     ]
