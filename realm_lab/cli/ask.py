@@ -35,6 +35,8 @@ def add_asking(add: Add) -> None:
 
 def _context(options: argparse.Namespace, system: str) -> Context:
     if options.name:
+        if options.params or options.preset or options.overrides or options.seed is not None:
+            raise UserError("--run names a run with its parameters; leave out --params, --preset, --set and --seed")
         from realm_lab.api import load_run
 
         return load_run(options.name, options.root).context
@@ -70,7 +72,7 @@ def _ask(options: argparse.Namespace, system: str) -> None:
         print(f"realm-lab: {reply.warning}", file=sys.stderr)
     if options.json:
         candidates = [vars(candidate) for candidate in reply.candidates]
-        answer = {"system": system, "question": reply.question, "answer": reply.answer, "candidates": candidates}
+        answer = {"system": context.plan.system, "question": reply.question, "answer": reply.answer, "candidates": candidates}
         print(json.dumps(answer, ensure_ascii=False))
         return
     _show([("answer  ", reply.answer, "")], reply.candidates, "p(span|z,x)", reply.best)
