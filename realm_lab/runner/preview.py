@@ -64,23 +64,14 @@ def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bo
     """Print what `search --dry-run` says: the space, how many trials there are to be, and those that there are."""
     search, path = plan.search, study_folder(Path(root) / "runs", plan.name) / "trials.json"
     states = Counter(trial["state"] for trial in read_json(path)["trials"]) if path.exists() else {}
-    found: dict[str, Any] = {
-        "search": plan.name,
-        "metric": search.metric,
-        "seeds": search.seeds,
-        "trials": trials or search.trials,
-        "parallel": search.parallel,
-        "states": states,
-        "baseline": plan.baseline,
-        "space": {name: dimension.model_dump(exclude_defaults=True) for name, dimension in search.space.items()},
-    }
+    found, wanted = plan.as_data(), trials or search.trials
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(found | {"trials": wanted, "parallel": search.parallel, "states": states}, indent=2))
         return
     rows = [(name, show(plan.baseline[name]), show(space)) for name, space in found["space"].items()]
     print_table(f"{plan.name}: {search.question}", ("parameter", "as it is, the first trial", "where trials are"), rows)
     there = ", ".join(f"{count} {state}" for state, count in states.items()) or "none"
-    how = f"{found['trials']} trials for {search.metric}, at most {search.parallel} at a time"
+    how = f"{wanted} trials for {search.metric}, at most {search.parallel} at a time"
     print(f"{how}, each with seeds {show(search.seeds)}; there are: {there}")
 
 

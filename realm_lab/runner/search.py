@@ -187,7 +187,7 @@ class SearchOwner:
 
     def as_data(self) -> dict[str, Any]:
         """The search and its trials in plain data, for trials.json."""
-        search, counted = self.plan.search, self.counted()
+        counted = self.counted()
         trials = [
             {
                 "number": trial.number,
@@ -201,18 +201,9 @@ class SearchOwner:
             for trial in counted
         ]
         complete = sum(trial.state == TrialState.COMPLETE for trial in counted)
-        enough = complete >= ENOUGH_TRIALS and len(search.space) > 1
-        return {
-            "name": self.plan.name,
-            "question": search.question,
-            "metric": search.metric,
-            "seeds": list(search.seeds),
-            "source": search.path.name,
-            "space": {name: dimension.model_dump(exclude_defaults=True) for name, dimension in search.space.items()},
-            "baseline": self.plan.baseline,
-            "trials": trials,
-            "importances": dict(optuna.importance.get_param_importances(self.study)) if enough else {},
-        }
+        enough = complete >= ENOUGH_TRIALS and len(self.plan.search.space) > 1
+        importances = dict(optuna.importance.get_param_importances(self.study)) if enough else {}
+        return self.plan.as_data() | {"trials": trials, "importances": importances}
 
     def _may_ask(self) -> bool:
         base = self.baseline()

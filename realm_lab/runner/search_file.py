@@ -106,6 +106,19 @@ class SearchPlan:
         """Of a trial: no fine-tuning is paid where the metric is a curve of pre-training."""
         return "pretrain" if self.search.metric in CURVES else "evaluate"
 
+    def as_data(self) -> dict[str, Any]:
+        """The search in plain data."""
+        search = self.search
+        return {
+            "name": self.name,
+            "question": search.question,
+            "metric": search.metric,
+            "seeds": list(search.seeds),
+            "source": search.path.name,
+            "space": {name: dimension.model_dump(exclude_defaults=True) for name, dimension in search.space.items()},
+            "baseline": self.baseline,
+        }
+
     def runs(self, cell: str, values: Mapping[str, Any]) -> list[PlannedRun]:
         """The runs of a trial, one for every seed. UserError: this combination of values is none."""
         params = _params(self.source | dict(values))
