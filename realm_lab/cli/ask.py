@@ -72,13 +72,8 @@ def _ask(options: argparse.Namespace, system: str) -> None:
         print(f"realm-lab: {reply.warning}", file=sys.stderr)
     if options.json:
         candidates = [vars(candidate) for candidate in reply.candidates]
-        answer = {
-            "system": context.plan.system,
-            "question": reply.question,
-            "answer": reply.answer,
-            "candidates": candidates,
-        }
-        print(json.dumps(answer, ensure_ascii=False))
+        answer = {"system": context.plan.system, "question": reply.question, "answer": reply.answer}
+        print(json.dumps({**answer, "candidates": candidates}, ensure_ascii=False))
         return
     _show([("answer  ", reply.answer, "")], reply.candidates, "p(span|z,x)", reply.best)
 
