@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from realm_lab.cli import main
 from realm_lab.core.files import write_json
 from realm_lab.params.load import load
 from realm_lab.runner.plan import StudyPlan, default_plan, record_study
-from realm_lab.runner.preview import expected_time, plan_as_json, show_plan
+from realm_lab.runner.preview import expected_time, show_plan
 from tests.runner.conftest import PARAMETERS, STAGES, leave
 from tests.runner.made_search import SPACE, write_search
 
@@ -35,8 +36,10 @@ def plan(planned: Callable[..., StudyPlan], tmp_path: Path) -> StudyPlan:
     return made
 
 
-def test_json_has_exactly_the_fixed_keys(plan: StudyPlan, tmp_path: Path) -> None:
-    found = plan_as_json(plan, tmp_path)
+def test_json_has_exactly_the_fixed_keys(plan: StudyPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["sweep", str(plan.source), "--params", str(PARAMETERS), "--root", str(tmp_path), "--seeds", "2"]
+    assert main([*command, "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert [(entry["cell"], entry["seed"], entry["state"]) for entry in found[:3]] == [
         ("realm", 0, "COMPLETE"),
         ("realm", 1, "PENDING"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import signal
 import subprocess
@@ -212,16 +211,6 @@ def test_again_there_is_nothing_to_do(done: Path, capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err.count("study mini: 3 runs in 3 cells, 3 complete; nothing to do") == 2
     assert attempts(done) == {1}
     assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
-
-
-def test_the_plan_says_what_is_there(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", "mini", "--root", str(done), "--dry-run", "--json", "--seeds", "2"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert [(run["cell"], run["seed"], run["state"]) for run in plan] == [
-        (cell, seed, state)
-        for cell in ("realm", "warm_start", "encoder_reset")
-        for seed, state in ((0, "COMPLETE"), (1, "PENDING"))
-    ]
 
 
 @pytest.mark.slow
