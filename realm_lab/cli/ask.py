@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import add_run, params_of, positive
+from realm_lab.cli.flags import Add, add_json, add_run, params_of, positive
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from realm_lab.systems.context import Context
 
 
-def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
+def add_asking(add: Add) -> None:
     """Add the verbs to the command line."""
     ask = add("ask", _run_ask, "answer a question, with the passages that the answer comes from")
     ask.add_argument("question", help='for example "Who wrote Hamlet?"')
@@ -30,11 +30,13 @@ def add_asking(add: Callable[..., argparse.ArgumentParser]) -> None:
         text = "a finished run: its name or the beginning of it, or STUDY/CELL-sSEED (default: of --params)"
         verb.add_argument("--run", dest="name", metavar="RUN", help=text)
         verb.add_argument("-k", type=positive, default=5, metavar="N", help="passages to show (default: 5)")
-        verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
+        add_json(verb)
 
 
 def _context(options: argparse.Namespace, system: str) -> Context:
     if options.name:
+        if options.params or options.preset or options.overrides or options.seed is not None:
+            raise UserError("--run names a run with its parameters; leave out --params, --preset, --set and --seed")
         from realm_lab.api import load_run
 
         return load_run(options.name, options.root).context
@@ -70,8 +72,8 @@ def _ask(options: argparse.Namespace, system: str) -> None:
         print(f"realm-lab: {reply.warning}", file=sys.stderr)
     if options.json:
         candidates = [vars(candidate) for candidate in reply.candidates]
-        answer = {"system": system, "question": reply.question, "answer": reply.answer, "candidates": candidates}
-        print(json.dumps(answer, ensure_ascii=False))
+        answer = {"system": context.plan.system, "question": reply.question, "answer": reply.answer}
+        print(json.dumps({**answer, "candidates": candidates}, ensure_ascii=False))
         return
     _show([("answer  ", reply.answer, "")], reply.candidates, "p(span|z,x)", reply.best)
 

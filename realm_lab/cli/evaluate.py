@@ -6,18 +6,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from realm_lab.cli.flags import add_json, add_which, params_of
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
     from realm_lab.corpus.records import Question
-    from realm_lab.params.parameters import Params
 
 NAMED = 10  # ids that a message names; --json has them all
-Load = Callable[[argparse.Namespace], "Params"]
 
 
 def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
@@ -40,62 +38,56 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     text = "write the best 100 passages of each test question here, as a TREC run file"
     runs.add_argument("--run-file", type=Path, metavar="FILE", help=text)
 
-    asked = evaluate.add_argument_group("which run", "with --corpus or --run-file")
-    asked.add_argument("--seed", type=int, metavar="N", help="seed of the run to ask (default: the first)")
-    asked.add_argument("--system", default="realm", help="system of the run to ask (default: realm)")
+    add_which(evaluate.add_argument_group("which run", "with --corpus or --run-file"))
 
     text = "questions with answers, for --predictions or --corpus (default: the prepared test questions)"
     evaluate.add_argument("--questions", type=Path, metavar="FILE", help=text)
-    evaluate.add_argument("--json", action="store_true", help="print JSON (with --predictions or --corpus)")
+    add_json(evaluate, "with --predictions or --corpus: print JSON instead of a table")
 
 
-def evaluate_other(options: argparse.Namespace, load: Load) -> bool:
+def evaluate_other(options: argparse.Namespace) -> bool:
     """Do what the options ask for instead of the stage; False where they ask for the stage itself."""
     given = [name for name in ("predictions", "corpus", "run_file") if getattr(options, name)]
+    if given and options.dry_run:
+        raise UserError("--dry-run is for the stage alone; leave it out")
     if len(given) > 1:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
         raise UserError(f"{names} are different things; give one")
     if options.predictions:
-        _score_file(options, load)
+        _score_file(options)
         return True
-    if options.corpus:
-        params = load(options)
-        from realm_lab.systems.context import open_run
-        from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
-
-        update = CorpusUpdate(
-            new=options.corpus,
-            old=options.corpus_old,
-            questions=options.questions,
-            clozes=dict(options.cloze),
-            name=options.name,
-        )
-        found = evaluate_update(open_run(params, options.root, options.seed, options.system), update)
-        print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else f"{found['folder']}/report.md")
-        return True
-    for name in ("questions", "out", "corpus_old", "cloze", "name", "json"):
+    others = () if options.corpus else ("questions", "out", "corpus_old", "cloze", "name", "json")
+    for name in others:
         if getattr(options, name):
             raise UserError(f"--{name.replace('_', '-')} belongs to --predictions or --corpus; give one of them")
-    if options.run_file:
-        _write_run_file(options, load)
-    return bool(options.run_file)
+    if given:
+        _ask_run(options)
+    return bool(given)
 
 
-def _write_run_file(options: argparse.Namespace, load: Load) -> None:
-    params = load(options)
+def _ask_run(options: argparse.Namespace) -> None:
+    """Ask a finished run with another corpus, or write down what it retrieves."""
+    params = params_of(options)
     from realm_lab.systems.context import open_run
+    from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
     from realm_lab.systems.run_file import write_run_file
 
-    count = write_run_file(open_run(params, options.root, options.seed, options.system), options.run_file)
-    print(f"{options.run_file}: {count} questions")
+    run = open_run(params, options.root, options.seed, options.system)
+    if options.run_file:
+        print(f"{options.run_file}: {write_run_file(run, options.run_file)} questions")
+        return
+    clozes = dict(options.cloze)
+    update = CorpusUpdate(options.corpus, options.corpus_old, options.questions, clozes, options.name)
+    found = evaluate_update(run, update)
+    print(json.dumps(found, indent=2, ensure_ascii=False) if options.json else f"{found['folder']}/report.md")
 
 
-def _score_file(options: argparse.Namespace, load: Load) -> None:
+def _score_file(options: argparse.Namespace) -> None:
     """Print what a file of predictions is worth; what was not scored as it is goes to stderr."""
     from realm_lab.core.files import write_json
     from realm_lab.evaluation.predictions import read_references, score_predictions
 
-    questions = read_references(options.questions) if options.questions else _prepared_questions(options, load)
+    questions = read_references(options.questions) if options.questions else _prepared_questions(options)
     result = score_predictions(options.predictions, questions)
     if options.out:
         write_json(options.out, result)
@@ -110,9 +102,9 @@ def _score_file(options: argparse.Namespace, load: Load) -> None:
             print(f"{len(value)} {name.replace('_', ' ')}: {shown}", file=sys.stderr)
 
 
-def _prepared_questions(options: argparse.Namespace, load: Load) -> list[Question]:
+def _prepared_questions(options: argparse.Namespace) -> list[Question]:
     """The test questions of the first seed's prepared corpus."""
-    params = load(options)
+    params = params_of(options)
     from realm_lab.corpus.store import PreparedCorpus
     from realm_lab.evaluation.predictions import stored_questions
     from realm_lab.systems.identity import DEFAULT_SYSTEMS, corpus_folder, plan_run

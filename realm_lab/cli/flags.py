@@ -1,13 +1,16 @@
-"""What several verbs share: the parameters, the run that is meant, and numbers with a bound."""
+"""The flags that several verbs have, each defined once, and numbers with a bound."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from realm_lab.params.parameters import Params
+
+Add = Callable[..., argparse.ArgumentParser]  # add(NAME, function, summary): a verb
 
 
 def add_everywhere(verb: argparse.ArgumentParser) -> None:
@@ -24,34 +27,48 @@ def add_parameters(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=text)
 
 
+def overrides_of(options: argparse.Namespace) -> dict[str, Any]:
+    """What --set and --preset ask for, dotted name -> value."""
+    from realm_lab.params.load import parse_override
+
+    preset = {} if options.preset is None else {"preset": options.preset}
+    return dict(parse_override(text) for text in options.overrides) | preset
+
+
 def params_of(options: argparse.Namespace) -> Params:
     """The parameters that these options ask for."""
-    from realm_lab.params.load import load, parse_override
+    from realm_lab.params.load import load
 
-    overrides = dict(parse_override(text) for text in options.overrides)
-    if options.preset is not None:
-        overrides["preset"] = options.preset
-    return load(options.params or options.root / "params.yaml", overrides)
+    return load(options.params or options.root / "params.yaml", overrides_of(options))
+
+
+def add_json(verb: argparse.ArgumentParser, text: str = "print JSON instead of tables") -> None:
+    """--json."""
+    verb.add_argument("--json", action="store_true", help=text)
+
+
+def add_dry_run(verb: argparse._ActionsContainer) -> None:
+    """--dry-run."""
+    verb.add_argument("--dry-run", action="store_true", help="show what would run and what is there; run nothing")
 
 
 def add_run(verb: argparse.ArgumentParser) -> None:
     """The parameters, --seed and --system: which finished run is meant."""
     add_parameters(verb)
-    verb.add_argument("--seed", type=int, metavar="N", help="seed of the run (default: the first of the parameters)")
-    verb.add_argument("--system", default="realm", metavar="NAME", help="system of the run (default: realm)")
+    add_which(verb)
+
+
+def add_which(options: argparse._ActionsContainer) -> None:
+    """--seed and --system."""
+    text = "seed of the run to ask (default: the first of the parameters)"
+    options.add_argument("--seed", type=int, metavar="N", help=text)
+    options.add_argument("--system", default="realm", metavar="NAME", help="system of the run to ask (default: realm)")
 
 
 def positive(text: str) -> int:
     """A whole number from 1 on."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
-    return int(text)
-
-
-def seed_count(text: str) -> int:
-    """How many seeds."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of seeds: 2 takes the study's first two")
     return int(text)
 
 

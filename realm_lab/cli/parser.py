@@ -19,7 +19,7 @@ from typing import NoReturn
 from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
-from realm_lab.cli.flags import add_everywhere, add_parameters, params_of
+from realm_lab.cli.flags import Add, add_dry_run, add_everywhere, add_json, add_parameters, params_of
 from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mirror, add_tools
@@ -96,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", prog=PROGRAM, required=True, help=argparse.SUPPRESS)
     listed: dict[str, list[str]] = {}
 
-    def adder(group: str) -> Callable[..., argparse.ArgumentParser]:
+    def adder(group: str) -> Add:
         def add(name: str, run: Callable[[argparse.Namespace], int | None], summary: str) -> argparse.ArgumentParser:
             verb = verbs.add_parser(name, description=summary[0].upper() + summary[1:], allow_abbrev=False)
             verb.set_defaults(run=run)
@@ -119,15 +119,16 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_stages(add: Callable[..., argparse.ArgumentParser]) -> None:
+def _add_stages(add: Add) -> None:
     for name, summary in STAGES.items():
         verb = add(name, _run_stage, summary)
         add_parameters(verb)
+        add_dry_run(verb)
         if name == "prepare":
             verb.set_defaults(run=_run_prepare)
             text = "only read these files or folders and print what is in them"
             verb.add_argument("--count", nargs="+", metavar="FILE", help=text)
-            verb.add_argument("--json", action="store_true", help="with --count: print JSON")
+            add_json(verb, "with --count: print JSON instead of a table")
         if name == "evaluate":
             verb.set_defaults(run=_run_evaluate)
             add_evaluation(verb)
@@ -142,8 +143,14 @@ def _add_stages(add: Callable[..., argparse.ArgumentParser]) -> None:
 def _run_stage(options: argparse.Namespace) -> None:
     params = params_of(options)  # before the heavy import: a typing error is answered at once
     from realm_lab.runner import pipeline
+    from realm_lab.runner.default_study import settle_default
 
-    pipeline.run(options.verb.replace("-", "_"), params, options.root)
+    stage = options.verb.replace("-", "_")
+    if options.dry_run:
+        settle_default(options.root)
+        pipeline.show(stage, params, options.root)
+    else:
+        pipeline.run(stage, params, options.root)
 
 
 def _run_prepare(options: argparse.Namespace) -> int | None:
@@ -167,7 +174,7 @@ def _run_prepare(options: argparse.Namespace) -> int | None:
 
 
 def _run_evaluate(options: argparse.Namespace) -> None:
-    if not evaluate_other(options, params_of):
+    if not evaluate_other(options):
         _run_stage(options)
 
 
@@ -186,9 +193,7 @@ def _unknown(words: Sequence[str], options: argparse.Namespace) -> str:
     """What to write instead of arguments that the verb does not know."""
     shown, remedy = " ".join(words), ""
     change = re.fullmatch(r"-*([a-z_.]+)=(.*)|--([a-z_]+\.[a-z_.]+) (\S+)", shown)
-    if options.verb in ("sweep", "search") and words[0] in ("--preset", "--set"):
-        remedy = f"; the file of a {'study' if options.verb == 'sweep' else 'search'} has a key '{words[0][2:]}'"
-    elif change and "overrides" in options:
+    if change and "overrides" in options:
         key, value, dotted, other = change.groups()
         remedy = f"; a parameter is changed with --set {key or dotted}={value if key else other}"
     elif options.verb in ("ask", "fill") and not shown.startswith("-"):

@@ -6,10 +6,9 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-Add = Callable[..., argparse.ArgumentParser]
+from realm_lab.cli.flags import Add, add_json
 
 
 def add_init(add: Add) -> None:
@@ -22,7 +21,7 @@ def add_init(add: Add) -> None:
 def add_runs(add: Add, add_tool: Add) -> None:
     """Add `runs`, `logs` and `gc` to the command line."""
     runs = add("runs", _run_runs, "list all runs with their state and their studies")
-    runs.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(runs)
     logs = add("logs", _run_logs, "print the newest log of a run")
     logs.add_argument("name", metavar="RUN", help="its name or the beginning of it, or STUDY/CELL-sSEED")
     collect = add_tool(

@@ -3,54 +3,51 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import positive, seed_count
+from realm_lab.cli.flags import Add, add_dry_run, add_json, add_parameters, overrides_of, positive
 
 if TYPE_CHECKING:
     from realm_lab.runner.sweep import Request
-
-Run = Callable[[argparse.Namespace], int | None]
-Add = Callable[[str, Run, str], argparse.ArgumentParser]
 
 
 def add_studies(add: Add, add_look: Add) -> None:
     """Add the verbs to the command line."""
     sweep = add("sweep", _run_sweep, "run a study: every cell with every seed (skips finished runs; rerun to resume)")
     sweep.add_argument("study", help="experiments/NAME.yaml, or its NAME")
-    sweep.add_argument("--seeds", type=seed_count, metavar="N", help="the first N of the study's seeds, or 0 to N-1")
-    text = "change one parameter in every cell; may be repeated"
-    sweep.add_argument("--set", action="append", default=[], dest="overrides", metavar="KEY=VALUE", help=text)
-    sweep.add_argument("--dry-run", action="store_true", help="show the plan: what differs, what exists")
-    sweep.add_argument("--force", action="store_true", help="replace a report that counts more complete runs than here")
+    text = "how many seeds: the study's first N, or 0 to N-1 where it has fewer"
+    sweep.add_argument("--seeds", type=positive, metavar="N", help=text)
+    sweep.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
     search = add("search", _run_search, "hyper-parameter search with Optuna (prunes bad trials; rerun to resume)")
     search.add_argument("search", help="experiments/search-NAME.yaml, or search-NAME")
-    search.add_argument("--trials", type=positive, metavar="N", help="how many in all (default: the search's)")
+    search.add_argument("--trials", type=positive, metavar="N", help="how many in all (default: as the file says)")
     for verb in (sweep, search):
-        verb.add_argument("--launcher", choices=["inline", "local", "slurm"], help="default: the file's, else local")
+        add_parameters(verb)
+        text = "train in this process, in processes of this machine or as SLURM jobs (default: as the file says)"
+        verb.add_argument("--launcher", choices=["inline", "local", "slurm"], help=text)
         text = "settings of your cluster: profiles/NAME.yaml, ~/.config/realm_lab/NAME.yaml, or a file"
         verb.add_argument("--profile", metavar="NAME", help=text)
         text = "one setting of SLURM, for example partition=gpu; may be repeated"
         verb.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help=text)
-        verb.add_argument("--params", type=Path, metavar="FILE", help="parameters (default: ROOT/params.yaml)")
-        verb.add_argument("--json", action="store_true", help="print JSON instead of tables")
+        add_json(verb)
         verb.add_argument("--follow", action="store_true", help="stay until all has finished, mirroring to MLflow")
         verb.add_argument("--retry-failed", action="store_true", help="also retry what failed with an error")
-        verb.add_argument("--cancel", action="store_true", help="stop what runs and what is queued")
+        instead = verb.add_mutually_exclusive_group()
+        add_dry_run(instead)
+        instead.add_argument("--cancel", action="store_true", help="stop what runs and what is queued")
 
     status = add("status", _run_status, "show the state of a study's runs, or of all studies")
     status.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME (default: list all)")
-    status.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(status)
 
     summary = "compare runs, or cells of studies: parameters, numbers, curves, differences"
     compare = add_look("compare", _run_compare, summary)
     text = "a run's folder, name or its beginning; STUDY/CELL-sSEED; STUDY/CELL for all its seeds"
     compare.add_argument("runs", nargs="+", metavar="RUN", help=text)
     compare.add_argument("--out", type=Path, metavar="DIR", help="where the page goes (default: ROOT/reports/compare)")
-    compare.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    add_json(compare)
 
     text = "compare reports with the runs that are here, or run one cell again and compare: OK, within noise or off"
     again = add_look("reproduce", _run_reproduce, text)
@@ -83,16 +80,14 @@ def _request(options: argparse.Namespace, study: str) -> Request:
     from realm_lab.params.load import parse_override
     from realm_lab.runner.sweep import Request, find_study
 
-    given = vars(options)
-    known = {field.name: given[field.name] for field in fields(Request) if field.name in given}
-    known |= {
+    given = vars(options) | {
         "path": find_study(study, options.root, options.verb),
         "params_path": options.params,
+        "overrides": overrides_of(options),
         "as_json": options.json,
+        "slurm": dict(parse_override(text) for text in options.slurm),
     }
-    known["overrides"] = dict(parse_override(text) for text in given.get("overrides", ()))
-    known["slurm"] = dict(parse_override(text) for text in options.slurm)
-    return Request(**known)
+    return Request(**{field.name: given[field.name] for field in fields(Request) if field.name in given})
 
 
 def _run_status(options: argparse.Namespace) -> None:

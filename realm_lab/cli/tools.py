@@ -5,18 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
-from realm_lab.cli.flags import add_everywhere, add_parameters, add_run, params_of, positive, share
+from realm_lab.cli.flags import Add, add_everywhere, add_json, add_parameters, add_run, params_of, positive, share
 from realm_lab.errors import UserError
-
-Add = Callable[..., argparse.ArgumentParser]
 
 
 def add_mirror(add: Add) -> None:
     """Add `mirror` to the command line."""
     mirror = add("mirror", _run_mirror, "show the runs in MLflow (run it as often as you like)")
+    add_parameters(mirror)
     text = "tracking store (default: MLFLOW_TRACKING_URI, else launch.tracking_uri, else mlflow.db beside the runs)"
     mirror.add_argument("--uri", metavar="URI", help=text)
     mirror.add_argument("--follow", action="store_true", help="keep mirroring until all runs have finished")
@@ -26,11 +24,9 @@ def add_mirror(add: Add) -> None:
 
 def _run_mirror(options: argparse.Namespace) -> int:
     uri = options.uri or os.environ.get("MLFLOW_TRACKING_URI")
-    parameters = options.root / "params.yaml"
-    if not uri and parameters.exists():
-        from realm_lab.params.load import load
-
-        uri = load(parameters).launch.tracking_uri
+    asked = options.params or options.preset or options.overrides or (options.root / "params.yaml").exists()
+    if not uri and asked:
+        uri = params_of(options).launch.tracking_uri
     from realm_lab.runner.default_study import settle_default
     from realm_lab.tracking.mlflow_mirror import mirror
     from realm_lab.tracking.tracking_store import is_server
@@ -94,9 +90,9 @@ def add_tools(add: Add) -> None:
     text = "number of devices that embed the corpus for a refresh (default: 1)"
     plan.add_argument("--builders", type=positive, default=1, metavar="N", help=text)
     plan.add_argument("--price", type=float, metavar="AMOUNT", help="price per device-hour")
-    text = "fraction of its peak FLOPs that a known GPU reaches (default: 0.35)"
+    text = "share of its peak FLOP/s that a known GPU reaches (default: 0.35)"
     plan.add_argument("--efficiency", type=share, default=0.35, metavar="SHARE", help=text)
-    plan.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    add_json(plan)
     bench = add("bench", _run_bench, "measure this machine with the configured model, for `realm-lab plan`")
     add_parameters(bench)
     doctor = add("doctor", _run_doctor, "check this machine and the configured inputs, and suggest fixes")

@@ -14,7 +14,7 @@ from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.stopping import sweepers
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, read_run_records
 from realm_lab.tracking.run_lease import writer_of
-from realm_lab.tracking.state import UNFINISHED, StageStates
+from realm_lab.tracking.state import UNFINISHED, run_state
 from realm_lab.tracking.study_record import read_study_record, study_folder, study_record_paths
 
 KEPT_SECONDS = 86_400.0  # that a stage is kept after its process was heard of; its clock may differ from ours
@@ -23,12 +23,12 @@ KEPT_SECONDS = 86_400.0  # that a stage is kept after its process was heard of; 
 def list_runs(root: Path) -> list[dict[str, Any]]:
     """Every run under ROOT/runs: its name, state, and the studies (STUDY/CELL) that it belongs to."""
     runs = Path(root) / "runs"
-    states, members = StageStates(runs, jobs_of_stages(root)), defaultdict(list)
+    jobs, members = jobs_of_stages(root), defaultdict(list)
     for record in map(read_study_record, study_record_paths(runs)):
         for run in record.runs:
             members[run.run].append(f"{record.name}/{run.cell}")
     return [
-        {"run": run.name, "state": states.run(_keys(run), run.inputs["corpus"]).state, "studies": members[run.name]}
+        {"run": run.name, "state": run_state(runs, run, jobs).state, "studies": members[run.name]}
         for run in read_run_records(runs)
     ]
 
@@ -87,10 +87,6 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
 def size_of(folder: Path) -> int:
     """Bytes of the files in a folder."""
     return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _keys(run: RunRecord) -> dict[str, str]:
-    return {stage: folder.rpartition("-")[2] for stage, folder in run.stages.items()}
 
 
 def _stages(run: RunRecord) -> set[str]:

@@ -16,7 +16,7 @@ from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import StudyPlan, default_plan, record_study
-from realm_lab.runner.preview import expected_time
+from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
 from realm_lab.runner.sweep import drive, say
@@ -35,9 +35,7 @@ def run(stage: str, params: Params, root: Path) -> None:
     restore(plan, root)
     if experiment := os.environ.get("DVC_EXP_NAME"):
         _record_experiment(experiment, plan, _project(root))
-    # A run without this stage waits for the verb of one that it has.
-    runs = [run for run in plan.runs if stage == "prepare" or stage in run.plan.stages]
-    tasks = tasks_of(runs, StageStates(root / "runs"), retry_failed=True, until=stage)
+    tasks = tasks_of(_as_far_as(stage, plan).runs, StageStates(root / "runs"), retry_failed=True, until=stage)
     if tasks:
         if expected := expected_time(plan, root):
             say(f"{stage.replace('_', '-')} and the stages after it: {expected}")
@@ -53,6 +51,16 @@ def run(stage: str, params: Params, root: Path) -> None:
         if failed:
             raise UserError("; ".join(failed))
     _publish(stage, plan, root)
+
+
+def show(stage: str, params: Params, root: Path) -> None:
+    """Print what `run` would do and what is there already; nothing is trained. UserError: as `run` says it first."""
+    show_plan(_as_far_as(stage, default_plan(params)), root, stage)
+
+
+def _as_far_as(stage: str, plan: StudyPlan) -> StudyPlan:
+    """The runs that have the stage: one without it waits for the verb of a stage that it has."""
+    return replace(plan, runs=tuple(run for run in plan.runs if stage == "prepare" or stage in run.plan.stages))
 
 
 def restore(plan: StudyPlan, root: Path) -> None:
@@ -124,7 +132,7 @@ def _export_corpora(plan: StudyPlan, root: Path) -> None:
 def _export(stage: str, plan: StudyPlan, root: Path) -> None:
     """Copy the models of a finished stage, a folder `<system>-s<seed>` each, or `s<seed>` if all systems share it, and
     its records (metrics, results), which hold times and so are no input of a later stage."""
-    wanted: dict[str, str] = {}
+    wanted: set[str] = set()
     kept: set[str] = set()
     runs = [run for run in plan.runs if stage in run.plan.stages]
     target, records = root / "models" / stage, root / "data" / "records" / stage
@@ -139,9 +147,7 @@ def _export(stage: str, plan: StudyPlan, root: Path) -> None:
             continue
         is_shared = len(shared[run.seed]) == 1 < sum(other.seed == run.seed for other in runs)
         folder = target / (f"s{run.seed}" if is_shared else f"{run.plan.system}-s{run.seed}")
-        if folder.name in wanted:
-            continue
-        wanted[folder.name] = key
+        wanted.add(folder.name)
         if (folder / "manifest.json").exists() and read_json(folder / "manifest.json")["key"] == key:
             continue
         if not (source / "model").exists():
@@ -154,7 +160,7 @@ def _export(stage: str, plan: StudyPlan, root: Path) -> None:
     _remove_others(records, kept)
 
 
-def _remove_others(target: Path, wanted: set[str] | dict[str, str]) -> None:
+def _remove_others(target: Path, wanted: set[str]) -> None:
     for other in target.glob("*"):
         if other.name not in wanted and is_ours(other):
             remove_directory(other)

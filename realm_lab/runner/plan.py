@@ -31,7 +31,7 @@ from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.cells import Cell, Place, cells_of
 from realm_lab.runner.study import LauncherSettings, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
-from realm_lab.systems.registry import system_of
+from realm_lab.systems.registry import options_of, system_of
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
 
@@ -57,24 +57,18 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study with its cells, the baseline first, and its runs, cell by cell. `axes` has the names of each axis's
-    points where there are several axes. `last_stage` is where runs end, "" for their own end. `common`: what
-    params.yaml and --set change in the preset for every cell."""
+    """A study with its cells, the baseline first, and its runs, cell by cell. `common`: what params.yaml and --set
+    change in the preset for every cell. `described`: what else its record says (StudyRecord)."""
 
     name: str
     question: str
     cells: tuple[Cell, ...]
     seeds: tuple[int, ...]
     runs: tuple[PlannedRun, ...]
-    metrics: tuple[str, ...] = ()
-    delta: dict[str, float] = field(default_factory=dict)
-    not_run: dict[str, str] = field(default_factory=dict)
-    figures: tuple[str, ...] = ()  # of its own, package.module:function
-    axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    described: dict[str, Any]
+    common: dict[str, Any] = field(default_factory=dict)
     launcher: LauncherSettings = field(default_factory=LauncherSettings)
     source: Path | None = None
-    last_stage: str = ""
-    common: dict[str, Any] = field(default_factory=dict)
 
     @property
     def baseline(self) -> Cell:
@@ -96,13 +90,12 @@ def plan_study(
     """Plan the study of a file in the project `root`; nothing is written.
 
     Cells change the parameters of `params_path` (default: the project's params.yaml). `seeds`: only the first so many
-    of the study's; 0, 1, ... where the study has fewer. `overrides` (dotted name -> value) hold for every cell, over
-    what the study sets. UserError: the study or a cell's parameters are wrong, or two cells are the same run.
+    of the study's; 0, 1, ... where the study has fewer. `overrides` (dotted name -> value; `preset` too) hold for every
+    cell, over what the study sets. UserError: the study or a cell's parameters are wrong, or two cells are one run.
     """
-    study = load_study(path)
-    preset = {} if study.preset is None else {"preset": study.preset}
+    study, common = load_study(path), dict(overrides or {})
+    preset = {"preset": name} if (name := common.pop("preset", study.preset)) else {}
     source = read_source(params_path or Path(root) / "params.yaml", preset)
-    common = dict(overrides or {})
     cells = cells_of(study)
     _check_common(study, cells, common)
     cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
@@ -121,21 +114,19 @@ def plan_study(
     }
     chosen = _seeds(study, seeds)
     runs = _runs(study, cells, resolved, chosen, everywhere)
-    axes = study.axes if len(study.axes) > 1 else {}
+    described = study.model_dump(include={"metrics", "delta", "not_run", "figures"})
+    if len(study.axes) > 1:
+        described["axes"] = {axis: [show(point) for point in points] for axis, points in study.axes.items()}
     return StudyPlan(
         study.name,
         study.question,
         tuple(cells),
         chosen,
         tuple(runs),
-        metrics=tuple(study.metrics),
-        delta=study.delta,
-        not_run=study.not_run,
-        figures=tuple(study.figures),
-        axes={axis: tuple(show(point) for point in points) for axis, points in axes.items()},
-        launcher=study.launcher,
-        source=Path(path),
-        common=everywhere,
+        described,
+        everywhere,
+        study.launcher,
+        Path(path),
     )
 
 
@@ -158,16 +149,13 @@ def _runs(
 # What the report of the default run shows besides the figures of every study.
 DEFAULT_FIGURES = tuple(
     f"realm_lab.reporting.figures_training:{name}"
-    for name in (
-        *("retrieval_utility", "recall", "early_warnings", "by_kind"),
-        *("index_freshness", "warm_start", "corpus_update"),
-    )
+    for name in "retrieval_utility recall early_warnings by_kind index_freshness warm_start corpus_update".split()
 )
 
 
 def default_plan(params: Params) -> StudyPlan:
     """The default pipeline as a study: REALM beside its own warm start."""
-    _check_extensions(params)
+    check_names(params)
     cells = tuple(Cell(name, system_of(name).title, name, {}, {}) for name in DEFAULT_SYSTEMS)
     runs = [
         PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed))
@@ -175,15 +163,8 @@ def default_plan(params: Params) -> StudyPlan:
         for seed in params.seeds
     ]
     question = "What does REALM pre-training add to its own warm start?"
-    return StudyPlan(
-        "default",
-        question,
-        cells,
-        tuple(params.seeds),
-        tuple(runs),
-        figures=DEFAULT_FIGURES,
-        common=beyond_preset(params),
-    )
+    described = {"figures": DEFAULT_FIGURES}
+    return StudyPlan("default", question, cells, tuple(params.seeds), tuple(runs), described, beyond_preset(params))
 
 
 def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
@@ -200,14 +181,9 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         ),
         seeds=plan.seeds,
         runs=tuple(StudyRun(run.cell, run.seed, run.run_key, run.name) for run in plan.runs),
-        metrics=plan.metrics,
-        delta=plan.delta,
-        not_run=plan.not_run,
-        axes=plan.axes,
         source="" if plan.source is None else os.path.relpath(plan.source, root),
-        last_stage=plan.last_stage,
-        figures=plan.figures,
         common=json.loads(json.dumps(plan.common)),
+        **plan.described,
     )
     write_study_record(runs, record)
     return record
@@ -215,15 +191,21 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
 
 def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) -> None:
     """What the command line sets for every cell must be a parameter that no cell changes."""
+    check_overrides(common)
     for key in common:
-        if key in ("preset", "seeds"):
-            raise UserError(f"--set {key}: not for a study; change '{key}' in its file, or give --seeds N")
-        if key not in (names := parameter_fields()) and not is_system_option(key):
-            raise UserError(f"--set {key}: unknown parameter '{key}'; the nearest valid one is '{nearest(key, names)}'")
         for cell in cells:
             if key in cell.places:
                 message = f"cell '{cell.name}' changes '{key}', which --set {key} would undo; leave it out"
                 raise study.problem(message, *cell.places[key])
+
+
+def check_overrides(given: Mapping[str, Any]) -> None:
+    """Refuse what --set may not change in a study or a search."""
+    for key in given:
+        if key == "seeds":
+            raise UserError("--set seeds: change 'seeds' in the file, or give --seeds N to `sweep`")
+        if key not in (names := parameter_fields()) and not is_system_option(key):
+            raise UserError(f"--set {key}: unknown parameter '{key}'; the nearest valid one is '{nearest(key, names)}'")
 
 
 def _resolve_all(study: Study, cells: Sequence[Cell], source: Source, common: Mapping[str, Any]) -> list[Params]:
@@ -243,7 +225,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     """The parameters of a cell; what is wrong with them is said at the line that set it."""
     try:
         params = resolve(overlay(source.values, cell.overrides))
-        _check_extensions(params)
+        check_names(params)
         return params
     except ValidationError as error:
         name = ".".join(map(str, error.errors()[0]["loc"]))
@@ -263,12 +245,13 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     raise study.problem(f"cell '{cell.name}': {message}", *place)
 
 
-def _check_extensions(params: Params) -> None:
-    """Refuse, before any work, names of what is chosen from a registry."""
+def check_names(params: Params) -> None:
+    """Refuse, before any work, names of what is chosen from a registry. UserError: it says the nearest one."""
     check_masking(params.pretrain)
     refresh_policy(params.pretrain.refresh)
     training_objective("pretrain.objective", params.pretrain.objective)
     training_objective("finetune.objective", params.finetune.objective)
+    options_of(params, DEFAULT_SYSTEMS[-1])  # names systems as well
 
 
 def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:

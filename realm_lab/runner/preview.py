@@ -1,20 +1,24 @@
-"""What `sweep --dry-run` says: the cells, how they differ, the state of their runs, and how long the rest takes."""
+"""What `--dry-run` says: the cells or the space, the state of the runs, and how long the rest takes."""
 
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from realm_lab.core.files import read_json
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.params.load import show
 from realm_lab.runner.cells import Cell
 from realm_lab.runner.plan import StudyPlan
+from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.tasks import state_of_run, tasks_of
 from realm_lab.tracking.state import StageStates
+from realm_lab.tracking.study_record import study_folder
 
 
 def plan_as_json(plan: StudyPlan, root: Path) -> list[dict[str, Any]]:
@@ -34,23 +38,41 @@ def plan_as_json(plan: StudyPlan, root: Path) -> list[dict[str, Any]]:
     ]
 
 
-def show_plan(plan: StudyPlan, root: Path) -> None:
-    """Print a row for each cell, and how much there is to do."""
+def show_plan(plan: StudyPlan, root: Path, until: str = "") -> None:
+    """Print a row for each cell, and how much there is to do up to the stage `until`: with one, each task."""
     states = StageStates(Path(root) / "runs")
     rows = []
     for cell in plan.cells:
-        runs = plan.of(cell.name)
+        if not (runs := plan.of(cell.name)):
+            continue  # the verb of a stage that it does not have
         counts = Counter(state_of_run(run.plan, states).state for run in runs)
         name = f"{cell.name}\n{cell.title}" if cell.title != cell.name else cell.name
         rows.append((name, _differs(plan, cell), ", ".join(str(run.seed) for run in runs), in_words(counts)))
     columns = ("cell", "differs from the baseline in", "seeds", "state of its runs")
     print_table(f"{plan.name}: {plan.question}", columns, rows)
-    tasks = tasks_of(plan.runs, states, retry_failed=True)
+    tasks = tasks_of(plan.runs, states, retry_failed=True, until=until)
     print(f"{len(plan.runs)} runs of {len(plan.cells)} cells; {len(tasks) or 'no'} tasks to do")
+    for task in tasks if until else ():
+        print(f"to do: {task.title}")
     if plan.common:
         print(in_every_cell(plan.common))
     if expected := expected_time(plan, root):
         print(expected)
+
+
+def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bool) -> None:
+    """Print what `search --dry-run` says: the space, how many trials there are to be, and those that there are."""
+    search, path = plan.search, study_folder(Path(root) / "runs", plan.name) / "trials.json"
+    states = Counter(trial["state"] for trial in read_json(path)["trials"]) if path.exists() else {}
+    found, wanted = plan.as_data(), trials or search.trials
+    if as_json:
+        print(json.dumps(found | {"trials": wanted, "parallel": search.parallel, "states": states}, indent=2))
+        return
+    rows = [(name, show(plan.baseline[name]), show(space)) for name, space in found["space"].items()]
+    print_table(f"{plan.name}: {search.question}", ("parameter", "as it is, the first trial", "where trials are"), rows)
+    there = ", ".join(f"{count} {state}" for state, count in states.items()) or "none"
+    how = f"{wanted} trials for {search.metric}, at most {search.parallel} at a time"
+    print(f"{how}, each with seeds {show(search.seeds)}; there are: {there}")
 
 
 def expected_time(plan: StudyPlan, root: Path) -> str:

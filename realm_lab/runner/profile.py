@@ -21,7 +21,11 @@ def on_cluster(
     ROOT/profiles or ~/.config/realm_lab. UserError: no such file, or no such setting."""
     values, where = settings.slurm.model_dump(exclude_unset=True), "--slurm"
     if profile is not None:
-        path = profile_path(root, profile)
+        folders = (Path(root) / "profiles", Path.home() / ".config" / "realm_lab")
+        places = [Path(profile), *(folder / f"{profile}.yaml" for folder in folders)]
+        path = next((place for place in places if place.suffix == ".yaml" and place.is_file()), None)
+        if path is None:
+            raise UserError(f"--profile {profile}: no such file; write {places[1]} with lines such as `partition: gpu`")
         where = f"{path} or --slurm" if given else str(path)
         found = parse_yaml(path.read_text(encoding="utf-8"), str(path), "safe") or {}
         if not isinstance(found, dict):
@@ -33,13 +37,3 @@ def on_cluster(
         keys = ", ".join(SlurmOptions.model_fields)
         raise UserError(f"{where}: {validation_line(error)}; the settings are {keys}") from None
     return settings.model_copy(update={"slurm": slurm})
-
-
-def profile_path(root: Path, name: str) -> Path:
-    """Where a profile is."""
-    folders = (Path(root) / "profiles", Path.home() / ".config" / "realm_lab")
-    places = [Path(name), *(folder / f"{name}.yaml" for folder in folders)]
-    found = next((place for place in places if place.suffix == ".yaml" and place.is_file()), None)
-    if found is None:
-        raise UserError(f"--profile {name}: no such file; write {places[1]} with lines such as `partition: gpu`")
-    return found

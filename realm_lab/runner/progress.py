@@ -3,6 +3,7 @@ and a line for each that has ended."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from realm_lab.runner.tasks import Task
+from realm_lab.tracking.metric_log import MetricLog
 from realm_lab.tracking.state import UNFINISHED, JobState
 
 SECONDS_BETWEEN_LINES = 60.0
@@ -49,14 +51,13 @@ class SweepProgress:
         self.bars.update(self._whole, completed=done)
 
     def _show_bar(self, task: Task) -> None:
-        if task.name not in self._of_task:
-            self._of_task[task.name] = self.bars.add_task(task.title, total=None)
-        found = {run.stage: run.status() for run in task.runs(self._root)}
-        for stage, status in found.items():
-            if status.state != "COMPLETE":
-                title, total = f"{task.title}: {stage.replace('_', '-')}", status.total_steps or None
-                self.bars.update(self._of_task[task.name], description=title, completed=status.step, total=total)
-                return
+        run = next((run for run in task.runs(self._root) if run.status().state != "COMPLETE"), None)
+        if run is not None:
+            if task.name not in self._of_task:
+                self._of_task[task.name] = self.bars.add_task(task.title, total=None)
+            status = run.status()
+            about, total = task.at(run.stage) + _loss(run.path, status.step), status.total_steps or None
+            self.bars.update(self._of_task[task.name], description=about, completed=status.step, total=total)
 
     def _say_progress(self, task: Task) -> None:
         """Where the task's stage that runs is: step, loss, speed and the time that is left of it."""
@@ -66,11 +67,8 @@ class SweepProgress:
                 speed = status.steps_per_second
                 minutes = (status.total_steps - status.step) / speed / 60 if speed else 0.0
                 pace = f", {speed:.2f} steps/s, {minutes:.1f} min left" if speed else ""
-                losses = [row["loss"] for row in run.metrics.rows() if row.get("loss") is not None]
-                loss = f", loss {losses[-1]:.3f}" if losses else ""
-                stage, step = run.stage.replace("_", "-"), f"step {status.step} of {status.total_steps}"
-                about = task.title if task.title.endswith(f": {stage}") else f"{task.title}: {stage}"
-                self._say(f"{about} {step}{loss}{pace}")
+                step = f"step {status.step} of {status.total_steps}"
+                self._say(f"{task.at(run.stage)}: {step}{_loss(run.path, status.step)}{pace}")
 
     def _say_end(self, task: Task, state: JobState) -> None:
         if state.state == "COMPLETE":
@@ -85,3 +83,10 @@ class SweepProgress:
 
     def _say(self, line: str, style: str = "") -> None:
         self.console.print(line, markup=False, highlight=False, style=style)
+
+
+@functools.lru_cache(maxsize=64)  # a log may be long: it is read once for each step that a stage tells
+def _loss(stage: Path, step: int) -> str:
+    """The loss that was logged last, `, loss 3.250`; "" before there is one."""
+    losses = [row["loss"] for row in MetricLog(stage / "metrics.jsonl").rows() if row.get("loss") is not None]
+    return f", loss {losses[-1]:.3f}" if losses else ""

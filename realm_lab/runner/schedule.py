@@ -65,15 +65,21 @@ def make_launcher(name: str, settings: LauncherSettings, root: Path, study_name:
 
 
 class Schedule:
-    """Tasks in order, each with its state; says which may start next."""
+    """What the launchers of this machine have in common: tasks in order with their states, and which may start next."""
 
-    def __init__(self, root: Path):
+    detached = False
+
+    def __init__(self, root: Path, study_name: str):
         self._root = Path(root)
+        self._logs = study_folder(self._root / "runs", study_name) / "logs"
         self.tasks: dict[str, Task] = {}
         self.states: dict[str, JobState] = {}
         self._looked_at: dict[str, float] = {}
 
-    def add(self, tasks: Sequence[Task]) -> None:
+    def check(self, tasks: Sequence[Task]) -> None:
+        """Everything can be started here."""
+
+    def submit(self, tasks: Sequence[Task]) -> None:
         """Take on tasks; one that is already here and has ended badly begins again."""
         for task in tasks:
             known = self.states.get(task.name)
@@ -127,37 +133,17 @@ class Schedule:
                 return str(holder.owner)
         return None
 
-    def give_up(self, names: Collection[str]) -> None:
+    def cancel(self, names: Collection[str]) -> None:
         """Those of them that wait are not begun."""
         for name, state in self.states.items():
             if name in names and state.state == "PENDING":
                 self.states[name] = JobState("CANCELLED", error="cancelled")
 
-
-class _Here:
-    """What the launchers of this machine have in common."""
-
-    detached = False
-
-    def __init__(self, root: Path, study_name: str):
-        self._root = Path(root)
-        self._logs = study_folder(self._root / "runs", study_name) / "logs"
-        self._schedule = Schedule(self._root)
-
-    def check(self, tasks: Sequence[Task]) -> None:
-        """Everything can be started here."""
-
-    def submit(self, tasks: Sequence[Task]) -> None:
-        self._schedule.add(tasks)
-
-    def cancel(self, names: Collection[str]) -> None:
-        self._schedule.give_up(names)
-
     def close(self) -> None:
-        self.cancel(list(self._schedule.states))
+        self.cancel(list(self.states))
 
 
-class InlineLauncher(_Here):
+class InlineLauncher(Schedule):
     """One task after another in this process: each `poll` does one. A single process does every batch alone."""
 
     name = "inline"
@@ -165,15 +151,15 @@ class InlineLauncher(_Here):
     def poll(self) -> dict[str, JobState]:
         """Do the next task to its end; the states of all. SystemExit, KeyboardInterrupt: a signal stopped the task,
         after a checkpoint where it was training."""
-        task = self._schedule.next_ready()
+        task = self.next_ready()
         if task is not None:
             self._do(task)
-        return dict(self._schedule.states)
+        return dict(self.states)
 
     def _do(self, task: Task) -> None:
         from realm_lab.runner.worker import run_stage  # brings torch
 
-        states, pid = self._schedule.states, str(os.getpid())
+        states, pid = self.states, str(os.getpid())
         try:
             for stage in task.stages:
                 run_stage(stage, task.system, task.params, task.seed, self._root)
@@ -181,7 +167,7 @@ class InlineLauncher(_Here):
             states[task.name] = JobState("PREEMPTED", pid, "stopped by a signal")
             raise
         except Taken:
-            self._schedule.put_off(task)
+            self.put_off(task)
         except UserError as error:
             states[task.name] = JobState("FAILED", pid, " ".join(str(error).split()))
         except Exception as error:
@@ -206,7 +192,7 @@ class _Running(NamedTuple):
     gpus: tuple[str, ...]
 
 
-class LocalLauncher(_Here):
+class LocalLauncher(Schedule):
     """A few tasks at a time, each in processes of its own, with the cores and GPUs of this machine shared out."""
 
     name = "local"
@@ -220,11 +206,11 @@ class LocalLauncher(_Here):
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Take on tasks and share the machine out among all that are not finished."""
-        self._schedule.add(tasks)
-        names = [name for name, state in self._schedule.states.items() if state.state in UNFINISHED]
+        super().submit(tasks)
+        names = [name for name, state in self.states.items() if state.state in UNFINISHED]
         if not names:
             return
-        launch = self._schedule.tasks[names[0]].params.launch  # of the study: no cell may change it
+        launch = self.tasks[names[0]].params.launch  # of the study: no cell may change it
         self._gpus = visible_gpus(launch.device)
         self._width, self._threads = share_out(
             max(len(names), self._width if self._running else 0),
@@ -241,16 +227,16 @@ class LocalLauncher(_Here):
             self._running.remove(item)
             self._end(item, item.workers.reap())
         while len(self._running) < self._width:
-            task = self._schedule.next_ready()
+            task = self.next_ready()
             if task is None:
                 break
             self._start(task)
-        return dict(self._schedule.states)
+        return dict(self.states)
 
     def cancel(self, names: Collection[str]) -> None:
         """Tasks that wait are not begun; those that run stop after a checkpoint, for which this waits. A second signal
         while it waits ends the processes at once."""
-        self._schedule.give_up(names)
+        super().cancel(names)
         items = [item for item in self._running if item.task.name in names]
         for item in items:
             item.workers.terminate()
@@ -267,7 +253,7 @@ class LocalLauncher(_Here):
     def _start(self, task: Task) -> None:
         taken = Counter(gpu for item in self._running for gpu in item.gpus)
         gpus = tuple(sorted(self._gpus, key=lambda gpu: taken[gpu])[: task.ranks])
-        workers = Workers.start(
+        workers = Workers(
             task.job(self._root),
             ranks=task.ranks,
             threads=self._threads,
@@ -275,7 +261,7 @@ class LocalLauncher(_Here):
             log=self._logs / f"{task.name}.txt",
         )
         self._running.append(_Running(task, workers, gpus))
-        self._schedule.states[task.name] = JobState("RUNNING", str(workers.pids[0]))
+        self.states[task.name] = JobState("RUNNING", str(workers.pids[0]))
 
     def _end(self, item: _Running, outcome: Outcome) -> None:
         task, job = item.task, str(item.workers.pids[0])
@@ -287,10 +273,10 @@ class LocalLauncher(_Here):
             state = JobState("PREEMPTED", job, "stopped by a signal")
         elif task.is_done(self._root):  # by another process, which was quicker
             state = JobState("COMPLETE", job)
-        elif outcome.code in (TAKEN_CODE, LOST_CODE) or self._schedule.other_writer(task):  # the stage is another's
-            self._schedule.put_off(task)
+        elif outcome.code in (TAKEN_CODE, LOST_CODE) or self.other_writer(task):  # the stage is another's
+            self.put_off(task)
             return
         else:
             log = f" (see {self._logs / task.name}.txt)" if outcome.code == 1 else ""
             state = JobState("FAILED", job, outcome.line + log)
-        self._schedule.states[task.name] = state
+        self.states[task.name] = state

@@ -30,6 +30,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import show
 from realm_lab.runner.cells import Cell, changes_title
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
+from realm_lab.runner.preview import show_search
 from realm_lab.runner.schedule import Launcher
 from realm_lab.runner.search_file import SearchPlan, plan_search
 from realm_lab.runner.stopping import Stop, stoppable, sweeping
@@ -60,7 +61,6 @@ class OpenTrial:
     """A trial under way with its runs, and what is left to do for them."""
 
     trial: optuna.Trial
-    values: dict[str, Any]
     runs: list[PlannedRun] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     reported: int = -1  # the last step that the pruner knows
@@ -71,7 +71,10 @@ def search(request: Request) -> int:
     root = Path(request.root)
     if request.cancel:
         return cancel_study(Path(request.path).stem, root)
-    plan = plan_search(request.path, root, params_path=request.params_path)
+    plan = plan_search(request.path, root, params_path=request.params_path, overrides=request.overrides)
+    if request.dry_run:
+        show_search(plan, root, request.trials, as_json=request.as_json)
+        return 0
     settings = plan.search.launcher
     if settings.local.processes is None:  # no more processes than trials at a time need
         local = LocalOptions(processes=plan.search.parallel * len(plan.search.seeds))
@@ -184,7 +187,7 @@ class SearchOwner:
 
     def as_data(self) -> dict[str, Any]:
         """The search and its trials in plain data, for trials.json."""
-        search, counted = self.plan.search, self.counted()
+        counted = self.counted()
         trials = [
             {
                 "number": trial.number,
@@ -198,18 +201,9 @@ class SearchOwner:
             for trial in counted
         ]
         complete = sum(trial.state == TrialState.COMPLETE for trial in counted)
-        enough = complete >= ENOUGH_TRIALS and len(search.space) > 1
-        return {
-            "name": self.plan.name,
-            "question": search.question,
-            "metric": search.metric,
-            "seeds": list(search.seeds),
-            "source": search.path.name,
-            "space": {name: dimension.model_dump(exclude_defaults=True) for name, dimension in search.space.items()},
-            "baseline": self.plan.baseline,
-            "trials": trials,
-            "importances": dict(optuna.importance.get_param_importances(self.study)) if enough else {},
-        }
+        enough = complete >= ENOUGH_TRIALS and len(self.plan.search.space) > 1
+        importances = dict(optuna.importance.get_param_importances(self.study)) if enough else {}
+        return self.plan.as_data() | {"trials": trials, "importances": importances}
 
     def _may_ask(self) -> bool:
         base = self.baseline()
@@ -223,10 +217,9 @@ class SearchOwner:
         # seeded by the number, so that a search that was stopped proposes what it would have proposed
         self.study.sampler = TPESampler(seed=number) if self.plan.search.sampler == "tpe" else RandomSampler(number)
         trial = self.study.ask(_space(self.plan))
-        item = OpenTrial(trial, trial.params)
-        self._open[trial.number] = item
+        item = self._open[trial.number] = OpenTrial(trial)
         try:
-            item.runs = self.plan.runs(CELL.format(trial.number), item.values)
+            item.runs = self.plan.runs(CELL.format(trial.number), trial.params)
         except UserError as error:
             self._tell(item, TrialState.FAIL, why=str(error))
             return
@@ -274,7 +267,7 @@ class SearchOwner:
             if step > item.reported:
                 item.reported = step
                 item.trial.report(statistics.fmean(curve[step] for curve in curves), step)
-                is_over = item.values == self.plan.baseline or step >= item.runs[0].params.pretrain.steps
+                is_over = item.trial.params == self.plan.baseline or step >= item.runs[0].params.pretrain.steps
                 if not is_over and item.trial.should_prune():
                     return True
         return False
@@ -305,7 +298,7 @@ class SearchOwner:
         self.study.tell(item.trial, value, state)
         del self._open[item.trial.number]
         self._write()
-        values = ", ".join(f"{name.rsplit('.', 1)[-1]} = {show(value)}" for name, value in item.values.items())
+        values = ", ".join(f"{name.rsplit('.', 1)[-1]} = {show(value)}" for name, value in item.trial.params.items())
         shown = f": {self.plan.search.metric} {value:.4g}" if value is not None else ""
         say(f"{CELL.format(item.trial.number)} {STATES[state]}{shown}{f': {why}' if why else ''} ({values})")
         needed = {task.name for other in self._open.values() for task in other.tasks}
@@ -327,7 +320,7 @@ class SearchOwner:
                 title = changes_title(found[0].changes) if found[0].changes else "parameters as they are"
                 cells.append(Cell(name, title, found[0].plan.system, {}, found[0].changes))
                 runs += found
-        search = self.plan.search
+        search, last_stage = self.plan.search, "" if self.plan.last_stage == "evaluate" else self.plan.last_stage
         record_study(
             StudyPlan(
                 self.plan.name,
@@ -335,9 +328,8 @@ class SearchOwner:
                 tuple(cells),
                 tuple(search.seeds),
                 tuple(runs),
-                metrics=(search.metric,),
+                {"metrics": [search.metric], "last_stage": last_stage},
                 source=search.path,
-                last_stage="" if self.plan.last_stage == "evaluate" else self.plan.last_stage,
             ),
             self.root,
         )

@@ -14,7 +14,7 @@ from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.load import explain, flatten, read_source, resolve, show
 from realm_lab.params.parameters import Params
-from realm_lab.runner.plan import PlannedRun
+from realm_lab.runner.plan import PlannedRun, check_overrides
 from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run
 
@@ -106,6 +106,19 @@ class SearchPlan:
         """Of a trial: no fine-tuning is paid where the metric is a curve of pre-training."""
         return "pretrain" if self.search.metric in CURVES else "evaluate"
 
+    def as_data(self) -> dict[str, Any]:
+        """The search in plain data."""
+        search = self.search
+        return {
+            "name": self.name,
+            "question": search.question,
+            "metric": search.metric,
+            "seeds": list(search.seeds),
+            "source": search.path.name,
+            "space": {name: dimension.model_dump(exclude_defaults=True) for name, dimension in search.space.items()},
+            "baseline": self.baseline,
+        }
+
     def runs(self, cell: str, values: Mapping[str, Any]) -> list[PlannedRun]:
         """The runs of a trial, one for every seed. UserError: this combination of values is none."""
         params = _params(self.source | dict(values))
@@ -115,17 +128,27 @@ class SearchPlan:
         return [PlannedRun(cell, seed, params, plan_run(params, DEFAULT_SYSTEM, seed), changes) for seed in seeds]
 
 
-def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> SearchPlan:
-    """A search with its space checked against the parameters; nothing is written. UserError: one line with the file,
-    the line, what is wrong there, and the remedy: an unknown key or metric, a value that its parameter cannot have, or
-    a baseline that is not in the space."""
-    search = read_study_file(Path(path), Search)
-    preset = {} if search.preset is None else {"preset": search.preset}
+def plan_search(
+    path: Path, root: Path, *, params_path: Path | None = None, overrides: Mapping[str, Any] | None = None
+) -> SearchPlan:
+    """A search with its space checked against the parameters; nothing is written. `overrides` (dotted name -> value;
+    `preset` too) hold for every trial, over what the file sets. UserError: one line with the file, the line, what is
+    wrong there, and the remedy: an unknown key or metric, a value that its parameter cannot have, or a baseline that is
+    not in the space."""
+    search, given = read_study_file(Path(path), Search), dict(overrides or {})
+    preset = {"preset": name} if (name := given.pop("preset", search.preset)) else {}
+    check_overrides(given)
     source = read_source(params_path or Path(root) / "params.yaml", preset)
     common = overrides_of(search, search.set, "set", launch=True)
     values = source.values | common
     with search.at("set", prefix="set: "):
         base = _params(values)
+    if given:
+        values |= given
+        try:
+            base = _params(values)
+        except UserError as error:
+            raise UserError(f"--set: {error}") from None
     _check_metric(search, base.corpus)
     if search.pruning is not None and search.pruning.after_steps >= base.pretrain.steps:
         message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
@@ -134,8 +157,9 @@ def plan_search(path: Path, root: Path, *, params_path: Path | None = None) -> S
     baseline = {name: flatten(base)[name] for name in search.space}
     for name, dimension in search.space.items():
         with search.at("space", name, prefix=f"space: '{name}': "):
-            if name in common:
-                raise UserError("is both in 'set' and in 'space'; keep one")
+            if name in common or name in given:
+                place = "'set'" if name in common else "--set"
+                raise UserError(f"is both in {place} and in 'space'; keep one")
             own = baseline[name]
             if dimension.choices is None and (isinstance(own, bool) or not isinstance(own, int | float)):
                 raise UserError("is no number; list its values as 'choices'")

@@ -33,8 +33,14 @@ class Task:
 
     @property
     def title(self) -> str:
-        whose = self.cells[0] if len(self.cells) == 1 else f"{len(self.cells)} cells"
-        return f"{whose} seed {self.seed}: {', '.join(stage.replace('_', '-') for stage in self.stages)}"
+        return self.at(*self.stages)
+
+    def at(self, *stages: str) -> str:
+        """These stages of it, in words."""
+        what = ", ".join(stage.replace("_", "-") for stage in stages)
+        if len(self.cells) == 1:
+            return f"{self.cells[0]} seed {self.seed}: {what}"
+        return f"{what}, seed {self.seed} (shared by {len(self.cells)} cells)"
 
     @property
     def ranks(self) -> int:

@@ -41,21 +41,11 @@ class Outcome(NamedTuple):
 
 
 class Workers:
-    """One process, or one for each of several ranks, at work on one job. Made by `start`."""
+    """One process, or one for each of several ranks, at work on one job."""
 
-    def __init__(self, processes: list[subprocess.Popen[str]], errors: list[IO[str]]):
-        self._processes, self._errors = processes, errors
-
-    @classmethod
-    def start(
-        cls,
-        job: Mapping[str, Any],
-        *,
-        ranks: int = 1,
-        threads: int,
-        gpus: Sequence[str] | None = None,
-        log: Path,
-    ) -> Workers:
+    def __init__(
+        self, job: Mapping[str, Any], *, ranks: int = 1, threads: int, gpus: Sequence[str] | None = None, log: Path
+    ):
         """Start `realm_lab.runner.worker` on a job, its JSON line. `threads` are the cores of each process, `gpus`
         those that the job may see (None: as we do). What the processes write goes to `log` (-1, -2, ... for further
         ranks)."""
@@ -64,9 +54,10 @@ class Workers:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false", **place}
         if gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
-        workers = cls([], [])
+        self._processes: list[subprocess.Popen[str]] = []
+        self._errors: list[IO[str]] = []
+        log.parent.mkdir(parents=True, exist_ok=True)
         for rank in range(ranks):
-            log.parent.mkdir(parents=True, exist_ok=True)
             errors = open(log.with_stem(f"{log.stem}-{rank}") if rank else log, "w+", encoding="utf-8")
             process = subprocess.Popen(
                 [sys.executable, "-m", "realm_lab.runner.worker"],
@@ -77,13 +68,12 @@ class Workers:
                 env=environment | {"RANK": str(rank)},
                 process_group=0,  # Ctrl-C in a terminal reaches us alone; we ask them to stop after a checkpoint
             )
-            workers._processes.append(process)
-            workers._errors.append(errors)
+            self._processes.append(process)
+            self._errors.append(errors)
             assert process.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # the pipe stays open: its end tells a worker that we are gone
                 process.stdin.write(json.dumps(job) + "\n")
                 process.stdin.flush()
-        return workers
 
     @property
     def pids(self) -> tuple[int, ...]:

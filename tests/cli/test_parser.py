@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from realm_lab import cli
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
+from realm_lab.runner.sweep import Request, mirroring
 
 VERBS = (
     "prepare warm-start pretrain finetune evaluate report mirror ask fill index sweep search status compare plan bench "
@@ -36,12 +38,16 @@ class Stages(ModuleType):
     def __init__(self, failure: BaseException | None = None) -> None:
         super().__init__("realm_lab.runner.pipeline")
         self.calls: list[tuple[str, Params, Path]] = []
+        self.shown: list[tuple[str, Params, Path]] = []
         self.failure = failure
 
     def run(self, stage: str, params: Params, root: Path) -> None:
         self.calls.append((stage, params, root))
         if self.failure is not None:
             raise self.failure
+
+    def show(self, stage: str, params: Params, root: Path) -> None:
+        self.shown.append((stage, params, root))
 
 
 def use(monkeypatch: pytest.MonkeyPatch, stages: Stages) -> Stages:
@@ -88,12 +94,10 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["pretrain", "--par", "x"], "unknown arguments: --par x"),  # an abbreviation today is another option tomorrow
         (["pretrain", "--pretrain.steps=9"], "a parameter is changed with --set pretrain.steps=9"),
         (["pretrain", "--pretrain.steps", "10"], "a parameter is changed with --set pretrain.steps=10"),
-        (["sweep", "x", "--preset", "toy"], "unknown arguments: --preset toy; the file of a study has a key 'preset'"),
-        (["search", "x", "--set", "a=1"], "unknown arguments: --set a=1; the file of a search has a key 'set'"),
-        (["sweep", "x", "--seeds", "0,1"], "'0,1' is no number of seeds: 2 takes the study's first two"),
+        (["sweep", "x", "--seeds", "0,1"], "argument --seeds: '0,1' is not a whole number from 1 on"),
+        (["sweep", "x", "--dry-run", "--cancel"], "argument --cancel: not allowed with argument --dry-run"),
         (["ask", "who", "is", "it"], "unknown arguments: is it; put the whole text in quotes"),
         (["ask"], "question"),
-        (["ask", "Who?", "-k", "0"], "'0' is not a whole number from 1 on"),
     ],
 )
 def test_a_wrong_command_line_leaves_with_2(
@@ -108,6 +112,12 @@ def test_a_wrong_command_line_leaves_with_2(
     assert len(printed.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("more", [["--set", "pretrain.steps=3"], ["--preset", "smoke"], ["--seed", "0"]])
+def test_a_run_that_is_named_has_its_own_parameters(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ask", "Who?", "--run", "realm-s0", *more]) == 2
+    assert "leave out --params, --preset, --set and --seed" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("verb", ["prepare", "warm-start", "pretrain", "finetune", "evaluate"])
 def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -> None:
     assert cli.main([verb, "--root", str(project)]) == 0
@@ -117,6 +127,9 @@ def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -
     assert (params.preset, params.pretrain.steps) == ("smoke", 7)
     assert cli.main(["--root", str(project), verb]) == 0
     assert stages.calls[1][2] == project
+    assert cli.main([verb, "--dry-run", "--root", str(project), "--set", "pretrain.steps=8"]) == 0
+    [(stage, params, _)] = stages.shown
+    assert (stage, params.pretrain.steps, len(stages.calls)) == (verb.replace("-", "_"), 8, 2)
 
 
 @pytest.mark.parametrize(
@@ -173,16 +186,33 @@ def test_the_tracking_store_is_the_nearest_one_named(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://environment:2")
     assert cli.main([*root, "--follow"]) == 0
     assert cli.main([*root, "--uri", "http://option:3"]) == 0
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    (project / "other.yaml").write_text("launch: {tracking_uri: 'http://other:4'}\n")
+    assert cli.main([*root, "--params", str(project / "other.yaml")]) == 0
     runs = project / "runs"
     assert [call[0] for call in mirror.calls] == [
         (runs, None, False),
         (runs, "http://params:1", False),
         (runs, "http://environment:2", True),
         (runs, "http://option:3", False),
+        (runs, "http://other:4", False),
     ]
-    assert capsys.readouterr().out == f"{summary}\n" * 4
+    assert capsys.readouterr().out == f"{summary}\n" * 5
     mirror.answer = replace(summary, problems=("runs/x/run.json: broken",))
     assert cli.main(root) == 1
+
+
+def test_following_mirrors_with_the_parameters_of_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirror is another program: what it is told, it must take."""
+    started = Mock()
+    monkeypatch.setattr(subprocess, "Popen", started)
+    monkeypatch.setattr(subprocess, "run", started)
+    with mirroring(Request(tmp_path, tmp_path, params_path=tmp_path / "other.yaml", follow=True), tmp_path):
+        pass
+    options = [cli.build_parser().parse_args(call.args[0][3:]) for call in started.call_args_list]
+    assert [(one.verb, one.params, one.follow) for one in options] == [
+        ("mirror", tmp_path / "other.yaml", follow) for follow in (True, False)
+    ]
 
 
 # A shell starts what it puts into the background with SIGINT ignored, and children inherit that.

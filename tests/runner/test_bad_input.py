@@ -170,4 +170,4 @@ def test_a_worker_says_it_as_well(complaint: Complain, project: Path, monkeypatc
     monkeypatch.setenv("PYTHONPATH", str(Path(cli.__file__).parents[1]))  # the working folder is another one
     write_gzip_cut_off(project / "cut.json.gz")
     line = complaint("prepare", *knowledge("train.json, cut.json.gz"))
-    assert line.startswith("2 cells seed 0: prepare: cut.json.gz")
+    assert line.startswith("prepare, seed 0 (shared by 2 cells): cut.json.gz")

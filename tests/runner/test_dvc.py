@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from ruamel.yaml import YAML
 
 from realm_lab.core.files import read_json
 from realm_lab.reporting.default_run import headline
@@ -71,6 +72,30 @@ def test_the_headline_of_the_reference_run_fits_a_terminal() -> None:
     shown = next(line.split()[1:] for line in lines if line.startswith("reports/headline"))
     flat = pd.json_normalize(found).iloc[0]
     assert [float(value) for value in shown] == [flat[name] for name in METRICS[1:]]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pretrain: {masking: salient}", "'pretrain.masking': no scheme 'salient'; the nearest one is 'salient_span'"),
+        (
+            "pretrain: {refresh: {policy: nevr}}",
+            "'pretrain.refresh.policy': no policy 'nevr'; the nearest one is",
+        ),
+        ("finetune: {objective: emdr}", "'finetune.objective': no objective 'emdr'; the nearest one is 'emdr2'"),
+        ("system_options: {drp: {steps: 2}}", "the nearest one is 'dpr'"),
+        ("pretrain: {stps: 3}", "params.yaml, line 2: unknown parameter 'pretrain.stps'; the nearest valid one is"),
+    ],
+)
+def test_the_first_stage_refuses_what_a_later_one_would(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "params.yaml").write_text(f"preset: smoke\n{text}\n")
+    stages = YAML(typ="safe").load(Path(__file__).parents[2] / "dvc.yaml")["stages"]
+    command = [sys.executable, *stages["parameters"]["cmd"].split()[1:]]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert said in line
+    assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (1, ["params.yaml"])
 
 
 @pytest.mark.slow

@@ -1,15 +1,20 @@
-"""What `--dry-run` says: states and differences."""
+"""What `--dry-run` says: states, differences, and what is to do; nothing is written."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from realm_lab.runner.plan import StudyPlan, record_study
-from realm_lab.runner.preview import expected_time, plan_as_json, show_plan
-from tests.runner.conftest import STAGES, leave
+from realm_lab.cli import main
+from realm_lab.core.files import write_json
+from realm_lab.params.load import load
+from realm_lab.runner.plan import StudyPlan, default_plan, record_study
+from realm_lab.runner.preview import expected_time, show_plan
+from tests.runner.conftest import PARAMETERS, STAGES, leave
+from tests.runner.made_search import SPACE, write_search
 
 STUDY = """
 baseline: realm
@@ -31,8 +36,10 @@ def plan(planned: Callable[..., StudyPlan], tmp_path: Path) -> StudyPlan:
     return made
 
 
-def test_json_has_exactly_the_fixed_keys(plan: StudyPlan, tmp_path: Path) -> None:
-    found = plan_as_json(plan, tmp_path)
+def test_json_has_exactly_the_fixed_keys(plan: StudyPlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["sweep", str(plan.source), "--params", str(PARAMETERS), "--root", str(tmp_path), "--seeds", "2"]
+    assert main([*command, "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert [(entry["cell"], entry["seed"], entry["state"]) for entry in found[:3]] == [
         ("realm", 0, "COMPLETE"),
         ("realm", 1, "PENDING"),
@@ -68,3 +75,40 @@ def test_the_time_that_is_left_is_that_of_the_reference_runs(plan: StudyPlan, tm
     (folder / "results.csv").write_text(table)
     # realm, seed 1: .5; warm: .25, and two thirds of it where the warm start is there; long: .25, and three quarters
     assert "(1.35 device hours for 5 runs, as in reports/reference)" in expected_time(plan, tmp_path)
+
+
+def said(root: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    """What a verb prints that runs nothing, without the blanks of its table."""
+    assert main([*arguments, "--root", str(root), "--params", str(PARAMETERS), "--dry-run"]) == 0
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_stage_says_what_it_would_do_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    realm = "realm system = realm 0 1 pending"
+    lines = said(tmp_path, capsys, "evaluate")
+    assert lines[2:6] == ["warm_start (the baseline) 0 1 pending", "warm start only", realm, "REALM"]
+    assert lines[6:10] == [
+        "2 runs of 2 cells; 3 tasks to do",
+        "to do: prepare, warm-start, seed 0 (shared by 2 cells)",
+        "to do: warm_start seed 0: finetune, evaluate",
+        "to do: realm seed 0: pretrain, finetune, evaluate",
+    ]
+    assert list(tmp_path.iterdir()) == []
+    for stage in ("prepare", "warm_start"):
+        leave(tmp_path, default_plan(load(PARAMETERS)).runs[0], stage, "COMPLETE")
+    lines = said(tmp_path, capsys, "pretrain")
+    assert lines[2:6] == [realm, "REALM", "1 runs of 2 cells; 1 tasks to do", "to do: realm seed 0: pretrain"]
+
+
+def test_a_search_says_where_it_looks_and_how_far_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_search(tmp_path, SPACE)
+    how = "trials for retrieval_utility, at most 1 at a time, each with seeds [0]; there are:"
+    lines = said(tmp_path, capsys, "search", str(path), "--set", "pretrain.retriever.warmup_steps=2")
+    assert lines[2:] == [
+        "pretrain.retriever.learning_rate 0.0005 {low: 0.0001, high: 0.01, log: true}",
+        "pretrain.refresh.interval_steps 5 {low: 1, high: 9}",
+        f"6 {how} none",
+    ]
+    assert not (tmp_path / "runs").exists()
+    write_json(tmp_path / "runs/studies/search-mine/trials.json", {"trials": [{"state": "complete"}] * 2})
+    assert said(tmp_path, capsys, "search", str(path), "--trials", "9")[-1] == f"9 {how} 2 complete"

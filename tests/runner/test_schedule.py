@@ -76,7 +76,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(tmp_path)
-    monkeypatch.setattr("realm_lab.runner.workers.Workers.start", made.start)
+    monkeypatch.setattr("realm_lab.runner.schedule.Workers", made.start)
     monkeypatch.setattr(schedule, "cores", lambda: 4)
     monkeypatch.setattr(schedule, "visible_gpus", lambda device: [])
     monkeypatch.setattr(schedule, "LOOK_AGAIN_SECONDS", 0.0)

@@ -236,6 +236,20 @@ def test_a_mistake_in_the_file_is_named_with_its_line(
     assert "\n" not in found
 
 
+def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Path) -> None:
+    path = write_search(tmp_path, SPACE + "set: {pretrain.steps: 10}\npreset: toy\n")
+    plan = plan_search(path, tmp_path, params_path=PARAMETERS, overrides={"preset": "smoke", "pretrain.steps": 8})
+    assert (plan.base.preset, plan.base.pretrain.steps, plan.runs("", {})[0].params.pretrain.steps) == ("smoke", 8, 8)
+    for given, said in (
+        ({RATE: 1e-3}, f"search-mine.yaml, line 4: space: '{RATE}': is both in --set and in 'space'"),
+        ({"pretrain.stps": 3}, "^--set pretrain.stps: unknown parameter 'pretrain.stps'; .* 'pretrain.steps'"),
+        ({"pretrain.steps": "x"}, "^--set: parameter 'pretrain.steps': input should be a valid integer"),
+        ({"preset": "smoek"}, "^--preset: preset 'smoek' is not one of toy, smoke"),
+    ):
+        with pytest.raises(UserError, match=said):
+            plan_search(path, tmp_path, params_path=PARAMETERS, overrides=given)
+
+
 def test_no_measure_of_test_data_pays_a_search(tmp_path: Path) -> None:
     allowed = ", ".join(chosen_by())
     assert "exact_match_dev" in allowed
@@ -266,18 +280,6 @@ def test_a_search_of_the_project_can_be_planned(name: str, repository: Path, tmp
     assert plan.last_stage == "pretrain"
     path = write_search(tmp_path, SPACE + "metric: exact_match_dev\n")
     assert plan_search(path, tmp_path, params_path=PARAMETERS).last_stage == "evaluate"
-
-
-def test_every_key_is_explained_on_the_page(repository: Path) -> None:
-    from realm_lab.runner.search_file import Pruning, Search
-    from realm_lab.runner.study import StudyFile
-
-    page = (repository / "docs" / "studies.md").read_text(encoding="utf-8")
-    for model in (Search, Pruning):
-        for name, field in model.model_fields.items():
-            if name not in StudyFile.model_fields:
-                assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, name
-    assert all(f"`{name}`" in page for name in chosen_by())
 
 
 @pytest.mark.slow

@@ -295,14 +295,6 @@ def test_a_refusal_of_sbatch_is_one_line(fake: Fake, root: Path, make: Any) -> N
     assert latest_jobs(root, "masking") == []
 
 
-def test_without_slurm_the_remedy_is_said(root: Path, make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    launcher = slurm_launcher(root)
-    with pytest.raises(UserError, match=r"launcher 'slurm': no sbatch on this machine; .* or use local"):
-        launcher.check([])
-    assert launcher.poll() == {}
-
-
 def test_processes_must_fit_the_machines(fake: Fake, root: Path, make: Any) -> None:
     with pytest.raises(UserError, match=r"launcher.slurm.nodes: 3 processes \(parameter 'launch.ranks'\)"):
         slurm_launcher(root, nodes=2).submit([make("a", ranks=3)])
@@ -337,27 +329,31 @@ def stopped(is_queued_again: bool = True, **environment: str) -> str:
     return done.stderr
 
 
-def test_a_job_that_slurm_lets_run_goes_back_to_the_queue(fake: Fake) -> None:
-    fake.answer("squeue", "RUNNING\n")
-    assert stopped() == "job 17_3 was told to stop: queued again\n"
-    assert fake.calls("scontrol") == ["requeue 17_3"]  # this element: 17 would be the whole array
+@pytest.mark.parametrize(
+    ("state", "environment", "requeue", "said"),
+    [
+        ("RUNNING", {}, "0\n", "job 17_3 was told to stop: queued again\n"),
+        ("RUNNING", {}, "1\nPresently disabled\n", "not queued again (Presently disabled); sweep again"),
+        # scancel, a preemption and `scontrol requeue` have decided what becomes of it
+        ("COMPLETING", {}, None, "job 17_3 was told to stop: SLURM ends it (COMPLETING)\n"),
+        ("RUNNING", {"SLURM_RESTART_COUNT": "100"}, None, "not queued again after 100 times"),
+    ],
+)
+def test_a_job_goes_back_to_the_queue_while_slurm_lets_it_run(
+    fake: Fake, state: str, environment: dict[str, str], requeue: str | None, said: str
+) -> None:
+    fake.answer("squeue", f"{state}\n")
+    (fake.folder / "scontrol.answer").write_text(requeue or "0\n")
+    assert said in stopped(True, **environment)
+    # this element: 17 would be the whole array
+    assert fake.calls("scontrol") == ([] if requeue is None else ["requeue 17_3"])
 
 
-def test_a_job_that_slurm_ends_does_not(fake: Fake) -> None:
-    """scancel, a preemption and `scontrol requeue` have decided what becomes of it."""
-    fake.answer("squeue", "COMPLETING\n")
-    assert stopped() == "job 17_3 was told to stop: SLURM ends it (COMPLETING)\n"
+def test_a_job_that_may_not_come_back_or_is_no_first_rank_does_not(fake: Fake) -> None:
     fake.answer("squeue", "RUNNING\n")
     assert "requeue is false" in stopped(is_queued_again=False)
     assert stopped(SLURM_PROCID="1") == ""
-    assert "not queued again after 100 times" in stopped(SLURM_RESTART_COUNT="100")
     assert fake.calls("scontrol") == []
-
-
-def test_where_a_cluster_forbids_it_the_job_says_so(fake: Fake) -> None:
-    fake.answer("squeue", "RUNNING\n")
-    fake.answer("scontrol", "Requested operation is presently disabled\n", code=1)
-    assert "not queued again (Requested operation is presently disabled); sweep again" in stopped()
 
 
 def test_a_job_whose_beginning_is_missing_says_so(

@@ -11,6 +11,7 @@ from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
 from realm_lab.runner.cells import Cell, cells_of
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
+from realm_lab.runner.search_file import Pruning, Search, chosen_by
 from realm_lab.runner.study import CellEntry, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
 from realm_lab.tracking.run_dir import read_run_record
@@ -161,10 +162,10 @@ def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> 
 
 def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository: Path) -> None:
     page = (repository / "docs" / "studies.md").read_text(encoding="utf-8")
-    for model in (Study, CellEntry):
+    for model in (Study, CellEntry, Search, Pruning):
         for name, field in model.model_fields.items():
             assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, f"{model.__name__}.{name}"
-    assert all(f"`{metric}`" in page for metric in METRICS)
+    assert all(f"`{metric}`" in page for metric in (*METRICS, *chosen_by()))
 
 
 def test_axes_make_every_combination_the_baseline_first(write: Write) -> None:
@@ -223,11 +224,13 @@ def test_seeds_of_the_command_line(write: Write, wanted: int | None, seeds: tupl
         ("pretrain.masking", "cell 'token' changes 'pretrain.masking', which --set pretrain.masking would undo"),
         ("pretrain.maskin", "--set pretrain.maskin: unknown parameter 'pretrain.maskin'; the nearest valid one is"),
         ("seeds", "give --seeds N"),
+        ("preset", "--preset: preset 'random_span' is not one of toy, smoke, real, paper"),
     ],
 )
 def test_the_command_line_goes_over_the_study_but_undoes_no_cell(planned: Planned, key: str, message: str) -> None:
-    plan = planned("set: {pretrain.steps: 9}\n" + CELLS, overrides={"pretrain.steps": 7})
-    assert {run.params.pretrain.steps for run in plan.runs} == {7}
+    text = "preset: toy\nset: {pretrain.steps: 9}\n"
+    plan = planned(text + CELLS, overrides={"pretrain.steps": 7, "preset": "smoke"})
+    assert {(run.params.preset, run.params.pretrain.steps) for run in plan.runs} == {("smoke", 7)}
     with pytest.raises(UserError) as caught:
         planned(CELLS, overrides={key: "random_span"})
     assert message in str(caught.value)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +21,7 @@ from realm_lab.runner.stopping import sweepers
 from realm_lab.tracking.mlflow_mirror import mirror
 from realm_lab.tracking.run_dir import StageRun, read_run_record
 from realm_lab.tracking.study_record import read_study_record
+from tests.runner.made_search import write_search
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 300
@@ -139,20 +138,17 @@ def names_of_the_dead_run(root: Path) -> set[str]:
     return {study_status("mini", root)["runs"][0]["state"], rows(root)["realm"]["status"], *summary, *shown}
 
 
-def wait_until(condition: Callable[[], Any], process: subprocess.Popen[str]) -> None:
+def pretraining(root: Path, process: subprocess.Popen[str]) -> StageRun:
+    """The stage, once it has a checkpoint and is still at work."""
     deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():
+    while True:
+        for run in stages(root).values() if (root / "runs" / "stages").exists() else ():
+            begun = run.stage == "pretrain" and any((run.path / "checkpoints").glob("[!.]*"))
+            if begun and run.status().state == "RUNNING":
+                return run
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.02)
-
-
-def pretraining(root: Path) -> StageRun | None:
-    """The stage once it has a checkpoint and is still at work."""
-    for run in stages(root).values() if (root / "runs" / "stages").exists() else ():
-        if run.stage == "pretrain" and any((run.path / "checkpoints").glob("[!.]*")):
-            return run if run.status().state == "RUNNING" else None
-    return None
 
 
 @pytest.fixture(scope="module")
@@ -217,23 +213,11 @@ def test_again_there_is_nothing_to_do(done: Path, capsys: pytest.CaptureFixture[
     assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
 
 
-def test_the_plan_says_what_is_there(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", "mini", "--root", str(done), "--dry-run", "--json", "--seeds", "2"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    assert [(run["cell"], run["seed"], run["state"]) for run in plan] == [
-        (cell, seed, state)
-        for cell in ("realm", "warm_start", "encoder_reset")
-        for seed, state in ((0, "COMPLETE"), (1, "PENDING"))
-    ]
-
-
 @pytest.mark.slow
 def test_a_killed_worker_goes_on_from_its_checkpoint(uninterrupted: Path, tiny: ModuleType, tmp_path: Path) -> None:
     root = make_project(tmp_path / "killed", LONG)
     process = start(root)
-    wait_until(lambda: pretraining(root), process)
-    worker = pretraining(root)
-    assert worker is not None
+    worker = pretraining(root, process)
     os.kill(worker.status().pid, signal.SIGKILL)
     _, said = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 1
@@ -246,18 +230,30 @@ def test_a_killed_worker_goes_on_from_its_checkpoint(uninterrupted: Path, tiny: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launcher", ["inline", "local"])
-def test_ctrl_c_stops_after_a_checkpoint(launcher: str, uninterrupted: Path, tiny: ModuleType, tmp_path: Path) -> None:
-    root = make_project(tmp_path / "interrupted", LONG)
-    process = start(root, "--launcher", launcher)
-    wait_until(lambda: pretraining(root), process)
-    process.send_signal(signal.SIGINT)
+@pytest.mark.parametrize(("launcher", "how"), [("inline", "Ctrl-C"), ("local", "Ctrl-C"), ("local", "--cancel")])
+def test_a_sweep_stops_after_a_checkpoint_and_can_go_on(
+    launcher: str,
+    how: str,
+    uninterrupted: Path,
+    tiny: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = make_project(tmp_path / "stopped", LONG)
+    process, cancel = start(root, "--launcher", launcher), ["sweep", "mini", "--root", str(root), "--cancel"]
+    stopped = pretraining(root, process)
+    if how == "--cancel":  # from another process
+        assert main(cancel) == 0
+        assert f"process {process.pid} has stopped" in capsys.readouterr().err.splitlines()
+    else:
+        process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=LIMIT_SECONDS)
-    assert process.returncode == 130
+    assert process.returncode == (143 if how == "--cancel" else 130)
     assert said.splitlines()[-1].startswith("stopped after checkpoints; `realm-lab sweep ")
-    [stopped] = [run for run in stages(root).values() if run.stage == "pretrain"]
     assert stopped.status().state == "PREEMPTED"
     assert 0 < stopped.status().step < 160
+    assert main(cancel) == 0
+    assert capsys.readouterr().err == "nothing of study mini runs or waits\n"
     code, _, said = sweep(root, "--launcher", launcher)
     assert code == 0, said
     assert stopped.status().attempt == 2
@@ -265,31 +261,10 @@ def test_ctrl_c_stops_after_a_checkpoint(launcher: str, uninterrupted: Path, tin
 
 
 @pytest.mark.slow
-def test_cancel_stops_a_sweep_elsewhere_and_it_can_go_on(
-    tmp_path: Path, uninterrupted: Path, tiny: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = make_project(tmp_path / "cancelled", LONG)
-    process = start(root)
-    wait_until(lambda: pretraining(root), process)
-    cancel = ["sweep", "mini", "--root", str(root), "--cancel"]
-    assert main(cancel) == 0
-    assert f"process {process.pid} has stopped" in capsys.readouterr().err.splitlines()
-    process.communicate(timeout=LIMIT_SECONDS)
-    assert process.returncode == 143
-    assert "PREEMPTED" in {run.status().state for run in stages(root).values()}
-    assert main(cancel) == 0
-    assert capsys.readouterr().err == "nothing of study mini runs or waits\n"
-    assert sweep(root)[0] == 0
-    assert outcomes(root, tiny) == outcomes(uninterrupted, tiny)
-
-
-@pytest.mark.slow
 def test_a_worker_whose_sweep_is_killed_stops_by_itself(tmp_path: Path) -> None:
     root = make_project(tmp_path / "orphan", LONG)
     process = start(root)
-    wait_until(lambda: pretraining(root), process)
-    worker = pretraining(root)
-    assert worker is not None
+    worker = pretraining(root, process)
     process.kill()
     process.communicate(timeout=LIMIT_SECONDS)
     deadline = time.monotonic() + LIMIT_SECONDS
@@ -314,9 +289,7 @@ def test_two_sweeps_at_once_do_nothing_twice(done: Path, tiny: ModuleType, tmp_p
 def test_what_another_sweep_does_is_left_alone_and_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = make_project(tmp_path / "other", LONG)
     process = start(root)
-    wait_until(lambda: pretraining(root), process)
-    worker = pretraining(root)
-    assert worker is not None
+    worker = pretraining(root, process)
     assert main(["sweep", "mini", "--root", str(root), "--launcher", "local"]) == 1
     said = capsys.readouterr().err
     left = f"left alone: realm seed 0: pretrain, finetune, evaluate: taken by process {worker.status().pid} on "
@@ -333,7 +306,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
     monkeypatch.syspath_prepend(str(root))
     assert inline(root) == 1
     said = capsys.readouterr().err
-    failed = "2 cells seed 0: pretrain"
+    failed = "pretrain, seed 0 (shared by 2 cells)"
     why = "parameter 'pretrain.masking': 'masking_of_mine:scheme' failed with RuntimeError (no mask today); correct it"
     assert f"{failed}: FAILED: {why}\n" in said
     assert f"broken_too seed 0: finetune, evaluate: not run: {failed} failed: {why}\n" in said
@@ -368,31 +341,32 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
         (
-            ["mni"],
+            "sweep mni",
             "study 'mni': no such file, and no {root}/experiments/mni.yaml; did you mean 'mini'? `realm-lab status` "
             "lists all",
         ),
-        (["mini", "--set", "pretrain.stpes=3"], "--set pretrain.stpes: unknown parameter"),
+        ("sweep mini --set pretrain.stpes=3", "--set pretrain.stpes: unknown parameter"),
+        (
+            "sweep mini --launcher slurm",
+            "launcher 'slurm': no sbatch on this machine; submit from one that has it, or use local",
+        ),
+        ("sweep named", "launcher 'slurm': no sbatch on this machine"),
+        ("search mine --launcher slurm", "launcher 'slurm': no sbatch on this machine"),
     ],
 )
-def test_bad_input_is_one_line_with_the_remedy(
-    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be_done_is_one_line_before_anything_is_written(
+    tmp_path: Path, command: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_project(tmp_path / "bad", SHORT)
-    assert main(["sweep", *arguments, "--root", str(root)]) == 2
+    named = SHORT.replace("launcher: {", "launcher: {default: slurm, ")
+    (root / "experiments" / "named.yaml").write_text(named)
+    write_search(root)
+    before = sorted(root.rglob("*"))
+    monkeypatch.setenv("PATH", "")
+    assert main([*command.split(), "--root", str(root)]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert message.format(root=root) in line
-    assert not (root / "runs").exists()
-
-
-def test_the_study_may_name_its_launcher(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = make_project(tmp_path / "named", SHORT.replace("launcher: {", "launcher: {default: slurm, "))
-    monkeypatch.setenv("PATH", "")
-    assert main(["sweep", "mini", "--root", str(root)]) == 2
-    assert "launcher 'slurm': no sbatch on this machine" in capsys.readouterr().err
-    assert not (root / "runs").exists()
+    assert sorted(root.rglob("*")) == before

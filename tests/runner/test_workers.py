@@ -49,7 +49,7 @@ print(json.dumps(told), file=sys.stderr)
 def test_a_job_comes_with_its_share_of_the_machine(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     program(TELL)
-    started = Workers.start(JOB, threads=3, gpus=["6"], log=Path("log.txt"))
+    started = Workers(JOB, threads=3, gpus=["6"], log=Path("log.txt"))
     outcome = started.wait()
     told = json.loads(outcome.text)
     assert outcome.code == 0
@@ -57,14 +57,14 @@ def test_a_job_comes_with_its_share_of_the_machine(program: Any, monkeypatch: py
     assert (told["OMP_NUM_THREADS"], told["CUDA_VISIBLE_DEVICES"]) == ("3", "6")
     assert told["group"] == started.pids[0] != os.getpgrp()  # Ctrl-C in our terminal does not reach it
     assert JOB["params"]["launch"]["threads"] == 0
-    everything = json.loads(Workers.start(JOB, threads=1, log=Path("log.txt")).wait().text)
+    everything = json.loads(Workers(JOB, threads=1, log=Path("log.txt")).wait().text)
     assert everything["CUDA_VISIBLE_DEVICES"] == "4,5,6"
 
 
 def test_ranks_meet_at_one_port(program: Any, tmp_path: Path) -> None:
     program(TELL)
     log = tmp_path / "logs" / "task.txt"
-    assert Workers.start(JOB, ranks=3, threads=1, log=log).wait().code == 0
+    assert Workers(JOB, ranks=3, threads=1, log=log).wait().code == 0
     told = [json.loads(path.read_text()) for path in (log, log.with_stem("task-1"), log.with_stem("task-2"))]
     assert [item["RANK"] for item in told] == ["0", "1", "2"]
     assert {item["WORLD_SIZE"] for item in told} == {"3"}
@@ -86,7 +86,7 @@ def test_ranks_meet_at_one_port(program: Any, tmp_path: Path) -> None:
 )
 def test_how_it_ended(program: Any, code: str, expected: tuple[int, str, bool]) -> None:
     program(code)
-    outcome = Workers.start(JOB, threads=1, log=Path("log.txt")).wait()
+    outcome = Workers(JOB, threads=1, log=Path("log.txt")).wait()
     assert (outcome.code, outcome.line, outcome.was_stopped) == expected
 
 
@@ -96,18 +96,11 @@ def test_one_failed_rank_ends_the_others_and_is_the_one_to_blame(program: Any, m
         "if os.environ['RANK'] == '1':\n    sys.exit('the second is broken')\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\ntime.sleep(60)"  # it waits for the one that is gone
     )
-    started = Workers.start(JOB, ranks=2, threads=1, log=Path("log.txt"))
+    started = Workers(JOB, ranks=2, threads=1, log=Path("log.txt"))
     while not started.has_ended:
         pass
     assert started.reap() == Outcome(1, "the second is broken")
     assert all(not Path(f"/proc/{pid}").exists() for pid in started.pids)
-
-
-def stage(folder: Path, **status: Any) -> StageRun:
-    run = StageRun(folder / "warm_start-0", "warm_start")
-    run.path.mkdir(parents=True)
-    (run.path / "status.json").write_text(json.dumps({"state": "RUNNING", "host": os.uname().nodename, **status}))
-    return run
 
 
 @pytest.mark.parametrize(
@@ -124,7 +117,7 @@ def test_a_failure_is_written_for_a_stopped_rank_and_what_was_killed_may_go_on(
     program: Any, tmp_path: Path, code: int, is_mine: bool, expected: tuple[str, str | None]
 ) -> None:
     program("sys.exit(0)")
-    started = Workers.start(JOB, threads=1, log=Path("log.txt"))
+    started = Workers(JOB, threads=1, log=Path("log.txt"))
     started.wait()
     run = StageRun(tmp_path / "warm_start-0", "warm_start")
     status = {"state": "RUNNING", "host": os.uname().nodename, "pid": started.pids[0] if is_mine else os.getpid()}

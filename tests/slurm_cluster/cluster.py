@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -78,11 +79,6 @@ SlurmdParameters=config_overrides
 PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=5 PreemptMode=REQUEUE GraceTime=20
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
-
-
-def missing_programs() -> list[str]:
-    """Which of SLURM's programs are not here."""
-    return missing(PROGRAMS)
 
 
 class Cluster:
@@ -207,8 +203,7 @@ class Cluster:
         except RuntimeError:
             return False
 
-    def _wait_for(self, what: str, is_there: object) -> None:
-        assert callable(is_there)
+    def _wait_for(self, what: str, is_there: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not is_there():
             dead = [daemon for daemon in self._daemons if daemon.poll() is not None]
@@ -269,7 +264,7 @@ def main() -> int:
     """Run a cluster until Ctrl-C or SIGTERM."""
     for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started us with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
-    absent = missing_programs()
+    absent = missing(PROGRAMS)
     if absent or len(sys.argv) != 2:
         print(f"not installed: {', '.join(absent)}; apt-get install slurm-wlm munge" if absent else __doc__)
         return 2

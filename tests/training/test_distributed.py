@@ -140,7 +140,7 @@ def test_one_rank_that_is_stopped_stops_both_and_they_resume(
             stages.run("warm_start", tiny.params(SHARED), root)
     run = tiny.stage_run("warm_start", tiny.params(SHARED), root)
     if name == "SIGKILL":
-        assert str(caught.value) == "2 cells seed 0: warm-start: killed by signal 9"
+        assert str(caught.value) == "warm-start, seed 0 (shared by 2 cells): killed by signal 9"
         assert stage_state(run.path).state == "LOST"  # whichever it was: no failure of the run
     else:
         assert str(caught.value).endswith("stopped by a signal")
