@@ -2,9 +2,9 @@
 
 The embeddings are read chunk by chunk. A matrix product gives each row an approximate score together with a bound on
 how far the true score can be from it; only rows that may belong to the result under that bound get their true score
-(search.true_scores). So the result is the one that scoring every row would give, to the last bit. Where a processor or
-GPU multiplies bfloat16 faster, a reduced copy of the embeddings is read first (reduced.py), and a chunk of which it
-lets too many rows through (near-ties) is read again in float32; however many are left are then scored in pieces.
+(search.true_scores). So the result is the one that scoring every row would give, to the last bit. Where a processor
+multiplies bytes faster, or a GPU bfloat16, a reduced copy of the embeddings is read first (reduced.py), and a chunk of
+which it lets too many rows through (near-ties) is read again in float32; however many are left are scored in pieces.
 """
 
 # Shapes: N passages, B queries, K results, n rows of a chunk, g its blocks, S rows of a block, M pairs of a query and a
@@ -84,16 +84,16 @@ class ExactSearch:
 
     recall_at_8: float | None = None
 
-    def __init__(self, embeddings_ND: Matrix, *, half: bool | None = None):
-        """`half`: read a bfloat16 copy first (by default of a large matrix in memory, where that is faster)."""
+    def __init__(self, embeddings_ND: Matrix, kind: torch.dtype | None = None):
+        """`kind`: of the numbers of the copy that is read first; float32: no copy; by default what is fast."""
         self.embeddings_ND = embeddings_ND
         self._forbidden = Forbidden(len(embeddings_ND))
         self._block = BLOCK_ROWS if len(embeddings_ND) >= SMALL_INDEX else SMALL_BLOCK_ROWS
-        if half is None:
-            half = len(embeddings_ND) >= SMALL_INDEX and reduced.is_fast(embeddings_ND.device)
-        self._copies = None
-        if half and isinstance(embeddings_ND, Tensor) and len(embeddings_ND):
-            self._copies = reduced.Copies(embeddings_ND)
+        if kind is None:
+            kind = reduced.fast_kind(embeddings_ND.device) if len(embeddings_ND) >= SMALL_INDEX else torch.float32
+        self._copy = None
+        if kind != torch.float32 and isinstance(embeddings_ND, Tensor) and len(embeddings_ND):
+            self._copy = reduced.ReducedCopy(embeddings_ND, kind, self._block)
 
     @torch.no_grad()
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult:
@@ -112,8 +112,8 @@ class ExactSearch:
         total, block, kind = len(self.embeddings_ND), self._block, "cpu" if query_BD.is_cpu else "other"
         readings: list[Reading] = [PlainReading(query_BD)]
         most = CHUNK_ROWS[kind]
-        if self._copies is not None:
-            readings = [*self._copies.readings(query_BD), *readings]
+        if self._copy is not None:
+            readings.insert(0, reduced.ReducedReading(self._copy, query_BD))
             most = max(most, REDUCED_CHUNK_ROWS)
         width = max(block, min(most, CHUNK_SCORES[kind] // len(query_BD)) // block * block)
         rooms: list[Tensor | None] = [None] * len(readings)
@@ -136,17 +136,27 @@ class ExactSearch:
 
 
 def forbid(score_nB: Tensor, block: int, query_P: Tensor, row_P: Tensor) -> Tensor:
-    """Whole blocks of scores, -inf where a pair is forbidden or there is no row."""
-    score_nB[row_P, query_P] = -torch.inf
+    """Whole blocks of scores, the lowest number where a pair is forbidden or there is no row."""
+    lowest = lowest_of(score_nB)
+    score_nB[row_P, query_P] = lowest
     missing = -len(score_nB) % block
-    return functional.pad(score_nB, (0, 0, 0, missing), value=-torch.inf) if missing else score_nB
+    return functional.pad(score_nB, (0, 0, 0, missing), value=lowest) if missing else score_nB
+
+
+def lowest_of(score_nB: Tensor) -> float:
+    """What no score can be: -inf, or of whole numbers the lowest."""
+    return -torch.inf if score_nB.is_floating_point() else torch.iinfo(score_nB.dtype).min
 
 
 def candidates(found: Approximate, block: int, best_BK: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of one chunk that may belong to the result, and their queries: [M], [M]; never a score of -inf."""
+    """Rows of one chunk that may belong to the result, and their queries: [M], [M]; never a forbidden one."""
     score_gSB = found.score_nB.unflatten(0, (-1, block))
-    peak_gB = peaks(score_gSB)
+    unit_gB = torch.ones_like(score_gSB[:, 0]) if found.unit_gB is None else found.unit_gB
     least_B, count = best_BK[:, -1].double(), best_BK.shape[1]
+
+    def scaled(score: Tensor, unit: Tensor) -> Tensor:
+        """Scores in their units, -inf where they are forbidden."""
+        return (score * unit).masked_fill_(score == lowest_of(score), -torch.inf)
 
     def limit(least_B: Tensor) -> Tensor:
         """What an approximate score must exceed for the true one to be able to reach `least_B`."""
@@ -154,6 +164,7 @@ def candidates(found: Approximate, block: int, best_BK: Tensor) -> tuple[Tensor,
         limit_B = limit_B / (1 + found.relative * limit_B.sign())
         return limit_B.float().nextafter(torch.full_like(limit_B, -torch.inf, dtype=torch.float32))
 
+    peak_gB = scaled(peaks(score_gSB), unit_gB)
     hot_gB = peak_gB > limit(least_B)
     if len(peak_gB) >= count and int(hot_gB.sum()) > 2 * best_BK.numel():
         # Each of the `count` blocks with the largest peaks holds a row whose true score is at least this.
@@ -161,13 +172,14 @@ def candidates(found: Approximate, block: int, best_BK: Tensor) -> tuple[Tensor,
         least_B = least_B.maximum(peak_B - peak_B.abs() * found.relative - found.error_B + found.shift_B)
         hot_gB = peak_gB > limit(least_B)
     block_H, query_H = hot_gB.nonzero(as_tuple=True)
-    hot_M, place_M = (score_gSB[block_H, :, query_H] > limit(least_B)[query_H, None]).nonzero(as_tuple=True)
+    score_HS = scaled(score_gSB[block_H, :, query_H], unit_gB[block_H, query_H, None])
+    hot_M, place_M = (score_HS > limit(least_B)[query_H, None]).nonzero(as_tuple=True)
     return block_H[hot_M] * block + place_M, query_H[hot_M]
 
 
 def peaks(score_gSB: Tensor) -> Tensor:
     """The largest score of each block; for few queries by halves, whole slices, where `amax` goes number by number."""
-    if score_gSB.shape[2] >= MANY_QUERIES or not score_gSB.is_cpu:
+    if score_gSB.shape[2] >= MANY_QUERIES or not score_gSB.is_cpu or not score_gSB.is_floating_point():
         return score_gSB.amax(1)
     while score_gSB.shape[1] > 1:
         half = (score_gSB.shape[1] + 1) // 2

@@ -48,12 +48,14 @@ class Exclusion(NamedTuple):
 
 
 class Approximate(NamedTuple):
-    """Scores of a chunk of rows that may be wrong: |score + shift - true score| <= error + relative |score|."""
+    """Scores of a chunk of rows that may be wrong: with the unit of their block and query,
+    |score * unit + shift - true score| <= error + relative |score * unit|."""
 
     score_nB: Tensor
     shift_B: Tensor  # float64
     error_B: Tensor  # float64
     relative: float
+    unit_gB: Tensor | None = None  # float32, of each block of rows; None: 1
 
 
 class SearchBackend(Protocol):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -11,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from realm_lab.errors import UserError
 from realm_lab.retrieval import exact, reduced, search
@@ -22,6 +24,12 @@ from realm_lab.retrieval.search import Exclusion, true_scores
 # Shapes: N passages, B queries, K results, n rows of a chunk, M pairs, D embedding size
 
 ROWS, QUERIES, SIZE = 700, 6, 24
+NEEDS_BYTES = pytest.mark.skipif(not reduced._sums_bytes_exactly(), reason="this processor cuts sums of bytes off")
+BYTES = pytest.param(torch.int8, marks=NEEDS_BYTES, id="bytes")
+REDUCED = pytest.mark.parametrize("kind", [BYTES, pytest.param(torch.bfloat16, id="bfloat16")])
+KINDS = pytest.mark.parametrize(
+    "kind", [BYTES, *(pytest.param(kind, id=str(kind)[6:]) for kind in (torch.bfloat16, torch.float32))]
+)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -98,7 +106,7 @@ def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     rows, block = request.param
     monkeypatch.setattr(exact, "CHUNK_SCORES", {"cpu": rows * QUERIES})
     monkeypatch.setattr(exact, "SMALL_BLOCK_ROWS", block)
-    monkeypatch.setattr(reduced, "GROUP_ROWS", 100)
+    monkeypatch.setattr(reduced, "GROUP_ROWS", 6 * block)
 
 
 def assert_same(found: search.SearchResult, expected: tuple[np.ndarray, np.ndarray]) -> None:
@@ -107,29 +115,13 @@ def assert_same(found: search.SearchResult, expected: tuple[np.ndarray, np.ndarr
 
 
 @pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
+@KINDS
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_the_result_is_that_of_scoring_every_row(case: Callable[[], tuple[Tensor, Tensor]], half: bool) -> None:
+def test_the_result_is_that_of_scoring_every_row(case: Callable[[], tuple[Tensor, Tensor]], kind: torch.dtype) -> None:
     embeddings_ND, query_BD = case()
-    backend = ExactSearch(embeddings_ND, half=half)
+    backend = ExactSearch(embeddings_ND, kind)
     for count in (1, 8, 33):
         assert_same(backend.search(query_BD, count), enumerated(embeddings_ND, query_BD, count))
-
-
-@pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_few_queries_are_searched_in_bytes_with_the_same_result(
-    case: Callable[[], tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    embeddings_ND, query_BD = (functional.pad(part, (0, -part.shape[1] % 32)) for part in case())
-    read = watch_kinds(monkeypatch)
-    backend = ExactSearch(embeddings_ND, half=True)
-    for few, count in ((1, 8), (3, 1), (3, 33)):
-        assert_same(backend.search(query_BD[-few:], count), enumerated(embeddings_ND, query_BD[-few:], count))
-    assert (torch.int8 in read) == reduced.multiplies_bytes(torch.device("cpu"))
-    read.clear()
-    backend.search(query_BD, 8)
-    assert torch.int8 not in read  # these are too many
 
 
 def watch_kinds(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
@@ -150,31 +142,22 @@ def watch_kinds(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
     return read
 
 
-def test_bytes_are_not_read_where_their_product_is_missing_or_would_read_beyond_a_row(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    read = watch_kinds(monkeypatch)
-    for size in (1, 24, 33, 64):  # the library's product of bytes takes whole vector registers
-        if size == 64:
-            monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-        embeddings_ND, query_BD = normal(100, size), normal(1, size, seed=1)
-        found = ExactSearch(embeddings_ND, half=True).search(query_BD, 8)
-        assert_same(found, enumerated(embeddings_ND, query_BD, 8))
-    assert torch.int8 not in read
-
-
-def test_copies_are_made_of_large_matrices_where_that_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_made_of_large_matrices_where_that_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "SMALL_INDEX", ROWS)
-    for fast in (True, False):
-        monkeypatch.setattr(reduced, "is_fast", lambda device, fast=fast: fast)
-        assert (ExactSearch(normal(ROWS, SIZE))._copies is not None) == fast
-    assert ExactSearch(normal(ROWS - 1, SIZE))._copies is None
-    monkeypatch.undo()
-    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.delattr(torch.cpu, name, raising=False)
-    assert not reduced.is_fast(torch.device("cpu"))
-    monkeypatch.delattr(torch, "_weight_int8pack_mm", raising=False)
-    assert not reduced.multiplies_bytes(torch.device("cpu"))
+    for kind in (torch.int8, torch.float32):
+        monkeypatch.setattr(reduced, "fast_kind", lambda device, kind=kind: kind)
+        assert (ExactSearch(normal(ROWS, SIZE))._copy is not None) == (kind == torch.int8)
+    monkeypatch.setattr(reduced, "fast_kind", lambda device: torch.int8)
+    assert ExactSearch(normal(ROWS - 1, SIZE))._copy is None
+
+
+def test_bytes_are_read_only_where_their_sums_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "import torch; from realm_lab.retrieval.reduced import fast_kind; print(fast_kind(torch.device('cpu')))"
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}  # sums of two products are cut off at 16 bits there
+    old = subprocess.run([sys.executable, "-c", command], env=environment, capture_output=True, text=True, check=True)
+    assert old.stdout.strip() == "torch.float32"
+    monkeypatch.delattr(torch, "_int_mm")
+    assert reduced.fast_kind(torch.device("cpu")) == torch.float32
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -199,22 +182,24 @@ def test_embeddings_on_the_disk_are_searched_in_place_in_pieces(
     assert read == [64] * 10 + [60]
 
 
-def test_a_chunk_of_near_ties_is_read_again_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+@REDUCED
+def test_a_chunk_of_near_ties_is_read_again_in_float32(kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     embeddings_ND, query_BD = near_ties()
-    backend = ExactSearch(embeddings_ND, half=True)
+    backend = ExactSearch(embeddings_ND, kind)
     read = watch_kinds(monkeypatch)
     expected = enumerated(embeddings_ND, query_BD, 5)
     assert_same(backend.search(query_BD, 5), expected)
-    assert read == [torch.bfloat16]
+    assert read == [kind]
     monkeypatch.setattr(exact, "MOST_PAIRS", 7)
     assert_same(backend.search(query_BD, 5), expected)
-    assert read[1:] == [torch.bfloat16, torch.float32]
+    assert read[1:] == [kind, torch.float32]
 
 
 def signs(seed: int, rows: int) -> Tensor:
     return torch.randint(0, 2, (rows, 128), generator=torch.Generator().manual_seed(seed)) * 2.0 - 1
 
 
+BLOCK = 16
 MIDDLE = 1 + 2**-8  # between two bfloat16 neighbours: what is just beside it rounds as badly as can be
 
 
@@ -240,6 +225,8 @@ def error_and_bound(reading: Reading, embeddings_ND: Tensor, query_BD: Tensor) -
     """By how much approximate scores are wrong, and by how much they may be."""
     found = reading.scores(0, embeddings_ND)
     coarse_NB, true_NB = found.score_nB.double(), embeddings_ND.double() @ query_BD.double().T
+    if found.unit_gB is not None:
+        coarse_NB *= found.unit_gB.repeat_interleave(BLOCK, 0)[: len(coarse_NB)]
     wrong_NB = (coarse_NB + found.shift_B - true_NB).abs()
     return wrong_NB, found.error_B + coarse_NB.abs() * found.relative
 
@@ -258,7 +245,7 @@ def rounded_bytes(seed: int) -> tuple[Tensor, Tensor]:
         (rounded_rows, torch.bfloat16, 0.05),
         (rounded_query, torch.bfloat16, 0.05),
         (rounded_score, torch.bfloat16, 0.05),
-        (rounded_bytes, torch.int8, 0.2),
+        pytest.param(rounded_bytes, torch.int8, 0.2, marks=NEEDS_BYTES),
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
@@ -266,9 +253,7 @@ def test_the_bound_holds_where_rounding_is_worst(
     case: Callable[[int], tuple[Tensor, Tensor]], kind: torch.dtype, near: float, seed: int
 ) -> None:
     embeddings_ND, query_BD = case(seed)
-    if kind == torch.int8 and not reduced.multiplies_bytes(embeddings_ND.device):
-        pytest.skip("this processor has no product of bytes")
-    reading = reduced.ReducedReading(reduced.ReducedCopy(embeddings_ND, kind), query_BD)
+    reading = reduced.ReducedReading(reduced.ReducedCopy(embeddings_ND, kind, BLOCK), query_BD)
     wrong_NB, bound_NB = error_and_bound(reading, embeddings_ND, query_BD)
     assert (wrong_NB <= bound_NB).all()
     assert float(wrong_NB.max()) > near * float(bound_NB.max())
@@ -277,8 +262,9 @@ def test_the_bound_holds_where_rounding_is_worst(
     assert float(tighter_NB.max()) < 0.05 * float(bound_NB.max())  # float32 is tighter by far
 
 
-@pytest.mark.parametrize("queries", [4, 6], ids=["bytes", "bfloat16"])
-def test_most_rows_are_never_scored(queries: int) -> None:
+@REDUCED
+def test_most_rows_are_never_scored(kind: torch.dtype) -> None:
+    queries = 6
     embeddings_ND, query_BD = normal(20_000, 64), normal(queries, 64, seed=1)
     scored = []
     original = search.true_scores
@@ -289,7 +275,7 @@ def test_most_rows_are_never_scored(queries: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "true_scores", watched)
-        ExactSearch(embeddings_ND, half=True).search(query_BD, 8)
+        ExactSearch(embeddings_ND, kind).search(query_BD, 8)
     assert queries * 8 <= sum(scored) < queries * 8 * 4
 
 
@@ -306,23 +292,23 @@ def test_no_more_scores_are_held_than_said(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(exact, "multiply", watched)
     embeddings_ND, query_BD = ordinary()
-    found = ExactSearch(embeddings_ND, half=False).search(query_BD, 3)
+    found = ExactSearch(embeddings_ND, torch.float32).search(query_BD, 3)
     assert_same(found, enumerated(embeddings_ND, query_BD, 3))
     assert held == [(96, 4)] * 7 + [(28, 4)] + [(192, 2)] * 3 + [(124, 2)]
 
 
 @pytest.mark.parametrize("by_group", [False, True], ids=["passage", "article"])
-@pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
+@KINDS
 @pytest.mark.parametrize("count", [1, 8, 40])
 @pytest.mark.usefixtures("pieces")
-def test_what_is_forbidden_is_never_returned(half: bool, by_group: bool, count: int) -> None:
+def test_what_is_forbidden_is_never_returned(kind: torch.dtype, by_group: bool, count: int) -> None:
     embeddings_ND, query_BD = normal(37, SIZE), normal(QUERIES, SIZE, seed=1)
     groups = np.random.default_rng(0).permutation(np.arange(37) // 9)  # articles need not lie together
     best = enumerated(embeddings_ND, query_BD, 1)[0][:, 0]
     forbidden = np.where(np.arange(QUERIES) == 3, -1, groups[best] if by_group else best)
     exclude = Exclusion(torch.from_numpy(forbidden), torch.from_numpy(groups) if by_group else None)
     allowed_BN = (groups if by_group else np.arange(37))[None] != forbidden[:, None]
-    backend = ExactSearch(embeddings_ND, half=half)
+    backend = ExactSearch(embeddings_ND, kind)
     for _ in range(2):  # what is remembered of the articles is right the second time
         assert_same(backend.search(query_BD, count, exclude), enumerated(embeddings_ND, query_BD, count, allowed_BN))
     found = backend.search(query_BD, count, exclude)
@@ -331,12 +317,12 @@ def test_what_is_forbidden_is_never_returned(half: bool, by_group: bool, count: 
         assert (found.rows_BK[0] == -1).sum() == 3 + (~allowed_BN[0]).sum()
 
 
-@pytest.mark.parametrize("half", [True, False], ids=["bfloat16", "float32"])
-def test_more_results_than_passages_and_nothing_at_all(half: bool) -> None:
+@KINDS
+def test_more_results_than_passages_and_nothing_at_all(kind: torch.dtype) -> None:
     embeddings_ND, query_BD = normal(5, SIZE), normal(2, SIZE, seed=1)
-    backend = ExactSearch(embeddings_ND, half=half)
+    backend = ExactSearch(embeddings_ND, kind)
     assert_same(backend.search(query_BD, 9), enumerated(embeddings_ND, query_BD, 9))
-    assert ExactSearch(embeddings_ND[:0], half=half).search(query_BD, 3).rows_BK.tolist() == [[-1] * 3] * 2
+    assert ExactSearch(embeddings_ND[:0], kind).search(query_BD, 3).rows_BK.tolist() == [[-1] * 3] * 2
     nothing = backend.search(query_BD[:0], 3), backend.search(query_BD, 0)
     assert [found.rows_BK.shape for found in nothing] == [(0, 3), (2, 0)]
 
@@ -357,21 +343,21 @@ def test_a_score_has_the_same_bits_in_every_shape() -> None:
 
 def test_what_is_not_finite_or_does_not_fit_is_refused() -> None:
     embeddings_ND, query_BD = ordinary()
-    backend = ExactSearch(embeddings_ND, half=True)
+    backend = ExactSearch(embeddings_ND, torch.bfloat16)
     for number in (torch.nan, torch.inf):
         query_BD[1, 2] = number
         with pytest.raises(UserError, match=r"not finite.*learning rates"):
             backend.search(query_BD, 3)
         embeddings_ND[650, 0] = number
         with pytest.raises(UserError, match=r"index holds numbers that are not finite.*build it again"):
-            ExactSearch(embeddings_ND, half=True)
+            ExactSearch(embeddings_ND, torch.bfloat16)
         with pytest.raises(UserError, match=r"index holds numbers that are not finite.*build it again"):
-            ExactSearch(embeddings_ND, half=False).search(normal(1, SIZE), 3)
+            ExactSearch(embeddings_ND, torch.float32).search(normal(1, SIZE), 3)
         embeddings_ND[650, 0] = 0
     with pytest.raises(UserError, match="do not fit float32"):
         ExactSearch(embeddings_ND * 1e30).search(normal(2, SIZE) * 1e10, 3)
     with pytest.raises(UserError, match="do not fit float32"):
-        ExactSearch(embeddings_ND * 1e30, half=True).search(normal(2, SIZE) * 1e10, 3)
+        ExactSearch(embeddings_ND * 1e30, torch.bfloat16).search(normal(2, SIZE) * 1e10, 3)
 
 
 def test_reduced_float32_products_are_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
