@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     embeddings_ND = vectors(rows, seed=0)
     read_seconds = _best(embeddings_ND.sum, arguments.repetitions)
     started = time.perf_counter()
-    exact = ExactSearch(embeddings_ND, half=True)
+    exact = ExactSearch(embeddings_ND)
     exact.search(vectors(1, seed=5), COUNT)  # makes the copy in bytes
     prepared = time.perf_counter() - started
     read_half_seconds = _best(embeddings_ND[: max(1, rows // 2)].sum, arguments.repetitions)  # as many bytes
@@ -157,7 +157,7 @@ def _approximate(embeddings_ND: Tensor, name: str) -> dict[str, Any]:
     """Build seconds, queries a second and recall of IVF-Flat and IVF-PQ, exact search beside them."""
     chosen = torch.randperm(len(embeddings_ND), generator=torch.Generator().manual_seed(2))[:256]
     query_BD = embeddings_ND[chosen] + 0.5 * vectors(len(chosen), seed=3)
-    exact = ExactSearch(embeddings_ND, half=True)
+    exact = ExactSearch(embeddings_ND)
     seconds = _best(partial(exact.search, query_BD, COUNT), 2)
     found = {
         f"exact, {name}": {"queries_per_second": len(query_BD) / seconds, "recall_at_8": 1.0, "build_seconds": 0.0}

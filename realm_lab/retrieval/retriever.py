@@ -75,7 +75,7 @@ class Retriever:
             if self._approximate is None:
                 self._search = self._exact = ExactSearch(index.embeddings_ND)
             else:
-                self._exact = ExactSearch(index.embeddings_ND, half=False)  # it only measures: no second copy
+                self._exact = ExactSearch(index.embeddings_ND, torch.float32)  # it only measures: no second copy
                 self._search = self._approximate(index.embeddings_ND, self._exact)
         self.index = index
         self.snapshot = snapshot.requires_grad_(False).eval() if snapshot is not None else None

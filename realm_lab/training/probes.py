@@ -144,7 +144,7 @@ class StalenessProbe:
             def fresh_vectors(rows: np.ndarray) -> Tensor:
                 return fresh_PD[torch.from_numpy(np.searchsorted(pool_P, rows))]
 
-            search, exclude = ExactSearch(fresh_PD, half=False), self._exclusion(retriever, pool_P)
+            search, exclude = ExactSearch(fresh_PD, torch.float32), self._exclusion(retriever, pool_P)
             place_BK = search.search(query_BD, self._places, exclude).rows_BK.cpu().numpy()
             fresh_BK = np.where(place_BK >= 0, pool_P[place_BK], ABSENT)
             return self._drift(retriever, query_BD, fresh_BK, fresh_vectors), pool_P
