@@ -70,9 +70,10 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(arguments.threads)
     # fresh: a build keeps no copy of the weights for the search
     launch = {"launch": {"token_budget": arguments.token_budget}, "pretrain": {"search_query": "fresh"}}
-    theirs = THEIRS if arguments.st_python else {}
+    ours = {name: precision for name, precision in OURS.items() if arguments.only in (None, precision)}
+    theirs = {name: path for name, path in THEIRS.items() if arguments.st_python and arguments.only in (None, path[0])}
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        settings = {name: parameters(arguments, precision, launch) for name, precision in OURS.items()}
+        settings = {name: parameters(arguments, precision, launch) for name, precision in ours.items()}
         text = read_text(next(iter(settings.values())), Path(scratch) / "corpus")
         retrievers = {name: models(params, text)[1] for name, params in settings.items()}
         first = next(iter(retrievers.values()))
@@ -98,12 +99,12 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         lengths = [min(longest, len(text.passages.titles[i]) + len(body) + 3) for i, body in enumerate(_bodies(text))]
         work = encoder_flops(first.embedder.document_encoder.shape, lengths, [1] * len(lengths))
         shares = grouped_profile(lambda: first.refresh(0))
-        peak = peaks(arguments.tiny)
+        peak = peaks(arguments.tiny, arguments.only)
         agreement = _agreement(retrievers, bert, text, longest)
-    precisions = OURS | {PLAIN: "float32"} | {name: precision for name, (precision, _) in theirs.items()}
+    precisions = ours | {PLAIN: "float32"} | {name: precision for name, (precision, _) in theirs.items()}
     found = {}
     for name, taken in seconds.items():
-        found[name] = summary(taken, len(text.passages), seconds[next(iter(OURS))])
+        found[name] = summary(taken, len(text.passages), seconds[next(iter(ours))])
         rate = 1e-9 * work * found[name]["per_second"] / len(text.passages)
         found[name] |= {"useful_gflops_per_second": rate, "fraction_of_peak": rate / peak[precisions[name]]["best"]}
     return {

@@ -82,9 +82,6 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--token-budget", type=int, default=1536, help="launch.token_budget (default: 1536)")
     parser.add_argument("--compile", action="store_true", help="compile the blocks with torch.compile")
     parser.add_argument(
-        "--fast-only", action="store_true", help="only the two bfloat16 paths, theirs padded to the longest"
-    )
-    parser.add_argument(
         "--distinct", action="store_true", help="random candidates, so that sentences share no passage: the worst case"
     )
     return parser.parse_args(argv)
@@ -103,8 +100,8 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         },
         "launch": {"token_budget": arguments.token_budget},
     }
-    ours = {name: value for name, value in OURS.items() if value == "bfloat16" or not arguments.fast_only}
-    theirs = dict(list(THEIRS.items())[: 1 if arguments.fast_only else None]) if arguments.hf_python else {}
+    ours = {name: precision for name, precision in OURS.items() if arguments.only in (None, precision)}
+    theirs = {name: path for name, path in THEIRS.items() if arguments.hf_python and arguments.only in (None, path[0])}
     with tempfile.TemporaryDirectory() as scratch:
         settings = {name: parameters(arguments, precision, chosen) for name, precision in ours.items()}
         text = read_text(next(iter(settings.values())), Path(scratch) / "corpus")
@@ -137,7 +134,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         shape = next(iter(tasks.values())).reader.encoder.shape
         work = [useful_flops(batch, shape, text, settings[next(iter(settings))]) for batch in batches]
         shares = grouped_profile(lambda: next(iter(tasks.values())).train_step(1))
-        peak = peaks(arguments.tiny)
+        peak = peaks(arguments.tiny, arguments.only)
     precisions = ours | {name: precision for name, (precision, _) in theirs.items()}
     paths = {}
     for name, taken in seconds.items():

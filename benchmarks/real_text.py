@@ -7,6 +7,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.machine import PRECISIONS
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.store import Passages, PreparedCorpus
 from realm_lab.corpus.vocabulary import SpecialIds, load_tokenizer, special_ids
@@ -34,6 +35,9 @@ class Text(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that both benchmarks share."""
+    parser.add_argument(
+        "--only", choices=PRECISIONS, help="only the paths of this precision"
+    )
     parser.add_argument("--squad", type=Path, help="SQuAD v1.1 file with the passages and sentences")
     parser.add_argument(
         "--checkpoint",
