@@ -80,14 +80,15 @@ def report(result: dict[str, Any], unit: str) -> list[str]:
     """What both benchmarks print: machine, sizes, peak, paths and profile."""
     peak = {precision: found["best"] for precision, found in result["peak_gflops_per_second"].items()}
     rows = [[name, *(path[key] for key in (*COLUMNS, "fraction_of_peak"))] for name, path in result["paths"].items()]
-    faster = ["realm_lab bfloat16 is faster by", "at least", "at most"]
+    ours = next(iter(result["paths"]))  # all others are compared with it
+    faster = [f"{ours} is faster by", "at least", "at most"]
     header = [f"path, {unit}/s", "median", "slowest", "fastest", *faster, "fraction of peak"]
     return [
         f"{result['machine']}",
         f"{result['sizes']}",
-        f"matrix products, GFLOP/s: {peak['float32']:.0f} in float32, {peak['bfloat16']:.0f} in bfloat16",
+        "matrix products, GFLOP/s: " + ", ".join(f"{found:.0f} in {precision}" for precision, found in peak.items()),
         table(header, rows),
-        table(["of realm_lab bfloat16", "share"], [[name, f"{part:.1%}"] for name, part in result["profile"].items()]),
+        table([f"of {ours}", "share"], [[name, f"{part:.1%}"] for name, part in result["profile"].items()]),
     ]
 
 
