@@ -6,8 +6,9 @@ with which a few lines hold millions of values.
 
 from __future__ import annotations
 
+import bisect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from ruamel.yaml.events import AliasEvent
 
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError
+
+UNREADABLE = (ValueError, OverflowError, RecursionError)  # an impossible date, thousands of digits or brackets
 
 
 def read_yaml(path: Path) -> Any:
@@ -59,8 +62,22 @@ def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
         raise UserError(f"{source}{line}: not valid YAML ({cut(problem, 200)})") from None
     except UserError:
         raise
-    except (ValueError, OverflowError, RecursionError) as error:  # an impossible date, thousands of digits or brackets
-        raise UserError(f"{source}: a value cannot be read ({cut(str(error), 200)}); put text in quotes") from None
+    except UNREADABLE as error:
+        lines = text.splitlines()
+        # Such an error has no place of its own: the first line with which the text as far as there cannot be read.
+        number = bisect.bisect_left(range(len(lines)), True, key=lambda last: _is_unreadable(lines[: last + 1])) + 1
+        where = f"{source}, line {number}" if "\n" in text else source
+        raise UserError(f"{where}: a value cannot be read ({cut(str(error), 200)}); put text in quotes") from None
+
+
+def _is_unreadable(lines: Sequence[str]) -> bool:
+    try:
+        YAML(typ="rt").load("\n".join(lines))
+    except UNREADABLE:
+        return True
+    except YAMLError:  # cut off within a value that goes on
+        pass
+    return False
 
 
 def _check_plain(text: str, source: str) -> None:
