@@ -35,9 +35,7 @@ class Text(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments that both benchmarks share."""
-    parser.add_argument(
-        "--only", choices=PRECISIONS, help="only the paths of this precision"
-    )
+    parser.add_argument("--only", choices=PRECISIONS, help="only the paths of this precision")
     parser.add_argument("--squad", type=Path, help="SQuAD v1.1 file with the passages and sentences")
     parser.add_argument(
         "--checkpoint",
