@@ -60,7 +60,7 @@ repro: setup  ## run the whole pipeline (dvc repro), about 4 minutes on two core
 	  $$((seconds / 60)) $$((seconds % 60)); \
 	echo "Next: make ui shows the runs in MLflow; then"; \
 	echo "  source $(VENV)/bin/activate"; \
-	echo "  realm-lab ask \"who is the mayor of zovzen ?\""; \
+	echo "  realm-lab ask \"who is the mayor of nirter ?\""; \
 	echo "  realm-lab sweep quick --dry-run    # a first ablation, and how long it takes"
 
 experiments: setup  ## a table of the DVC experiments: headline metrics, and the parameters that differ

@@ -182,7 +182,7 @@ def _run_report(options: argparse.Namespace) -> None:
     from realm_lab.reporting.report import report  # pandas and matplotlib take a second to import
     from realm_lab.runner.default_study import settle_default
 
-    settle_default(options.root)
+    settle_default(options.root, named=options.study == "default")
     places = [options.root / "reports" / place for place in ("", "reference")]
     if options.study and not any((place / options.study).is_dir() for place in places):
         recorded(options.study, options.root)  # which says the nearest name

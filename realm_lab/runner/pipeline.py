@@ -38,7 +38,7 @@ def run(stage: str, params: Params, root: Path) -> None:
     tasks = tasks_of(_as_far_as(stage, plan).runs, StageStates(root / "runs"), retry_failed=True, until=stage)
     if tasks:
         if expected := expected_time(plan, root):
-            say(f"{stage.replace('_', '-')} and the stages after it: {expected}")
+            say(f"{stage.replace('_', '-')} and the stages that it needs: {expected}")
         launcher = LocalLauncher(root, plan.name)
         with stoppable(), sweeping(root, plan.name), closing(launcher):
             launcher.submit(tasks)

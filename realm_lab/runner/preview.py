@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "") -> None:
     for task in tasks if until else ():
         print(f"to do: {task.title}")
     if plan.common:
-        print(in_every_cell(plan.common))
+        print(in_every_cell(plan))
     if expected := expected_time(plan, root):
         print(expected)
 
@@ -100,10 +99,14 @@ def expected_time(plan: StudyPlan, root: Path) -> str:
     return f"up to {time} ({sum(left):.2f} device hours for {len(left)} runs, as in reports/reference)"
 
 
-def in_every_cell(common: Mapping[str, Any]) -> str:
-    """What params.yaml and --set change in the preset for every cell, in a line."""
-    changed = ", ".join(f"{name} = {show(value)}" for name, value in common.items())
-    return f"params.yaml or --set changes the preset in every cell: {changed}"
+def in_every_cell(plan: StudyPlan) -> str:
+    """What params.yaml and --set change in the preset for every cell, in a line; a warning where cells vary it too."""
+    changed = ", ".join(f"{name} = {show(value)}" for name, value in plan.common.items())
+    varied = sorted({name for cell in plan.cells for name in cell.changes} & set(plan.common))
+    warning = (
+        f"\nWARNING: cells of this study vary {', '.join(varied)}: its baseline has the changed value" if varied else ""
+    )
+    return f"params.yaml or --set changes the preset in every cell: {changed}{warning}"
 
 
 def _differs(plan: StudyPlan, cell: Cell) -> str:

@@ -134,7 +134,7 @@ def _say_beginning(
     runs, cells = _count(len(plan.runs), "run"), _count(len(plan.cells), "cell")
     say(f"study {plan.name}: {runs} in {cells}, {counts['COMPLETE']} complete; {todo}")
     if plan.common:
-        say(in_every_cell(plan.common))
+        say(in_every_cell(plan))
     for why in left:
         say(f"left alone: {why}")
     if counts["FAILED"] and not retry_failed:

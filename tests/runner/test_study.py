@@ -11,6 +11,7 @@ from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
 from realm_lab.runner.cells import Cell, cells_of
 from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
+from realm_lab.runner.preview import in_every_cell
 from realm_lab.runner.search_file import Pruning, Search, chosen_by
 from realm_lab.runner.study import CellEntry, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
@@ -206,6 +207,9 @@ def test_what_params_yaml_changes_in_every_cell_is_told(write: Write, tmp_path: 
     assert (
         plan.common == record_study(plan, tmp_path).common == {"pretrain.masking": "random_span", "pretrain.steps": 7}
     )
+    assert in_every_cell(plan).endswith("pretrain.masking = random_span, pretrain.steps = 7")
+    varying = plan_study(write(B + "{set: {pretrain.masking: random_token}}\n"), tmp_path)
+    assert "WARNING: cells of this study vary pretrain.masking: its baseline" in in_every_cell(varying)
     said = r"'a' and 'b' are the same run: params\.yaml sets pretrain\.masking = random_span for every cell; empty that"
     with pytest.raises(UserError, match=said):
         plan_study(write(B + "{set: {pretrain.masking: random_span}}\n"), tmp_path)
