@@ -80,7 +80,7 @@ class PlainReading:
 def multiply(rows_nD: Tensor, query_DB: Tensor, score_nB: Tensor | None) -> Tensor:
     """The matrix product in float32."""
     if query_DB.shape[1] == 1:
-        return torch.mm(rows_nD, query_DB.T.repeat(2, 1).T)[:, :1]
+        return torch.mm(rows_nD, query_DB.T.repeat(2, 1).T)[:, :1]  # two equal columns: see SEVERAL_QUERIES
     return torch.mm(rows_nD, query_DB, out=score_nB)
 
 

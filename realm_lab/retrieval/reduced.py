@@ -5,7 +5,7 @@ For a query q and a row d, stored as q̂ and d̂ after a shift by the centre m o
     q·d = q·m + q·(d - m)   and   |q·(d - m) - q̂·d̂| <= |q| |d - m - d̂| + |q - q̂| |d̂| + rounding of the product,
 
 with all of these lengths measured, not assumed. In bytes each block of rows, and each query, has a unit of its own, its
-largest number / 127; a product is a sum of whole numbers, without rounding, and a quarter of what float32 is is read.
+largest number / 127; a product is a sum of whole numbers, without rounding. It reads a quarter of the bytes of float32.
 This file is the only one that uses private functions of torch (the product of bytes, and what the processor can do);
 where they are missing no copy is made.
 """
