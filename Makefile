@@ -7,6 +7,9 @@ TRACKING_URI := $(or $(MLFLOW_TRACKING_URI),sqlite:///$(CURDIR)/mlflow.db)
 # Passed on to pytest, e.g. make test ARGS="tests/core -x"
 ARGS ?=
 
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+
 export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 export DO_NOT_TRACK := 1
@@ -14,7 +17,9 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 
 # Named after the folder, so a copied or moved environment (its scripts point to the old place) is built anew.
 STAMP := $(VENV)/.installed-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
-PIP := $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e
+PIP := $(VENV)/bin/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt -e
+PROGRESS := awk '/^Collecting/ && ++found % 25 == 0 {print "  found " found " packages"; fflush()} \
+  /^Installing/ {print "  unpacking them"; fflush()}'
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 
 .DEFAULT_GOAL := help
@@ -39,7 +44,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    rm -rf $(VENV); $$python -m venv --without-pip $(VENV) && \
 	    $$python -m pip --python $(VENV)/bin/python install --quiet pip; }; \
 	}
-	@$(PIP) .
+	@$(PIP) . | $(PROGRESS)
 	@touch $(STAMP)
 	@echo "ready; to use realm-lab and dvc in this shell: source $(VENV)/bin/activate (or: make shell)"
 
@@ -47,7 +52,7 @@ setup-dev: $(STAMP)-dev  ## add what tests, checks and documentation need
 
 $(STAMP)-dev: $(STAMP)
 	@echo "adding development tools"
-	@$(PIP) ".[dev]"
+	@$(PIP) ".[dev]" | $(PROGRESS)
 	@touch $@
 
 shell: setup  ## open a shell with the environment active

@@ -75,7 +75,7 @@ def _ask(options: argparse.Namespace, system: str) -> None:
         answer = {"system": context.plan.system, "question": reply.question, "answer": reply.answer}
         print(json.dumps({**answer, "candidates": candidates}, ensure_ascii=False))
         return
-    _show([("answer  ", reply.answer, "")], reply.candidates, "p(span|z,x)", reply.best)
+    _show(context, [("answer  ", reply.answer, "")], reply.candidates, "p(span|z,x)", reply.best)
 
 
 def _run_fill(options: argparse.Namespace) -> None:
@@ -89,13 +89,17 @@ def _run_fill(options: argparse.Namespace) -> None:
         return
     words = [("marginal      ", found.answer, f"  p = {found.marginal:.3g}")]
     words.append(("no retrieval  ", found.answer, f"  p = {found.without:.3g}"))
-    _show(words, found.candidates, "p(y|z,x)", None)
+    _show(context, words, found.candidates, "p(y|z,x)", None)
 
 
 def _show(
-    words: Sequence[tuple[str, str, str]], candidates: Sequence[ReadPassage], reader_column: str, best: int | None
+    context: Context,
+    words: Sequence[tuple[str, str, str]],
+    candidates: Sequence[ReadPassage],
+    reader_column: str,
+    best: int | None,
 ) -> None:
-    """The answers, then the candidates; the answer's span is highlighted in its passage."""
+    """The answers, which run gives them, then the candidates; the answer's span is highlighted in its passage."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -103,6 +107,8 @@ def _show(
     console = Console()
     for name, answer, more in words:
         console.print(Text.assemble((name, "dim"), (answer, "bold"), more))
+    plan = context.plan
+    console.print(Text(f"by {plan.system}, seed {plan.seed} ({plan.run_name})", "dim"))
     if not candidates:
         return
     table = Table(box=None, pad_edge=False, header_style="dim")

@@ -125,7 +125,8 @@ def _slurm() -> Finding:
     try:
         command = ["scontrol", "ping"]
         ping = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_SECONDS, check=False)
-        answer, is_up = " ".join((ping.stdout + ping.stderr).split()), ping.returncode == 0 and " UP" in ping.stdout
+        is_up = ping.returncode == 0 and " UP" in ping.stdout
+        answer = " ".join(["", *(ping.stderr + ping.stdout).splitlines()][-1].split())  # the last says what stopped it
     except (subprocess.TimeoutExpired, OSError) as error:
         answer, is_up = str(error), False
     if is_up:

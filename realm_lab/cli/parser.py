@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     options, unknown = parser.parse_known_args(words)
     if unknown:
-        parser.error(_unknown(unknown, options))
+        [verbs] = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+        verbs[options.verb].error(_unknown(unknown, options, verbs[options.verb]))
     try:
         code = options.run(options)
         sys.stdout.flush()  # a reader that went away is noticed here, not when the interpreter exits
@@ -189,7 +190,7 @@ def _run_report(options: argparse.Namespace) -> None:
     print(report(options.root, options.study, force=options.force, html=options.html, paper=options.paper))
 
 
-def _unknown(words: Sequence[str], options: argparse.Namespace) -> str:
+def _unknown(words: Sequence[str], options: argparse.Namespace, verb: argparse.ArgumentParser) -> str:
     """What to write instead of arguments that the verb does not know."""
     shown, remedy = " ".join(words), ""
     change = re.fullmatch(r"-*([a-z_.]+)=(.*)|--([a-z_]+\.[a-z_.]+) (\S+)", shown)
@@ -198,6 +199,8 @@ def _unknown(words: Sequence[str], options: argparse.Namespace) -> str:
         remedy = f"; a parameter is changed with --set {key or dotted}={value if key else other}"
     elif options.verb in ("ask", "fill") and not shown.startswith("-"):
         remedy = "; put the whole text in quotes"
+    elif near := difflib.get_close_matches(words[0].partition("=")[0], verb._option_string_actions, n=1):
+        remedy = f"; did you mean {near[0]}?"
     return f"unknown arguments: {shown}{remedy}"
 
 

@@ -40,6 +40,9 @@ def _run_mirror(options: argparse.Namespace) -> int:
     summary = mirror(options.root / "runs", uri, options.follow, page=page)
     print(summary)
     address = options.address or (summary.uri if is_server(summary.uri) else "")
+    if summary.links and not address:
+        address = "http://127.0.0.1:5000"
+        print(f"to open the links: make ui, or mlflow ui --backend-store-uri {summary.uri}")
     for study, path in summary.links.items():
         print(f"  {study}: {address.rstrip('/')}{path}")
     return 1 if summary.problems else 0

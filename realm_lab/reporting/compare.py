@@ -150,7 +150,7 @@ def _of_study(text: str, record: StudyRecord, name: str) -> Side:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
-    return f"the nearest are {_some(difflib.get_close_matches(name, known, n=3, cutoff=0.0)) or 'none'}"
+    return f"nearest: {_some(difflib.get_close_matches(name, known, n=3, cutoff=0.0)) or 'none'}"
 
 
 def _some(names: Iterable[str]) -> str:

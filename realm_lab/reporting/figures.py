@@ -110,6 +110,7 @@ def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
     if not drawn:
         return None
     titles = list(dict.fromkeys(cell.cell.title for _, cells in drawn for cell in cells))
+    label = textwrap.fill(f"difference from {results[0].baseline.cell.title}", TITLE_CHARACTERS // len(drawn))
     figure = canvas(0.9 + 0.34 * len(titles))
     places = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for place, (title, cells) in zip(places, drawn, strict=True):
@@ -125,7 +126,7 @@ def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
                     place.plot([end], [y], mark, color=BLUE, markersize=5)
             place.plot(comparison.deltas, [y + 0.22] * len(comparison.deltas), "|", color=MUTED)
             place.plot([comparison.mean], [y], "o", color=BLUE)
-        place.set(title=textwrap.fill(title, TITLE_CHARACTERS // len(drawn)), xlabel="difference from the baseline")
+        place.set(title=textwrap.fill(title, TITLE_CHARACTERS // len(drawn)), xlabel=label)
         place.set_ylim(len(titles) - 0.5, -0.5)
         place.grid(visible=True, axis="x")
         place.grid(visible=False, axis="y")

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from realm_lab.errors import UserError
+from realm_lab.params.yaml_file import read_yaml
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
 from realm_lab.tracking.run_dir import StageRun, read_run_record
@@ -152,11 +154,22 @@ def show_studies(root: Path, *, as_json: bool) -> None:
     known = {study["study"] for study in studies}
     for file in sorted((Path(root) / "experiments").glob("*.yaml")):
         if file.stem not in known and not file.stem.startswith("search-"):
-            studies.append({"study": file.stem, "counts": {}, "question": ""})
+            studies.append({"study": file.stem, "counts": {}, "question": _question(file)})
     if as_json:
         print(json.dumps(studies, indent=2))
         return
-    rows = [(study["study"], in_words(study["counts"]) or "never swept", study["question"]) for study in studies]
+    rows = []
+    for study in studies:
+        has_results = (Path(root) / "reports" / "reference" / study["study"]).is_dir()
+        not_here = "none here; see reports/reference" if has_results else "never swept"
+        rows.append((study["study"], in_words(study["counts"]) or not_here, study["question"]))
     if not rows:
         raise UserError(f"{root}: no studies and no runs; go to a project, or make one: `realm-lab init FOLDER`")
     print_table("", ("study", "runs", "question"), rows)
+
+
+def _question(file: Path) -> str:
+    """What the file of a study asks; "" where it cannot be read, which `sweep` explains."""
+    with suppress(UserError):
+        return str(read_yaml(file).get("question", ""))
+    return ""

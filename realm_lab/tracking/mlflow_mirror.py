@@ -46,7 +46,12 @@ class MirrorSummary:
 
     def __str__(self) -> str:
         states = ", ".join(f"{count} {state.lower()}" for state, count in sorted(self.states.items()))
-        done = {"new": self.created, "updated": self.updated, "recreated": self.recreated, "removed": self.removed}
+        done = {
+            "new": self.created,
+            "updated": self.updated,
+            "recreated": self.recreated,
+            "of no study now": self.removed,
+        }
         what = ", ".join(f"{count} {name}" for name, count in done.items())
         text = f"studies: {self.studies}; runs: {states or 'none'}; {what}, {self.points} points sent to {self.uri}"
         return text + (f"; {len(self.problems)} not shown: {'; '.join(self.problems)}" if self.problems else "")

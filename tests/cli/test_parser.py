@@ -91,7 +91,9 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
         (["rm"], "no verb 'rm'; did you mean 'gc'?"),
         (["zzzz"], "error: no verb 'zzzz'; see `realm-lab --help`"),
         (["index", "lst"], "no verb 'lst'; did you mean 'list'?"),
-        (["pretrain", "--par", "x"], "unknown arguments: --par x"),  # an abbreviation today is another option tomorrow
+        # an abbreviation today is another option tomorrow
+        (["pretrain", "--par", "x"], "unknown arguments: --par x; did you mean --params?; see `realm-lab pretrain --h"),
+        (["pretrain", "--zzz"], "unknown arguments: --zzz; see `realm-lab pretrain --help`"),
         (["pretrain", "--pretrain.steps=9"], "a parameter is changed with --set pretrain.steps=9"),
         (["pretrain", "--pretrain.steps", "10"], "a parameter is changed with --set pretrain.steps=10"),
         (["sweep", "x", "--seeds", "0,1"], "argument --seeds: '0,1' is not a whole number from 1 on"),

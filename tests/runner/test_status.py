@@ -178,7 +178,14 @@ def test_a_queue_is_asked_about_what_is_left_and_stops_who_submits_when_it_does_
 
 def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "experiments" / "new.yaml").write_text(STUDY)
-    assert shown(root, capsys) == ["study runs question", "far 6 pending How far is it?", "new never swept"]
+    assert shown(root, capsys) == [
+        "study runs question",
+        "far 6 pending How far is it?",
+        "new never swept How far is it?",
+    ]
+    (root / "reports" / "reference" / "new").mkdir(parents=True)
+    (root / "experiments" / "new.yaml").write_text("question: [")  # which `sweep` explains
+    assert shown(root, capsys)[-1] == "new none here; see reports/reference"
     assert main(["status", "--root", str(root), "--json"]) == 0
     assert [study["study"] for study in json.loads(capsys.readouterr().out)] == ["far", "new"]
 
