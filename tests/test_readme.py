@@ -6,8 +6,8 @@ A comment above every ```bash block says how it is tested:
     <!-- test: slow -->        run too, and marked slow
     <!-- test: no, REASON -->  not run, and why
 
-The blocks of a page are run from top to bottom in one copy of the checkout, each in a new `bash -euo pipefail`,
-with the environment of the tests active. Words inside `backticks` and blocks are checked in any case.
+The blocks of a page are run from top to bottom in a copy of the checkout, the slow ones of both pages in the same, each in
+a new `bash -euo pipefail`, with the environment of the tests active. Words inside `backticks` and blocks are checked in any case.
 """
 
 from __future__ import annotations
@@ -109,7 +109,6 @@ def copy_of_checkout(target: Path) -> None:
 
 
 def run_blocks(page: str, marks: set[str], folder: Path) -> None:
-    copy_of_checkout(folder)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PATH": path, "PYTHONPATH": str(folder)}
     for block in shell_blocks((ROOT / page).read_text(encoding="utf-8")):
@@ -131,10 +130,18 @@ def run_blocks(page: str, marks: set[str], folder: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_fast_blocks_run(page: str, tmp_path: Path) -> None:
+    copy_of_checkout(tmp_path)
     run_blocks(page, {"fast"}, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For both pages, as a reader has one: what the second asks for may be done already."""
+    copy_of_checkout(folder := tmp_path_factory.mktemp("clone"))
+    return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
-def test_the_slow_blocks_run_too(page: str, tmp_path: Path) -> None:
-    run_blocks(page, {"fast", "slow"}, tmp_path)
+def test_the_slow_blocks_run_too(page: str, clone: Path) -> None:
+    run_blocks(page, {"fast", "slow"}, clone)

@@ -41,9 +41,9 @@ question: Does a sweep survive?
 seeds: [0]
 baseline: realm
 set:
-  pretrain: {steps: 160, watch.interval_steps: 80}
-  evaluate.interval_steps: 80
-  launch.checkpoint_interval_seconds: 1
+  pretrain: {steps: 80, watch.interval_steps: 40}
+  evaluate.interval_steps: 40
+  launch.checkpoint_interval_seconds: 0.3
 cells:
   realm: {title: REALM}
 """
@@ -251,7 +251,7 @@ def test_a_sweep_stops_after_a_checkpoint_and_can_go_on(
     assert process.returncode == (143 if how == "--cancel" else 130)
     assert said.splitlines()[-1].startswith("stopped after checkpoints; `realm-lab sweep ")
     assert stopped.status().state == "PREEMPTED"
-    assert 0 < stopped.status().step < 160
+    assert 0 < stopped.status().step < 80
     assert main(cancel) == 0
     assert capsys.readouterr().err == "nothing of study mini runs or waits\n"
     code, _, said = sweep(root, "--launcher", launcher)

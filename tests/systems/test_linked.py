@@ -157,7 +157,7 @@ def test_without_gold_a_path_is_the_best_passage_with_the_answer(tiny: ModuleTyp
 @pytest.fixture(scope="module")
 def small(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Params]:
     """The study's world, smaller, with a short warm start of the toy preset."""
-    options = {"path_retriever": {"negatives": 16}, "graph_retriever": {"negatives": 24}}
+    options = {"path_retriever": {"negatives": 16, "steps": 300}, "graph_retriever": {"negatives": 24, "steps": 120}}
     changes = {
         "corpus.toy.hops": 2,
         "corpus.toy.entities_per_name": 1,
@@ -167,7 +167,7 @@ def small(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
         "warm_start.reader.steps": 400,
         "warm_start.reader.batch_size": 64,
         "warm_start.embedder.steps": 0,
-        "system_options": {name: own | {"steps": 300, "batch_size": 16} for name, own in options.items()},
+        "system_options": {name: own | {"batch_size": 16} for name, own in options.items()},
     }
     params = resolve(preset_values("toy") | changes)
     folder: Path = tiny.prepare(params, tmp_path_factory.mktemp("small"))
