@@ -64,7 +64,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """Half as many again as cores with the slow tests, of which those on SLURM wait most of their time."""
-    return None if config.option.markexpr else len(os.sched_getaffinity(0)) * 3 // 2
+    from realm_lab.core.launched import cores
+
+    return None if config.option.markexpr else cores() * 3 // 2
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

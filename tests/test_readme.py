@@ -6,8 +6,9 @@ A comment above every ```bash block says how it is tested:
     <!-- test: slow -->        run too, and marked slow
     <!-- test: no, REASON -->  not run, and why
 
-The blocks of a page are run from top to bottom in a copy of the checkout, the slow ones of both pages in the same, each in
-a new `bash -euo pipefail`, with the environment of the tests active. Words inside `backticks` and blocks are checked in any case.
+The blocks of a page are run from top to bottom in a copy of the checkout, the slow ones of both pages in the same, each
+in a new `bash -euo pipefail`, with the environment of the tests active. Words inside `backticks` and blocks are checked
+in any case.
 """
 
 from __future__ import annotations
