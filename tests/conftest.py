@@ -62,13 +62,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Half as many again as cores with the slow tests, of which those on SLURM wait most of their time."""
-    from realm_lab.core.launched import cores
-
-    return None if config.option.markexpr else cores() * 3 // 2
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say what a choice of markers left out."""
     if config.option.markexpr:

@@ -43,7 +43,7 @@ baseline: realm
 set:
   pretrain: {steps: 80, watch.interval_steps: 40}
   evaluate.interval_steps: 40
-  launch.checkpoint_interval_seconds: 0.3
+  launch.checkpoint_interval_seconds: 1
 cells:
   realm: {title: REALM}
 """
