@@ -29,7 +29,13 @@ def add_asking(add: Add) -> None:
         add_run(verb)
         text = "a finished run: its name or the beginning of it, or STUDY/CELL-sSEED (default: of --params)"
         verb.add_argument("--run", dest="name", metavar="RUN", help=text)
-        verb.add_argument("-k", type=positive, default=5, metavar="N", help="passages to show (default: 5)")
+        verb.add_argument(
+            "-k",
+            type=positive,
+            default=5,
+            metavar="N",
+            help="passages to read and show; p(z|x) is a share among them (default: 5)",
+        )
         add_json(verb)
 
 
@@ -80,9 +86,11 @@ def _ask(options: argparse.Namespace, system: str) -> None:
 
 def _run_fill(options: argparse.Namespace) -> None:
     context = _context(options, options.system)
-    from realm_lab.systems.ask import fill
+    from realm_lab.systems.ask import MASK, fill, warning
 
     found = fill(context, options.sentence, options.k)
+    if unknown := warning(context, options.sentence.replace(MASK, " ")):
+        print(f"realm-lab: {unknown}", file=sys.stderr)
     if options.json:
         candidates = [vars(candidate) for candidate in found.candidates]
         print(json.dumps({**vars(found), "candidates": candidates}, ensure_ascii=False))

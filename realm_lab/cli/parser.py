@@ -145,13 +145,15 @@ def _run_stage(options: argparse.Namespace) -> None:
     params = params_of(options)  # before the heavy import: a typing error is answered at once
     from realm_lab.runner import pipeline
     from realm_lab.runner.default_study import settle_default
+    from realm_lab.runner.plan import DEFAULT, SCRATCH
 
+    name = SCRATCH if options.params or options.preset or options.overrides else DEFAULT
     stage = options.verb.replace("-", "_")
     if options.dry_run:
         settle_default(options.root)
-        pipeline.show(stage, params, options.root)
+        pipeline.show(stage, params, options.root, name)
     else:
-        pipeline.run(stage, params, options.root)
+        pipeline.run(stage, params, options.root, name)
 
 
 def _run_prepare(options: argparse.Namespace) -> int | None:
@@ -183,7 +185,7 @@ def _run_report(options: argparse.Namespace) -> None:
     from realm_lab.reporting.report import report  # pandas and matplotlib take a second to import
     from realm_lab.runner.default_study import settle_default
 
-    settle_default(options.root, named=options.study == "default")
+    settle_default(options.root)
     places = [options.root / "reports" / place for place in ("", "reference")]
     if options.study and not any((place / options.study).is_dir() for place in places):
         recorded(options.study, options.root)  # which says the nearest name

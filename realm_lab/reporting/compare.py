@@ -62,8 +62,17 @@ def compare_runs(root: Path, texts: Sequence[str], out: Path | None, *, is_json:
         return
     text = (folder / "report.md").read_text(encoding="utf-8").partition("## Figures")[0]
     text = re.sub(r"^!\[.*\n\n.*\n", "", text, flags=re.MULTILINE)  # no pictures, with their captions, in a terminal
+    text = _shortened(text, len(study.record.metrics))
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False).print(Markdown(text, hyperlinks=False))
-    print(page)
+    print(f"all tables and figures: {page}")
+
+
+def _shortened(report: str, metrics: int) -> str:
+    """What a terminal shows of a report: the verdict, what differs, and the tables of the first few metrics."""
+    head, _, rest = report.partition("## Results")
+    tables, heading, changes = rest.partition("## What each cell changes")
+    parts = re.split(r"^(?=\*\*)", tables, flags=re.MULTILINE)  # each begins with its title
+    return "".join([head, heading, changes, "## Results", *parts[: 1 + metrics]])
 
 
 def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:

@@ -41,7 +41,7 @@ from realm_lab.reporting.reproduce import expected_rows
 from realm_lab.reporting.study_figures import drawings
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.state import JobState
-from realm_lab.tracking.study_record import StudyRecord, study_folder, study_record_paths
+from realm_lab.tracking.study_record import study_folder, study_record_paths
 
 SEARCH = "search-"  # what the names of searches begin with; they write reports of their own
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
@@ -131,10 +131,16 @@ def page_of(report: Path) -> str:
     return page("page.html.j2", title=title_of(text), body=html(text, report.parent), examples=examples)
 
 
-def _commands(record: StudyRecord) -> tuple[str, ...]:
-    """What makes the results of a study again: one without a file is the default pipeline, or a DVC experiment."""
+def _commands(study: StudyFrames) -> tuple[str, ...]:
+    """What makes the results of a study again: one without a file is the default pipeline, its verbs with other
+    parameters, or a DVC experiment."""
+    record = study.record
     if record.source:
         return f"realm-lab sweep {record.source}", f"realm-lab report {record.name}"
+    if record.name == "scratch":
+        changed = " ".join(f"--set {name}={show(value)}" for name, value in record.common.items())
+        preset = study.runs[0].record.preset if study.runs else "toy"
+        return f"realm-lab evaluate --preset {preset} {changed}".rstrip(), "realm-lab report scratch"
     return ("dvc repro",) if record.name == "default" else (f"dvc exp apply {record.name}", "dvc repro")
 
 
@@ -152,7 +158,7 @@ def write_report(
     `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep).
     """
     record = study.record
-    commands = commands or _commands(record)
+    commands = commands or _commands(study)
     results = compare_cells(record, study.results, record.metrics or DEFAULT_METRICS, Scores(study.runs))
     answer = verdict(record, results)
     found = drawings(study, results, is_paper=paper)

@@ -1,6 +1,7 @@
 """`run(stage, ...)`: the default pipeline, a study of two cells that DVC runs stage by stage, with its exports.
 
-What a stage needs and is missing is done before it. DVC versions copies, in data/ and models/:
+The study `default` is that of params.yaml. With other parameters the same cells are the study `scratch`, which exports
+nothing. What a stage needs and is missing is done before it. DVC versions copies, in data/ and models/:
 checkpoints stay in runs/, which is filled again from the copies where it was deleted.
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.runner.plan import StudyPlan, default_plan, record_study
+from realm_lab.runner.plan import DEFAULT, StudyPlan, default_plan, record_study
 from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
@@ -27,18 +28,18 @@ from realm_lab.tracking.run_dir import stage_folder
 from realm_lab.tracking.state import StageStates
 
 
-def run(stage: str, params: Params, root: Path) -> None:
+def run(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
     """Do the default pipeline as far as a stage, for every system and seed, and export what that stage made. UserError:
     something in the input or in a run failed; finished runs are kept and not done again."""
     root = Path(root)
-    plan = default_plan(params)
+    plan = replace(default_plan(params), name=name)
     restore(plan, root)
-    if experiment := os.environ.get("DVC_EXP_NAME"):
+    if (experiment := os.environ.get("DVC_EXP_NAME")) and name == DEFAULT:
         _record_experiment(experiment, plan, _project(root))
     tasks = tasks_of(_as_far_as(stage, plan).runs, StageStates(root / "runs"), retry_failed=True, until=stage)
     if tasks:
-        if expected := expected_time(plan, root):
-            say(f"{stage.replace('_', '-')} and the stages that it needs: {expected}")
+        if stage in ("prepare", "evaluate") and (expected := expected_time(plan, root)):
+            say(f"the whole pipeline: {expected}")
         launcher = LocalLauncher(root, plan.name)
         with stoppable(), sweeping(root, plan.name), closing(launcher):
             launcher.submit(tasks)
@@ -50,12 +51,15 @@ def run(stage: str, params: Params, root: Path) -> None:
         failed = [f"{task.title}: {states[task.name].error}" for task in tasks if states[task.name].state != "COMPLETE"]
         if failed:
             raise UserError("; ".join(failed))
-    _publish(stage, plan, root)
+    else:
+        say(f"study {name}: {stage.replace('_', '-')} is complete")
+    if name == DEFAULT:
+        _publish(stage, plan, root)
 
 
-def show(stage: str, params: Params, root: Path) -> None:
+def show(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
     """Print what `run` would do and what is there already; nothing is trained. UserError: as `run` says it first."""
-    show_plan(_as_far_as(stage, default_plan(params)), root, stage)
+    show_plan(_as_far_as(stage, replace(default_plan(params), name=name)), root, stage)
 
 
 def _as_far_as(stage: str, plan: StudyPlan) -> StudyPlan:

@@ -34,6 +34,9 @@ from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_r
 from realm_lab.systems.registry import options_of, system_of
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
+DEFAULT = "default"  # the pipeline as params.yaml asks for it
+SCRATCH = "scratch"  # its cells, where a verb has other parameters
+
 
 @dataclass(frozen=True)
 class PlannedRun:
@@ -164,7 +167,7 @@ def default_plan(params: Params) -> StudyPlan:
     ]
     question = "What does REALM pre-training add to its own warm start?"
     described = {"figures": DEFAULT_FIGURES}
-    return StudyPlan("default", question, cells, tuple(params.seeds), tuple(runs), described, beyond_preset(params))
+    return StudyPlan(DEFAULT, question, cells, tuple(params.seeds), tuple(runs), described, beyond_preset(params))
 
 
 def record_study(plan: StudyPlan, root: Path) -> StudyRecord:

@@ -6,6 +6,7 @@ checkpoints; what has finished there is not run twice.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from pathlib import Path
@@ -36,9 +37,13 @@ def reproduce(
     if (rerun or is_quick) and not cell:
         raise UserError("reproduce: name the cell that is to be run again, for example `masking/random_span`")
     reports = Path(root) / "reports"
-    names = sorted({path.parent.name for path in reports.glob("**/results.csv")} - {"compare"})
+    names = sorted(
+        {path.parent.name for place in ("*", "reference/*") for path in reports.glob(f"{place}/results.csv")}
+    )
     if name and name not in names:
-        raise UserError(f"{reports}: no report of study '{name}'; there are {', '.join(names) or 'none'}")
+        near = difflib.get_close_matches(name, names, n=1)
+        remedy = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names) or 'none'}"
+        raise UserError(f"{reports}: no report of study '{name}'; {remedy}")
     code = 0
     for study in [name] if name else names:
         folder = expected_folder(root, study)

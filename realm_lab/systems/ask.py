@@ -78,10 +78,10 @@ def ask(context: Context, question: str, k: int = 5, retriever: str = "run") -> 
         )
         for candidate, utility in zip(answer.candidates, context.system.utilities(question, answer), strict=True)
     ]
-    return Reply(question, answer.text, candidates, answer.best if candidates else None, _warning(context, question))
+    return Reply(question, answer.text, candidates, answer.best if candidates else None, warning(context, question))
 
 
-def _warning(context: Context, question: str) -> str | None:
+def warning(context: Context, question: str) -> str | None:
     """A line that names words of which no wordpiece is known; without a known word the answer means nothing."""
     encoding = encode_batch_plain(context.tokenizer, [question])[0]
     pieces: dict[int | None, list[str]] = {}  # of each word
@@ -89,9 +89,10 @@ def _warning(context: Context, question: str) -> str | None:
         pieces.setdefault(word, []).append(token)
     whole = [found[0] for found in pieces.values() if len(found) == 1 and found != [UNKNOWN]]
     if not any(character.isalnum() for token in whole for character in token):
-        return "no word of the question is known to this run's tokenizer; the answer means nothing"
+        return "no word of it is known to this run's tokenizer; the answer means nothing"
     places = zip(encoding.tokens, encoding.offsets, strict=True)
-    unknown = [question[start:end] for token, (start, end) in places if token == UNKNOWN]
+    parts = [question[start:end] for token, (start, end) in places if token == UNKNOWN]
+    unknown = [part for part in parts if part.isalnum()]
     return f"not in this run's vocabulary: {', '.join(unknown)}" if unknown else None
 
 

@@ -37,17 +37,17 @@ class Stages(ModuleType):
 
     def __init__(self, failure: BaseException | None = None) -> None:
         super().__init__("realm_lab.runner.pipeline")
-        self.calls: list[tuple[str, Params, Path]] = []
-        self.shown: list[tuple[str, Params, Path]] = []
+        self.calls: list[tuple[str, Params, Path, str]] = []
+        self.shown: list[tuple[str, Params, Path, str]] = []
         self.failure = failure
 
-    def run(self, stage: str, params: Params, root: Path) -> None:
-        self.calls.append((stage, params, root))
+    def run(self, stage: str, params: Params, root: Path, name: str) -> None:
+        self.calls.append((stage, params, root, name))
         if self.failure is not None:
             raise self.failure
 
-    def show(self, stage: str, params: Params, root: Path) -> None:
-        self.shown.append((stage, params, root))
+    def show(self, stage: str, params: Params, root: Path, name: str) -> None:
+        self.shown.append((stage, params, root, name))
 
 
 def use(monkeypatch: pytest.MonkeyPatch, stages: Stages) -> Stages:
@@ -123,15 +123,14 @@ def test_a_run_that_is_named_has_its_own_parameters(more: list[str], capsys: pyt
 @pytest.mark.parametrize("verb", ["prepare", "warm-start", "pretrain", "finetune", "evaluate"])
 def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -> None:
     assert cli.main([verb, "--root", str(project)]) == 0
-    [(stage, params, root)] = stages.calls
-    assert stage == verb.replace("-", "_")
-    assert root == project
+    [(stage, params, root, study)] = stages.calls
+    assert (stage, root, study) == (verb.replace("-", "_"), project, "default")
     assert (params.preset, params.pretrain.steps) == ("smoke", 7)
     assert cli.main(["--root", str(project), verb]) == 0
     assert stages.calls[1][2] == project
     assert cli.main([verb, "--dry-run", "--root", str(project), "--set", "pretrain.steps=8"]) == 0
-    [(stage, params, _)] = stages.shown
-    assert (stage, params.pretrain.steps, len(stages.calls)) == (verb.replace("-", "_"), 8, 2)
+    [(stage, params, _, study)] = stages.shown
+    assert (stage, params.pretrain.steps, study, len(stages.calls)) == (verb.replace("-", "_"), 8, "scratch", 2)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +222,7 @@ import signal, sys, types
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import realm_lab
 from realm_lab import cli
-def run(stage, params, root):
+def run(stage, params, root, name):
     {body}
 stages = types.ModuleType("realm_lab.runner.pipeline")
 stages.run = run

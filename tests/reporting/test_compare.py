@@ -122,7 +122,7 @@ def test_a_system_that_retrieves_nothing_is_compared_and_says_so(
         examples = [one | {"candidates": []} for one in json.loads((folder / "eval" / "explorer.json").read_text())]
         (folder / "eval" / "explorer.json").write_text(json.dumps([one for one in examples if "prediction" in one]))
     assert main(["compare", "table/realm", "table/no_null", "--root", str(tmp_path)]) == 0
-    page = Path(capsys.readouterr().out.splitlines()[-1])
+    page = Path(capsys.readouterr().out.splitlines()[-1].removeprefix("all tables and figures: "))
     recall = page.with_name("report.md").read_text().partition("**Recall@5, zero-shot**")[2].partition("\n\n**")[0]
     assert f"| no_null | 0 | – | – | – | – | – | not measured ({reason}) |" in recall
     asked = page.read_text().partition('id="explorer"')[2].split("<details ")
@@ -152,13 +152,15 @@ def test_the_terminal_and_the_report_say_the_same(
     arguments = ["compare", *sides, "--root", str(made[0]), "--out", str(tmp_path)]
     assert main(arguments) == 0
     printed = capsys.readouterr().out
-    page = Path(printed.splitlines()[-1])
+    page = Path(printed.splitlines()[-1].removeprefix("all tables and figures: "))
     assert page == tmp_path / "table.realm-vs-table.warm_start-vs-table.random_token" / "report.html"
     text = (page.parent / "report.md").read_text()
     for part in ("random_token", "salient_span", "Exact match", "−0.7", "warm_start", "system warm_start"):
         assert part in printed
         assert part in text.replace("\\_", "_")
     assert "95 %, examples" in printed
+    assert "**Recall@1, zero-shot" in text
+    assert "Recall@1, zero-shot" not in printed, "a table that only the page has"
     assert "a tick a seed" in text
     assert "a tick a seed" not in printed, "a picture's caption, and no picture"
     before = {path: path.read_bytes() for path in page.parent.rglob("*") if path.is_file()}

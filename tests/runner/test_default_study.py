@@ -40,13 +40,3 @@ def test_it_goes_back_with_params_yaml(root: Path) -> None:
 @pytest.mark.parametrize("text", ["preset: smoke\npretrain: {masking: random_token}\n", "preset: smok\n"])
 def test_it_stays_where_the_file_is_being_edited(root: Path, text: str) -> None:
     assert masks(root, text) == "random_span"
-
-
-def test_a_report_of_it_is_of_params_yaml_and_not_of_a_verb_beside_it(root: Path) -> None:
-    parameters, record = root / "params.yaml", study_folder(root / "runs", "default") / "study.json"
-    parameters.write_text("preset: smoke\n")
-    os.utime(parameters, (0, 0))  # as after `realm-lab finetune --set pretrain.masking=random_span` in another shell
-    settle_default(root)
-    assert read_study_record(record).common["pretrain.masking"] == "random_span"
-    settle_default(root, named=True)
-    assert "pretrain.masking" not in read_study_record(record).common

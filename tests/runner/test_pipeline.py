@@ -284,3 +284,17 @@ def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path,
     ]
     assert [(state.state, state.stage) for state in states] == [("PENDING", "finetune"), ("PENDING", "finetune")]
     assert [path.name for path in (tmp_path / "models" / "pretrain").iterdir()] == ["realm-s0"]
+
+
+def test_other_parameters_are_a_study_of_their_own_and_export_nothing(
+    project: Path, params: Params, tiny: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = tree(project, "data", "models", "reports", "runs/studies/default")
+    stages.run("warm_start", tiny.params({"warm_start.reader.steps": 1}), project, "scratch")
+    assert tree(project, "data", "models", "reports", "runs/studies/default") == before
+    records = {path.parent.name: read_study_record(path) for path in study_record_paths(project / "runs")}
+    assert records["scratch"].common["warm_start.reader.steps"] == 1
+    assert {run.run for run in records["scratch"].runs}.isdisjoint(run.run for run in records["default"].runs)
+    capsys.readouterr()
+    stages.run("warm_start", params, project)
+    assert capsys.readouterr().err == "study default: warm-start is complete\n"

@@ -137,7 +137,7 @@ def test_words_that_are_not_known_have_a_warning(
     some = said(ask, f"Zyzzyva {question_of(corpus)} \u4e2d\u6587")["warning"]
     assert some == "not in this run's vocabulary: Zyzzyva, \u4e2d, \u6587"
     warning = said(ask, "Zyzzyva \u4e2d\u6587 ???")["warning"]
-    assert warning.startswith("no word of the question is known")
+    assert warning.startswith("no word of it is known")
     options = ["--params", str(tiny.PARAMETERS), "--root", str(line), "--set", "model.dropout=0.1"]
     assert cli.main(["ask", "Zyzzyva ?", "--json", *options]) == 0
     printed = capsys.readouterr()
@@ -206,6 +206,8 @@ def test_the_command_line_and_its_tables(
     table = capsys.readouterr().out
     assert "(null document)" in table
     assert "no retrieval" in table
+    assert cli.main(["fill", f"zzyyxx ? {sentence_of(corpus)}", *options]) == 0
+    assert capsys.readouterr().err == "realm-lab: not in this run's vocabulary: zzyyxx\n"
     assert cli.main(["ask", " ", *options]) == 2
     assert capsys.readouterr().err == "realm-lab: error: the question is empty\n"
 
