@@ -105,7 +105,8 @@ ui: setup  ## mirror the runs into MLflow and show them on 127.0.0.1; PORT=5000
 	@case "$$MLFLOW_TRACKING_URI" in http*) realm-lab mirror;; *) \
 	  realm-lab mirror --address http://127.0.0.1:$(PORT) && \
 	  echo "starting MLflow (some seconds); then open a link above; stop with Ctrl-C" && \
-	  MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --host 127.0.0.1 --port $(PORT) --workers 1;; esac
+	  MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --host 127.0.0.1 --port $(PORT) --workers 1 \
+	    --uvicorn-opts "--log-level warning";; esac
 
 lint: setup-dev  ## ruff check, ruff format --check, mypy
 	ruff check .
