@@ -80,9 +80,11 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
     titles = _titles(sides)
     cells, members = [], []
     base: dict[str, Any] = {}
+    corpora: dict[str, dict[int, str]] = {}
     for side, title in zip(sides, titles, strict=True):
         records = {run: read_run_record(runs / run / "run.json") for run in side.runs}
         members += [StudyRun(title, found.seed, found.run_key, run) for run, found in records.items()]
+        corpora[title] = {found.seed: found.inputs["corpus"] for found in records.values()}
         first = next(iter(records.values()))
         mine = paper_parameters() | flat_parameters(first.params)
         base = base or mine
@@ -99,6 +101,13 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
     for title in alone:
         study.problems.append(
             f"{title} has no seed in common with {titles[0]}: the difference holds that of the seeds."
+        )
+    for title in titles[1:]:
+        if all(corpora[title].get(seed, corpus) == corpus for seed, corpus in corpora[titles[0]].items()):
+            continue
+        study.problems.append(
+            f"{title} has another corpus than {titles[0]}, with questions of its own: the difference holds that of the "
+            "corpora."
         )
     names = [name for name in METRICS if name != "retrieval_utility"]  # which is retrieval_utility_end
     measured = [name for name in names if name in study.results and study.results[name].notna().any()]

@@ -89,6 +89,13 @@ def test_two_runs_are_one_pair_and_no_seed_is_claimed(made: tuple[Path, StudyRec
     assert any("no seed in common" in text for text in found["warnings"])
 
 
+def test_another_corpus_is_said(tmp_path: Path, study: StudyRecord) -> None:
+    run = tmp_path / "runs" / folder_of(study, "random_token", 1) / "run.json"
+    edit(run, lambda found: found["inputs"].update(corpus="another"))
+    warnings = compared(tmp_path, "table/realm", "table/random_token")["warnings"]
+    assert [text for text in warnings if text.startswith("random_token has another corpus than realm, ")]
+
+
 def test_questions_of_another_corpus_are_not_paired_by_their_ids(tmp_path: Path, study: StudyRecord) -> None:
     for cell, seed in (("realm", 0), ("random_token", 1)):
         path = stage_folder(tmp_path / "runs", study, cell, seed, "evaluate") / "eval" / "predictions.jsonl"
