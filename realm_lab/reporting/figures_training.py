@@ -65,8 +65,8 @@ def by_kind(study: StudyFrames) -> Any:
 
 
 def index_freshness(study: StudyFrames) -> Any:
-    """The index that training searches beside a fresh one: how old it is, what share of the fresh top k it still finds,
-    and how far that moves p(z|x) (total variation); exact at the evaluations, and sampled between them."""
+    """The index that training searches beside a fresh one: its age at the logged steps, what share of the fresh top k
+    it finds, and how far that moves p(z|x) (total variation); exact at the evaluations, and sampled between them."""
     names = ("index_staleness_steps", "index_overlap", "prior_shift", "index_overlap_sampled", "prior_shift_sampled")
     panels = [panel_of(name, low=0.0) for name in names]
     return curves_figure(study.curves_once, panels, study.cells, columns=3)
