@@ -39,7 +39,7 @@ def run(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
     tasks = tasks_of(_as_far_as(stage, plan).runs, StageStates(root / "runs"), retry_failed=True, until=stage)
     if tasks:
         if stage in ("prepare", "evaluate") and (expected := expected_time(plan, root)):
-            say(f"the whole pipeline: {expected}")
+            say(f"to the end of the pipeline: {expected}")
         launcher = LocalLauncher(root, plan.name)
         with stoppable(), sweeping(root, plan.name), closing(launcher):
             launcher.submit(tasks)
