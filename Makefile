@@ -8,7 +8,6 @@ TRACKING_URI := $(or $(MLFLOW_TRACKING_URI),sqlite:///$(CURDIR)/mlflow.db)
 ARGS ?=
 
 SHELL := /bin/bash
-.SHELLFLAGS := -o pipefail -c
 
 export DVC_NO_ANALYTICS := 1
 export MLFLOW_DISABLE_TELEMETRY := true
@@ -44,7 +43,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    rm -rf $(VENV); $$python -m venv --without-pip $(VENV) && \
 	    $$python -m pip --python $(VENV)/bin/python install --quiet pip; }; \
 	}
-	@$(PIP) . | $(PROGRESS)
+	@set -o pipefail; $(PIP) . | $(PROGRESS)
 	@touch $(STAMP)
 	@echo "ready; to use realm-lab and dvc in this shell: source $(VENV)/bin/activate (or: make shell)"
 
@@ -52,7 +51,7 @@ setup-dev: $(STAMP)-dev  ## add what tests, checks and documentation need
 
 $(STAMP)-dev: $(STAMP)
 	@echo "adding development tools"
-	@$(PIP) ".[dev]" | $(PROGRESS)
+	@set -o pipefail; $(PIP) ".[dev]" | $(PROGRESS)
 	@touch $@
 
 shell: setup  ## open a shell with the environment active

@@ -126,7 +126,8 @@ def _slurm() -> Finding:
         command = ["scontrol", "ping"]
         ping = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_TIMEOUT_SECONDS, check=False)
         is_up = ping.returncode == 0 and " UP" in ping.stdout
-        answer = " ".join(["", *(ping.stderr + ping.stdout).splitlines()][-1].split())  # the last says what stopped it
+        why = ["", *ping.stderr.splitlines()][-1]  # the last line says what stopped it
+        answer = " ".join((ping.stdout or why).split())
     except (subprocess.TimeoutExpired, OSError) as error:
         answer, is_up = str(error), False
     if is_up:

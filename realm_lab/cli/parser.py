@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     options, unknown = parser.parse_known_args(words)
     if unknown:
-        [verbs] = [action.choices for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-        verbs[options.verb].error(_unknown(unknown, options, verbs[options.verb]))
+        verb = parser.verbs()[options.verb]
+        verb.error(_unknown(unknown, options, verb))
     try:
         code = options.run(options)
         sys.stdout.flush()  # a reader that went away is noticed here, not when the interpreter exits
@@ -72,17 +72,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Parser(argparse.ArgumentParser):
     """Argparse whose errors are one line, with the nearest verb for a misspelt one."""
 
+    def verbs(self) -> dict[str, argparse.ArgumentParser]:
+        """The verbs by name."""
+        [found] = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return dict(found)
+
     def error(self, message: str) -> NoReturn:
         """Leave with code 2 after one line."""
         if "invalid choice" in message and "VERB" in message:
-            [verbs] = [action.choices for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+            verbs = self.verbs()
             given = message.partition("invalid choice: '")[2].partition("'")[0]
             near = [INSTEAD[given]] if given in INSTEAD else difflib.get_close_matches(given, list(verbs), n=1)
             message = f"no verb '{given}'" + (f"; did you mean '{near[0]}'?" if near else "")
         self.exit(EXIT_USER_ERROR, f"{PROGRAM}: error: {message}; see `{self.prog} --help`\n")
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The whole command line. The README's commands are checked against it."""
     parser = Parser(
         prog=PROGRAM,

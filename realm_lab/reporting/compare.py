@@ -103,12 +103,11 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
             f"{title} has no seed in common with {titles[0]}: the difference holds that of the seeds."
         )
     for title in titles[1:]:
-        if all(corpora[title].get(seed, corpus) == corpus for seed, corpus in corpora[titles[0]].items()):
-            continue
-        study.problems.append(
-            f"{title} has another corpus than {titles[0]}, with questions of its own: the difference holds that of the "
-            "corpora."
-        )
+        if any(corpora[title].get(seed, corpus) != corpus for seed, corpus in corpora[titles[0]].items()):
+            study.problems.append(
+                f"{title} has another corpus than {titles[0]}, with questions of its own: the difference holds that of "
+                "the corpora."
+            )
     names = [name for name in METRICS if name != "retrieval_utility"]  # which is retrieval_utility_end
     measured = [name for name in names if name in study.results and study.results[name].notna().any()]
     # nobody declared what matters: the usual metrics are tested, the others only shown, where two sides have them

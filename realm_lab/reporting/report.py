@@ -10,6 +10,7 @@ A report is never replaced by one of fewer complete runs (they may have been run
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -138,9 +139,9 @@ def _commands(study: StudyFrames) -> tuple[str, ...]:
     if record.source:
         return f"realm-lab sweep {record.source}", f"realm-lab report {record.name}"
     if record.name == "scratch":
-        changed = " ".join(f"--set {name}={show(value)}" for name, value in record.common.items())
-        preset = study.runs[0].record.preset if study.runs else "toy"
-        return f"realm-lab evaluate --preset {preset} {changed}".rstrip(), "realm-lab report scratch"
+        flags = [f"--preset {run.record.preset}" for run in study.runs[:1]]
+        flags += [f"--set {shlex.quote(f'{name}={show(value)}')}" for name, value in record.common.items()]
+        return " ".join(["realm-lab evaluate", *flags]), "realm-lab report scratch"
     return ("dvc repro",) if record.name == "default" else (f"dvc exp apply {record.name}", "dvc repro")
 
 

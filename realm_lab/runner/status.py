@@ -171,5 +171,6 @@ def show_studies(root: Path, *, as_json: bool) -> None:
 def _question(file: Path) -> str:
     """What the file of a study asks; "" where it cannot be read, which `sweep` explains."""
     with suppress(UserError):
-        return str(read_yaml(file).get("question", ""))
+        document = read_yaml(file)
+        return str(document.get("question", "")) if isinstance(document, dict) else ""
     return ""

@@ -89,10 +89,10 @@ def warning(context: Context, question: str) -> str | None:
         pieces.setdefault(word, []).append(token)
     whole = [found[0] for found in pieces.values() if len(found) == 1 and found != [UNKNOWN]]
     if not any(character.isalnum() for token in whole for character in token):
-        return "no word of it is known to this run's tokenizer; the answer means nothing"
+        return "none of these words is known to this run's tokenizer; the answer means nothing"
     places = zip(encoding.tokens, encoding.offsets, strict=True)
     parts = [question[start:end] for token, (start, end) in places if token == UNKNOWN]
-    unknown = [part for part in parts if part.isalnum()]
+    unknown = [part for part in parts if any(map(str.isalnum, part))]  # without punctuation
     return f"not in this run's vocabulary: {', '.join(unknown)}" if unknown else None
 
 

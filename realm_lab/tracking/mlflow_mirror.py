@@ -50,7 +50,7 @@ class MirrorSummary:
             "new": self.created,
             "updated": self.updated,
             "recreated": self.recreated,
-            "of no study now": self.removed,
+            "no longer in their study": self.removed,
         }
         what = ", ".join(f"{count} {name}" for name, count in done.items())
         text = f"studies: {self.studies}; runs: {states or 'none'}; {what}, {self.points} points sent to {self.uri}"

@@ -40,7 +40,6 @@ PROGRAMS = (*accounting.PROGRAMS, "unshare", "nsenter", "mount")
 SLOW = {"pretrain.masking": "slow_masks:one_span"}
 SCRATCH_BYTES, LEFT_BYTES = 32 * 2**20, 64 * 2**10  # of the small disk; what a checkpoint does not fit into
 HUNGRY_MASKS = """
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np

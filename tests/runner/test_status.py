@@ -184,8 +184,9 @@ def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -
         "new never swept How far is it?",
     ]
     (root / "reports" / "reference" / "new").mkdir(parents=True)
-    (root / "experiments" / "new.yaml").write_text("question: [")  # which `sweep` explains
-    assert shown(root, capsys)[-1] == "new none here; see reports/reference"
+    for text in ("question: [", "[1]"):  # which `sweep` explains
+        (root / "experiments" / "new.yaml").write_text(text)
+        assert shown(root, capsys)[-1] == "new none here; see reports/reference"
     assert main(["status", "--root", str(root), "--json"]) == 0
     assert [study["study"] for study in json.loads(capsys.readouterr().out)] == ["far", "new"]
 

@@ -137,7 +137,7 @@ def test_words_that_are_not_known_have_a_warning(
     some = said(ask, f"Zyzzyva {question_of(corpus)} \u4e2d\u6587")["warning"]
     assert some == "not in this run's vocabulary: Zyzzyva, \u4e2d, \u6587"
     warning = said(ask, "Zyzzyva \u4e2d\u6587 ???")["warning"]
-    assert warning.startswith("no word of it is known")
+    assert warning.startswith("none of these words is known")
     options = ["--params", str(tiny.PARAMETERS), "--root", str(line), "--set", "model.dropout=0.1"]
     assert cli.main(["ask", "Zyzzyva ?", "--json", *options]) == 0
     printed = capsys.readouterr()

@@ -23,13 +23,13 @@ def test_compiled_encoders_give_the_same_losses_and_weights(tmp_path: Path, monk
     for switch in (False, True):
         chosen = tiny.params(short | {"launch.compile": switch})
         root = tiny.prepare(chosen, tmp_path / str(switch))
-        tiny.run("warm_start", tiny.params(short), root)
-        tiny.run("pretrain", chosen, root)
+        for stage in ("warm_start", "pretrain"):
+            tiny.run(stage, chosen, root)
         rows = tiny.metrics(tiny.stage_run("pretrain", chosen, root))
         found[switch] = {row["step"]: row["loss"] for row in rows if "loss" in row}
         models = tiny.stage_run("pretrain", chosen, root).path / "model"
         found[switch] |= {"files": sorted(str(path.relative_to(models)) for path in models.rglob("*.safetensors"))}
-    assert len(compiled) == 2  # reader and the shared tower
+    assert len(compiled) == 4  # reader and the shared tower, in two stages
     assert found[True].pop("files") == found[False].pop("files")
     assert found[True] == pytest.approx(found[False], rel=1e-3)
     assert found[True].keys() == {1, 2, 3}

@@ -107,7 +107,7 @@ def instants(events: dict[str, int], inside: str, count: int, seed: int) -> list
 
 
 def test_killed_at_random_instants_anywhere(line: Line) -> None:
-    for number, death in enumerate(instants(line.events, "", 12, seed=2)):
+    for number, death in enumerate(instants(line.events, "", 20, seed=2)):
         line.assert_survives(line.place(f"anywhere-{number}"), death)
 
 
