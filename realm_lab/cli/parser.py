@@ -150,7 +150,7 @@ def _run_stage(options: argparse.Namespace) -> None:
     params = params_of(options)  # before the heavy import: a typing error is answered at once
     from realm_lab.runner import pipeline
     from realm_lab.runner.default_study import settle_default
-    from realm_lab.runner.plan import DEFAULT, SCRATCH
+    from realm_lab.tracking.study_record import DEFAULT, SCRATCH
 
     name = SCRATCH if options.params or options.preset or options.overrides else DEFAULT
     stage = options.verb.replace("-", "_")

@@ -19,9 +19,8 @@ from realm_lab.reporting.frames import load_committed, read_summary
 from realm_lab.reporting.rendering import page, picture, title_of
 from realm_lab.reporting.tables import result_rows
 from realm_lab.reporting.verdict import Verdict, verdict
-from realm_lab.tracking.study_record import StudyCell, StudyRecord
+from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord
 
-DEFAULT = "default"
 SHOWN_FIGURES = 2  # of a study; the default run shows all
 
 

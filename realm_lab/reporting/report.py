@@ -34,7 +34,7 @@ from realm_lab.reporting.frames import (
     summarise,
     write_results,
 )
-from realm_lab.reporting.index import DEFAULT, write_index
+from realm_lab.reporting.index import write_index
 from realm_lab.reporting.interactions import interaction_rows
 from realm_lab.reporting.paper import write_tables
 from realm_lab.reporting.rendering import html, page, render, seeds_text, title_of
@@ -42,7 +42,7 @@ from realm_lab.reporting.reproduce import expected_rows
 from realm_lab.reporting.study_figures import drawings
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.state import JobState
-from realm_lab.tracking.study_record import study_folder, study_record_paths
+from realm_lab.tracking.study_record import DEFAULT, SCRATCH, study_folder, study_record_paths
 
 SEARCH = "search-"  # what the names of searches begin with; they write reports of their own
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
@@ -138,11 +138,11 @@ def _commands(study: StudyFrames) -> tuple[str, ...]:
     record = study.record
     if record.source:
         return f"realm-lab sweep {record.source}", f"realm-lab report {record.name}"
-    if record.name == "scratch":
+    if record.name == SCRATCH:
         flags = [f"--preset {run.record.preset}" for run in study.runs[:1]]
         flags += [f"--set {shlex.quote(f'{name}={show(value)}')}" for name, value in record.common.items()]
-        return " ".join(["realm-lab evaluate", *flags]), "realm-lab report scratch"
-    return ("dvc repro",) if record.name == "default" else (f"dvc exp apply {record.name}", "dvc repro")
+        return " ".join(["realm-lab evaluate", *flags]), f"realm-lab report {SCRATCH}"
+    return ("dvc repro",) if record.name == DEFAULT else (f"dvc exp apply {record.name}", "dvc repro")
 
 
 def write_report(

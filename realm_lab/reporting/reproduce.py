@@ -25,7 +25,7 @@ from realm_lab.reporting.index import design_of
 from realm_lab.reporting.rendering import escape_markdown, mean_sd, number
 from realm_lab.reporting.statistics import LEVEL, holm
 from realm_lab.reporting.tables import Rows, result_rows
-from realm_lab.tracking.study_record import StudyRecord
+from realm_lab.tracking.study_record import DEFAULT, StudyRecord
 
 ROUNDING = 1e-6  # relative: results.csv has ten digits
 TITLE = "Expected values"
@@ -82,7 +82,7 @@ def contradictions(folder: Path) -> list[str]:
                 if not _same(value, mine, abs(values["mean"])):  # a small sd of large values has fewer digits
                     found.append(f"summary.json: {cell}, {name}: {key} is {value}, results.csv gives {mine}")
     metrics = folder.parent / "metrics.json"
-    if folder.name == "default" and metrics.is_file():
+    if folder.name == DEFAULT and metrics.is_file():
         for cell, name in ((cell.name, name) for cell in record.cells for name in metric_columns(results)):
             again = summarise(column(results, cell, name).values())
             told = read_json(metrics).get(cell, {}).get(name)

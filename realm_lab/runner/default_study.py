@@ -7,14 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from realm_lab.errors import UserError
-from realm_lab.tracking.study_record import study_folder
+from realm_lab.tracking.study_record import DEFAULT, study_folder
 
 
 def settle_default(root: Path) -> None:
     """Record the study `default` where runs/ was deleted and DVC has put the rest back, and where an experiment had
     changed params.yaml, which is now as it was: its runs are known then."""
     runs, parameters = root / "runs", root / "params.yaml"
-    record = study_folder(runs, "default") / "study.json"
+    record = study_folder(runs, DEFAULT) / "study.json"
     is_deleted = not record.exists() and (root / "data" / "records").exists()
     is_older = record.exists() and parameters.exists() and parameters.stat().st_mtime > record.stat().st_mtime
     if not is_deleted and not is_older:

@@ -16,7 +16,7 @@ from pathlib import Path
 from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
-from realm_lab.runner.plan import DEFAULT, StudyPlan, default_plan, record_study
+from realm_lab.runner.plan import StudyPlan, default_plan, record_study
 from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
@@ -26,6 +26,7 @@ from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folde
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import stage_folder
 from realm_lab.tracking.state import StageStates
+from realm_lab.tracking.study_record import DEFAULT, SCRATCH
 
 
 def run(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
@@ -105,7 +106,7 @@ def _share_runs(root: Path) -> None:
 
 def _record_experiment(name: str, plan: StudyPlan, project: Path) -> None:
     """A DVC experiment is a study by its own name as well, whatever the next one makes of the default pipeline."""
-    if (project / "experiments" / f"{name}.yaml").exists() or name == plan.name:
+    if (project / "experiments" / f"{name}.yaml").exists() or name in (DEFAULT, SCRATCH):
         raise UserError(f"DVC experiment '{name}': a study has this name; choose another with `dvc exp run --name`")
     record_study(replace(plan, name=name), project)
 

@@ -32,10 +32,7 @@ from realm_lab.runner.cells import Cell, Place, cells_of
 from realm_lab.runner.study import LauncherSettings, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import options_of, system_of
-from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
-
-DEFAULT = "default"  # the pipeline as params.yaml asks for it
-SCRATCH = "scratch"  # its cells, where a verb has other parameters
+from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
 
 
 @dataclass(frozen=True)

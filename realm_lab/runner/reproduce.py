@@ -19,7 +19,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.runner.sweep import Request, find_study, say, sweep
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
-from realm_lab.tracking.study_record import study_folder
+from realm_lab.tracking.study_record import DEFAULT, study_folder
 
 EXIT_OFF = 1
 FILE_PRESETS = ("real", "paper")  # --quick runs the toy world of the preset smoke
@@ -88,7 +88,7 @@ def _run_again(
     from realm_lab.reporting.frames import load_study
 
     folder = scratch / ("quick" if is_quick else "full")
-    if study == "default":
+    if study == DEFAULT:
         systems = {name: {"system": name} for name in DEFAULT_SYSTEMS}
         document: dict[str, Any] = {
             "question": summary["question"], "baseline": summary["baseline"], "seeds": summary["seeds"],

@@ -18,6 +18,8 @@ from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 
 STRICT = ConfigDict(extra="forbid")
+DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
+SCRATCH = "scratch"  # of its cells, where a verb has other parameters
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -105,4 +107,4 @@ def read_study_record(path: Path) -> StudyRecord:
 def study_record_paths(runs: Path) -> list[Path]:
     """All study.json files under `runs`, `default` first, then by name."""
     paths = (Path(runs) / "studies").glob("*/study.json")
-    return sorted(paths, key=lambda path: (path.parent.name != "default", path.parent.name))
+    return sorted(paths, key=lambda path: (path.parent.name != DEFAULT, path.parent.name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -287,13 +288,23 @@ def test_a_verb_does_what_is_missing_before_it_and_fails_nothing(tmp_path: Path,
 
 
 def test_other_parameters_are_a_study_of_their_own_and_export_nothing(
-    project: Path, params: Params, tiny: ModuleType, capsys: pytest.CaptureFixture[str]
+    project: Path,
+    params: Params,
+    tiny: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = tree(project, "data", "models", "reports", "runs/studies/default")
     stages.run("warm_start", tiny.params({"warm_start.reader.steps": 1}), project, "scratch")
     assert tree(project, "data", "models", "reports", "runs/studies/default") == before
+    monkeypatch.setenv("DVC_EXP_NAME", "scratch")
+    with pytest.raises(UserError, match="DVC experiment 'scratch': a study has this name"):
+        stages.run("warm_start", params, project)
+    monkeypatch.delenv("DVC_EXP_NAME")
     records = {path.parent.name: read_study_record(path) for path in study_record_paths(project / "runs")}
     assert records["scratch"].common["warm_start.reader.steps"] == 1
+    report = write_study_report(project, "scratch") / "report.md"
+    assert re.search(r"realm-lab evaluate --preset \w+ .*--set warm_start.reader.steps=1\b", report.read_text("utf-8"))
     assert {run.run for run in records["scratch"].runs}.isdisjoint(run.run for run in records["default"].runs)
     capsys.readouterr()
     stages.run("warm_start", params, project)

@@ -44,12 +44,15 @@ def test_no_committed_report_contradicts_itself(folder: Path) -> None:
 
 
 def test_the_runs_that_made_a_report_agree(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", "table/realm", "table/no_null", "--root", str(made)]) == 0  # its page is no report
     assert main(["reproduce", "--root", str(made)]) == 0
     told = capsys.readouterr().out
     assert "table/no_null: exact_match: expected 0.960 (± 0.035), found 0.960 over 3 seeds, p = 1: OK" in told
     assert "table: report consistent; " in told
     text = (made / "reports" / "table" / "report.md").read_text(encoding="utf-8")
     assert "| realm-lab reproduce table/no_null | 0.960 ± 0.035 |" in text
+    assert main(["reproduce", "tabel", "--root", str(made)]) == 2
+    assert "no report of study 'tabel'; did you mean 'table'?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -354,6 +354,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
             "launcher 'slurm': no sbatch on this machine; submit from one that has it, or use local",
         ),
         ("sweep named", "launcher 'slurm': no sbatch on this machine"),
+        ("sweep scratch", "scratch.yaml: the default pipeline keeps its runs by this name; rename the file"),
         ("search mine --launcher slurm", "launcher 'slurm': no sbatch on this machine"),
     ],
 )
@@ -363,6 +364,7 @@ def test_what_cannot_be_done_is_one_line_before_anything_is_written(
     root = make_project(tmp_path / "bad", SHORT)
     named = SHORT.replace("launcher: {", "launcher: {default: slurm, ")
     (root / "experiments" / "named.yaml").write_text(named)
+    (root / "experiments" / "scratch.yaml").write_text(SHORT)
     write_search(root)
     before = sorted(root.rglob("*"))
     monkeypatch.setenv("PATH", "")

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from transformers import AutoModel, BertConfig, BertModel
 
+from realm_lab.cli import main
 from realm_lab.tracking import saved_view
 from realm_lab.tracking.mlflow_mirror import Mirror, mirror
 from realm_lab.tracking.run_dir import stage_of
@@ -43,12 +44,16 @@ def test_a_study_is_an_experiment_with_its_question_and_report_above_its_runs(ru
     assert shown.content(runs)["realm-s0"]["params"]["pretrain.masking"] == "salient_span"  # a cell changes it
 
 
-def test_the_saved_view_of_a_study_groups_its_runs_by_cell_in_colors_of_their_own(runs: Path) -> None:
+def test_the_saved_view_of_a_study_groups_its_runs_by_cell_in_colors_of_their_own(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     made_runs.make_runs(runs, seeds=(0,))
     summary = mirror(runs)
     experiment = shown.client_of(runs).get_experiment_by_name("realm_lab/default")
     assert experiment is not None
     assert summary.links == {"default": saved_view.link(experiment.experiment_id)}
+    assert main(["mirror", "--root", str(runs.parent), "--uri", summary.uri, "--address", "http://10.0.0.1:7/"]) == 0
+    assert f"  default: http://10.0.0.1:7{summary.links['default']}\n" in capsys.readouterr().out
     packed = json.loads(experiment.tags["mlflow.sharedViewState.realm_lab"])["state"].removeprefix("deflate;")
     view = json.loads(zlib.decompress(base64.b64decode(packed)))
     (key,) = view["groupBy"]["groupByKeys"]
