@@ -132,8 +132,7 @@ def compare_cells(
     for name in (name for name in names if name not in declared):
         mine = {key: one for key, one in found.items() if key[0] == name}
         judged |= judge(mine, {}, is_exploratory=True)
-    missing = {cell.name: not_measured(results, cell.name) for cell in study.cells}
-    return [_metric_result(study, name, values[name], judged, scores, missing) for name in names]
+    return [_metric_result(study, name, values[name], judged, scores, results) for name in names]
 
 
 def _is_tested(name: str, first: str, study: StudyRecord) -> bool:
@@ -147,7 +146,7 @@ def _metric_result(
     values: Mapping[str, dict[int, float]],
     judged: Mapping[tuple[str, str], Judged],
     scores: Scores | None,
-    missing: Mapping[str, Mapping[str, str] | None],
+    results: pd.DataFrame,
 ) -> MetricResult:
     cells, metric = [], metric_of(name)
     for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
@@ -158,7 +157,7 @@ def _metric_result(
         paper = published(cell.paper) if cell.paper else None
         gap = "no seed in common with the baseline" if values[study.baseline] else "the baseline has no value"
         if not values[cell.name]:
-            gap = _gap(metric, missing[cell.name])
+            gap = _gap(metric, not_measured(results, cell.name))
         cells.append(CellResult(cell, values[cell.name], mine, over_questions, paper, gap))
     return MetricResult(metric, cells)
 

@@ -72,9 +72,10 @@ def _study(folder: Path) -> dict[str, Any]:
     try:
         record = design_of(summary)
         found = compare_cells(record, results, summary["metrics"])
-        answer = verdict(record, found)
         if "lead" in summary:  # with what is known of runs alone: axes
             answer = Verdict(summary["lead"], summary["verdict"].removeprefix(summary["lead"]).strip())
+        else:
+            answer = verdict(record, found)
         pictures = [(entry, folder / "figures" / f"{entry['name']}.png") for entry in summary.get("figures", [])]
         figures = [entry | {"data": picture(path)} for entry, path in pictures if path.is_file()]
         return summary | {

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,8 +43,14 @@ def needed_seeds(deltas: Sequence[float] | np.ndarray, tests: int) -> int | None
     mean, sd = abs(float(np.mean(deltas))), float(np.std(deltas, ddof=1))
     if mean == 0:
         return None
-    effects = ((seeds, detectable_effect(seeds, tests)) for seeds in range(FEWEST_SEEDS, MOST_SEEDS + 1))
-    return next((seeds for seeds, effect in effects if effect is not None and effect * sd <= mean), None)
+
+    def is_enough(seeds: int) -> bool:
+        effect = detectable_effect(seeds, tests)
+        return effect is not None and effect * sd <= mean
+
+    few, more = range(FEWEST_SEEDS, SIMULATED_SEEDS + 1), range(SIMULATED_SEEDS + 1, MOST_SEEDS + 1)
+    found = next(filter(is_enough, few), None) or SIMULATED_SEEDS + 1 + bisect_left(more, True, key=is_enough)
+    return found if found <= MOST_SEEDS else None
 
 
 def equivalence_p(deltas: Sequence[float] | np.ndarray, largest: float) -> float:
