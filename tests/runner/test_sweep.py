@@ -86,16 +86,9 @@ def start(root: Path, *arguments: str, **environment: str) -> subprocess.Popen[s
     )
 
 
-def sweep(root: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
-    """(exit code, stdout, stderr) of `realm-lab sweep mini`."""
-    process = start(root, *arguments, **environment)
-    out, error = process.communicate(timeout=LIMIT_SECONDS)
-    return process.returncode, out, error
-
-
-def inline(root: Path) -> int:
-    """The same in this process, which has torch already."""
-    return main(["sweep", "mini", "--root", str(root), "--launcher", "inline"])
+def again(root: Path, launcher: str = "inline") -> int:
+    """The same in this process, which has what it imports already."""
+    return main(["sweep", "mini", "--root", str(root), "--launcher", launcher])
 
 
 def members(root: Path) -> dict[str, dict[str, StageRun]]:
@@ -138,13 +131,13 @@ def names_of_the_dead_run(root: Path) -> set[str]:
     return {study_status("mini", root)["runs"][0]["state"], rows(root)["realm"]["status"], *summary, *shown}
 
 
-def pretraining(root: Path, process: subprocess.Popen[str]) -> StageRun:
-    """The stage, once it has a checkpoint and is still at work."""
+def pretraining(root: Path, process: subprocess.Popen[str], attempt: int = 1) -> StageRun:
+    """The stage, once it has a checkpoint and is still at work, for the `attempt`-th time."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while True:
         for run in stages(root).values() if (root / "runs" / "stages").exists() else ():
             begun = run.stage == "pretrain" and any((run.path / "checkpoints").glob("[!.]*"))
-            if begun and run.status().state == "RUNNING":
+            if begun and (run.status().state, run.status().attempt) == ("RUNNING", attempt):
                 return run
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -155,7 +148,7 @@ def pretraining(root: Path, process: subprocess.Popen[str]) -> StageRun:
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study that was swept inline."""
     root = make_project(tmp_path_factory.mktemp("inline"), SHORT)
-    assert inline(root) == 0
+    assert again(root) == 0
     return root
 
 
@@ -163,7 +156,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The long study, swept inline."""
     root = make_project(tmp_path_factory.mktemp("uninterrupted"), LONG)
-    assert inline(root) == 0
+    assert again(root) == 0
     return root
 
 
@@ -206,7 +199,7 @@ def test_again_there_is_nothing_to_do(done: Path, capsys: pytest.CaptureFixture[
     folder = done / "reports" / "mini"
     before = {path: path.read_bytes() for path in folder.rglob("*.*")}
     assert {path.name for path in before} >= {"results.csv", "summary.json", "report.md", "curves.png"}
-    assert inline(done) == 0
+    assert again(done) == 0
     assert main(["sweep", str(done / "experiments" / "mini.yaml"), "--root", str(done)]) == 0
     assert capsys.readouterr().err.count("study mini: 3 runs in 3 cells, 3 complete; nothing to do") == 2
     assert attempts(done) == {1}
@@ -214,18 +207,33 @@ def test_again_there_is_nothing_to_do(done: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_a_killed_worker_goes_on_from_its_checkpoint(uninterrupted: Path, tiny: ModuleType, tmp_path: Path) -> None:
+def test_what_is_killed_goes_on_from_its_checkpoint(
+    uninterrupted: Path, tiny: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = make_project(tmp_path / "killed", LONG)
     process = start(root)
     worker = pretraining(root, process)
-    os.kill(worker.status().pid, signal.SIGKILL)
+    pid = worker.status().pid
+    os.kill(pid, signal.SIGSTOP)  # while another sweep looks at it
+    assert again(root, "local") == 1
+    left = f"left alone: realm seed 0: pretrain, finetune, evaluate: taken by process {pid} on "
+    assert any(line.startswith(left) for line in capsys.readouterr().err.splitlines())
+    os.kill(pid, signal.SIGKILL)
     _, said = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 1
     assert "FAILED: killed by signal 9" in said
     assert names_of_the_dead_run(root) == {"LOST"}
-    code, _, said = sweep(root)  # without --retry-failed: the run itself did nothing wrong
-    assert code == 0, said
-    assert worker.status().attempt == 2
+
+    process = start(root)  # without --retry-failed: the run itself did nothing wrong
+    pretraining(root, process, attempt=2)
+    process.kill()
+    process.communicate(timeout=LIMIT_SECONDS)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while worker.status().state == "RUNNING" and time.monotonic() < deadline:  # it stops by itself
+        time.sleep(0.05)
+    assert (worker.status().attempt, worker.status().state) == (2, "PREEMPTED")
+    assert again(root, "local") == 0  # the dead sweep's lease is in nobody's way
+    assert worker.status().attempt == 3
     assert outcomes(root, tiny) == outcomes(uninterrupted, tiny)
 
 
@@ -254,24 +262,9 @@ def test_a_sweep_stops_after_a_checkpoint_and_can_go_on(
     assert 0 < stopped.status().step < 80
     assert main(cancel) == 0
     assert capsys.readouterr().err == "nothing of study mini runs or waits\n"
-    code, _, said = sweep(root, "--launcher", launcher)
-    assert code == 0, said
+    assert again(root, launcher) == 0
     assert stopped.status().attempt == 2
     assert outcomes(root, tiny) == outcomes(uninterrupted, tiny)
-
-
-@pytest.mark.slow
-def test_a_worker_whose_sweep_is_killed_stops_by_itself(tmp_path: Path) -> None:
-    root = make_project(tmp_path / "orphan", LONG)
-    process = start(root)
-    worker = pretraining(root, process)
-    process.kill()
-    process.communicate(timeout=LIMIT_SECONDS)
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while worker.status().state == "RUNNING" and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert worker.status().state == "PREEMPTED"
-    assert sweep(root)[0] == 0  # the dead sweep's lease is in nobody's way
 
 
 @pytest.mark.slow
@@ -285,26 +278,12 @@ def test_two_sweeps_at_once_do_nothing_twice(done: Path, tiny: ModuleType, tmp_p
     assert outcomes(root, tiny) == outcomes(done, tiny)
 
 
-@pytest.mark.slow
-def test_what_another_sweep_does_is_left_alone_and_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = make_project(tmp_path / "other", LONG)
-    process = start(root)
-    worker = pretraining(root, process)
-    assert main(["sweep", "mini", "--root", str(root), "--launcher", "local"]) == 1
-    said = capsys.readouterr().err
-    left = f"left alone: realm seed 0: pretrain, finetune, evaluate: taken by process {worker.status().pid} on "
-    assert any(line.startswith(left) for line in said.splitlines()), said
-    process.communicate(timeout=LIMIT_SECONDS)
-    assert process.returncode == 0
-    assert attempts(root) == {1}
-
-
 def test_a_failure_stops_what_needs_it_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make_project(tmp_path / "broken", BROKEN)
     monkeypatch.syspath_prepend(str(root))
-    assert inline(root) == 1
+    assert again(root) == 1
     said = capsys.readouterr().err
     failed = "pretrain, seed 0 (shared by 2 cells)"
     why = "parameter 'pretrain.masking': 'masking_of_mine:scheme' failed with RuntimeError (no mask today); correct it"
@@ -323,7 +302,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
     [pretrain] = [run for run in stages(root).values() if run.stage == "pretrain"]
     ended = pretrain.status().finished_at
 
-    assert inline(root) == 1  # nothing is tried again without being asked for
+    assert again(root) == 1  # nothing is tried again without being asked for
     said = capsys.readouterr().err
     assert "3 runs in 3 cells, 1 complete; nothing to do" in said
     assert "2 runs failed and stay so: see `realm-lab status mini`, then --retry-failed" in said
