@@ -153,5 +153,5 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
         if name is not None and (root / name).exists():
             yield Finding("OK", key, name)
         elif name is not None:
-            remedy = "put it there, or name another in params.yaml or with --set"
+            remedy = "put it there (docs/real_text.md: where from), or name another in params.yaml or with --set"
             yield Finding("missing", key, f"{name}: no such file or folder", remedy)
