@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import threading
@@ -25,16 +26,20 @@ def cut_all(
 ) -> Iterator[Cut]:
     """The articles, cut, in their order, with a cutter for each worker (`make_cutter` is pickled). At most `workers` +
     AHEAD runs are held in memory. Each is written into the folder `kept`, and read from there where it is."""
-    if workers == 1:
+    runs = runs_of(articles)
+    begun = list(itertools.islice(runs, 2))
+    runs = itertools.chain(begun, runs)
+    if workers == 1 or len(begun) < 2:  # one run is cut sooner than a process has started
         cutter = make_cutter()
-        yield from (cut_once(cutter, run, kind, kept / str(number)) for number, run in enumerate(runs_of(articles)))
+        yield from (cut_once(cutter, run, kind, kept / str(number)) for number, run in enumerate(runs))
         return
+    del begun
     # The processes begin empty ("spawn"): none inherits our threads.
     context = multiprocessing.get_context("spawn")
     waiting: deque[Future[Cut] | Path] = deque()
     with ProcessPoolExecutor(workers, context, initializer=_start, initargs=(make_cutter,)) as executor:
         try:
-            for number, run in enumerate(runs_of(articles)):
+            for number, run in enumerate(runs):
                 path = kept / str(number)
                 waiting.append(path if path.exists() else executor.submit(_cut, run, kind, path))
                 if len(waiting) >= workers + AHEAD:

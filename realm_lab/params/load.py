@@ -100,9 +100,14 @@ def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, An
     """What preset `name` changes relative to the paper's defaults, flat."""
     if name not in PRESETS:
         raise UserError(f"{source}: preset '{cut(str(name))}' is not one of {', '.join(PRESETS)}")
+    return dict(_preset_values(name))
+
+
+@functools.cache  # the files belong to the package
+def _preset_values(name: str) -> dict[str, Any]:
     values = flatten(read_yaml(PRESET_FOLDER / f"{name}.yaml"))
     base = values.get("preset")  # the preset that this one changes
-    return (preset_values(base) if base else {}) | values | {"preset": name}
+    return (_preset_values(base) if base else {}) | values | {"preset": name}
 
 
 def beyond_preset(params: Params) -> dict[str, Any]:

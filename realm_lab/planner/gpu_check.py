@@ -32,7 +32,16 @@ from realm_lab.retrieval.refresh import Interval, Progress
 from realm_lab.runner.worker import run_stage
 from realm_lab.systems.identity import open_stage, plan_run
 
-SHORT = {"preset": "smoke", "pretrain.steps": 12, "evaluate.interval_steps": 12, "launch.log_interval_steps": 1}
+SHORT = {
+    "preset": "smoke",
+    "warm_start.reader.steps": 5,
+    "warm_start.embedder.steps": 5,
+    "pretrain.steps": 12,
+    "evaluate.interval_steps": 12,
+    "evaluate.cloze_sentences": 8,
+    "evaluate.questions": 8,
+    "launch.log_interval_steps": 1,
+}
 STOPPED_AFTER = 5
 SEARCHED_ROWS, QUERIES, DIMENSION, COUNT = 100_000, 64, 128, 20
 PRODUCT_SIZE = 1024

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from realm_lab.corpus import pool
 from realm_lab.corpus.pictures import SIDE, cut_patches, join_patches, read_picture
 from realm_lab.corpus.prepare import prepare
 from realm_lab.corpus.records import SPLITS
@@ -183,7 +184,10 @@ def album(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_folder_of_pictures_is_part_of_the_knowledge(album: Path, tmp_path: Path, workers: int) -> None:
+def test_a_folder_of_pictures_is_part_of_the_knowledge(
+    album: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    monkeypatch.setattr(pool, "RUN_CHARACTERS", pool.PICTURE_CHARACTERS)  # several runs
     params = files_params(album, album.parent / "cities.txt")
     manifest = prepare(params, tmp_path / "corpus", 0, workers=workers)
     corpus = PreparedCorpus(tmp_path / "corpus")
