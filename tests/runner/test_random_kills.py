@@ -22,9 +22,9 @@ import pytest
 from realm_lab.tracking.mlflow_mirror import mirror
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.state import UNFINISHED
-from tests.runner.test_sweep import LONG, inline, make_project, outcomes, stages, start
+from tests.runner.test_sweep import LONG, make_project, outcomes, stages, start, sweep_here
 from tests.slurm_cluster.cluster import Cluster
-from tests.slurm_cluster.project import Project, assert_as_uninterrupted, wait_until
+from tests.slurm_cluster.project import Project, assert_as_uninterrupted, uninterrupted, wait_until
 from tests.tracking import shown
 
 pytestmark = pytest.mark.slow
@@ -100,7 +100,7 @@ def go_on(root: Path, role: str | None, chance: random.Random) -> tuple[int, boo
 def test_whatever_is_killed_the_study_ends_as_if_nothing_was(tiny: ModuleType, tmp_path: Path) -> None:
     chance, killed = random.Random(0), dict.fromkeys(ROLES, 0)
     undisturbed = make_project(tmp_path / "undisturbed", STUDY)
-    assert inline(undisturbed) == 0
+    assert sweep_here(undisturbed) == 0
     number = 0
     while sum(killed.values()) < KILLS:
         root = make_project(tmp_path / f"study-{number}", STUDY)
@@ -134,9 +134,12 @@ def test_whatever_job_is_killed_the_study_ends_as_if_none_was(
         monkeypatch.chdir(project.root)
         number += 1
         while project.sweep(retry_failed=True):
-            killed += killed < JOBS and killed_by_chance(kill_of_job, partial(has_ended, project), chance)
+            if killed < JOBS:
+                killed += killed_by_chance(kill_of_job, partial(has_ended, project), chance)
+                if killed == JOBS:
+                    project.quick()
             wait_until(partial(has_ended, project), "all jobs have ended")
-        assert_as_uninterrupted(project, tiny, tmp_path / f"inline-{number}", OF_JOBS)
+        assert_as_uninterrupted(project, tiny, uninterrupted(tiny, tmp_path / f"inline-{number}", OF_JOBS))
     print(f"killed: {killed} jobs, {number} studies")
 
 

@@ -18,7 +18,7 @@ from realm_lab.runner.study import LauncherSettings
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import UNFINISHED, JobState
 from tests.slurm_cluster.cluster import Cluster
-from tests.slurm_cluster.project import REPOSITORY, Project, assert_as_uninterrupted, wait_until
+from tests.slurm_cluster.project import REPOSITORY, Project, assert_as_uninterrupted, uninterrupted, wait_until
 
 pytestmark = pytest.mark.slurm
 
@@ -26,12 +26,12 @@ STUDY = {
     "question": "Does a study survive its cluster?",
     "baseline": "killed",
     "seeds": [0],
-    "set": {"pretrain.masking": "slow_masks:one_span", "pretrain.steps": 60, "evaluate.interval_steps": 50},
+    "set": {"pretrain.masking": "slow_masks:slowly", "pretrain.steps": 20, "evaluate.interval_steps": 50},
     "cells": {
+        "out_of_time": {"title": "at its time limit", "set": {"pretrain.candidates": 3, "pretrain.steps": 80}},
         "killed": {"title": "killed with -9"},
         "cancelled": {"title": "cancelled", "set": {"pretrain.candidates": 5}},
-        "preempted": {"title": "preempted", "set": {"pretrain.candidates": 4}},
-        "out_of_time": {"title": "at its time limit", "set": {"pretrain.candidates": 3, "pretrain.steps": 220}},
+        "preempted": {"title": "preempted", "set": {"pretrain.candidates": 4, "pretrain.steps": 60}},
     },
     "metrics": ["exact_match"],
     "launcher": {"slurm": {"timeout_min": 3, "signal_delay_s": 50, "array_parallelism": 2}},
@@ -65,25 +65,27 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     wait_until(lambda: states()[task["killed"]].state == "QUEUED", "the others wait for the shared beginning")
     jobs = {cell: states()[name].job for cell, name in task.items()}
 
-    # The first two run: one dies with -9, one is cancelled. Neither comes back by itself.
-    wait_until(lambda: reached("killed", 5) and reached("cancelled", 5), "two jobs train")
+    # One reaches its time limit, which SLURM is told to be a minute; SLURM looks every thirty seconds.
+    wait_until(lambda: reached("out_of_time", 2) and reached("killed", 2), "two jobs train")
+    cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=1")
+
+    # Beside it one dies with -9, and one is cancelled. Neither comes back by itself.
     os.kill(pretrain["killed"].status().pid, signal.SIGKILL)
-    project.launcher().cancel([task["cancelled"]])
     wait_until(lambda: states()[task["killed"]].state == "FAILED", "SLURM sees the kill")
+    wait_until(lambda: reached("cancelled", 2), "the next one trains")
+    project.launcher().cancel([task["cancelled"]])
     wait_until(lambda: states()[task["cancelled"]].state == "CANCELLED", "the job is cancelled")
     assert pretrain["cancelled"].status().state == "PREEMPTED"
+    inline = uninterrupted(tiny, tmp_path / "inline", STUDY)  # meanwhile
+    wait_until(lambda: reached("out_of_time", 3, attempt=2), "the job that was out of time goes on")
+    cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=3")
 
-    # The other two are preempted by a job of a partition that goes first.
-    wait_until(lambda: reached("preempted", 5) and reached("out_of_time", 5), "the other two train")
+    # It and the last one are preempted by a job of a partition that goes first.
+    wait_until(lambda: reached("preempted", 2), "the last one trains")
     urgent = ("--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--exclusive", "--output=/dev/null")
     cluster.ask("sbatch", *urgent, "--wrap", "true")
-    wait_until(lambda: reached("out_of_time", 0, attempt=2), "the preempted job goes on")
-
-    # One reaches its time limit, which SLURM is told to be a minute.
-    before = pretrain["out_of_time"].status().step
-    cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=1")
-    wait_until(lambda: reached("out_of_time", before, attempt=3), "the job that was out of time goes on")
-    cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=3")
+    wait_until(lambda: reached("preempted", 0, attempt=2), "the preempted job goes on")
+    project.quick()
 
     def is_over() -> bool:
         return not {state.state for state in states().values()} & set(UNFINISHED)
@@ -97,7 +99,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     assert {state.state for state in states().values()} == {"COMPLETE"}
     assert most == 2  # array_parallelism
     assert_each_went_on({cell: run.status().attempt for cell, run in pretrain.items()})
-    assert_as_uninterrupted(project, tiny, tmp_path / "inline", STUDY)
+    assert_as_uninterrupted(project, tiny, inline)
     assert_mlflow_shows_each_run_once(project)
 
 

@@ -32,12 +32,12 @@ from realm_lab.tracking.state import UNFINISHED, JobState, StageState, StageStat
 from tests.slurm_cluster import accounting, hosts
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.programs import find_program, missing
-from tests.slurm_cluster.project import SLOW_MASKS, joined, wait_until
+from tests.slurm_cluster.project import joined, wait_until, write_slow_masks
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 PROGRAMS = (*accounting.PROGRAMS, "unshare", "nsenter", "mount")
-SLOW = {"pretrain.masking": "slow_masks:one_span"}
+SLOW = {"pretrain.masking": "slow_masks:slowly", "pretrain.steps": 16}
 SCRATCH_BYTES, LEFT_BYTES = 32 * 2**20, 64 * 2**10  # of the small disk; what a checkpoint does not fit into
 HUNGRY_MASKS = """
 from pathlib import Path
@@ -50,8 +50,8 @@ eaten = []
 
 def one_span(request, generator):
     if Path(__file__).with_name("hungry").exists():
-        eaten.append(np.ones(2**20))  # 32 MiB a step
-    return slow_masks.one_span(request, generator)
+        eaten.append(np.ones(2**22))  # 128 MiB a step
+    return slow_masks.slowly(request, generator)
 """
 BUILD_INDEX = """
 import sys, time
@@ -111,7 +111,7 @@ def prepared(place: Path, tiny: ModuleType) -> Path:
     """A root in which pre-training can begin."""
     root = place / "prepared"
     tiny.run("warm_start", tiny.params(), tiny.prepare(tiny.params(), root))
-    (root / "slow_masks.py").write_text(SLOW_MASKS)
+    write_slow_masks(root)
     return root
 
 
@@ -131,6 +131,10 @@ class Jobs:
         self._launchers[name] = make_launcher("slurm", settings, self.root, name)
         self.again(name)
         return run
+
+    def quick(self) -> None:
+        """From now on they do not sleep."""
+        (self.root / "slow").unlink()
 
     def again(self, name: str) -> None:
         """Submit it once more."""
@@ -175,22 +179,23 @@ def test_a_builder_has_a_node_of_its_own(
     cluster: Cluster, tiny: ModuleType, prepared: Path, tmp_path: Path, jobs: Jobs
 ) -> None:
     """Killed with its trainer, whose job begins another one, it changes nothing; all nodes are free in the end."""
-    changes = SLOW | {"pretrain.steps": 40, "launch.checkpoint_interval_seconds": 1}
-    changes |= {"pretrain.refresh.interval_steps": 10, "pretrain.refresh.delay_steps": 2}
+    changes = SLOW | {"launch.checkpoint_interval_seconds": 1}
+    changes |= {"pretrain.refresh.interval_steps": 4, "pretrain.refresh.delay_steps": 1}
     apart = {"launch.builder": "srun --nodes=1 --ntasks=1 --nodelist=n4 --mem=1G --job-name=builder"}
     settings = hosts.settings(tmp_path / "site", additional={"nodelist": "n1"})
     run = jobs.submit("trainer", settings, changes | apart)
-    wait_until(lambda: run.status().step >= 15, "it has a second index")
+    wait_until(lambda: run.status().step >= 6, "it has a second index")
     shown = cluster.ask("squeue", "--noheader", "--states=RUNNING", "--format=%j %N").splitlines()
     assert "builder n4" in shown
     assert any(line.endswith(" n1") for line in shown), shown
     trainer = run.status()
     cluster.on("n1", "kill", "-KILL", str(trainer.pid))
+    jobs.quick()
     jobs.end("trainer")
     jobs.again("trainer")
+    one = tiny.run("pretrain", tiny.params(changes), Path(shutil.copytree(prepared, tmp_path / "undisturbed")))
     assert jobs.end("trainer") == ["COMPLETE"], jobs.state("trainer")
     wait_until(lambda: not cluster.ask("squeue", "--noheader"), "no job is left")
-    one = tiny.run("pretrain", tiny.params(changes), Path(shutil.copytree(prepared, tmp_path / "undisturbed")))
     assert tiny.outcome(run) == tiny.outcome(one)
 
 
@@ -206,8 +211,8 @@ def test_what_another_host_has_finished_may_be_seen_late(
     (tmp_path / "away").rename(warm_start)
     cluster.on("n2", "sh", "-c", f"! test -e {shlex.quote(str(warm_start))}")
     run = jobs.submit("next", hosts.settings(tmp_path / "site", additional={"nodelist": "n2"}), {})
-    assert jobs.end("next") == ["COMPLETE"], jobs.state("next")
     one = tiny.run("pretrain", tiny.params(), Path(shutil.copytree(prepared, tmp_path / "undisturbed")))
+    assert jobs.end("next") == ["COMPLETE"], jobs.state("next")
     assert tiny.outcome(run) == tiny.outcome(one)
 
 
@@ -216,28 +221,28 @@ def test_jobs_outlive_their_nodes_whatever_their_clocks_say(
 ) -> None:
     """One job's node is taken down, of another's two nodes one loses power; their clocks are ten minutes apart."""
     clocks = {"n1": -600.0, "n2": 600.0}
-    steps = SLOW | {"pretrain.steps": 40, "launch.checkpoint_interval_seconds": 1}
+    steps = SLOW | {"launch.checkpoint_interval_seconds": 1}
     two = steps | {"launch.ranks": 2, "pretrain.candidates": 5}
     exclusive = {"nodes": 2, "additional": {"exclusive": True}}
     alone = jobs.submit("alone", hosts.settings(tmp_path / "site", clocks), steps)
     pair = jobs.submit("pair", hosts.settings(tmp_path / "site", clocks, **exclusive), two)
-    wait_until(lambda: min(alone.status().step, pair.status().step) >= 3, "both train")
+    wait_until(lambda: min(alone.status().step, pair.status().step) >= 2, "both train")
     assert (alone.status().host, pair.status().host) == ("n1", "n2")
 
     with pytest.raises(Taken), writing(alone.path):
         pass  # here its lease looks ten minutes old
     cluster.ask("scontrol", "update", "nodename=n1", "state=down", "reason=drill")
     cluster.lose("n3")
+    jobs.quick()
+    undisturbed = Path(shutil.copytree(prepared, tmp_path / "undisturbed"))
+    one = tiny.run("pretrain", tiny.params(steps), undisturbed)
+    pipeline.run("pretrain", tiny.params(two), undisturbed)
     wait_until(lambda: "down" in cluster.ask("sinfo", "--noheader", "--nodes=n3", "--format=%t"), "n3 is missed")
     cluster.boot("n3")
     assert jobs.end("alone", "pair") == ["COMPLETE", "COMPLETE"], jobs.state("pair")
     assert (alone.status().attempt, pair.status().attempt) == (2, 2)
     assert "n1" not in (alone.status().host, pair.status().host)
     cluster.ask("scontrol", "update", "nodename=n1", "state=resume")
-
-    undisturbed = Path(shutil.copytree(prepared, tmp_path / "undisturbed"))
-    one = tiny.run("pretrain", tiny.params(steps), undisturbed)
-    pipeline.run("pretrain", tiny.params(two), undisturbed)
     assert tiny.outcome(alone) == tiny.outcome(one)
     assert tiny.outcome(pair) == tiny.outcome(tiny.stage_run("pretrain", tiny.params(two), undisturbed))
 
@@ -246,13 +251,13 @@ def test_status_says_what_the_accounts_say(cluster: Cluster, tmp_path: Path, job
     """Of jobs that squeue has forgotten: killed, cancelled without time for a checkpoint, and out of memory."""
     (jobs.root / "hungry_masks.py").write_text(HUNGRY_MASKS)
     (jobs.root / "hungry").touch()
-    settings, steps = hosts.settings(tmp_path / "site"), {"pretrain.steps": 40}
+    settings = hosts.settings(tmp_path / "site")
     runs = {
-        "killed": jobs.submit("killed", settings, SLOW | steps),
-        "cancelled": jobs.submit("cancelled", settings, SLOW | steps | {"pretrain.candidates": 5}),
-        "hungry": jobs.submit("hungry", settings, steps | {"pretrain.masking": "hungry_masks:one_span"}),
+        "killed": jobs.submit("killed", settings, SLOW),
+        "cancelled": jobs.submit("cancelled", settings, SLOW | {"pretrain.candidates": 5}),
+        "hungry": jobs.submit("hungry", settings, SLOW | {"pretrain.masking": "hungry_masks:one_span"}),
     }
-    wait_until(lambda: min(runs[name].status().step for name in ("killed", "cancelled")) >= 3, "both train")
+    wait_until(lambda: min(runs[name].status().step for name in ("killed", "cancelled")) >= 2, "both train")
     killed = runs["killed"].status()
     cluster.on(killed.host, "kill", "-KILL", str(killed.pid))
     cluster.ask("scancel", "--signal=KILL", jobs.state("cancelled").job)
@@ -271,6 +276,7 @@ def test_status_says_what_the_accounts_say(cluster: Cluster, tmp_path: Path, job
     assert shown["hungry"] == ("LOST", f"{of['hungry']} (SLURM: FAILED, Exceeded job memory limit)")
 
     (jobs.root / "hungry").unlink()
+    jobs.quick()
     for name in runs:
         jobs.again(name)
     assert jobs.end(*runs) == ["COMPLETE"] * 3
@@ -281,9 +287,9 @@ def test_a_full_disk_stops_a_job_with_one_line_and_room_lets_it_go_on(
 ) -> None:
     jobs = Jobs(tiny, prepared, place / "scratch" / "root")
     monkeypatch.chdir(jobs.root)
-    steps = SLOW | {"pretrain.steps": 40, "launch.checkpoint_interval_seconds": 1}
+    steps = SLOW | {"launch.checkpoint_interval_seconds": 1}
     run = jobs.submit("writer", hosts.settings(tmp_path / "site"), steps)
-    wait_until(lambda: run.status().step >= 3, "it trains")
+    wait_until(lambda: run.status().step >= 2, "it trains")
     ballast = place / "scratch" / "ballast"
     with suppress(OSError):  # the job may take the last bytes meanwhile
         ballast.write_bytes(bytes(shutil.disk_usage(ballast.parent).free - LEFT_BYTES))
@@ -292,10 +298,11 @@ def test_a_full_disk_stops_a_job_with_one_line_and_room_lets_it_go_on(
     assert re.match(line, str(jobs.shown(run).error)), jobs.shown(run)
     assert jobs.shown(run).error == jobs.state("writer").error
     ballast.unlink()
+    jobs.quick()
     jobs.again("writer")
+    one = tiny.run("pretrain", tiny.params(steps), Path(shutil.copytree(prepared, tmp_path / "undisturbed")))
     assert jobs.end("writer") == ["COMPLETE"]
     assert run.status().attempt == 2
-    one = tiny.run("pretrain", tiny.params(steps), Path(shutil.copytree(prepared, tmp_path / "undisturbed")))
     assert tiny.outcome(run) == tiny.outcome(one)
 
 

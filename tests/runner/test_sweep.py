@@ -86,7 +86,7 @@ def start(root: Path, *arguments: str, **environment: str) -> subprocess.Popen[s
     )
 
 
-def again(root: Path, launcher: str = "inline") -> int:
+def sweep_here(root: Path, launcher: str = "inline") -> int:
     """The same in this process, which has what it imports already."""
     return main(["sweep", "mini", "--root", str(root), "--launcher", launcher])
 
@@ -148,7 +148,7 @@ def pretraining(root: Path, process: subprocess.Popen[str], attempt: int = 1) ->
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study that was swept inline."""
     root = make_project(tmp_path_factory.mktemp("inline"), SHORT)
-    assert again(root) == 0
+    assert sweep_here(root) == 0
     return root
 
 
@@ -156,7 +156,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The long study, swept inline."""
     root = make_project(tmp_path_factory.mktemp("uninterrupted"), LONG)
-    assert again(root) == 0
+    assert sweep_here(root) == 0
     return root
 
 
@@ -199,7 +199,7 @@ def test_again_there_is_nothing_to_do(done: Path, capsys: pytest.CaptureFixture[
     folder = done / "reports" / "mini"
     before = {path: path.read_bytes() for path in folder.rglob("*.*")}
     assert {path.name for path in before} >= {"results.csv", "summary.json", "report.md", "curves.png"}
-    assert again(done) == 0
+    assert sweep_here(done) == 0
     assert main(["sweep", str(done / "experiments" / "mini.yaml"), "--root", str(done)]) == 0
     assert capsys.readouterr().err.count("study mini: 3 runs in 3 cells, 3 complete; nothing to do") == 2
     assert attempts(done) == {1}
@@ -215,7 +215,7 @@ def test_what_is_killed_goes_on_from_its_checkpoint(
     worker = pretraining(root, process)
     pid = worker.status().pid
     os.kill(pid, signal.SIGSTOP)  # while another sweep looks at it
-    assert again(root, "local") == 1
+    assert sweep_here(root, "local") == 1
     left = f"left alone: realm seed 0: pretrain, finetune, evaluate: taken by process {pid} on "
     assert any(line.startswith(left) for line in capsys.readouterr().err.splitlines())
     os.kill(pid, signal.SIGKILL)
@@ -232,7 +232,7 @@ def test_what_is_killed_goes_on_from_its_checkpoint(
     while worker.status().state == "RUNNING" and time.monotonic() < deadline:  # it stops by itself
         time.sleep(0.05)
     assert (worker.status().attempt, worker.status().state) == (2, "PREEMPTED")
-    assert again(root, "local") == 0  # the dead sweep's lease is in nobody's way
+    assert sweep_here(root, "local") == 0  # the dead sweep's lease is in nobody's way
     assert worker.status().attempt == 3
     assert outcomes(root, tiny) == outcomes(uninterrupted, tiny)
 
@@ -262,7 +262,7 @@ def test_a_sweep_stops_after_a_checkpoint_and_can_go_on(
     assert 0 < stopped.status().step < 80
     assert main(cancel) == 0
     assert capsys.readouterr().err == "nothing of study mini runs or waits\n"
-    assert again(root, launcher) == 0
+    assert sweep_here(root, launcher) == 0
     assert stopped.status().attempt == 2
     assert outcomes(root, tiny) == outcomes(uninterrupted, tiny)
 
@@ -283,7 +283,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
 ) -> None:
     root = make_project(tmp_path / "broken", BROKEN)
     monkeypatch.syspath_prepend(str(root))
-    assert again(root) == 1
+    assert sweep_here(root) == 1
     said = capsys.readouterr().err
     failed = "pretrain, seed 0 (shared by 2 cells)"
     why = "parameter 'pretrain.masking': 'masking_of_mine:scheme' failed with RuntimeError (no mask today); correct it"
@@ -302,7 +302,7 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
     [pretrain] = [run for run in stages(root).values() if run.stage == "pretrain"]
     ended = pretrain.status().finished_at
 
-    assert again(root) == 1  # nothing is tried again without being asked for
+    assert sweep_here(root) == 1  # nothing is tried again without being asked for
     said = capsys.readouterr().err
     assert "3 runs in 3 cells, 1 complete; nothing to do" in said
     assert "2 runs failed and stay so: see `realm-lab status mini`, then --retry-failed" in said

@@ -41,6 +41,7 @@ SEE_LATE = "bindfs -o negative_timeout={seconds},entry_timeout=0,attr_timeout=0 
 LATE_SECONDS = 15
 # cred_expire and sched_interval: a requeued job starts again after seconds rather than minutes.
 # KillWait: from SIGTERM to SIGKILL. MinJobAge: squeue remembers ended jobs, where nothing else does.
+# MessageTimeout: so long is a node asked that is gone, several times before it is called lost.
 CONFIGURATION = """
 ClusterName=realmlab
 SlurmctldHost={host}(127.0.0.1)
@@ -63,7 +64,7 @@ MailProg=/bin/true
 SelectType=select/cons_tres
 SelectTypeParameters={resources}
 SchedulerType=sched/backfill
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=2,bf_interval=2
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
@@ -72,6 +73,7 @@ JobCompType=jobcomp/none
 JobRequeue=1
 ReturnToService=1
 KillWait=10
+MessageTimeout=5
 SlurmdTimeout={silence}
 MinJobAge={memory}
 SlurmdParameters=config_overrides

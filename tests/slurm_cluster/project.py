@@ -1,7 +1,7 @@
 """A project whose studies run on a Cluster, and waiting for what its jobs do.
 
-The jobs mask sentences with a scheme that sleeps inside SLURM only: they last long enough to be stopped, and cost no
-processor time.
+The jobs mask sentences with a scheme that sleeps inside SLURM only, as long as there is a file `slow` beside it: they
+last long enough to be stopped, cost no processor time, and are quick again once nothing is to be stopped any more.
 """
 
 from __future__ import annotations
@@ -32,15 +32,26 @@ POLL_SECONDS = 0.3
 SLOW_MASKS = """
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 
 
-def one_span(request, generator):
-    if "SLURM_JOB_ID" in os.environ:
-        time.sleep(0.05)  # four sentences a step
+def one_span(request, generator, seconds=0.05):
+    if "SLURM_JOB_ID" in os.environ and Path(__file__).with_name("slow").exists():
+        time.sleep(seconds)  # four sentences a step
     return np.arange(*request.spans[int(generator.integers(len(request.spans)))])
+
+
+def slowly(request, generator):
+    return one_span(request, generator, 0.2)
 """
+
+
+def write_slow_masks(root: Path) -> None:
+    """For jobs in this folder."""
+    (root / "slow_masks.py").write_text(SLOW_MASKS)
+    (root / "slow").touch()
 
 
 @contextmanager
@@ -77,8 +88,8 @@ class Project:
         self.root, self.study = root, root / "study.yaml"
         root.mkdir()
         shutil.copy(tiny.PARAMETERS, root / "params.yaml")
-        YAML(typ="safe").dump(study, self.study)
-        (root / "slow_masks.py").write_text(SLOW_MASKS)
+        YAML().dump(study, self.study)  # in the order of its cells
+        write_slow_masks(root)
 
     def plan(self) -> StudyPlan:
         """What the study asks for."""
@@ -96,18 +107,28 @@ class Project:
         plan = self.plan()
         return make_launcher("slurm", plan.launcher, self.root, plan.name)
 
+    def quick(self) -> None:
+        """From now on jobs do not sleep."""
+        (self.root / "slow").unlink()
+
     def stage(self, run: PlannedRun, stage: str) -> StageRun:
         """The folder of a stage."""
         return StageRun(self.root / "runs" / "stages" / f"{stage}-{run.plan.key(stage)[:12]}", stage)
 
 
-def assert_as_uninterrupted(project: Project, tiny: ModuleType, place: Path, study: dict[str, Any]) -> None:
-    """Nothing is left to do; metrics and weights are to the bit those of runs in this process that nothing stopped."""
-    assert tasks_of(project.plan().runs, StageStates(project.root / "runs")) == []
+def uninterrupted(tiny: ModuleType, place: Path, study: dict[str, Any]) -> Project:
+    """The same project, done in this process; nothing stops it."""
     inline = Project(place, tiny, study)
     for run in inline.plan().runs:
         for stage in ("prepare", *run.plan.stages):
             run_stage(stage, run.plan.system, run.params, run.seed, inline.root)
+    return inline
+
+
+def assert_as_uninterrupted(project: Project, tiny: ModuleType, inline: Project) -> None:
+    """Nothing is left to do; metrics and weights are to the bit those of runs that nothing stopped."""
+    assert tasks_of(project.plan().runs, StageStates(project.root / "runs")) == []
+    for run in inline.plan().runs:
         for stage in run.plan.stages:
             one, other = project.stage(run, stage), inline.stage(run, stage)
             tiny.by_name(tiny.metrics(one))  # nothing is logged twice
