@@ -195,6 +195,7 @@ def test_a_builder_has_a_node_of_its_own(
     jobs.again("trainer")
     one = tiny.run("pretrain", tiny.params(changes), Path(shutil.copytree(prepared, tmp_path / "undisturbed")))
     assert jobs.end("trainer") == ["COMPLETE"], jobs.state("trainer")
+    assert run.status().attempt == 2
     wait_until(lambda: not cluster.ask("squeue", "--noheader"), "no job is left")
     assert tiny.outcome(run) == tiny.outcome(one)
 
