@@ -21,6 +21,7 @@ from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import REPOSITORY, Project, assert_as_uninterrupted, uninterrupted, wait_until
 
 pytestmark = pytest.mark.slurm
+URGENT = ("--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--exclusive", "--output=/dev/null")
 
 STUDY = {
     "question": "Does a study survive its cluster?",
@@ -65,11 +66,10 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
     wait_until(lambda: states()[task["killed"]].state == "QUEUED", "the others wait for the shared beginning")
     jobs = {cell: states()[name].job for cell, name in task.items()}
 
-    # One reaches its time limit, which SLURM is told to be a minute; SLURM looks every thirty seconds.
+    # One reaches its time limit, which SLURM is told to be a minute; SLURM looks every thirty seconds. Beside it one
+    # dies with -9, and one is cancelled: neither comes back by itself.
     wait_until(lambda: reached("out_of_time", 2) and reached("killed", 2), "two jobs train")
     cluster.ask("scontrol", "update", f"JobId={jobs['out_of_time']}", "TimeLimit=1")
-
-    # Beside it one dies with -9, and one is cancelled. Neither comes back by itself.
     os.kill(pretrain["killed"].status().pid, signal.SIGKILL)
     wait_until(lambda: states()[task["killed"]].state == "FAILED", "SLURM sees the kill")
     wait_until(lambda: reached("cancelled", 2), "the next one trains")
@@ -82,8 +82,7 @@ def test_a_study_is_stopped_in_every_way_and_ends_like_one_that_was_not(
 
     # It and the last one are preempted by a job of a partition that goes first.
     wait_until(lambda: reached("preempted", 2), "the last one trains")
-    urgent = ("--partition=urgent", "--nodes=2", "--ntasks-per-node=2", "--exclusive", "--output=/dev/null")
-    cluster.ask("sbatch", *urgent, "--wrap", "true")
+    cluster.ask("sbatch", *URGENT, "--wrap", "true")
     wait_until(lambda: reached("preempted", 0, attempt=2), "the preempted job goes on")
     project.quick()
 
