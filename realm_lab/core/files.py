@@ -1,4 +1,4 @@
-"""Atomic writes and digests. Nothing in the project is ever written in place."""
+"""Atomic writes and digests. Nothing in the project is written in place, but for `overwrite_json`."""
 
 from __future__ import annotations
 
@@ -179,6 +179,17 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` to `path` atomically as readable JSON. NaN and infinities are refused."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def overwrite_json(path: Path, value: Any) -> None:
+    """Write `value` over a JSON file in place, for a disk so full that no file can be begun. DiskFull: the blocks that
+    the file has are not enough."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
+    with open(path, "r+b", buffering=0) as file:
+        now = os.fstat(file.fileno())
+        if len(text) > now.st_blocks * 512:
+            raise DiskFull(path)
+        file.write(text.ljust(now.st_size))  # blanks in place of the rest of the old text
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

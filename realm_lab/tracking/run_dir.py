@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
 
 from realm_lab.core.energy import EnergyMeter
-from realm_lab.core.files import atomic_write, read_json, write_json, write_text
+from realm_lab.core.files import DiskFull, atomic_write, overwrite_json, read_json, write_json, write_text
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.tracking.environment import changes, describe
@@ -209,7 +209,13 @@ class StageRun:
         if self._energy:
             status = replace(status, energy_joules=self._energy_before + self._energy.joules())
         self._current = status
-        write_json(self.path / "status.json", asdict(status))
+        path = self.path / "status.json"
+        try:
+            write_json(path, asdict(status))
+        except DiskFull:
+            if status.state == "RUNNING":
+                raise
+            overwrite_json(path, asdict(status))  # how it ended is said all the same
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
+from realm_lab.core.files import DiskFull
 from realm_lab.errors import UserError
-from realm_lab.tracking import environment
+from realm_lab.tracking import environment, run_dir
 from realm_lab.tracking.run_dir import (
     RunRecord,
     StageRun,
@@ -130,6 +131,25 @@ def test_a_failure_keeps_the_last_line(stage: StageRun) -> None:
     assert (stage.status().state, stage.status().error) == ("FAILED", "ValueError: bad")
     stage.start(total_steps=10)
     assert stage.status().error is None
+
+
+def test_on_a_full_disk_the_end_is_still_said(stage: StageRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the blocks that status.json has; a new file there cannot be."""
+    stage.start(10)
+
+    def full(path: Path, value: Any) -> None:
+        raise DiskFull(path)
+
+    monkeypatch.setattr(run_dir, "write_json", full)
+    with pytest.raises(DiskFull):
+        stage.heartbeat(3, force=True)
+    stage.fail("no space")
+    assert (stage.status().state, stage.status().error, stage.status().step) == ("FAILED", "no space", 3)
+    stage.fail("")
+    assert stage.status().error == "unknown error"
+    with pytest.raises(DiskFull):
+        stage.fail("long" * 2**12)
+    assert stage.status().error == "unknown error"
 
 
 def test_results_before_the_end_are_a_user_error(stage: StageRun) -> None:
