@@ -26,6 +26,8 @@ from realm_lab.params.parameters import Launch
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 
+COUNT_STEPS = 10  # the operations of one step in so many are counted, which may double its time; the others are like it
+
 
 class Task(Protocol):
     """What a stage gives to the loop. A task may also have these methods:
@@ -73,7 +75,8 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
             torch.manual_seed(derive_seed(task.seed, "dropout", step, *mine))
             finished = step + 1 == task.total_steps
             logged = first and (finished or (step + 1) % launch.log_interval_steps == 0)
-            counted = FlopCount() if logged and not launch.compile else None  # compiled code would not be seen
+            is_counted = logged and (finished or step + 1 - counted_to >= COUNT_STEPS) and not launch.compile
+            counted = FlopCount() if is_counted else None  # compiled code would not be seen
             with counted or nullcontext():
                 values = task.train_step(step)
             step += 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from realm_lab.params.parameters import Params
+from realm_lab.training import loop
 from tests import tiny
 from tests.tiny import by_name
 
@@ -70,12 +71,18 @@ def test_finetune_logs_every_step(params: Params, line: Path) -> None:
     assert all(list(found[name]) == trained for name in names)
 
 
-def test_a_longer_log_interval_changes_no_bit_of_the_model(line: Path, tmp_path: Path) -> None:
+def test_neither_logging_nor_counting_changes_a_bit_of_the_model(
+    line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "COUNT_STEPS", 1)  # operations in every step that is logged; one step in ten elsewhere
     sparse = tiny.params(RANDOM | {"launch.log_interval_steps": 5, "launch.checkpoint_interval_seconds": 1000})
     tiny.prepare(sparse, tmp_path)
     run = tiny.run("warm_start", sparse, tmp_path)
     assert [row["step"] for row in tiny.metrics(run) if "loss" in row] == [5, 10, 15, 20, 24]  # and the last
-    assert tiny.outcome(run)[0] == tiny.outcome(tiny.stage_run("warm_start", sparse, line))[0]
+    other = tiny.stage_run("warm_start", sparse, line)
+    assert tiny.outcome(run)[0] == tiny.outcome(other)[0]
+    assert run.status().training_flop == pytest.approx(other.status().training_flop, rel=0.1)
+    assert run.status().training_flop > 24 * 2**20
 
 
 def pretrained(line: Path, **changes: Any) -> tuple[Path, dict[str, dict[int, float]]]:
