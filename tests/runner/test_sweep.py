@@ -41,8 +41,8 @@ question: Does a sweep survive?
 seeds: [0]
 baseline: realm
 set:
-  pretrain: {steps: 80, watch.interval_steps: 40}
-  evaluate.interval_steps: 40
+  pretrain: {steps: 60, watch.interval_steps: 30, masking: 'tests.tiny_masks:slowly'}
+  evaluate.interval_steps: 30
   launch.checkpoint_interval_seconds: 1
 cells:
   realm: {title: REALM}
@@ -259,7 +259,7 @@ def test_a_sweep_stops_after_a_checkpoint_and_can_go_on(
     assert process.returncode == (143 if how == "--cancel" else 130)
     assert said.splitlines()[-1].startswith("stopped after checkpoints; `realm-lab sweep ")
     assert stopped.status().state == "PREEMPTED"
-    assert 0 < stopped.status().step < 80
+    assert 0 < stopped.status().step < 60
     assert main(cancel) == 0
     assert capsys.readouterr().err == "nothing of study mini runs or waits\n"
     assert sweep_here(root, launcher) == 0
