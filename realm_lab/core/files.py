@@ -185,7 +185,7 @@ def overwrite_json(path: Path, value: Any) -> None:
     """Write `value` over a JSON file in place, for a disk so full that no file can be begun. DiskFull: the blocks that
     the file has are not enough."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode()
-    with open(path, "r+b", buffering=0) as file:
+    with room_for(path), open(path, "r+b", buffering=0) as file:
         now = os.fstat(file.fileno())
         if len(text) > now.st_blocks * 512:
             raise DiskFull(path)
