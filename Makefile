@@ -57,7 +57,7 @@ $(STAMP)-dev: $(STAMP)
 shell: setup  ## open a shell with the environment active
 	@$${SHELL:-/bin/bash} -i
 
-repro: setup  ## run the whole pipeline (dvc repro), about 4 minutes on two cores
+repro: setup  ## run the whole pipeline (dvc repro), 4 to 5 minutes on two cores
 	@start=$$(date +%s); dvc repro; code=$$?; test $$code = 0 || exit $$code; seconds=$$(( $$(date +%s) - start )); \
 	sed -n 's/^\*\*\(.*\)\*\*$$/\n\1/p' reports/default/report.md | head -n 2; \
 	printf '\nDone in %d min %d s. The results: reports/default/report.md, and reports/index.html for all studies.\n' \

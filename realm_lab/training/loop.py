@@ -26,7 +26,7 @@ from realm_lab.params.parameters import Launch
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 
-COUNT_STEPS = 10  # the operations of one step in so many are counted, which may double its time; the others are like it
+COUNT_STEPS = 10  # counting operations may double a step's time, so one step in so many stands for those before it
 
 
 class Task(Protocol):
