@@ -26,7 +26,8 @@ from realm_lab.models.realm import (
     score_gradient,
 )
 from realm_lab.retrieval.candidates import CandidatePolicy
-from realm_lab.retrieval.retriever import NULL, Retriever
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.rows import NULL
 from tests.tiny_system import Reference, TinySystem, build_system, prepare_corpus
 
 # Shapes: B sentences, K candidates, M masked positions, N passages of the corpus and the null document

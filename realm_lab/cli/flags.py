@@ -52,6 +52,16 @@ def add_dry_run(verb: argparse._ActionsContainer) -> None:
     verb.add_argument("--dry-run", action="store_true", help="show what would run and what is there; run nothing")
 
 
+def add_other_code(verb: argparse.ArgumentParser) -> None:
+    """--fresh and --accept."""
+    either = verb.add_mutually_exclusive_group()
+    for policy, text in {
+        "fresh": "compute again what other code computed",
+        "accept": "keep what other code computed, and record that the change of the code is harmless",
+    }.items():
+        either.add_argument(f"--{policy}", action="store_const", const=policy, dest="other_code", help=text)
+
+
 def add_run(verb: argparse.ArgumentParser) -> None:
     """The parameters, --seed and --system: which finished run is meant."""
     add_parameters(verb)

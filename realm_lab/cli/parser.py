@@ -19,7 +19,7 @@ from typing import NoReturn
 from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
-from realm_lab.cli.flags import Add, add_dry_run, add_everywhere, add_json, add_parameters, params_of
+from realm_lab.cli.flags import Add, add_dry_run, add_everywhere, add_json, add_other_code, add_parameters, params_of
 from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mirror, add_tools
@@ -130,6 +130,7 @@ def _add_stages(add: Add) -> None:
         verb = add(name, _run_stage, summary)
         add_parameters(verb)
         add_dry_run(verb)
+        add_other_code(verb)
         if name == "prepare":
             verb.set_defaults(run=_run_prepare)
             text = "only read these files or folders and print what is in them"
@@ -158,7 +159,7 @@ def _run_stage(options: argparse.Namespace) -> None:
         settle_default(options.root)
         pipeline.show(stage, params, options.root, name)
     else:
-        pipeline.run(stage, params, options.root, name)
+        pipeline.run(stage, params, options.root, name, options.other_code)
 
 
 def _run_prepare(options: argparse.Namespace) -> int | None:

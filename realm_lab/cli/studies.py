@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from realm_lab.cli.flags import Add, add_dry_run, add_json, add_parameters, overrides_of, positive
+from realm_lab.cli.flags import Add, add_dry_run, add_json, add_other_code, add_parameters, overrides_of, positive
 
 if TYPE_CHECKING:
     from realm_lab.runner.sweep import Request
@@ -32,6 +32,7 @@ def add_studies(add: Add, add_look: Add) -> None:
         text = "one setting of SLURM, for example partition=gpu; may be repeated"
         verb.add_argument("--slurm", action="append", default=[], metavar="KEY=VALUE", help=text)
         add_json(verb)
+        add_other_code(verb)
         verb.add_argument("--follow", action="store_true", help="stay until all has finished, mirroring to MLflow")
         verb.add_argument("--retry-failed", action="store_true", help="also retry what failed with an error")
         instead = verb.add_mutually_exclusive_group()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from realm_lab.core.code import reach_working_folder
 from realm_lab.errors import UserError, nearest
 
 Entry = TypeVar("Entry", bound=Callable[..., Any])
@@ -46,7 +45,7 @@ class Registry(dict[str, Entry]):
 def own_code(parameter: str, name: str) -> Callable[..., Any]:
     """The function or class that `parameter` names. UserError: no such module, or no such function or class in it."""
     module, _, attribute = name.partition(":")
-    _reach_this_folder()
+    reach_working_folder()
     try:
         imported = importlib.import_module(module)
     except Exception as error:  # importing runs the user's code, which may raise anything
@@ -62,7 +61,7 @@ def own_source(parameter: str, name: str) -> Path | None:
     """The source file of a user's own code, which is part of a run's identity; None for a registered name."""
     if ":" not in name:
         return None
-    _reach_this_folder()
+    reach_working_folder()
     try:
         found = importlib.util.find_spec(name.partition(":")[0])
     except Exception as error:  # whatever the packages above it raise
@@ -76,9 +75,3 @@ def _unimportable(parameter: str, name: str, reason: object) -> UserError:
     why, module = " ".join(str(reason).split()), name.partition(":")[0]
     remedy = "install it, or put it into this folder or on PYTHONPATH"
     return UserError(f"parameter '{parameter}': '{name}': module '{module}' cannot be imported ({why}); {remedy}")
-
-
-def _reach_this_folder() -> None:
-    """Modules of the folder one works in can be imported, as under `python -m`, after everything installed."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())

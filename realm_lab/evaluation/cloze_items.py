@@ -26,7 +26,8 @@ from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
-from realm_lab.retrieval.retriever import NULL, Retriever
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.rows import NULL
 
 MASK = "[MASK]"
 

@@ -14,7 +14,7 @@ from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.utility import ClozeResult, evenly_spaced
 from realm_lab.models.realm import marginal_log_likelihood
 from realm_lab.models.spans import find_answer
-from realm_lab.retrieval.retriever import NULL
+from realm_lab.retrieval.rows import NULL
 
 Example = dict[str, Any]
 

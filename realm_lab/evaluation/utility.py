@@ -18,7 +18,8 @@ from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
-from realm_lab.retrieval.retriever import NULL, Retriever
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.rows import NULL
 
 SENTENCES_AT_ONCE = 128  # read
 MAIN_KIND = "object"  # of the sentences that the headline measures are of, where gold passages are known

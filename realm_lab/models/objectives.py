@@ -31,7 +31,7 @@ Objective = Callable[["Tensor", "Tensor", float], "Tensor"]
 OBJECTIVES: Registry[Objective] = Registry("objective", "function")
 register_objective = OBJECTIVES.register  # makes one selectable as `pretrain.objective` and `finetune.objective: NAME`
 
-LEAST_LOG_PRIOR = -5.0e3  # below it is no candidate: between any that is and NO_SCORE (retrieval/retriever.py)
+LEAST_LOG_PRIOR = -5.0e3  # below it is no candidate: between any that is and NO_SCORE (retrieval/rows.py)
 NOWHERE = -1.0e20  # log-likelihood of no candidate: below NO_ANSWER (spans.py) at any temperature, and no NaN
 
 

@@ -270,6 +270,9 @@ class Evaluate(Section):
     """Worked examples in the report."""
 
 
+OtherCodePolicy = Literal["stop", "fresh", "accept"]
+
+
 class Launch(Section):
     """How work is spread over this machine. Never part of a run's identity."""
 
@@ -297,6 +300,10 @@ class Launch(Section):
     """Steps between two lines of metrics."""
     token_budget: Positive = 8192
     """Wordpieces, padding included, that go through an encoder at once."""
+    other_code: OtherCodePolicy = "stop"
+    """What happens to a stage that other code computed, before it is used again: `stop` names it and does nothing,
+    `fresh` computes it again, `accept` records that the change of the code is harmless. --fresh and --accept override
+    it."""
     tracking_uri: str | None = None
     """MLflow server to mirror to; empty: SQLite in this folder."""
 

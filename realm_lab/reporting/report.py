@@ -20,6 +20,7 @@ from realm_lab.core.files import atomic_write, read_json, write_json, write_text
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
 from realm_lab.reporting import tables
+from realm_lab.reporting.code_notes import code_notes
 from realm_lab.reporting.comparison import Scores, as_json, compare_cells
 from realm_lab.reporting.confounds import confounds
 from realm_lab.reporting.default_run import write_default_outputs
@@ -167,7 +168,7 @@ def write_report(
     summary = summarised(study) | {
         "verdict": str(answer),
         "lead": answer.lead,
-        "warnings": [*tables.unfinished(study), *confounds(study), *study.problems],
+        "warnings": [*tables.unfinished(study), *confounds(study), *code_notes(study), *study.problems],
         "flags": study.flags,
         "figures": [drawing.entry for drawing in found],
         "comparisons": as_json(results),

@@ -22,7 +22,8 @@ from realm_lab.errors import UserError
 from realm_lab.models.encoder import evaluating
 from realm_lab.models.realm import candidate_log_probs
 from realm_lab.params.parameters import Pretrain
-from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.retrieval.search import Exclusion
 
 BISECTIONS = 60  # each halves the interval that the shift is in

@@ -17,7 +17,7 @@ import hashlib
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -26,18 +26,18 @@ import torch
 from torch import Tensor
 
 from realm_lab.core.files import DiskFull, digest, is_disk_full, read_json, write_json
-from realm_lab.core.lease import exclusive
+from realm_lab.core.shards import REMEDY, in_shards
 from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import PARTS, Embedder
 from realm_lab.retrieval import index
+from realm_lab.tracking.code_record import code_reader
+from realm_lab.tracking.run_dir import KEY_LENGTH
 
 FORMAT = 1
-KEY_LENGTH = 12
 SHARD_ROWS = 8 * index.EMBED_CHUNK_ROWS  # a multiple: the vectors are then those of embed_passages to the bit
 DTYPES = {"float32": torch.float32, "float16": torch.float16}  # what search reads in place; stages store float32
 IN_MEMORY_BYTES = 1 << 30  # up to which a search on the CPU takes the whole matrix (and copies of it) into memory
-REMEDY = "delete the folder, it is built again when it is needed"
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class Identity:
     dtype: str  # of the stored numbers: float32 or float16
     rows: int
     dimension: int
+    code: str = ""  # digest of the code that embeds
     format: int = FORMAT
 
     @property
@@ -133,6 +134,7 @@ class EmbeddingStore:
         corpus_digest: str,
         *,
         reuse_from: tuple[Embeddings, Passages] | None = None,
+        accepts_other_code: bool = False,
     ) -> Embeddings:
         """Embed_doc of every passage: from the store, or embedded now and published.
 
@@ -142,8 +144,11 @@ class EmbeddingStore:
         """
         tower, size = tower_digest(embedder), embedder.document_projection.out_features
         described = (inputs.passage_length, inputs.precision, "float32", len(passages), size)
-        identity = Identity(corpus_digest, tower, *described)
+        identity = Identity(corpus_digest, tower, *described, code=embedding_code(self.folder.parent))
         found = self.find(identity)
+        if found is None and accepts_other_code:
+            same = (one for one in self.published() if replace(one.identity, code=identity.code) == identity)
+            found = next(same, None)
         if found is not None:
             return found
         known_N = np.full(len(passages), -1) if reuse_from is None else equal_rows(passages, reuse_from[1])
@@ -201,6 +206,11 @@ def _open(folder: Path) -> Embeddings:
     return Embeddings(folder, identity)
 
 
+def embedding_code(runs: Path) -> str:
+    """The digest of the code that embeds passages."""
+    return digest(code_reader(runs).reached([__name__]))
+
+
 def tower_digest(embedder: Embedder) -> str:
     """SHA-256 over the document tower: the parameters as float32 and what their shapes do not show; not the device,
     the precision, or what the towers share."""
@@ -250,17 +260,6 @@ def _as_stored(rows_RD: Tensor, identity: Identity, first: int) -> Tensor:
         row = first + int(bad_R.nonzero()[0])
         raise UserError(f"the embedding of passage {row} is not finite: training diverged; lower the learning rates")
     return stored_RD
-
-
-def in_shards(folder: Path, count: int, write: Callable[[int], None]) -> None:
-    """Write the shards of a folder, each by one of the processes that do this at the same time; all return when all are
-    written."""
-    for wait in (False, True):  # first what nobody works on; then wait for what others work on
-        for number in range(count):
-            with exclusive(folder / f"shard-{number:05d}.lock", wait) as lock:
-                if lock is not None and not lock.read():
-                    write(number)
-                    lock.write("finished")
 
 
 def _write(path: Path, rows_RD: Tensor, first: int) -> None:

@@ -18,12 +18,10 @@ from realm_lab.models.inputs import join
 from realm_lab.models.realm import retrieval_score
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.index import Inputs, embed_passages, embed_rows
+from realm_lab.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.retrieval.search import Exclusion, IndexGeneration, Matrix, SearchBackend
 
-NULL = -1  # row of the null document
-ABSENT = -2  # row of a place that too small a corpus left empty
 RANKED_AT_ONCE = 1 << 21  # pairs of a query and a passage
-NO_SCORE = -1.0e4  # f(x, z) of what is not a candidate: exp underflows to 0, and nothing turns into NaN
 MakeSearch = Callable[[Matrix, ExactSearch], SearchBackend]
 
 

@@ -1,20 +1,47 @@
-"""`python -m realm_lab.runner.effective FILE`: params.yaml with its preset filled in, as JSON, for DVC to compare. The
-first stage of DVC: it refuses what a later one would refuse after work."""
+"""`python -m realm_lab.runner.effective FOLDER`: what DVC compares before it runs a stage of the default pipeline.
+
+parameters.json has params.yaml with its preset filled in. code.json has a digest of the code of each stage and of the
+stages before it. The first stage of DVC: it refuses what a later one would refuse after work.
+"""
 
 import sys
 from pathlib import Path
 
-from realm_lab.core.files import write_json
+from realm_lab.core.code import package_modules
+from realm_lab.core.files import digest, write_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import load
+from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import check_names
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, code_roots
+from realm_lab.tracking.code_record import code_reader
+
+AFTER = {"evaluate": ("realm_lab.reporting.default_run",), "report": ("realm_lab.reporting.report",)}
 
 
-def write_effective(source: Path, target: Path) -> None:
-    """Write every parameter with the value that it has. UserError: a wrong parameter, or a name that there is not."""
+def write_effective(source: Path, folder: Path) -> None:
+    """Write every parameter with the value that it has, and the digests of the code. UserError: a wrong parameter, or a
+    name that there is not."""
     params = load(source)
     check_names(params)
-    write_json(target, params.model_dump(mode="json"))
+    write_json(folder / "parameters.json", params.model_dump(mode="json"))
+    write_json(folder / "code.json", stage_digests(params, source.parent / "runs"))
+
+
+def stage_digests(params: Params, runs: Path) -> dict[str, str]:
+    """Stage -> digest of the code that it and the stages before it reach, for every system of the default pipeline; and
+    of `report` and of the whole `package`."""
+    reader, found = code_reader(runs), {}
+    above: list[str] = []
+    by_system = [code_roots(params, system) for system in DEFAULT_SYSTEMS]
+    for stage in by_system[-1]:
+        roots = [*AFTER.get(stage, ()), *(root for each in by_system for root in each.get(stage, ()))]
+        above.append(digest(reader.reached(roots)))
+        found[stage] = digest(above)
+    found["report"] = digest(reader.reached(AFTER["report"]))
+    found["package"] = digest(reader.reached(package_modules()))
+    reader.save()
+    return found
 
 
 if __name__ == "__main__":

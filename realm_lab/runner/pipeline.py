@@ -15,7 +15,8 @@ from pathlib import Path
 
 from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
 from realm_lab.errors import UserError
-from realm_lab.params.parameters import Params
+from realm_lab.params.parameters import OtherCodePolicy, Params
+from realm_lab.runner.other_code import settle_code, with_policy
 from realm_lab.runner.plan import StudyPlan, default_plan, record_study
 from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.schedule import LocalLauncher
@@ -24,20 +25,24 @@ from realm_lab.runner.sweep import drive, say
 from realm_lab.runner.tasks import tasks_of
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.systems.registry import system_of
+from realm_lab.tracking.code_record import NAME as CODE_NAME
 from realm_lab.tracking.run_dir import stage_folder
 from realm_lab.tracking.state import StageStates
 from realm_lab.tracking.study_record import DEFAULT, SCRATCH
 
 
-def run(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
+def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: OtherCodePolicy | None = None) -> None:
     """Do the default pipeline as far as a stage, for every system and seed, and export what that stage made. UserError:
-    something in the input or in a run failed; finished runs are kept and not done again."""
+    something in the input or in a run failed, or other code computed what would be used again; finished runs are kept.
+    """
     root = Path(root)
-    plan = replace(default_plan(params), name=name)
+    plan = with_policy(replace(default_plan(params), name=name), policy)
     restore(plan, root)
     if (experiment := os.environ.get("DVC_EXP_NAME")) and name == DEFAULT:
         _record_experiment(experiment, plan, _project(root))
-    tasks = tasks_of(_as_far_as(stage, plan).runs, StageStates(root / "runs"), retry_failed=True, until=stage)
+    runs = _as_far_as(stage, plan).runs
+    settle_code(runs, root, stage)
+    tasks = tasks_of(runs, StageStates(root / "runs"), retry_failed=True, until=stage)
     if tasks:
         if stage in ("prepare", "evaluate") and (expected := expected_time(plan, root)):
             say(f"to the end of the pipeline: {expected}")
@@ -115,8 +120,9 @@ def _publish(stage: str, plan: StudyPlan, root: Path) -> None:
     """What a finished stage gives to DVC and other tools."""
     if stage == "prepare":
         _export_corpora(plan, root)
-        return
-    _export(stage, plan, root)
+    else:
+        _export_models(stage, plan, root)
+    _export_records(stage, plan, root)
     if stage == "evaluate":
         from realm_lab.reporting.default_run import write_default_outputs  # pandas takes a second to import
         from realm_lab.reporting.frames import load_study
@@ -134,35 +140,45 @@ def _export_corpora(plan: StudyPlan, root: Path) -> None:
     _remove_others(root / "data" / "prepared", wanted)
 
 
-def _export(stage: str, plan: StudyPlan, root: Path) -> None:
-    """Copy the models of a finished stage, a folder `<system>-s<seed>` each, or `s<seed>` if all systems share it, and
-    its records (metrics, results), which hold times and so are no input of a later stage."""
+def _export_models(stage: str, plan: StudyPlan, root: Path) -> None:
+    """Copy the models of a finished stage: a folder `<system>-s<seed>` each, or `s<seed>` if all systems share it."""
     wanted: set[str] = set()
-    kept: set[str] = set()
     runs = [run for run in plan.runs if stage in run.plan.stages]
-    target, records = root / "models" / stage, root / "data" / "records" / stage
+    target = root / "models" / stage
     shared = {run.seed: {other.plan.key(stage) for other in runs if other.seed == run.seed} for run in runs}
     for run in runs:
-        key, source = run.plan.key(stage), stage_folder(root / "runs", stage, run.plan.key(stage))
-        if not (records / source.name).exists():
-            with atomic_directory(records / source.name) as scratch:
-                shutil.copytree(source, scratch, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model", "lease"))
-        kept.add(source.name)
         if system_of(run.plan.system).stage(stage).keeps != "model":
             continue
+        source = stage_folder(root / "runs", stage, run.plan.key(stage))
         is_shared = len(shared[run.seed]) == 1 < sum(other.seed == run.seed for other in runs)
         folder = target / (f"s{run.seed}" if is_shared else f"{run.plan.system}-s{run.seed}")
         wanted.add(folder.name)
-        if (folder / "manifest.json").exists() and read_json(folder / "manifest.json")["key"] == key:
-            continue
         if not (source / "model").exists():
             raise UserError(
                 f"{source / 'model'}: the results of a finished stage are gone; delete {source} and run again"
             )
-        with atomic_directory(folder) as scratch:
-            shutil.copytree(source / "model", scratch, dirs_exist_ok=True)
+        if not _is_copy(folder, source / "model", "manifest.json"):
+            with atomic_directory(folder) as scratch:
+                shutil.copytree(source / "model", scratch, dirs_exist_ok=True)
     _remove_others(target, wanted)
+
+
+def _export_records(stage: str, plan: StudyPlan, root: Path) -> None:
+    """Copy the records of a finished stage (metrics, results, code): they hold times, and are no input of a later
+    stage."""
+    records, kept = root / "data" / "records" / stage, set()
+    for run in (run for run in plan.runs if stage == "prepare" or stage in run.plan.stages):
+        source = stage_folder(root / "runs", stage, run.plan.key(stage))
+        kept.add(source.name)
+        if not _is_copy(records / source.name, source, CODE_NAME):
+            with atomic_directory(records / source.name) as scratch:
+                shutil.copytree(source, scratch, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model", "lease"))
     _remove_others(records, kept)
+
+
+def _is_copy(folder: Path, source: Path, name: str) -> bool:
+    """True if a folder is a copy of `source`, as far as the file `name` tells."""
+    return (folder / name).exists() and (folder / name).read_bytes() == (source / name).read_bytes()
 
 
 def _remove_others(target: Path, wanted: set[str]) -> None:

@@ -12,6 +12,7 @@ from realm_lab.core.files import read_json
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.params.load import show
 from realm_lab.runner.cells import Cell
+from realm_lab.runner.other_code import described, other_code
 from realm_lab.runner.plan import StudyPlan
 from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
@@ -55,6 +56,8 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "") -> None:
         print(f"to do: {task.title}")
     if plan.common:
         print(in_every_cell(plan))
+    if found := other_code(plan.runs, root, until):
+        print(described(found))
     if expected := expected_time(plan, root):
         print(expected)
 

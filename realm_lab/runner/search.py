@@ -29,6 +29,7 @@ from realm_lab.core.files import digest, write_json
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
 from realm_lab.runner.cells import Cell, changes_title
+from realm_lab.runner.other_code import other_code, settle_code
 from realm_lab.runner.plan import PlannedRun, StudyPlan, record_study
 from realm_lab.runner.preview import show_search
 from realm_lab.runner.schedule import Launcher
@@ -71,7 +72,9 @@ def search(request: Request) -> int:
     root = Path(request.root)
     if request.cancel:
         return cancel_study(Path(request.path).stem, root)
-    plan = plan_search(request.path, root, params_path=request.params_path, overrides=request.overrides)
+    policy = {} if request.other_code is None else {"launch.other_code": request.other_code}
+    overrides = {**request.overrides, **policy}
+    plan = plan_search(request.path, root, params_path=request.params_path, overrides=overrides)
     if request.dry_run:
         show_search(plan, root, request.trials, as_json=request.as_json)
         return 0
@@ -151,11 +154,23 @@ class SearchOwner:
         self._left = 0  # trials that somebody else stopped
         self._jobs: Mapping[str, JobState] = launcher.poll() if launcher.detached else {}
         self.study.enqueue_trial(plan.baseline, skip_if_exists=True)
+        self._check_code()
         for trial in self.counted():
             if trial.state == TrialState.RUNNING or (retry_failed and trial.state == TrialState.FAIL):
                 self.study.enqueue_trial(trial.params, user_attrs={CONTINUES: trial.number})
             if trial.state == TrialState.RUNNING:
                 self.study.tell(trial.number, state=TrialState.FAIL)
+
+    def _check_code(self) -> None:
+        """Accept what other code computed, or stop. UserError: `fresh`, of trials from whose values others came."""
+        ended = [trial for trial in self.counted() if trial.state == TrialState.COMPLETE]
+        runs = [run for trial in ended for run in self.plan.runs(CELL.format(trial.number), trial.params)]
+        if runs and runs[0].params.launch.other_code == "fresh" and other_code(runs, self.root, self.plan.last_stage):
+            raise UserError(
+                f"search {self.plan.name}: other code computed trials that later ones were chosen by; --accept keeps "
+                f"them; to search anew, `realm-lab gc --forget {self.plan.name} --yes` first"
+            )
+        settle_code(runs, self.root, self.plan.last_stage)
 
     def drive(self, pause_seconds: float) -> None:
         """Ask, train and tell until the trials are used up, or only those are left that somebody else stopped."""
@@ -223,6 +238,7 @@ class SearchOwner:
         except UserError as error:
             self._tell(item, TrialState.FAIL, why=str(error))
             return
+        settle_code(item.runs, self.root, self.plan.last_stage)
         trial.set_user_attr("runs", [run.name for run in item.runs])
         self._record()
         states = StageStates(self.root / "runs")

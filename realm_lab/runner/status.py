@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
+from realm_lab.tracking.code_record import CodeStates, StageCode, changes_line, stages_of_record
 from realm_lab.tracking.run_dir import StageRun, read_run_record
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import STATES, RunState, StageStates, State
@@ -41,6 +43,8 @@ def show_status(name: str, root: Path, *, as_json: bool) -> None:
     for run in runs:
         for flag in run["flags"]:
             make_console().print(Text(f"{run['cell']}, seed {run['seed']}: FLAGGED: {flag}", "bold red"))
+    if found["other_code"]:
+        make_console().print(Text(found["other_code"], "bold red"))
 
 
 def study_status(name: str, root: Path) -> dict[str, Any]:
@@ -56,10 +60,16 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
     metric = record.metrics[0] if record.metrics else HEADLINE
     states = StageStates(runs, jobs_of_stages(root))
     sweeping = [str(one.owner) for one in sweepers(root, name)]
+    codes = CodeStates(runs)
+    changed: dict[str, list[StageCode]] = {}
     found = []
     for run in record.runs:
         described = read_run_record(runs / run.run / "run.json")
         folders = record.cut(described.stages)
+        others = [
+            one for one in codes.of_run(stages_of_record(runs, replace(described, stages=folders))) if one.changes
+        ]
+        changed |= {run.run: others} if others else {}
         keys = {stage: folder.rpartition("-")[2] for stage, folder in folders.items()}
         state = states.run(keys, described.inputs["corpus"])
         headline = None
@@ -84,10 +94,13 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
                 "reason": _reason(state, name, sweeping) if deciding else shown,
                 "flags": [f"{stage}: {flag}" for stage, flags in state.flags.items() for flag in flags],
                 "job": deciding.job if deciding else "",
+                "other_code": {one.stage: list(one.changes) for one in others},
                 metric: headline,
             }
         )
-    return {"study": name, "counts": Counter(str(run["state"]) for run in found), "runs": found}
+    stages = [one for others in changed.values() for one in others]
+    line = changes_line(stages, len(changed)) if stages else ""
+    return {"study": name, "counts": Counter(str(run["state"]) for run in found), "other_code": line, "runs": found}
 
 
 def _reason(run: RunState, study: str, sweeping: Sequence[str]) -> str:

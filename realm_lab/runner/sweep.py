@@ -16,6 +16,8 @@ from typing import Any
 
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError, nearest
+from realm_lab.params.parameters import OtherCodePolicy
+from realm_lab.runner.other_code import described, other_code, settle_code, with_policy
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study
 from realm_lab.runner.preview import in_every_cell, plan_as_json, show_plan
 from realm_lab.runner.profile import on_cluster
@@ -53,6 +55,7 @@ class Request:
     cell: str = ""  # only this one, beside a baseline without runs
     profile: str | None = None  # of a cluster
     slurm: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
+    other_code: OtherCodePolicy | None = None  # None: as launch.other_code says
 
     def launcher_for(self, settings: LauncherSettings, study: str) -> Launcher:
         """The launcher that is asked for: SLURM where its settings are given, else the study's."""
@@ -73,15 +76,22 @@ def sweep(request: Request) -> int:
     )
     if request.cell:
         plan = replace(plan, runs=tuple(run for run in plan.runs if run.cell == request.cell))
+    plan = with_policy(plan, request.other_code)
     if request.dry_run:
         if request.as_json:
             print(json.dumps(plan_as_json(plan, root), indent=2))
+            if found := other_code(plan.runs, root):
+                say(described(found))
         else:
             show_plan(plan, root)
         return 0
     launcher = request.launcher_for(plan.launcher, plan.name)
-    tasks = tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=request.retry_failed)
-    launcher.check(tasks)
+
+    def tasks_left() -> list[Task]:
+        return tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=request.retry_failed)
+
+    settle_code(plan.runs, root, check=lambda: launcher.check(tasks_left()))
+    tasks = tasks_left()
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
     if request.seeds is None or not _is_part_of_what_is_done(plan, root):
         record_study(plan, root)

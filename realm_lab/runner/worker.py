@@ -34,9 +34,10 @@ from realm_lab.core.process import (
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.systems.context import Context
-from realm_lab.systems.identity import plan_run
+from realm_lab.systems.identity import code_roots, plan_run, stage_folders
 from realm_lab.systems.prepare import prepare
 from realm_lab.systems.registry import system_of
+from realm_lab.tracking.code_record import CodeStates, is_kept
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.tracking.run_lease import TAKEN_CODE, writing
 
@@ -54,7 +55,7 @@ def run_stage(stage: str, system: str, params: Params, seed: int, root: Path) ->
     work = own_code("system", declared.work) if declared else prepare
     first = ranks().rank == 0
     with ExitStack() as claims:
-        if not on_first_rank(lambda: _claim(stage, run, claims)):
+        if not on_first_rank(lambda: _claim(context, run, claims)):
             return
         try:
             with room_for(run.path):
@@ -84,9 +85,10 @@ def _note_failure(run: StageRun, error: BaseException) -> None:
         run.fail(f"{kind}: {error}")
 
 
-def _claim(stage: str, run: StageRun, claims: ExitStack) -> bool:
-    """Whether there is work to do, which is then ours until `claims` ends. Sweeps up after a killed process. UserError:
-    another process is at this work."""
+def _claim(context: Context, run: StageRun, claims: ExitStack) -> bool:
+    """True if there is work to do, which is then ours until `claims` ends. Removes what a killed process left, and
+    records the code. UserError: another process is at this work, or other code computed what it goes on from."""
+    stage = run.stage
     if stage != "prepare" and run.is_complete():  # prepare is asked for when its folder is gone
         return False
     claims.enter_context(writing(run.path))
@@ -96,7 +98,26 @@ def _claim(stage: str, run: StageRun, claims: ExitStack) -> bool:
         for left in [*folder.glob(".*.tmp"), *folder.glob(".*.old")]:
             if not left.name.startswith(".config.yaml."):  # written without a lease, perhaps at this moment
                 shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink()
+    _record_code(context, stage)
     return True
+
+
+def _record_code(context: Context, stage: str) -> None:
+    """Write code.json of a stage that starts from nothing. UserError: the code has changed since the stages before it,
+    or its own checkpoint, were computed, and `launch.other_code` does not accept that."""
+    states, roots = CodeStates(context.runs), code_roots(context.params, context.plan.system)
+    folders = stage_folders(context.runs, context.plan)
+    folders = {name: folders[name] for name in list(folders)[: list(folders).index(stage) + 1]}
+    for found in states.of_run(folders, roots):
+        if found.changes and context.params.launch.other_code == "accept":
+            states.accept(found.stage, folders, roots[found.stage])
+        elif found.changes:
+            raise UserError(
+                f"{found.folder}: the code has changed since this was computed ({', '.join(found.changes)}); sweep "
+                "again, with --fresh to compute it again or --accept if the change is harmless"
+            )
+    if not is_kept(stage, folders[stage]):
+        states.write(stage, folders, roots[stage])
 
 
 def main() -> int:

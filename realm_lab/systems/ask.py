@@ -138,7 +138,7 @@ def _fill_length(
     from realm_lab.models.candidate_reader import CandidateReader
     from realm_lab.models.realm import retrieval_utility
     from realm_lab.retrieval.candidates import CandidatePolicy
-    from realm_lab.retrieval.retriever import NULL
+    from realm_lab.retrieval.rows import NULL
 
     context, retriever, reader = system.context, system.retriever, system.models.reader.eval()
     tokens = np.array([*before, *[context.special.mask] * length, *after], np.int64)

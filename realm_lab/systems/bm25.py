@@ -27,10 +27,12 @@ import Stemmer
 import torch
 
 from realm_lab.core.files import atomic_write, digest, read_json, write_json
+from realm_lab.core.shards import REMEDY, in_shards
 from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
-from realm_lab.retrieval.embeddings import KEY_LENGTH, REMEDY, in_shards
 from realm_lab.systems.registry import Retrieved
+from realm_lab.tracking.code_record import code_reader
+from realm_lab.tracking.run_dir import KEY_LENGTH
 
 K1, B = 0.9, 0.4  # Anserini's, as in the open-domain question-answering literature
 SHARD_ROWS = 1 << 16
@@ -165,7 +167,8 @@ class Bm25Store:
         `corpus_digest` must be different for every list of passages.
         """
         described = {"corpus_digest": corpus_digest, "rows": len(passages), **PLAIN._asdict()}
-        identity = described | {"bm25s": bm25s.__version__, "format": FORMAT}
+        code = digest(code_reader(self.folder.parent).reached([__name__]))
+        identity = described | {"bm25s": bm25s.__version__, "format": FORMAT, "code": code}
         key = digest(identity)
         folder = self.folder / key[:KEY_LENGTH]
         if not (folder / "identity.json").exists():

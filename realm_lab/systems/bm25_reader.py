@@ -10,7 +10,9 @@ from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
 from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
 
-FINETUNE_READER = Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages:finetune_reader", by_system=True)
+FINETUNE_READER = Stage(
+    "finetune", ("model", "finetune"), "realm_lab.systems.stages.finetune:finetune_reader", by_system=True
+)
 
 
 @register_system

@@ -1,23 +1,14 @@
-"""What one stage of one run needs: its corpus, its models, its folders."""
+"""One run at one stage: its corpus, its models, its index."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-
-import numpy as np
-import torch
-from tokenizers import Tokenizer
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from realm_lab.core.files import read_json
-from realm_lab.core.process import limit_threads, pick_device
-from realm_lab.corpus.cutting import PARTS
-from realm_lab.corpus.recurring import only_recurring
-from realm_lab.corpus.store import Passages, PreparedCorpus, Questions, Sentences
-from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain, load_tokenizer, special_ids
+from realm_lab.core.process import limit_threads
+from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import show
@@ -26,14 +17,14 @@ from realm_lab.models.reader import Reader
 from realm_lab.params.load import flatten
 from realm_lab.params.load import show as shown
 from realm_lab.params.parameters import Params
-from realm_lab.params.sections import Section
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore
 from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, corpus_folder, open_stage, plan_run
-from realm_lab.systems.registry import System, options_of, system_of
-from realm_lab.tracking.run_dir import KEY_LENGTH, StageRun, read_run_records
+from realm_lab.systems.corpus_context import CorpusContext
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
+from realm_lab.systems.registry import System, system_of
+from realm_lab.tracking.run_dir import KEY_LENGTH, read_run_records
 
 if TYPE_CHECKING:
     from realm_lab.systems.bm25 import Bm25
@@ -47,64 +38,8 @@ class Knowledge(NamedTuple):
     previous: Knowledge | None = None
 
 
-Options = TypeVar("Options", bound=Section)
-
-
-class Context:
+class Context(CorpusContext):
     """One run at one stage."""
-
-    def __init__(self, params: Params, plan: Plan, root: Path):
-        self.params, self.plan, self.root = params, plan, root
-        self.runs = root / "runs"
-        self.device = pick_device(params.launch.device)
-
-    def options(self, kind: type[Options]) -> Options:
-        """`system_options` of the run's system, which are of this kind."""
-        options = options_of(self.params, self.plan.system)
-        assert isinstance(options, kind)
-        return options
-
-    @cached_property
-    def corpus(self) -> PreparedCorpus:
-        """The prepared corpus; one of other parameters is refused by its key. UserError: there is none, or it has
-        pictures, and the model or the system reads none."""
-        folder = corpus_folder(self.root, self.plan)
-        if self.plan.seed not in self.params.seeds and not folder.exists():
-            known = ", ".join(map(str, self.params.seeds))
-            raise UserError(
-                f"seed {self.plan.seed}: no corpus is prepared for it; the parameters have the seeds {known}"
-            )
-        corpus = PreparedCorpus(folder)
-        if corpus.pictures is not None and not self.params.model.pictures:
-            raise UserError("the knowledge corpus has pictures; set model.pictures to true")
-        if corpus.pictures is not None and not system_of(self.plan.system).reads_pictures:
-            raise UserError(f"system {self.plan.system} reads text alone, and the knowledge corpus has pictures")
-        return corpus
-
-    @property
-    def vocabulary_size(self) -> int:
-        """Wordpieces of the corpus's tokenizer."""
-        return self.corpus.manifest.vocabulary_size
-
-    @cached_property
-    def patches(self) -> Tensor | None:
-        """The pixels of its pictures, uint8 [patches, values]; None: there are none."""
-        return None if self.corpus.pictures is None else torch.from_numpy(self.corpus.pictures.patches)
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """The corpus's tokenizer."""
-        return load_tokenizer(self.corpus.tokenizer_folder)
-
-    @cached_property
-    def special(self) -> SpecialIds:
-        """Its special tokens."""
-        return special_ids(self.tokenizer)
-
-    @cached_property
-    def passages(self) -> Passages:
-        """The knowledge corpus."""
-        return self.corpus.passages()
 
     @cached_property
     def system(self) -> System:
@@ -122,36 +57,10 @@ class Context:
 
         return Bm25Store(self.runs / "bm25").index(knowledge.passages, knowledge.digest)
 
-    def wordpieces(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Ids of texts, without special tokens."""
-        return [tuple(encoding.ids) for encoding in encode_batch_plain(self.tokenizer, texts)]
-
-    def answer_wordpieces(self, questions: Questions) -> list[list[np.ndarray]]:
-        """Of each question the wordpieces of each of its answers."""
-        return [[np.array(ids, np.int64) for ids in self.wordpieces(texts)] for texts in questions.answers]
-
-    def question_tokens(self, questions: Sequence[str]) -> list[np.ndarray]:
-        """Questions as a query tower reads them, cut to its length; its two special tokens are added later."""
-        longest = self.params.corpus.sentence_length - 2
-        return [np.array(ids[:longest], np.int64) for ids in self.wordpieces(questions)]
-
-    def sentences(self, name: str = "sentences") -> Sentences:
-        """X, or the held-out sentences of that name, with the salient spans that pre-training may mask."""
-        chosen, bounds = self.corpus.sentences(name), self.params.pretrain.recurring_spans
-        if bounds is None:
-            return chosen
-        return only_recurring(chosen, [self.corpus.sentences(part) for part in PARTS], *bounds)
-
     @cached_property
     def knowledge(self) -> Knowledge:
         """The knowledge corpus with its digest."""
         return Knowledge(self.passages, self.corpus.manifest.digest)
-
-    def stage(self, name: str) -> StageRun:
-        """The folder of a stage of this run."""
-        run = open_stage(self.runs, self.plan, name, self.params)
-        run.launch["device"] = self.device.type
-        return run
 
     def model_folder(self, stage: str) -> Path:
         """Where a finished stage left its models: its run folder, or the copy that DVC keeps in models/."""
@@ -210,7 +119,9 @@ class Context:
         passages, corpus_digest, previous = knowledge or self.knowledge
         reuse_from = (self.embeddings(embedder, previous), previous.passages) if previous else None
         store = embedding_store(self.root)
-        return store.embeddings(embedder, passages, self.inputs, corpus_digest, reuse_from=reuse_from)
+        accepts = self.params.launch.other_code == "accept"
+        texts = passages, self.inputs, corpus_digest
+        return store.embeddings(embedder, *texts, reuse_from=reuse_from, accepts_other_code=accepts)
 
     def retriever(self, embedder: Embedder, null_offset: float = 0.0, knowledge: Knowledge | None = None) -> Retriever:
         """A retriever that searches the embeddings of the store exactly; a large matrix on the CPU in its file."""

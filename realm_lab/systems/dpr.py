@@ -49,7 +49,7 @@ class Dpr(SelectsPassage, DenseRetriever):
 
 def train_towers(context: Context, run: StageRun) -> None:
     """Train both towers on the training questions; the reader of the warm start is handed on."""
-    from realm_lab.systems.stages import compile_encoders, finish
+    from realm_lab.systems.stages.ending import compile_encoders, finish
     from realm_lab.training.dual_encoder import DualEncoderTask, label
     from realm_lab.training.loop import train
 

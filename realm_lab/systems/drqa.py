@@ -140,7 +140,7 @@ def train_reader(context: Context, run: StageRun) -> None:
     """Train the reader on passages of the training questions that hold the answer."""
     from realm_lab.corpus.vocabulary import wordpieces_by_id
     from realm_lab.models.folders import write_tensors
-    from realm_lab.systems.stages import end_stage
+    from realm_lab.systems.stages.ending import end_stage
     from realm_lab.systems.tfidf import STOP_WORDS
     from realm_lab.training.document_reader import DocumentReaderTask, distant_examples
     from realm_lab.training.loop import train

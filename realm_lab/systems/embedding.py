@@ -58,7 +58,7 @@ class Embedding(SpanReader):
         Stage(
             "finetune",
             ("model", "finetune", "system_options"),
-            "realm_lab.systems.stages:finetune_reader",
+            "realm_lab.systems.stages.finetune:finetune_reader",
             by_system=True,
         ),
         EVALUATE,

@@ -2,120 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import write_json, write_json_lines
-from realm_lab.corpus.records import Question
-from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.errors import UserError
 from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.corpus_update import question_summary
 from realm_lab.evaluation.examples import question_examples
-from realm_lab.evaluation.forms import question_forms
-from realm_lab.evaluation.open_qa import Scores, f1, matches, mean_scores
+from realm_lab.evaluation.open_qa import Scores, mean_scores
 from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
-from realm_lab.evaluation.predictions import stored_questions
-from realm_lab.evaluation.recall import DEPTHS, Ranks, rank_answers, recall_metrics
-from realm_lab.evaluation.utility import evenly_spaced
+from realm_lab.evaluation.recall import DEPTHS, recall_metrics
+from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context
 from realm_lab.systems.registry import System, Unsupported, system_of
 from realm_lab.tracking.run_dir import StageRun
 
 DEEPEST = max(DEPTHS)
-
-
-class AskedQuestions:
-    """Questions that are measured on, and their scores."""
-
-    def __init__(self, context: Context, questions: Sequence[Question], gold: Sequence[np.ndarray] = ()):
-        self.ids = [question.id for question in questions]
-        self.texts = [question.question for question in questions]
-        self.answers = [list(question.answers) for question in questions]
-        self.answers_updated = [list(question.answers_updated or question.answers) for question in questions]
-        self.kinds = [question.answer_kind for question in questions]
-        self.paths = [question.path for question in questions]
-        self.groups: dict[str, list[int]] = {}  # group -> places of its questions
-        for place, question in enumerate(questions):
-            for group in question.groups:
-                self.groups.setdefault(group, []).append(place)
-        self.gold = gold
-        self.patterns = Patterns()
-        self._context = context
-
-    @classmethod
-    def of_split(cls, context: Context, split: str) -> AskedQuestions:
-        """The questions of a split that the parameters ask for, evenly spaced."""
-        stored = context.corpus.questions(split)
-        numbers = evenly_spaced(len(stored), context.params.evaluate.questions or len(stored)).tolist()
-        questions = stored_questions(stored)
-        return cls(context, [questions[number] for number in numbers], [stored.gold[number] for number in numbers])
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-    def ranks(self, rows_QK: np.ndarray) -> Ranks:
-        """Ranks of answers and gold passages in what was retrieved."""
-        asked = self.answers, self.gold, self.kinds, self.ids, self.patterns, self.paths
-        return rank_answers(rows_QK, self._context.passages, *asked)
-
-    def recalls(self, rows_QK: np.ndarray) -> tuple[dict[str, float], Ranks]:
-        """Of what was retrieved for all and for each group, and by the form of passages; and the ranks."""
-        ranks = self.ranks(rows_QK)
-        values = recall_metrics(ranks) | question_forms(rows_QK, self.gold, self._context.passages)
-        for group, places in self.groups.items():
-            values |= recall_metrics(ranks.part(places), f"_{group}")
-        return values, ranks
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Of each question what predictions.jsonl says of it before anything is measured. Questions of one `cluster`,
-        the article of their gold passage, are alike; one without a gold passage is its own."""
-        article = self._context.passages.text.row
-        clusters = [
-            article(gold[0])["article"] if len(gold) else identity
-            for gold, identity in zip(self.gold, self.ids, strict=True)
-        ]
-        columns = zip(self.ids, clusters, self.texts, self.answers, strict=True)
-        return [dict(zip(("id", "cluster", "question", "answers"), values, strict=True)) for values in columns]
-
-    def exact_matches(self, scores: Sequence[Scores]) -> dict[str, Any]:
-        """Of each group, and how many questions it has."""
-        values: dict[str, Any] = {}
-        for group, places in self.groups.items():
-            values[f"exact_match_{group}"] = float(np.mean([scores[place].exact_match for place in places]))
-            values[f"questions_{group}"] = len(places)
-        return values
-
-    def matches(self, answers: Sequence[Answer], references: Sequence[Sequence[str]]) -> list[bool]:
-        """Whether each answer is one of its question's references."""
-        asked = zip(answers, references, self.kinds, self.ids, strict=True)
-        return [matches(answer.text, own, kind, self.patterns, identity) for answer, own, kind, identity in asked]
-
-    def updates(self, answers: Mapping[str, Sequence[Answer]]) -> list[dict[str, Any]]:
-        """What question_summary needs of each question: with each corpus, which of its references the answer is."""
-        changed = [was != now for was, now in zip(self.answers, self.answers_updated, strict=True)]
-        rows: list[dict[str, Any]] = [{"changed": each} for each in changed]
-        for side, given in answers.items():
-            old, new = self.matches(given, self.answers), self.matches(given, self.answers_updated)
-            for row, matches_old, matches_new in zip(rows, old, new, strict=True):
-                row[side] = {"matches_old": matches_old, "matches_new": matches_new}
-        return rows
-
-    def scores(self, answers: Sequence[Answer]) -> list[Scores]:
-        """Of one answer to each question."""
-        found = []
-        right = self.matches(answers, self.answers)
-        for answer, references, kind, exact in zip(answers, self.answers, self.kinds, right, strict=True):
-            if kind == "regex":
-                found.append(Scores(float(exact), None, None))
-                continue
-            pieces = answer.source.wordpieces if answer.source else None
-            span = None if pieces is None else float(pieces in self._context.wordpieces(references))
-            found.append(Scores(float(exact), span, f1(answer.text, references)))
-        return found
 
 
 def evaluate(context: Context, run: StageRun) -> None:

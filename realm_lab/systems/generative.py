@@ -149,7 +149,7 @@ def load_generator(context: Context, stage: str) -> Generator:
 def learn(context: Context, run: StageRun, task: GenerationTask, embedder: Embedder | None = None) -> None:
     """Train the encoder-decoder of a task, and export it, with the embedder where that learns too."""
     from realm_lab.models.folders import write_embedder, write_generator
-    from realm_lab.systems.stages import compile_encoders, end_stage
+    from realm_lab.systems.stages.ending import compile_encoders, end_stage
     from realm_lab.training.loop import train
 
     compile_encoders(context.params, task.model.encoder)

@@ -1,9 +1,10 @@
-"""Identity: which stages a run consists of, and the key of each (DESIGN: a run directory is the truth).
+"""Identity: the stages of a run, and the key of each.
 
 A stage's key is the digest of the parameters that matter to it, the seed, the engine version and the key of the
 stage before, so two runs with the same beginning share it, and a changed default can never relabel old results.
 Parameters at their neutral value and parameters that only observe are not in it (params/sections.py). Where a parameter
-names a folder or a source file, its content counts and not its place.
+names a folder or a source file, its content counts and not its path. The code of realm_lab is in no key: each stage
+records it (tracking/code_record.py), starting from `code_roots`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab import ENGINE_VERSION
+from realm_lab.core.code import source_digest
 from realm_lab.core.extensions import own_source
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.prepare import corpus_inputs
@@ -24,10 +26,18 @@ from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values, marks
 from realm_lab.systems.registry import options_of, system_of
 from realm_lab.tracking.environment import ROUNDING
-from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, read_run_record, write_run_record
+from realm_lab.tracking.run_dir import (
+    KEY_LENGTH,
+    RunRecord,
+    StageRun,
+    read_run_record,
+    stage_folder,
+    write_run_record,
+)
 
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
 NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
+PREPARE, TAGGER = "realm_lab.systems.prepare", "realm_lab.models.tagger"
 OWN_CODE = ("pretrain.masking", "pretrain.refresh.policy", "pretrain.objective", "finetune.objective")
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -87,6 +97,30 @@ def plan_run(params: Params, system: str, seed: int) -> Plan:
     return Plan(system, seed, corpus_key, keys)
 
 
+def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
+    """Stage -> the modules from which all of its code is reached, from `prepare` on: its work, the system if the work
+    calls it, and the custom parts that its parameters name."""
+    declared = system_of(system)
+    found: dict[str, tuple[str, ...]] = {
+        "prepare": (PREPARE, TAGGER) if params.corpus.tagger == "model" else (PREPARE,)
+    }
+    for stage in declared.stages:
+        roots = {stage.work.partition(":")[0]}
+        if stage.by_system or not stage.work.startswith("realm_lab."):
+            roots.add(declared.__module__)
+        sections = {name.partition(".")[0] for name in stage.depends_on}
+        for parameter in (parameter for parameter in OWN_CODE if parameter.partition(".")[0] in sections):
+            module, is_own, _ = str(functools.reduce(getattr, parameter.split("."), params)).partition(":")
+            roots |= {module} if is_own else set()
+        found[stage.name] = tuple(sorted(roots))
+    return found
+
+
+def stage_folders(runs: Path, plan: Plan) -> dict[str, Path]:
+    """Stage -> its folder, in order, from `prepare` on."""
+    return {stage: stage_folder(runs, stage, plan.key(stage)) for stage in ("prepare", *plan.stages)}
+
+
 def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The parameters that dotted names choose from nested `values`; a name after a minus is left out again, and one
     that is not there (at its neutral value) chooses nothing."""
@@ -107,7 +141,7 @@ def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def _system_identity(system: str) -> str | dict[str, str]:
     """A registered system's name; of a user's own, its name with the digest of its source file."""
     source = own_source("system", system)
-    return system if source is None else {"name": system, "source": digest_file(source)}
+    return system if source is None else {"name": system, "source": source_digest(source)}
 
 
 def _identity(params: Params, system: str) -> dict[str, Any]:
@@ -133,7 +167,7 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
         section = functools.reduce(dict.__getitem__, sections, values)
         source = own_source(parameter, section[name]) if name in section else None  # not there: at its neutral value
         if source is not None:
-            section[name] = {"name": section[name], "source": digest_file(source)}
+            section[name] = {"name": section[name], "source": source_digest(source)}
     return values
 
 

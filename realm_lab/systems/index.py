@@ -6,9 +6,10 @@ import datetime
 from pathlib import Path
 
 from realm_lab.errors import UserError
-from realm_lab.retrieval.embeddings import KEY_LENGTH, Embeddings
+from realm_lab.retrieval.embeddings import Embeddings
 from realm_lab.systems.context import Context, embedding_store
 from realm_lab.systems.registry import system_of
+from realm_lab.tracking.run_dir import KEY_LENGTH
 
 
 def build(context: Context, stage: str | None) -> None:

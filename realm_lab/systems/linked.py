@@ -155,7 +155,7 @@ def train_retriever(context: Context, run: StageRun) -> None:
     from realm_lab.core.files import atomic_directory
     from realm_lab.core.process import ranks
     from realm_lab.models.folders import write_tensors
-    from realm_lab.systems.stages import close, compile_encoders
+    from realm_lab.systems.stages.ending import close, compile_encoders
     from realm_lab.training.linked import LinkedTask
     from realm_lab.training.loop import train
 

@@ -26,7 +26,7 @@ class Orqa(DenseRetriever):
     title = "ORQA"
     stages = (
         WARM_START,
-        Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages:finetune", by_system=True),
+        Stage("finetune", ("model", "finetune"), "realm_lab.systems.stages.finetune:finetune", by_system=True),
         EVALUATE,
     )
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from functools import partial
+from typing import TYPE_CHECKING
 
+from realm_lab.core.extensions import own_code
 from realm_lab.core.files import link_directory, write_text
 from realm_lab.core.launched import cores
 from realm_lab.corpus.chunking import CUT_WORDPIECES
@@ -12,13 +14,16 @@ from realm_lab.corpus.prepare import PASSAGE_WORDPIECES
 from realm_lab.corpus.prepare import prepare as prepare_corpus
 from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
 from realm_lab.corpus.store import Manifest
-from realm_lab.models.tagger import read_tagger
-from realm_lab.systems.context import Context
 from realm_lab.systems.identity import exported_corpus_folder, kept_corpus_folder
 from realm_lab.tracking.run_dir import StageRun
 
+if TYPE_CHECKING:
+    from realm_lab.systems.corpus_context import CorpusContext
 
-def prepare(context: Context, run: StageRun) -> None:
+TAGGER = "realm_lab.models.tagger:read_tagger"  # of corpus.tagger `model`; imported, and part of the code, only there
+
+
+def prepare(context: CorpusContext, run: StageRun) -> None:
     """Prepare the corpus of a run under runs/; one that DVC versions in data/prepared is linked, not made again."""
     folder = kept_corpus_folder(context.root, context.plan)
     exported = exported_corpus_folder(context.root, context.plan)
@@ -30,7 +35,7 @@ def prepare(context: Context, run: StageRun) -> None:
     params = context.params
     make_tagger: MakeTagger = RuleTagger
     if params.corpus.tagger == "model" and params.corpus.files.tagger_model is not None:
-        make_tagger = partial(read_tagger, params.corpus.files.tagger_model)
+        make_tagger = partial(own_code("corpus.tagger", TAGGER), params.corpus.files.tagger_model)
     run.start(0)  # how many records is known at the end
     written: dict[str, int] = {}
 

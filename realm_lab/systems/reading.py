@@ -117,7 +117,7 @@ class SpanReader(PassageSystem):
         from realm_lab.evaluation.filling import filling_log_probs
         from realm_lab.models.candidate_reader import CandidateReader
         from realm_lab.models.realm import retrieval_utility
-        from realm_lab.retrieval.retriever import NULL
+        from realm_lab.retrieval.rows import NULL
 
         context, reader = self.context, self.untuned.reader.eval()
         query = context.question_tokens([question])[0]
@@ -172,7 +172,7 @@ class DenseRetriever(SpanReader):
         from realm_lab.evaluation.forms import cloze_entities, cloze_forms
         from realm_lab.evaluation.utility import cloze_metrics, run_cloze
         from realm_lab.systems.initial import initial_state
-        from realm_lab.training.pretrain import QueryStream, place_null
+        from realm_lab.training.query_stream import QueryStream, place_null
 
         context, settings = self.context, self.context.params.evaluate
         sentences = context.sentences("cloze_test")

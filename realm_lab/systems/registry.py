@@ -85,7 +85,7 @@ class Retrieved(NamedTuple):
         """The first k (rows, scores) of each question; row -1 with NO_SCORE where there are fewer."""
         import numpy as np
 
-        from realm_lab.retrieval.retriever import NO_SCORE
+        from realm_lab.retrieval.rows import NO_SCORE
 
         rows_QK, scores_QK = np.full((len(found), k), -1, np.int64), np.full((len(found), k), NO_SCORE, np.float32)
         for number, (rows, scores) in enumerate(found):

@@ -10,8 +10,8 @@ import numpy as np
 
 from realm_lab.core.files import atomic_write
 from realm_lab.errors import UserError
+from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context
-from realm_lab.systems.evaluate import AskedQuestions
 
 DEPTH = 100  # passages of a question, as many as papers on open-domain questions count
 

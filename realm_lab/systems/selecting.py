@@ -42,7 +42,7 @@ class SelectsPassage(SpanReader):
 def finetune(context: Context, run: StageRun) -> None:
     """Fine-tune the reader on passages drawn from those that the system finds."""
     from realm_lab.systems.initial import initial_state
-    from realm_lab.systems.stages import FixedPassages, tune
+    from realm_lab.systems.stages.finetune import FixedPassages, tune
     from realm_lab.training.selection import DEPTH
 
     system = cast(SelectsPassage, context.system)

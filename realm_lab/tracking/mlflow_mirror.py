@@ -17,9 +17,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from realm_lab.core.code import package_modules
 from realm_lab.core.files import digest, read_json, write_json, write_text
 from realm_lab.core.lease import exclusive
 from realm_lab.errors import UserError
+from realm_lab.tracking.code_record import CodeStates, code_reader
 from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.saved_view import VIEW_TAG, link, saved_view
 from realm_lab.tracking.study_record import StudyRecord
@@ -92,10 +94,11 @@ def mirror(
 
 
 def _files(runs: Path) -> str:
-    """A digest that changes with any file that the mirror shows, and with the mirror's own code."""
+    """A digest that changes with any file that the mirror shows, and with the code of the mirror and of stages."""
     patterns = ("*/run.json", "studies/*/study.json", "stages/*/*.json*", "stages/*/eval/*")
     places = [(runs, patterns), (runs.parent / "reports", ("*/*", "*/figures/*")), (Path(__file__).parent, ("*.py",))]
-    return digest([_stamp(path) for place, names in places for name in names for path in sorted(place.glob(name))])
+    stamps = [_stamp(path) for place, names in places for name in names for path in sorted(place.glob(name))]
+    return digest([stamps, code_reader(runs).reached(package_modules())])
 
 
 def _database(uri: str) -> list[str | int]:
@@ -170,6 +173,7 @@ class Mirror:
         )
         self._links[name] = link(experiment)
         shown = self._store.shown(experiment)
+        codes = CodeStates(self.runs)
         parent = None
         whole = read_study(self.runs, study, members) if study else None
         if whole and not self._has_pages:
@@ -180,7 +184,7 @@ class Mirror:
             run = shown.get(member.record.run_key)
             self.say(f"{name}: run {number} of {len(members)}, {self._store.points:,} points sent")
             with _noted(problems, member.record.name):
-                view = read_run(self.runs, member)
+                view = read_run(self.runs, member, codes)
                 if view.started_ms is not None:
                     self._counts[self._store.show(experiment, run, view, parent)[1]] += 1
                     shown.pop(view.key, None)

@@ -17,6 +17,7 @@ from realm_lab.core.records import cut
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
 from realm_lab.params.load import flatten, preset_values, resolve, show
+from realm_lab.tracking.code_record import CodeStates, accepted_lines, changes_line, stages_of_record
 from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record, run_record_paths, stage_of
 from realm_lab.tracking.run_values import run_values
@@ -118,7 +119,7 @@ def _member(
         return []
 
 
-def read_run(runs: Path, member: Member) -> View:
+def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> View:
     """Everything that is shown of one run.
 
     UserError: a file of the run is broken; the message names it.
@@ -127,6 +128,8 @@ def read_run(runs: Path, member: Member) -> View:
     stages = {stage: run for stage in state.stages if (run := stage_of(runs, record, stage))}
     flags = [f"{stage}: {flag}" for stage, found in state.flags.items() for flag in found]
     environments = [run.environment() for run in stages.values()]
+    used = (codes or CodeStates(runs)).of_run(stages_of_record(runs, record))
+    others = [one for one in used if one.changes]
     tags = {
         "realm.kind": "run",
         "realm.run_key": record.run_key,
@@ -140,6 +143,8 @@ def read_run(runs: Path, member: Member) -> View:
         "mlflow.user": next((e["user"] for e in reversed(environments) if e.get("user")), ""),
         "realm.state": state.state,
         "realm.flags": "; ".join(flags),
+        "realm.other_code": changes_line(others, 1) if others else "",
+        "realm.accepted_code": " ".join(accepted_lines(used)),
         "realm.error": state.error or "",
         "mlflow.source.name": "realm_lab",
     }

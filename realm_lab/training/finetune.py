@@ -35,7 +35,8 @@ from realm_lab.models.spans import (
     span_log_probs,
 )
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import NO_SCORE, Retriever
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.rows import NO_SCORE
 from realm_lab.training.optimiser import ModelsTask, TrainedModels
 
 Spans = list[tuple[int, int]]

@@ -16,7 +16,7 @@ from realm_lab.corpus.store import Passages
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.encoder import EncoderShape
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.retriever import ABSENT
+from realm_lab.retrieval.rows import ABSENT
 
 SPECIALS = 3  # [CLS] x [SEP] z [SEP]
 

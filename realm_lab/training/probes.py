@@ -25,7 +25,8 @@ from realm_lab.models.spans import holds_answer
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.rows import ABSENT, NO_SCORE, NULL
 from realm_lab.retrieval.search import Exclusion, true_scores
 from realm_lab.retrieval.staleness import Drift, drift
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from realm_lab.core.process import to_device
 from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
 from realm_lab.retrieval.candidates import Candidates
-from realm_lab.retrieval.retriever import ABSENT, NULL
+from realm_lab.retrieval.rows import ABSENT, NULL
 from realm_lab.tracking.bounds import BOUNDS, RETRIEVAL, Bound, retrieval_bound
 
 QUANTITIES = (

@@ -16,7 +16,8 @@ from realm_lab.models.inputs import Batch
 from realm_lab.retrieval import embeddings, faiss_backends
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.index import embed_rows
-from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, Retriever
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.rows import ABSENT, NO_SCORE
 from realm_lab.training import checkpoint, pretrain
 from realm_lab.training.optimiser import ScheduledAdamW
 

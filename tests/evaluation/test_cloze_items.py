@@ -12,7 +12,7 @@ import torch
 from realm_lab.corpus.records import Question
 from realm_lab.evaluation.cloze_items import cloze_items, read_cloze_items
 from realm_lab.evaluation.filling import best_filling
-from realm_lab.retrieval.retriever import NULL
+from realm_lab.retrieval.rows import NULL
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -15,7 +15,7 @@ from realm_lab.evaluation.utility import ClozeResult, cloze_metrics, evenly_spac
 from realm_lab.masking import MaskedSentence
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval import index, retriever
-from realm_lab.retrieval.retriever import NULL
+from realm_lab.retrieval.rows import NULL
 
 if TYPE_CHECKING:
     from tests.tiny_system import Reference, TinySystem

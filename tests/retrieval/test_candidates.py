@@ -16,7 +16,8 @@ from torch import nn
 from realm_lab.errors import UserError
 from realm_lab.models.realm import marginal_log_likelihood
 from realm_lab.retrieval.candidates import CandidatePolicy, Candidates, calibrate_null, initialise_null
-from realm_lab.retrieval.retriever import ABSENT, NO_SCORE, NULL, Retriever
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.rows import ABSENT, NO_SCORE, NULL
 from tests.retrieval.tiny_index import ranked
 from tests.tiny_system import Reference, TinySystem, build_system, scramble
 

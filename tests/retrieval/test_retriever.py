@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.inputs import Batch
-from realm_lab.retrieval.retriever import ABSENT, NULL, Retriever
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.rows import ABSENT, NULL
 from tests.retrieval.tiny_index import ranked
 from tests.tiny_system import Reference, TinySystem, scramble
 

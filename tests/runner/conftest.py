@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
-from realm_lab.systems.identity import kept_corpus_folder
+from realm_lab.systems.identity import code_roots, kept_corpus_folder, stage_folders
+from realm_lab.tracking.code_record import CodeStates
 from realm_lab.tracking.run_dir import stage_folder
 from tests.reporting.opened_page import browser
 from tests.slurm_cluster.cluster import Cluster
@@ -54,7 +55,7 @@ def planned(write: Callable[..., Path], tmp_path: Path) -> Callable[..., StudyPl
 
 
 def leave(root: Path, run: PlannedRun, stage: str, state: str, **more: Any) -> Path:
-    """What a stage in this state leaves: status.json, and results.json where it has finished."""
+    """What a stage in this state leaves: status.json and code.json, and results.json if it has finished."""
     if stage == "prepare" and state == "COMPLETE":
         kept = kept_corpus_folder(root, run.plan)
         kept.mkdir(parents=True, exist_ok=True)
@@ -62,6 +63,8 @@ def leave(root: Path, run: PlannedRun, stage: str, state: str, **more: Any) -> P
     folder = stage_folder(root / "runs", stage, run.plan.key(stage))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "status.json").write_text(json.dumps({"state": state, "attempt": 1, **more}))
+    roots = code_roots(run.params, run.plan.system)[stage]
+    CodeStates(root / "runs").write(stage, stage_folders(root / "runs", run.plan), roots)
     if state == "COMPLETE":
         (folder / "results.json").write_text("{}")
     return folder

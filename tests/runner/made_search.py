@@ -12,7 +12,8 @@ from realm_lab.params.parameters import Params
 from realm_lab.runner.search import SearchOwner
 from realm_lab.runner.search_file import plan_search
 from realm_lab.runner.tasks import Task
-from realm_lab.systems.identity import Plan, kept_corpus_folder, open_stage
+from realm_lab.systems.identity import code_roots, kept_corpus_folder, open_stage, plan_run, stage_folders
+from realm_lab.tracking.code_record import CodeStates
 from realm_lab.tracking.state import UNFINISHED, JobState
 
 PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
@@ -88,7 +89,10 @@ class FakeLauncher:
 
     def _advance(self, task: Task) -> JobState:
         for stage in task.stages:
-            plan = Plan(task.system, task.seed, task.keys.get("prepare", ""), {**_stages(task), **task.keys})
+            plan = plan_run(task.params, task.system, task.seed)
+            folders, roots = stage_folders(self.root / "runs", plan), code_roots(task.params, task.system)
+            if not (folders[stage] / "code.json").exists():
+                CodeStates(self.root / "runs").write(stage, folders, roots[stage])
             if stage == "prepare":
                 write_json(kept_corpus_folder(self.root, plan) / "manifest.json", {})
                 continue
@@ -106,11 +110,6 @@ class FakeLauncher:
                     return JobState("RUNNING")
             run.finish({})
         return JobState("COMPLETE")
-
-
-def _stages(task: Task) -> dict[str, str]:
-    """A plan in which every stage of the task has one before it."""
-    return dict.fromkeys(("warm_start", "pretrain", "finetune", "evaluate"), "0" * 64)
 
 
 def write_search(root: Path, text: str = SPACE, name: str = "search-mine") -> Path:

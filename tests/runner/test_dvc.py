@@ -171,11 +171,12 @@ def test_without_runs_a_new_report_is_made_of_what_dvc_keeps(clone: Path) -> Non
     report, metrics = (clone / "reports" / "default" / "report.md").read_bytes(), run("dvc metrics show")
     runs = read_json(clone / "runs" / "studies" / "default" / "study.json")["runs"]
     records = [read_json(clone / "runs" / run["run"] / "run.json") for run in runs]
-    stages = {f"runs/{path}" for record in records for stage, path in record["stages"].items() if stage != "prepare"}
+    stages = {f"runs/{path}" for record in records for path in record["stages"].values()}
+    stages |= {f"runs/stages/prepare-{record['inputs']['corpus'][:12]}" for record in records}
     for folder in ("runs", "data", "models", "reports/default"):
         shutil.rmtree(clone / folder)
     with (clone / "realm_lab" / "reporting" / "power.py").open("a") as file:
-        file.write("# the report is made again\n")
+        file.write("AGAIN = 1\n")  # the report is made again
     run("dvc repro")
     run("git checkout -q realm_lab")
     assert ((clone / "reports" / "default" / "report.md").read_bytes(), run("dvc metrics show")) == (report, metrics)
@@ -197,3 +198,23 @@ def test_a_clone_without_runs_gets_models_and_reports_from_a_remote(clone: Path,
     assert there("dvc status") == "Data and pipelines are up to date.\n"
     assert there("dvc metrics show") == run("dvc metrics show")
     assert "answer" in there("realm-lab ask where?")
+
+
+@pytest.mark.slow
+def test_an_edit_of_the_engine_is_computed_again_and_that_of_a_comment_is_not(clone: Path) -> None:
+    run = commands_in(clone)
+    path = clone / "realm_lab" / "systems" / "evaluate.py"
+    before, text = run("git status --short"), path.read_text()
+    path.write_text(text.replace('"questions": len(test)}', '"questions": len(test) + 1000}  # counted otherwise'))
+    ran = re.findall(r"Running stage '(\w+)'", run("dvc repro"))
+    assert ran == ["parameters", "evaluate", "report"]
+    rows = pd.read_csv(clone / "reports" / "default" / "results.csv")
+    assert (rows["questions"] > 1000).all()
+    assert run("dvc status") == "Data and pipelines are up to date.\n"
+    with path.open("a") as file:
+        file.write("# a comment\n")
+    assert re.findall(r"Running stage '(\w+)'", run("dvc repro")) == ["parameters"]
+    path.write_text(text)
+    run("dvc repro")
+    assert run("git status --short") == before
+    assert (pd.read_csv(clone / "reports" / "default" / "results.csv")["questions"] < 1000).all()

@@ -20,11 +20,11 @@ from realm_lab.evaluation.answers import Answer, Candidate
 from realm_lab.evaluation.open_qa import Scores
 from realm_lab.retrieval.embeddings import EmbeddingStore
 from realm_lab.retrieval.index import Embedded
+from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context
-from realm_lab.systems.evaluate import AskedQuestions
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import system_of
-from realm_lab.systems.stages import development_metrics
+from realm_lab.systems.stages.pretrain import development_metrics
 
 PASSAGES = 320
 

@@ -193,7 +193,7 @@ def test_launch_settings_that_move_rounding_are_recorded_with_a_stage(tmp_path: 
     }
 
 
-LAUNCH: dict[str, Any] = {"device": "auto", "builder": "process", "tracking_uri": "x"}
+LAUNCH: dict[str, Any] = {"device": "auto", "builder": "process", "tracking_uri": "x", "other_code": "fresh"}
 
 
 @pytest.mark.parametrize("name", type(BASE.launch).model_fields)

@@ -14,8 +14,8 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import preset_values, resolve
 from realm_lab.params.parameters import Params
 from realm_lab.systems import linked
+from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context
-from realm_lab.systems.evaluate import AskedQuestions
 from realm_lab.systems.graph_retriever import GraphRetriever
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.linked import LinkedReader

@@ -98,7 +98,9 @@ def test_its_source_is_in_the_keys_of_what_it_does_itself(project: Path, tiny: M
     before = plan_run(tiny.params(), name, 0)
     assert before.run_name == f"frequent-s0-{before.run_key[:12]}"
     assert list(before.stages) == ["count", "evaluate"]
-    (project / "own_systems.py").write_text(SOURCE + "\n# another\n")
+    (project / "own_systems.py").write_text(SOURCE + "\n# a comment\n")
+    assert plan_run(tiny.params(), name, 0) == before
+    (project / "own_systems.py").write_text(SOURCE + "\nANOTHER = 1\n")
     after = plan_run(tiny.params(), name, 0)
     assert after.corpus_key == before.corpus_key
     assert not set(after.stages.values()) & set(before.stages.values())
@@ -127,7 +129,7 @@ def test_two_systems_of_equal_parameters_share_only_what_asks_neither(monkeypatc
 
     system_names()
     monkeypatch.setattr(registry, "SYSTEMS", dict(registry.SYSTEMS))
-    train = Stage("train", ("model",), "realm_lab.systems.stages:warm_start")
+    train = Stage("train", ("model",), "realm_lab.systems.stages.warm_start:warm_start")
 
     def made(chosen: str) -> type[System]:
         return register_system(type("Made", (System,), {"name": chosen, "title": "", "stages": (train, EVALUATE)}))

@@ -14,8 +14,8 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.systems import run_file
+from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context
-from realm_lab.systems.evaluate import AskedQuestions
 from realm_lab.systems.registry import Retrieved
 from tests.systems.conftest import Whole
 

@@ -26,10 +26,11 @@ import torch
 from safetensors.torch import save
 
 from realm_lab.core import files
+from realm_lab.core.code import CodeReader, package_modules
 from realm_lab.models import folders
 from realm_lab.params.parameters import Params
 from realm_lab.runner import worker
-from realm_lab.systems import stages as train
+from realm_lab.systems.stages import ending as train
 from realm_lab.tracking import metric_log, run_dir
 from realm_lab.training import loop
 
@@ -140,6 +141,7 @@ def child(order: dict[str, Any], report: int) -> int:
 def serve() -> None:
     """One order after another."""
     torch.optim.AdamW([torch.zeros(1, requires_grad=True)])  # the first optimiser imports half of torch
+    CodeReader().reached(package_modules())  # most events of a child would be in reading the code
     for line in sys.stdin:
         reading, writing = os.pipe()
         sys.stdout.flush()

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from realm_lab.masking import mask
 from realm_lab.models.encoder import Encoder, EncoderShape
 from realm_lab.models.inputs import Batch
-from realm_lab.retrieval.retriever import ABSENT, NULL
+from realm_lab.retrieval.rows import ABSENT, NULL
 from realm_lab.training.flops import PretrainingFlops, encoder_operations
 
 

@@ -17,7 +17,7 @@ from realm_lab.errors import UserError
 from realm_lab.masking import MASKING_SCHEMES, MaskRequest, register_masking
 from realm_lab.models.inputs import join
 from realm_lab.params.parameters import Pretrain
-from realm_lab.training.pretrain import QueryStream
+from realm_lab.training.query_stream import QueryStream
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 MASK = SPECIAL.mask

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from realm_lab.corpus.store import Passages, Sentences
-from realm_lab.retrieval.retriever import NULL
+from realm_lab.retrieval.rows import NULL
 from realm_lab.training import probes
 from realm_lab.training.probes import PROBES, ReaderProbe
 from tests.tiny_system import Reference, TinySystem, build_system

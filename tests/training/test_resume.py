@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from realm_lab.params.parameters import Params
-from realm_lab.systems import stages as train_module
+from realm_lab.systems.stages import ending as train_module
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.pretrain import PretrainTask
 from realm_lab.training.warm_start import WarmStartTask

@@ -32,7 +32,7 @@ def test_a_bad_start_is_left(root: Path, monkeypatch: pytest.MonkeyPatch, attemp
             torch.nn.init.zeros_(projection.weight)
         return embedder
 
-    monkeypatch.setattr("realm_lab.systems.stages.new_embedder", stuck)
+    monkeypatch.setattr("realm_lab.systems.stages.warm_start.new_embedder", stuck)
     params = tiny.params(SHORT | {"warm_start.embedder.attempts": attempts})
     run = tiny.run("warm_start", params, root)
     weight = load_file(run.path / "model/embedder/projections.safetensors")["query_projection.weight"]

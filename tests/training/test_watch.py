@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from realm_lab.retrieval.candidates import Candidates
-from realm_lab.retrieval.retriever import ABSENT, NULL
+from realm_lab.retrieval.rows import ABSENT, NULL
 from realm_lab.tracking.bounds import BOUNDS, Bound
 from realm_lab.training.pretrain import PretrainTask
 from realm_lab.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means

@@ -1,0 +1,112 @@
+"""What other code computed: named before it is used again, then computed again or accepted (`launch.other_code`)."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from realm_lab.core.files import remove_directory
+from realm_lab.errors import UserError
+from realm_lab.params.parameters import OtherCodePolicy as Policy
+from realm_lab.runner.plan import PlannedRun, StudyPlan
+from realm_lab.systems.identity import (
+    code_roots,
+    exported_corpus_folder,
+    kept_corpus_folder,
+    stage_folders,
+)
+from realm_lab.tracking.code_record import CodeStates, StageCode, changes_line
+from realm_lab.tracking.run_lease import writing
+
+KEPT = ("config.yaml", "lease")  # of a stage that is to start from nothing
+
+
+class OtherCode(NamedTuple):
+    """A stage that other code computed, and the runs that would use it."""
+
+    found: StageCode
+    runs: tuple[PlannedRun, ...]
+
+
+def other_code(runs: Iterable[PlannedRun], root: Path, until: str = "") -> list[OtherCode]:
+    """Stages of planned runs that other code computed and that would be used again, as far as the stage `until`."""
+    states = CodeStates(Path(root) / "runs")
+    found: dict[Path, StageCode] = {}
+    owners: dict[Path, list[PlannedRun]] = {}
+    for run in runs:
+        folders, roots = run_folders(run, root, until), code_roots(run.params, run.plan.system)
+        for stage in states.of_run(folders, roots):
+            if stage.changes:
+                found[stage.folder] = stage
+                owners.setdefault(stage.folder, []).append(run)
+    return [OtherCode(stage, tuple(owners[folder])) for folder, stage in found.items()]
+
+
+def run_folders(run: PlannedRun, root: Path, until: str = "") -> dict[str, Path]:
+    """Stage -> folder of a planned run, as far as the stage `until`."""
+    folders = stage_folders(Path(root) / "runs", run.plan)
+    names = list(folders)
+    return {name: folders[name] for name in (names[: names.index(until) + 1] if until in folders else names)}
+
+
+def with_policy(plan: StudyPlan, policy: Policy | None) -> StudyPlan:
+    """The plan with what the command line says of other code; None: it says nothing."""
+    if policy is None:
+        return plan
+    launch = plan.runs[0].params.launch.model_copy(update={"other_code": policy})
+    runs = [replace(run, params=run.params.model_copy(update={"launch": launch})) for run in plan.runs]
+    return replace(plan, runs=tuple(runs))
+
+
+def described(found: Sequence[OtherCode]) -> str:
+    """What other code computed, and how that code differs, in a line."""
+    return changes_line([one.found for one in found], len({run.name for one in found for run in one.runs}))
+
+
+def settle_code(
+    runs: Sequence[PlannedRun], root: Path, until: str = "", check: Callable[[], None] = lambda: None
+) -> None:
+    """Do with what other code computed as `launch.other_code` says: stop, let it start from nothing, or accept it.
+    `check` is called before anything is written. UserError: it says stop, or a process works on such a stage."""
+    found = other_code(runs, root, until)
+    policy = runs[0].params.launch.other_code if runs else "stop"
+    if found and policy == "stop":
+        raise UserError(f"{described(found)}; --fresh computes it again, --accept records that the change is harmless")
+    check()
+    if found:
+        print(f"{'accepted' if policy == 'accept' else 'computing again'}: {described(found)}", file=sys.stderr)
+    states = CodeStates(Path(root) / "runs")
+    for one in found:
+        if policy == "accept":
+            run, stage = one.runs[0], one.found.stage
+            states.accept(stage, run_folders(run, root), code_roots(run.params, run.plan.system)[stage])
+            continue
+        for run in one.runs:
+            folders = run_folders(run, root, until)
+            names = list(folders)
+            for stage in names[names.index(one.found.stage) :]:  # and what was computed from it
+                _empty(folders[stage])
+                if stage == "prepare":
+                    _remove_corpus(run, root)
+
+
+def _remove_corpus(run: PlannedRun, root: Path) -> None:
+    kept = kept_corpus_folder(root, run.plan)
+    for folder in (kept, exported_corpus_folder(root, run.plan)):
+        remove_directory(folder)
+    for cuts in kept.parent.glob(f".{kept.name}.*.cuts"):
+        shutil.rmtree(cuts)
+
+
+def _empty(folder: Path) -> None:
+    """Let a stage start from nothing. UserError: a process works on it."""
+    if not (folder / "config.yaml").exists():
+        return
+    with writing(folder):
+        for path in folder.iterdir():
+            if path.name not in KEPT:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

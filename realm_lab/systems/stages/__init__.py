@@ -1,0 +1,1 @@
+"""The work of the training stages, a file for each."""

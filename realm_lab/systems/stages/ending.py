@@ -1,0 +1,77 @@
+"""The end of a training stage: its models as folders, its last metrics as results."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from realm_lab import ENGINE_VERSION
+from realm_lab.core.files import atomic_directory, write_json, write_text
+from realm_lab.core.process import ranks
+from realm_lab.corpus.vocabulary import save_tokenizer
+from realm_lab.models.embedder import Embedder
+from realm_lab.models.encoder import Encoder
+from realm_lab.models.folders import write_embedder, write_reader
+from realm_lab.models.reader import Reader
+from realm_lab.params.parameters import Params
+from realm_lab.systems.corpus_context import CorpusContext
+from realm_lab.tracking.code_record import read_code
+from realm_lab.tracking.run_dir import StageRun
+
+CARD = """\
+---
+library_name: transformers
+tags: [realm, retrieval, open-domain-qa]
+---
+# {name} of a REALM run (Guu et al. 2020)
+
+Made by realm_lab. `AutoModel.from_pretrained` and `AutoTokenizer.from_pretrained` open this folder
+as a BERT model. What transformers has no place for (projections, span head) is in the other .safetensors files, which
+realm_lab reads: set `finetune.initial_reader` or `finetune.initial_retriever` to this folder.
+"""
+
+
+def compile_encoders(params: Params, *encoders: Encoder) -> None:
+    """Compile the encoders in place where the parameters say so: names of weights stay, numbers move by rounding."""
+    if params.launch.compile:
+        for encoder in set(encoders):
+            encoder.compile(dynamic=True)
+
+
+def finish(
+    context: CorpusContext, run: StageRun, reader: Reader, embedder: Embedder, null_offset: float, **counts: int
+) -> None:
+    """Export a reader and an embedder, and end the stage."""
+
+    def write(scratch: Path) -> None:
+        write_reader(reader, scratch / "reader", span_head=run.stage == "finetune" and reader.has_span_head)
+        write_embedder(embedder, scratch / "embedder", null_offset)
+        for name in ("reader", "embedder"):
+            save_tokenizer(context.tokenizer, scratch / name, reader.encoder.shape.positions)
+            write_text(scratch / name / "README.md", CARD.format(name=name))
+
+    end_stage(run, write, counts)
+
+
+def end_stage(run: StageRun, write: Callable[[Path], None], counts: Mapping[str, int]) -> None:
+    """Export what `write` writes into a folder, write the last metrics and `counts` as results, drop checkpoints and
+    index; the first rank does."""
+    if ranks().rank:
+        return
+    with atomic_directory(run.path / "model") as scratch:
+        write(scratch)
+        code = read_code(run.path)
+        described = {"stage": run.stage, "key": run.key, "engine_version": ENGINE_VERSION, "code": code and code.digest}
+        write_json(scratch / "manifest.json", described)
+    close(run, **counts)
+
+
+def close(run: StageRun, **counts: int) -> None:
+    """Write the last metrics and `counts` as results, drop checkpoints and index."""
+    last: dict[str, float] = dict(counts)
+    for row in run.metrics.rows():
+        last |= {name: value for name, value in row.items() if name not in ("step", "time")}
+    run.finish(last)
+    for name in ("checkpoints", "index"):
+        shutil.rmtree(run.path / name, ignore_errors=True)

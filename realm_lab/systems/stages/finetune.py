@@ -1,0 +1,87 @@
+"""Open-QA fine-tuning of one run: of reader and query tower, or of the reader alone."""
+
+# Shapes: B questions, K passages
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from realm_lab.core.seeding import derive_seed
+from realm_lab.models.embedder import Embedder
+from realm_lab.params.parameters import Finetune
+from realm_lab.systems.context import Context
+from realm_lab.systems.initial import Initial, initial_state
+from realm_lab.systems.reading import SpanReader
+from realm_lab.systems.stages.ending import compile_encoders, finish
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training.finetune import FinetuneTask
+from realm_lab.training.loop import train
+
+
+def finetune(context: Context, run: StageRun) -> None:
+    """Open-QA fine-tuning; the document tower and its index stay as they are in the beginning."""
+    initial = initial_state(context, "finetune")
+    tune(context, run, initial, context.retriever(initial.embedder), context.system.params.finetune)
+
+
+def finetune_reader(context: Context, run: StageRun) -> None:
+    """Open-QA fine-tuning of the reader alone, on what the system finds before it; the query tower stays as it is, and
+    the early loss, which trains nothing else, is left out."""
+    fixed = {"train_query_tower": False, "early_loss_candidates": 0}
+    settings = context.system.params.finetune.model_copy(update=fixed)
+    initial = initial_state(context, "finetune")
+    tune(context, run, initial, FixedPassages(context, initial.embedder, settings.candidates), settings)
+
+
+class FixedPassages:
+    """The training questions' passages by a retriever that does not learn, where fine-tuning expects one that does: a
+    "vector" is the number of a question. The embedder is carried along untrained."""
+
+    def __init__(self, context: Context, embedder: Embedder, depth: int):
+        self.embedder = embedder
+        questions = context.corpus.questions("train")
+        self._numbers = {questions.tokens[number].tobytes(): number for number in range(len(questions))}
+        system = context.system.before_finetuning()
+        assert isinstance(system, SpanReader)
+        self.passages, (self._rows, self._scores) = system.readable(questions.texts, depth)
+        self._device = context.device
+
+    def embed_queries(self, queries: Sequence[np.ndarray]) -> Tensor:
+        """The number of each question, [B, 1]."""
+        return torch.tensor([[self._numbers[query.tobytes()]] for query in queries], device=self._device)
+
+    def find(self, number_B1: Tensor, count: int) -> np.ndarray:
+        """Rows of the best `count` passages, [B, count]."""
+        return self._rows[number_B1[:, 0].cpu().numpy(), :count]
+
+    def indexed_score(self, number_B1: Tensor, rows_BK: np.ndarray) -> Tensor:
+        """The retriever's scores of those passages, [B, K]."""
+        scores_BK = self._scores[number_B1[:, 0].cpu().numpy(), : rows_BK.shape[1]]
+        return torch.from_numpy(scores_BK).to(self._device)
+
+
+def tune(
+    context: Context,
+    run: StageRun,
+    initial: Initial,
+    retriever: Any,
+    settings: Finetune,
+    make_task: Callable[..., FinetuneTask] = FinetuneTask,
+) -> None:
+    """Fine-tune a reader, and the query tower where `settings` say so, on what a retriever (or what has its methods
+    `embed_queries`, `find` and `indexed_score`) finds."""
+    params = context.params.model_copy(update={"finetune": settings})
+    reader, embedder, null_offset = initial
+    compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
+    questions = context.corpus.questions("train")
+    if settings.softmax == "selected":
+        reader.add_selection(torch.Generator().manual_seed(derive_seed(context.plan.seed, "passage-selection")))
+    task = make_task(params, context.plan.seed, retriever, reader, questions, context.tokenizer, context.special)
+    train(task, run, params.launch, context.device)
+    reader.has_span_head |= settings.steps > 0
+    finish(context, run, reader, embedder, null_offset)

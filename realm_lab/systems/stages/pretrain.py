@@ -1,0 +1,90 @@
+"""REALM pre-training of one run: from its context to a task of the training loop."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import ExitStack, closing
+
+from realm_lab.corpus.vocabulary import wordpieces_by_id
+from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
+from realm_lab.evaluation.utility import cloze_metrics, run_cloze
+from realm_lab.models.reader import Reader
+from realm_lab.params.sections import Search
+from realm_lab.retrieval.retriever import MakeSearch, Retriever
+from realm_lab.retrieval.search import IndexGeneration
+from realm_lab.systems.asked import AskedQuestions
+from realm_lab.systems.context import Context
+from realm_lab.systems.identity import corpus_folder
+from realm_lab.systems.initial import initial_state
+from realm_lab.systems.stages.ending import compile_encoders, finish
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training.builder import ProcessBuilder
+from realm_lab.training.loop import train
+from realm_lab.training.pretrain import Evaluation, PretrainTask
+from realm_lab.training.probes import ReaderProbe
+
+
+def pretrain(context: Context, run: StageRun) -> None:
+    """REALM pre-training, from the warm start where the parameters say nothing else."""
+    params, seed = context.params, context.plan.seed
+    reader, embedder, null_offset = initial_state(context, "pretrain")
+    compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
+    retriever = Retriever(
+        embedder,
+        context.passages,
+        context.inputs,
+        stale_queries=params.pretrain.search_query == "stale",
+        approximate=_approximate_search(params.pretrain.search, seed),
+    )
+    retriever.null_offset = null_offset
+    # The first index, of the weights that training begins with, which other runs and the evaluation have as well.
+    vectors_ND = context.embeddings(embedder).as_tensor(context.device)
+    snapshot = copy.deepcopy(embedder) if retriever.stale_queries else None
+    retriever.adopt(IndexGeneration(vectors_ND, 0), snapshot)
+    probe = ReaderProbe(params, context.sentences("cloze_dev"), context.passages, context.special, seed)
+    refreshes = params.pretrain.refresh.policy != "never" and params.pretrain.train_document_tower
+    with ExitStack() as stack:
+        builder = None
+        if refreshes and params.launch.builder != "inline":
+            folder = corpus_folder(context.root, context.plan)
+            builder = stack.enter_context(closing(ProcessBuilder(run.path / "index", params, folder, context.device)))
+        task = PretrainTask(
+            params,
+            seed,
+            retriever,
+            reader,
+            context.sentences(),
+            context.special,
+            wordpieces_by_id(context.tokenizer),
+            development_metrics(context),
+            probe,
+            builder,
+        )
+        train(task, run, params.launch, context.device)
+    finish(context, run, reader, embedder, retriever.null_offset)
+
+
+def _approximate_search(settings: Search, seed: int) -> MakeSearch | None:
+    """What searches the index where the parameters ask for FAISS, which is slow to import."""
+    if settings.backend == "exact":
+        return None
+    from realm_lab.retrieval.faiss_backends import FaissSearch
+
+    return lambda vectors_ND, exact: FaissSearch(settings.backend, vectors_ND, settings.faiss_options(), seed, exact)
+
+
+def development_metrics(context: Context) -> Evaluation:
+    """Zero-shot recall and retrieval utility on development questions and sentences, as far as there are any."""
+    cloze, asked = context.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
+    tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
+
+    def measure(retriever: Retriever, reader: Reader) -> dict[str, float]:
+        values: dict[str, float] = {}
+        if len(cloze):
+            values |= cloze_metrics(run_cloze(context.params, retriever, reader, cloze, context.special, count))
+        if tokens:
+            rows_BK, _ = search_questions(retriever, tokens, max(DEPTHS))
+            values |= recall_metrics(asked.ranks(rows_BK)) | {"questions_dev": float(len(asked))}
+        return values
+
+    return measure

@@ -1,0 +1,54 @@
+"""The warm start: BERT training of the reader, then the Inverse Cloze Task for the embedder (section 3.4)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from realm_lab.corpus.vocabulary import wordpieces_by_id
+from realm_lab.models.encoder import Encoder, show
+from realm_lab.models.initial import new_embedder, new_reader, read_initial_encoder
+from realm_lab.models.reader import Reader
+from realm_lab.systems.corpus_context import CorpusContext
+from realm_lab.systems.stages.ending import compile_encoders, finish
+from realm_lab.tracking.run_dir import StageRun
+from realm_lab.training.loop import train
+from realm_lab.training.pairs import ArticlePairs, Captions, PairSampler, PassagePairs
+from realm_lab.training.warm_start import WarmStartTask
+
+
+def warm_start(context: CorpusContext, run: StageRun) -> None:
+    """BERT training of the reader, then the Inverse Cloze Task for the embedder."""
+    params, seed, size = context.params, context.plan.seed, context.vocabulary_size
+    reader = new_reader(params, size, seed)
+    embedder = new_embedder(params, size, seed, _initial_encoder(context, reader))
+    embedder.set_learned_null(False)  # pre-training's: the warm start is the same for every null document
+    show(reader, context.patches)
+    show(embedder, context.patches)
+    articles = context.corpus.articles()
+    pairs = ArticlePairs(articles) if articles else PassagePairs(context.corpus.sentences(), context.passages)
+    continues = np.array([piece.startswith("##") for piece in wordpieces_by_id(context.tokenizer)])
+    sampler = PairSampler(
+        pairs,
+        context.special,
+        continues,
+        seed=seed,
+        max_length=params.corpus.sentence_length + params.corpus.passage_length,
+    )
+    reader, embedder = reader.to(context.device), embedder.to(context.device)
+    compile_encoders(params, reader.encoder, embedder.query_encoder, embedder.document_encoder)
+    captions = Captions(articles, size) if articles and context.patches is not None else None
+    task = WarmStartTask(params, seed, reader, embedder, sampler, context.passages, context.special, captions)
+    train(task, run, params.launch, context.device)
+    task.finish()
+    finish(context, run, reader, embedder, 0.0)
+
+
+def _initial_encoder(context: CorpusContext, reader: Reader) -> Encoder | None:
+    """What the towers start from; `reader` is copied when its own warm start has ended."""
+    start = context.params.warm_start.embedder.initial_encoder
+    checkpoint = context.params.model.checkpoint
+    if start == "checkpoint" and checkpoint is not None:
+        return read_initial_encoder(Path(checkpoint), context.params, context.vocabulary_size)
+    return None if start == "scratch" else reader.encoder

@@ -1,0 +1,92 @@
+"""The queries of pre-training: which sentence comes at which step, what is masked in it, and the null document that
+they start with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from realm_lab.core.seeding import epoch_order, numpy_generator
+from realm_lab.corpus.store import Sentences
+from realm_lab.errors import UserError
+from realm_lab.masking import MaskedSentence, MaskRequest, mask, masking_scheme
+from realm_lab.params.parameters import Pretrain
+from realm_lab.retrieval.candidates import CandidatePolicy, calibrate_null, initialise_null
+from realm_lab.retrieval.retriever import Retriever
+
+CALIBRATION_SENTENCES = 64
+
+
+class QueryStream:
+    """An endless stream of sentences in shuffled epochs, addressed by position; its length is that of an epoch.
+
+    An epoch holds each sentence with a salient span once (`salient`), each salient span once, so that a sentence comes
+    as often as it has spans (`by_span`; which of them is masked is up to the scheme), or each sentence once (`any`).
+    The order is a pure function of the seed and the position, whatever the scheme masks and however many numbers it
+    draws; a mask depends on its sentence and the generator alone.
+    """
+
+    def __init__(self, settings: Pretrain, sentences: Sentences, mask_id: int, seed: int, vocabulary: Sequence[str]):
+        self._settings, self._sentences, self._mask_id, self._vocabulary = settings, sentences, mask_id, vocabulary
+        self._seed, self._scheme = seed, masking_scheme(settings.masking)
+        self._by_span = settings.sentence_choice == "by_span"
+        self._rows: np.ndarray | None = None  # None: items are the rows themselves, or spans
+        self._count = sentences.span_count() if self._by_span else len(sentences)
+        if settings.sentence_choice == "salient":
+            self._rows = sentences.rows_with_spans()
+            self._count = len(self._rows)
+        if not self._count:
+            raise UserError(
+                f"parameter 'pretrain.sentence_choice' is {settings.sentence_choice}, but no sentence of the "
+                "pre-training corpus has a salient span; check corpus.tagger, or choose any with masking: random_token"
+            )
+        self._order = epoch_order(self._count, seed, "pretrain-sentences")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def rows(self, start: int, count: int) -> np.ndarray:
+        """Sentences at positions `start` to `start + count - 1` of the stream, int64 [count]."""
+        items = self._order.take(start, count)
+        if self._by_span:
+            return self._sentences.rows_of_spans(items)
+        return items if self._rows is None else self._rows[items]
+
+    def masked(self, row: int, generator: np.random.Generator) -> MaskedSentence:
+        """The sentence with what the scheme chose masked."""
+        tokens, settings = self._sentences.tokens[row], self._settings
+        request = MaskRequest(
+            len(tokens),
+            self._sentences.salient_spans(row),
+            settings.mask_rate,
+            settings.salient_spans,
+            settings.masking_options,
+            tokens,
+            [self._vocabulary[token] for token in tokens],
+            self._sentences.labels(row),
+        )
+        return mask(tokens, self._scheme(request, generator), self._mask_id)
+
+    def sample(self, count: int, purpose: str) -> tuple[np.ndarray, list[np.ndarray]]:
+        """The first sentences, masked for a purpose of their own: rows and queries."""
+        rows = self.rows(0, min(count, len(self)))
+        return rows, [self.masked(int(row), numpy_generator(self._seed, purpose, int(row))).tokens for row in rows]
+
+    def origins(self, rows: np.ndarray) -> np.ndarray:
+        """The passages that sentences were taken from."""
+        return np.asarray(self._sentences.origins[rows])
+
+
+def place_null(settings: Pretrain, retriever: Retriever, stream: QueryStream) -> None:
+    """Put the null document where pre-training begins with it, by some training queries; the same at every call."""
+    null_D, policy = retriever.embedder.null_vector, CandidatePolicy.of(settings)
+    is_new = null_D is not None and not null_D.any()
+    calibrates = settings.calibrate_null and policy.null
+    if is_new or calibrates:
+        rows, queries = stream.sample(CALIBRATION_SENTENCES, "calibration")
+        exclude = policy.exclusion(retriever, stream.origins(rows))
+        if is_new:
+            initialise_null(retriever, policy, queries, exclude)
+        if calibrates:
+            calibrate_null(retriever, policy, queries, exclude)

@@ -1,0 +1,136 @@
+"""Digests of code: what moves them, and which modules are reached."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from realm_lab.core import code
+from realm_lab.core.code import MISSING, CodeReader, differing, package_modules, source_digest
+from realm_lab.core.files import read_json
+from realm_lab.errors import UserError
+
+SOURCE = '''"""Docstring."""
+import math
+
+LIMIT = 3  # a comment
+
+
+class Circle:
+    """Docstring."""
+
+    radius: float = 1.0
+    """Docstring of a field."""
+
+    def area(self) -> float:
+        "Docstring."
+        return math.pi * self.radius ** 2
+'''
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], Path]]:
+    """place(NAME, TEXT) -> a module in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+
+    def made(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        for cached in (code.find_module, code._places, code._is_local):
+            cached.cache_clear()
+        return path
+
+    yield made
+    for cached in (code.find_module, code._places, code._is_local):
+        cached.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_same"),
+    [
+        ("  # a comment", "", True),
+        ("Docstring.", "Other words.", True),
+        ('"""Docstring of a field."""', "", True),
+        ("\n\n\nclass", "\nclass", True),
+        ("LIMIT = 3", "LIMIT = (3)", True),
+        ("LIMIT = 3", "LIMIT = 3.0", False),
+        ("LIMIT = 3", "LIMIT = None", False),
+        ("** 2", "** 3", False),
+        ("self.radius", "self.diameter", False),
+        ("import math", "import cmath as math", False),
+        ("-> float", "-> int", False),
+    ],
+)
+def test_a_digest_moves_with_the_code_alone(tmp_path: Path, old: str, new: str, is_same: bool) -> None:
+    assert old in SOURCE
+    (tmp_path / "one.py").write_text(SOURCE)
+    (tmp_path / "two.py").write_text(SOURCE.replace(old, new))
+    assert (source_digest(tmp_path / "one.py") == source_digest(tmp_path / "two.py")) == is_same
+
+
+def test_modules_are_reached_by_imports_of_any_form(place: Callable[[str, str], Path]) -> None:
+    place("start.py", "import json, numpy\nfrom parts.left import name\n\ndef later():\n    from parts import right\n")
+    place("parts/__init__.py", "")
+    place("parts/left.py", "from . import sibling\nname = 1\n")
+    place("parts/right.py", "import typing\nif typing.TYPE_CHECKING:\n    import unused\nelse:\n    import used\n")
+    for name in ("parts/sibling.py", "unused.py", "used.py"):
+        place(name, "")
+    found = CodeReader().reached(["start"])
+    assert list(found) == ["parts", "parts.left", "parts.right", "parts.sibling", "start", "used"]
+    assert MISSING not in found.values()
+
+
+def test_a_helper_of_a_custom_part_counts_and_installed_packages_do_not(place: Callable[[str, str], Path]) -> None:
+    place("mine.py", "import torch\nimport helper\nfrom realm_lab.masking import MaskRequest\n")
+    helper = place("helper.py", "SHARE = 1\n")
+    before = CodeReader().reached(["mine"])
+    assert {"mine", "helper", "realm_lab.masking"} <= before.keys()
+    assert not {"torch", "numpy"} & before.keys()
+    helper.write_text("SHARE = 2\n")
+    assert differing(before, CodeReader().reached(["mine"])) == ["helper"]
+    helper.unlink()
+    place("other.py", "")
+    assert differing(before, CodeReader().reached(["mine"])) == ["helper"]
+
+
+def test_the_cache_saves_work_and_may_be_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "runs" / ".code.json"
+    first = CodeReader(cache)
+    found = first.reached(["realm_lab.models.realm"])
+    assert not cache.exists(), "only what records something writes"
+    first.save()
+    assert len(read_json(cache)) == len(found)
+    with monkeypatch.context() as patches:
+        patches.setattr(code, "_examine", lambda *given: pytest.fail("examined again"))
+        assert CodeReader(cache).reached(["realm_lab.models.realm"]) == found
+    cache.write_text('{"x": 3}')
+    assert CodeReader(cache).reached(["realm_lab.models.realm"]) == found
+
+
+def test_code_that_is_no_python_is_named(place: Callable[[str, str], Path]) -> None:
+    path = place("broken.py", "def f(:\n")
+    with pytest.raises(UserError, match=str(path)):
+        CodeReader().reached(["broken"])
+    assert CodeReader().reached(["nowhere"]) == {"nowhere": MISSING}
+
+
+def test_every_python_has_the_same_digests(repository: Path) -> None:
+    others = [found for minor in (12, 13, 14) if (found := shutil.which(f"python3.{minor}"))]
+    if not others:
+        pytest.skip("no other Python here")
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from realm_lab.core.code import *\n"
+        "print([source_digest(find_module(name)) for name in package_modules()])"
+    )
+    expected = str([source_digest(path) for name in package_modules() if (path := code.find_module(name))])
+    for other in others:
+        done = subprocess.run([other, "-c", program, str(repository)], capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == expected
