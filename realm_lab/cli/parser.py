@@ -166,17 +166,16 @@ def _run_prepare(options: argparse.Namespace) -> int | None:
     if not options.count:
         _run_stage(options)
         return None
-    from realm_lab.corpus.readers import count_input
+    from realm_lab.corpus.readers import count_inputs
 
     counted, code = [], 0
-    for name in options.count:
-        try:
-            counted.append(count_input(name))
-        except UserError as error:
-            code = _fail(options, EXIT_USER_ERROR, f"error: {_one_line(error)}")
+    for found in count_inputs(options.count):
+        if isinstance(found, UserError):
+            code = _fail(options, EXIT_USER_ERROR, f"error: {_one_line(found)}")
             continue
+        counted.append(found)
         if not options.json:
-            print(*counted[-1].lines(), sep="\n", flush=True)
+            print(*found.lines(), sep="\n", flush=True)
     if options.json:
         print(json.dumps([found._asdict() for found in counted], indent=2, ensure_ascii=False))
     return code

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from realm_lab.corpus.cutting import OF_UPDATE, PARTS, Asked, Cut
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.hash_numbers import HashNumbers
+from realm_lab.corpus.readers.registry import NUMBERED
 from realm_lab.corpus.records import SPLITS, Split, text_hash
 from realm_lab.corpus.store import (
     INT,
@@ -94,8 +95,9 @@ class Assembly:
                 row = next_row if is_single else contents.setdefault(text_hash(title, body or document), next_row)
                 rows.append((row, row == next_row))
                 next_row += row == next_row
-                if document in rows_of_documents:
-                    rows_of_documents[document].append(row)
+                given = document if document in rows_of_documents else document.rpartition(NUMBERED)[0]
+                if given in rows_of_documents:
+                    rows_of_documents[given].append(row)
             batch = batch.filter(pa.array([is_new for _, is_new in rows], pa.bool_()))
             dropped[DUPLICATE_PASSAGE] += len(rows) - batch.num_rows
             hashes = map(text_hash, batch["article"].to_pylist())

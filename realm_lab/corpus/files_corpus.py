@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,9 @@ from tokenizers import Tokenizer
 
 from realm_lab.corpus.answers import passage_holds
 from realm_lab.corpus.cutting import OF_UPDATE, Article, Asked, Cut, Cutter, Kind
-from realm_lab.corpus.hash_numbers import HashNumbers
 from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.corpus.pool import cut_all
-from realm_lab.corpus.readers import Dropped, files_of, read_documents, read_questions
+from realm_lab.corpus.readers import Dropped, InputFile, input_files, read_documents, read_questions
 from realm_lab.corpus.readers.inputs import is_picture
 from realm_lab.corpus.records import SPLITS, Document, Question, Split
 from realm_lab.corpus.regex_answers import Patterns
@@ -45,8 +43,9 @@ class FilesCorpus:
         self.tokenizer: Tokenizer  # set by whoever wants the documents cut; one may be learned from them first
         self.versions = 2 if corpus.files.knowledge_updated else 1
         self._counts: dict[str, Counter[str]] = {}
-        named = [path for name in self._files.knowledge + self._files.knowledge_updated for path in files_of(name)]
-        self.patches = np.empty((0, PATCH_VALUES), np.uint8) if any(map(is_picture, named)) else None
+        named = input_files(*self._files.knowledge, *self._files.knowledge_updated)
+        has_pictures = any(is_picture(file.path) for file in named)
+        self.patches = np.empty((0, PATCH_VALUES), np.uint8) if has_pictures else None
 
     @property
     def dropped(self) -> Counter[str]:
@@ -56,19 +55,18 @@ class FilesCorpus:
     def documents(self, version: int = 0) -> Iterator[Document]:
         """The documents of the knowledge corpus, in the order of the files."""
         dropped = Dropped()
-        limited = {_resolved(name) for name in self._files.knowledge}
-        limited -= {_resolved(name) for name in self._files.questions_test}
-        articles: set[str] = set()
-        seen = HashNumbers()
-        for name in self._files.knowledge_updated if version else self._files.knowledge:
-            limit = self._files.max_articles if _resolved(name) in limited else None
-            yield from read_documents(name, dropped, seen, partial(self._is_wanted, articles, limit, dropped))
+        names = self._files.knowledge_updated if version else self._files.knowledge
+        limited = _same(names, self._files.knowledge) - _same(names, self._files.questions_test)
+        yield from read_documents(input_files(*names), dropped, partial(self._is_wanted, limited, set(), dropped))
         suffix = OF_UPDATE * version
         self._counts[f"documents{suffix}"] = Counter({reason + suffix: count for reason, count in dropped.items()})
 
-    def _is_wanted(self, articles: set[str], limit: int | None, dropped: Counter[str], document: Document) -> bool:
+    def _is_wanted(
+        self, limited: Set[str], articles: set[str], dropped: Counter[str], document: Document, file: InputFile
+    ) -> bool:
         """Whether a document's page is of a kind to keep, and of an article that `max_articles` allows."""
         kind = page_kind(document.title)
+        limit = self._files.max_articles if file.given in limited else None
         if kind in self._files.drop_pages:
             dropped[f"document: {kind} page"] += 1
         elif limit is None or document.article in articles or len(articles) < limit:
@@ -81,8 +79,8 @@ class FilesCorpus:
     def pretrain_documents(self) -> Iterator[Document]:
         """The documents of the separate pre-training corpus."""
         dropped = self._counts["pretrain"] = Dropped()
-        wanted = partial(self._is_wanted, set(), None, dropped)
-        return chain.from_iterable(read_documents(name, dropped, None, wanted) for name in self._files.pretrain)
+        wanted = partial(self._is_wanted, set(), set(), dropped)
+        return read_documents(input_files(*self._files.pretrain), dropped, wanted)
 
     def cuts(self, version: int) -> Iterator[Cut]:
         """A version of the knowledge corpus; where X = Z, the first with its sentences."""
@@ -104,7 +102,7 @@ class FilesCorpus:
     def asked_documents(self) -> frozenset[str]:
         """The documents that questions of any split come from, in the corpus or not."""
         names = {name for split in SPLITS for name in getattr(self._files, f"questions_{split}")}
-        questions = (question for name in sorted(names) for question in read_questions(name))
+        questions = read_questions(input_files(*sorted(names)))
         return frozenset(question.document for question in questions if question.document is not None)
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
@@ -134,16 +132,17 @@ class FilesCorpus:
         return evenly_spaced([q for q in questions if is_orqa_dev(q.question) is wanted], maximum, dropped)
 
     def _answerable(self, names: Sequence[str], dropped: Dropped, known: Set[str]) -> Iterator[Question]:
-        knowledge = {_resolved(name) for name in self._files.knowledge}
-        for name in names:
-            own = _resolved(name) in knowledge
-            for question in read_questions(name, dropped):
-                if question.document is None or question.document in known:
-                    yield question
-                elif own:
-                    dropped["question: its document is not in the corpus"] += 1
-                else:
-                    yield question._replace(document=None)
+        own = _same(names, self._files.knowledge)
+
+        def wanted(question: Question, file: InputFile) -> bool:
+            is_unknown = question.document is not None and question.document not in known
+            if is_unknown and file.given in own:
+                dropped["question: its document is not in the corpus"] += 1
+                return False
+            return True
+
+        for question in read_questions(input_files(*names), dropped, wanted):
+            yield question if question.document in known else question._replace(document=None)
 
 
 def is_orqa_dev(question: str) -> bool:
@@ -184,5 +183,7 @@ def page_kind(title: str) -> str | None:
     return "disambiguation" if "(disambiguation)" in title else None
 
 
-def _resolved(name: str) -> Path:
-    return Path(name).resolve()
+def _same(names: Iterable[str], others: Iterable[str]) -> set[str]:
+    """Those of the names that are files of the others too, however each is written."""
+    files = {Path(name).resolve() for name in others}
+    return {name for name in names if Path(name).resolve() in files}

@@ -12,7 +12,7 @@ from realm_lab.core.files import DiskFull, atomic_directory, digest, digest_file
 from realm_lab.corpus.assembly import Assembly, Progress
 from realm_lab.corpus.files_corpus import FilesCorpus
 from realm_lab.corpus.pool import ProcessLost
-from realm_lab.corpus.readers import digest_input
+from realm_lab.corpus.readers import digest_input, input_files
 from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger, tagger_digest
 from realm_lab.corpus.store import PATCHES_FILE, Manifest
 from realm_lab.corpus.toy_source import ToySource
@@ -70,6 +70,8 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
             if not Path(path).exists():
                 raise UserError(f"corpus.files.{role}: {path}: no such file; check the path")
         described["files"] = {path: digest_input(path) for path in sorted(roles)}
+        if any(file.is_renamed for role in FILE_ROLES for file in input_files(*getattr(files, role))):
+            described["ids"] = "of files that share a name"
         described["cutting"] = [CUTTING_VERSION, version("sentencex")]
         if params.corpus.tagger == "model":
             described["tagger_files"] = tagger_digest(files.tagger_model)

@@ -6,14 +6,14 @@ A file is JSON lines, a JSON array or Parquet of records with `id` or `question`
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from realm_lab.corpus.answers import passage_holds
+from realm_lab.corpus.readers.inputs import InputFile
 from realm_lab.corpus.readers.json_records import LINE_SUFFIXES, Record, first_record, parse, records
-from realm_lab.corpus.readers.registry import questions_in
+from realm_lab.corpus.readers.registry import Dropped, questions_in, with_own_ids
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import Questions
@@ -28,14 +28,15 @@ Given = str | tuple[str, ...]  # an answer, or the texts of passages
 
 
 def read_references(path: Path) -> list[Question]:
-    """The questions of a file, in its order, whatever their answers; none, or two with one id, are a UserError."""
-    found = [question._replace(question=question.question.strip()) for question in questions_in(path, Counter())]
+    """The questions of a file, in its order, whatever their answers; their ids as `prepare` makes them.
+
+    A file without questions is a UserError.
+    """
+    dropped = Dropped()
+    found = [question._replace(question=question.question.strip()) for question in questions_in(_file(path), dropped)]
     if not found:
         raise UserError(f"{path}: no questions; name a file of questions and answers")
-    identity, count = Counter(question.id for question in found).most_common(1)[0]
-    if count > 1:
-        raise UserError(f"{path}: the id '{identity}' is there {count} times; give each question its own")
-    return found
+    return with_own_ids([*dict.fromkeys(found)], dropped)
 
 
 def stored_questions(stored: Questions) -> list[Question]:
@@ -100,6 +101,10 @@ def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[set[Given]
     return given, surplus
 
 
+def _file(path: Path) -> InputFile:
+    return InputFile(path, plain_name(path), str(path))
+
+
 def _records(path: Path) -> Iterator[Record]:
     name = plain_name(path)
     head = read_head(path)
@@ -109,7 +114,7 @@ def _records(path: Path) -> Iterator[Record]:
             fields = {"id": identity, "prediction": answer}
             yield Record(f"{path}, '{identity[:60]}'", 0, fields, name, REMEDY)
     else:
-        yield from records(path, REMEDY)
+        yield from records(_file(path), REMEDY)
 
 
 def _prediction(record: Record) -> Given | None:

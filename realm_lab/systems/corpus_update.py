@@ -15,7 +15,7 @@ import numpy as np
 from realm_lab.core.files import digest, write_json, write_json_lines, write_text
 from realm_lab.core.launched import cores
 from realm_lab.corpus.prepare import corpus_inputs, prepare
-from realm_lab.corpus.readers import read_documents
+from realm_lab.corpus.readers import input_files, read_documents
 from realm_lab.corpus.readers.squad import LATER
 from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.salient_spans import NoTags
@@ -105,13 +105,13 @@ def documents_of(paths: Sequence[Path], later: bool) -> Iterator[Document]:
     """The documents of files. Where a file holds two versions of a document, one behind the other, the one that is
     asked for."""
     none = True
-    for path in paths:
-        for document, following in itertools.pairwise(itertools.chain(read_documents(path), [None])):
-            assert document is not None
-            is_earlier = following is not None and following.id == document.id + LATER
-            if not (is_earlier if later else document.id.endswith(LATER)):
-                none = False
-                yield document._replace(id=document.id.removesuffix(LATER))
+    documents = read_documents(input_files(*paths))
+    for document, following in itertools.pairwise(itertools.chain(documents, [None])):
+        assert document is not None
+        is_earlier = following is not None and following.id == document.id + LATER
+        if not (is_earlier if later else document.id.endswith(LATER)):
+            none = False
+            yield document._replace(id=document.id.removesuffix(LATER))
     if none:
         raise UserError(f"{', '.join(map(str, paths))}: no documents")
 

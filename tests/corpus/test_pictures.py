@@ -232,9 +232,9 @@ def test_pictures_that_cannot_be_read_are_refused_by_name(
 
 
 def test_pictures_are_counted_among_the_documents(album: Path) -> None:
-    from realm_lab.corpus.readers import Dropped, read_documents
+    from realm_lab.corpus.readers import Dropped, input_files, read_documents
 
     dropped = Dropped()
-    documents = list(read_documents(album, dropped))
+    documents = list(read_documents(input_files(album), dropped))
     assert [document.form for document in documents] == ["picture"] * 6
     assert not dropped

@@ -178,6 +178,29 @@ def test_gold_rows_of_files_hold_the_answer_and_are_of_the_document(filed: Prepa
             assert questions.answers[number][0] in passage["body"]
 
 
+def test_paragraphs_of_one_title_in_two_files_are_all_kept_and_found(
+    files_params: FilesParams, squad_path: str, tmp_path: Path
+) -> None:
+    """As the files of XQuAD's languages have the same titles."""
+    text = Path(squad_path).read_text()
+    for name in PEOPLE:
+        text = text.replace(f"{name} Miller", f"{name} Müller").replace(f"did {name} live", f"lebte {name}")
+    other = tmp_path / "train.json"
+    other.write_text(text.replace('"id": "', '"id": "de-'))
+    both = [squad_path, str(other)]
+    prepared = made(
+        files_params(squad_path, corpus__files__knowledge=both, corpus__files__questions_test=both), tmp_path / "corpus"
+    )
+    assert prepared.manifest.dropped["document: id of an earlier one, kept under another"] == 80 * 3
+    assert prepared.manifest.counts["passages"] == 2 * 80 * 3
+    questions = prepared.corpus.questions("test")
+    names = {
+        questions.ids[row]: {prepared.corpus.passages().text.row(gold)["document"] for gold in questions.gold[row]}
+        for row in range(len(questions))
+    }
+    assert names["5-1-0"] == names["de-5-1-0"] == {"Article_5#1", "Article_5#1~2"}
+
+
 def test_a_separate_pretraining_corpus_has_no_origins(
     files_params: FilesParams, squad_path: str, tmp_path: Path
 ) -> None:
@@ -210,6 +233,10 @@ def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(
     toy = digest(corpus_inputs(tiny.params(), 0))
     assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy  # not of its source
     assert digest(corpus_inputs(tiny.params({"corpus.toy.articles": 121}), 0)) != toy
+    assert "ids" not in corpus_inputs(params, 0)
+    (tmp_path / "later").mkdir()
+    both = [str(path), squad(tmp_path / "later" / "train.json", 2)]
+    assert "ids" in corpus_inputs(files_params(str(path), corpus__files__knowledge=both), 0)
     monkeypatch.setattr(prepare_module, "FORMAT", prepare_module.FORMAT + 1)
     assert digest(corpus_inputs(tiny.params(), 0)) != toy
 

@@ -77,6 +77,16 @@ def test_one_answer_to_a_text_that_is_asked_twice_counts_for_both(tmp_path: Path
     assert (result["exact_match"], result["missing"]) == (0.2, ["a", "c", "d"])
 
 
+def test_a_prediction_for_an_id_that_two_questions_share_is_scored_for_neither(tmp_path: Path) -> None:
+    records = [{"id": "x", "question": "who", "answer": "Ann"}, {"id": "x", "question": "when", "answer": "1969"}]
+    asked = read_references(put(tmp_path / "q.jsonl", lines([*records, records[0]])))
+    assert [q.id for q in asked] == ["x~1", "x~2"]
+    result = score_predictions(put(tmp_path / "ids.json", json.dumps({"x": "Ann"})), asked)
+    assert (result["exact_match"], result["missing"], result["surplus"]) == (0.0, ["x~1", "x~2"], ["x"])
+    told = [{"id": "x", "question": q.question, "prediction": q.answers[0]} for q in asked]
+    assert score_predictions(put(tmp_path / "texts.jsonl", lines(told)), asked)["exact_match"] == 1.0
+
+
 def test_retrieved_passages_are_scored_by_the_first_that_holds_an_answer(tmp_path: Path) -> None:
     passages = [{"title": "Hamlet", "text": "A play by Shakespeares."}, {"text": "By SHAKESPEARE, in 1599."}]
     rows = [{"question": q.question, "ctxs": passages} for q in (QUESTIONS[0], QUESTIONS[2])]

@@ -9,8 +9,8 @@ of no use is left out and counted by reason in the `dropped` argument.
 
 # From the general to the special: of the formats that match, the one registered last reads a file.
 from realm_lab.corpus.readers import documents, pictures, questions, squad, tables, triples  # noqa: F401
-from realm_lab.corpus.readers.counts import count_input
-from realm_lab.corpus.readers.inputs import digest_input, files_of
+from realm_lab.corpus.readers.counts import FileCounts, count_inputs
+from realm_lab.corpus.readers.inputs import InputFile, digest_input, input_files
 from realm_lab.corpus.readers.json_records import Record, register_shape
 from realm_lab.corpus.readers.registry import (
     READERS,
@@ -22,6 +22,6 @@ from realm_lab.corpus.readers.registry import (
 )
 
 __all__ = [
-    "READERS", "Dropped", "Record", "count_input", "digest_input", "files_of", "find_reader", "read_documents",
-    "read_questions", "register_reader", "register_shape",
+    "READERS", "Dropped", "FileCounts", "InputFile", "Record", "count_inputs", "digest_input", "find_reader",
+    "input_files", "read_documents", "read_questions", "register_reader", "register_shape",
 ]  # fmt: skip

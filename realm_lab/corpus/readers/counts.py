@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from realm_lab.corpus.readers.inputs import files_of
+from realm_lab.corpus.readers.inputs import InputFile, files_of, input_files
 from realm_lab.corpus.readers.registry import Dropped, find_reader, read_documents, read_questions
+from realm_lab.errors import UserError
 
 
 class FileCounts(NamedTuple):
@@ -28,21 +29,41 @@ class FileCounts(NamedTuple):
             yield f"  {reason}: {count:,}{first}"
 
 
-def count_input(name: str) -> FileCounts:
-    """Read all of a file or folder and count."""
-    readers = [find_reader(path) for path in files_of(name)]
+def count_inputs(names: Sequence[str]) -> Iterator[FileCounts | UserError]:
+    """Read all of the files and folders and count; the error of one that cannot be read.
+
+    Ids are made as if all of them were inputs of one parameter.
+    """
+    files: dict[str, list[InputFile]] = {}
+    faults: dict[str, UserError] = {}
+    for name in names:
+        try:
+            files_of(name)
+            files[name] = []
+        except UserError as error:
+            faults[name] = error
+    for file in input_files(*files):
+        files[file.given].append(file)
+    for name in names:
+        try:
+            yield faults.get(name) or _count(name, files[name])
+        except UserError as error:
+            yield error
+
+
+def _count(name: str, files: Sequence[InputFile]) -> FileCounts:
+    readers = [find_reader(file.path) for file in files]
     counts: Counter[str] = Counter()
     dropped = Dropped()
     if any(reader.read_documents for reader in readers):
         articles: set[str] = set()
         counts.update(documents=0, articles=0, words=0, characters=0)
-        for document in read_documents(name, dropped):
+        for document in read_documents(files, dropped):
             counts.update(documents=1, words=len(document.text.split()), characters=len(document.text))
             articles.add(document.article)
         counts["articles"] = len(articles)
     if any(reader.read_questions for reader in readers):
-        counts.update(questions=0, answers=0)
-        for question in read_questions(name, dropped):
-            counts.update(questions=1, answers=len(question.answers))
+        questions = read_questions(files, dropped)
+        counts.update(questions=len(questions), answers=sum(len(question.answers) for question in questions))
     formats = ", ".join(dict.fromkeys(reader.name for reader in readers))
-    return FileCounts(str(name), formats, dict(counts), dict(sorted(dropped.items())), dropped.first)
+    return FileCounts(name, formats, dict(counts), dict(sorted(dropped.items())), dropped.first)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import html
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from realm_lab.corpus.readers.inputs import InputFile
 from realm_lab.corpus.readers.json_records import (
     LINE_SUFFIXES,
     Record,
@@ -14,19 +14,19 @@ from realm_lab.corpus.readers.json_records import (
     record_reader,
     register_shape,
 )
-from realm_lab.corpus.readers.registry import register_reader
+from realm_lab.corpus.readers.registry import Dropped, register_reader
 from realm_lab.corpus.records import Document
 from realm_lab.corpus.text_files import plain_name, read_lines
 
 LONGEST_PARAGRAPH = 100_000  # characters: a text without blank lines is cut at line ends
 
 
-def _paragraphs(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[Document]:
     """Paragraphs are set apart by blank lines; those of one file are one article, without a title."""
-    name = plain_name(path)
+    name = file.name
     lines: list[str] = []
     first = size = 0
-    for number, line in read_lines(path):
+    for number, line in read_lines(file.path):
         is_blank = not line.strip()
         if lines and (is_blank or size > LONGEST_PARAGRAPH):
             yield Document(f"{name}:{first}", "", "\n".join(lines), name)
@@ -48,16 +48,16 @@ def _heading(line: str) -> tuple[int, str]:
     return level, " ".join(words[level : len(words) - level])
 
 
-def _wikitext(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+def _wikitext(file: InputFile, dropped: Dropped) -> Iterator[Document]:
     """An article each, a paragraph a line; headings of sections are left out."""
     title, first = "", 0
     lines: list[str] = []
 
     def document() -> Document:
-        identity = f"{plain_name(path)}:{first}"
+        identity = f"{file.name}:{first}"
         return Document(identity, title, "\n".join(lines), identity)  # "<unk>" is the title of several
 
-    for number, line in read_lines(path):
+    for number, line in read_lines(file.path):
         level, heading = _heading(line)
         if level == 1:
             if first:
@@ -75,12 +75,12 @@ def _is_wikitext(path: Path, head: str) -> bool:
     return _heading(first)[0] == 1
 
 
-def _record(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+def _record(record: Record, dropped: Dropped) -> Iterator[Document]:
     identity, title = record.identity(), record.text("title").strip()
     yield Document(identity, title, record.field("text", str), title or identity)
 
 
-def _extracted(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+def _extracted(record: Record, dropped: Dropped) -> Iterator[Document]:
     """WikiExtractor escapes HTML, and older versions repeat the title above the text."""
     title, text = html.unescape(record.text("title")).strip(), html.unescape(record.field("text", str))
     identity = record.identity()

@@ -6,14 +6,63 @@ The Hub's data sets are such folders (train-00000-of-00041.parquet); `hf downloa
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from realm_lab.core.files import digest, digest_file
+from realm_lab.corpus.text_files import plain_name
 from realm_lab.errors import UserError
 
 PICTURES = (".png", ".jpg", ".jpeg")
 _SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})\.parquet$")
+
+
+class InputFile(NamedTuple):
+    """A file of an input. The ids made for records without one start with `name`."""
+
+    path: Path
+    name: str  # of this file alone, among the inputs of a parameter
+    given: str  # the input that it belongs to
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether it has another name because a second file has its own."""
+        return self.name != _name(self.path, 0)
+
+
+def input_files(*inputs: Path | str) -> list[InputFile]:
+    """The files of all inputs of a parameter, in their order.
+
+    A file is named without its folder; files that would share a name get the shortest ends of their paths that differ,
+    such as `2020/part-0.jsonl` and `2021/part-0.jsonl`.
+    """
+    given = [(path, str(name)) for name in inputs for path in files_of(name)]
+    sharing: dict[str, dict[str, Path]] = {}
+    for path, _ in given:
+        sharing.setdefault(_name(path, 0), {}).setdefault(os.path.abspath(path), path)
+    names = {file: name for files in sharing.values() for file, name in _distinct(files).items()}
+    return [InputFile(path, names[os.path.abspath(path)], name) for path, name in given]
+
+
+def _distinct(files: dict[str, Path]) -> dict[str, str]:
+    """The shortest names that tell files apart, by their absolute paths."""
+    names: dict[str, str] = {}
+    length = 0
+    while len(set(names.values())) < len(files):
+        names = {file: _name(path, length) for file, path in files.items()}
+        length += 1
+    return names
+
+
+def _name(path: Path, length: int) -> str:
+    """A name of a file, the longer the larger `length`: with a folder more for every two, and in every second with the
+    suffix of its compression and capital letters. A picture always has its folder."""
+    folders = length // 2 + is_picture(path)
+    is_plain = length % 2 == 0 and not is_picture(path)
+    above = path.parts[:-1][-folders:] if folders else ()
+    return Path(*above, plain_name(path) if is_plain else path.name).as_posix()
 
 
 def files_of(name: Path | str) -> list[Path]:

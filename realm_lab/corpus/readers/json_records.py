@@ -9,13 +9,13 @@ import functools
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from realm_lab.corpus.readers.inputs import InputFile
 from realm_lab.corpus.readers.parquet import parquet_rows
-from realm_lab.corpus.readers.registry import register_reader
+from realm_lab.corpus.readers.registry import Dropped, register_reader
 from realm_lab.corpus.records import AnswerKind, Document, Question
 from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, PARQUET, plain_name, read_head, read_lines, read_text
 from realm_lab.errors import UserError
@@ -32,7 +32,7 @@ class Record(NamedTuple):
     where: str  # "<path>, line 3"
     number: int  # from 1; of JSON lines the line
     fields: Any  # a dictionary, once `field` has been asked
-    file: str  # name of the file, of which ids are made
+    file: str  # name of the file, with which ids that are made start
     remedy: str  # what was expected
 
     def field(self, key: str, kind: type) -> Any:
@@ -76,8 +76,8 @@ class Record(NamedTuple):
 
 
 Item = TypeVar("Item")
-DocumentsOf = Callable[[Record, Counter[str]], Iterable[Document]]
-QuestionsOf = Callable[[Record, Counter[str]], Iterable[Question]]
+DocumentsOf = Callable[[Record, Dropped], Iterable[Document]]
+QuestionsOf = Callable[[Record, Dropped], Iterable[Question]]
 
 
 def register_shape(
@@ -109,24 +109,25 @@ def register_shape(
 
 
 def record_reader(
-    make: Callable[[Record, Counter[str]], Iterable[Item]], remedy: str
-) -> Callable[[Path, Counter[str]], Iterator[Item]]:
+    make: Callable[[Record, Dropped], Iterable[Item]], remedy: str
+) -> Callable[[InputFile, Dropped], Iterator[Item]]:
     """A reader of files of records, each of which `make` turns into documents or questions."""
 
-    def read(path: Path, dropped: Counter[str]) -> Iterator[Item]:
-        for record in records(path, remedy):
+    def read(file: InputFile, dropped: Dropped) -> Iterator[Item]:
+        for record in records(file, remedy):
             yield from make(record, dropped)
 
     return read
 
 
-def records(path: Path, remedy: str) -> Iterator[Record]:
+def records(file: InputFile, remedy: str) -> Iterator[Record]:
     """The records of a file, streaming."""
-    name, head = plain_name(path), read_head(path)
+    path, name = file.path, file.name
+    head = read_head(path)
     if head == PARQUET:
         for number, fields in enumerate(parquet_rows(path), 1):
             yield Record(f"{path}, record {number}", number, fields, name, remedy)
-    elif head.lstrip().startswith("[") and not name.endswith(LINE_SUFFIXES):
+    elif head.lstrip().startswith("[") and not plain_name(path).endswith(LINE_SUFFIXES):
         for number, (line, fields) in enumerate(_members(path), 1):
             yield Record(f"{path}, record {number} (line {line})", number, fields, name, remedy)
     else:
@@ -213,7 +214,7 @@ def passage_id(title: str, text: str) -> str:
     return f"{title}#{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def open_question(record: Record, dropped: Counter[str], kind: AnswerKind = "text") -> Iterator[Question]:
+def open_question(record: Record, dropped: Dropped, kind: AnswerKind = "text") -> Iterator[Question]:
     """A question with one answer or a list of them, and where the file says so its document and groups."""
     question = record.field("question", str)
     answers = record.texts("answers" if "answers" in record.fields and "answer" not in record.fields else "answer")

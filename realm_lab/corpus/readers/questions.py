@@ -6,22 +6,22 @@ CuratedTREC's answers are regular expressions. As JSON lines (DrQA's form) it lo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 
 from realm_lab.corpus.readers.json_records import Record, open_question, passage_id, register_shape
+from realm_lab.corpus.readers.registry import Dropped
 from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.text_files import plain_name
 
 
-def _level_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+def _level_question(record: Record, dropped: Dropped) -> Iterator[Question]:
     """Its easy and its hard questions share their ids."""
     for question in open_question(record, dropped):
         yield question._replace(id=f"{question.id}?{record.field('level', str)}")
 
 
-def _web_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+def _web_question(record: Record, dropped: Dropped) -> Iterator[Question]:
     yield Question(record.identity("qId"), record.field("qText", str), record.texts("answers"), None)
 
 
@@ -30,20 +30,20 @@ def _passage(record: Record, title_key: str, text_key: str) -> Document:
     return Document(passage_id(title, text), title, text, title)
 
 
-def _gold_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+def _gold_document(record: Record, dropped: Dropped) -> Iterator[Document]:
     yield _passage(record, "title", "passage")
 
 
-def _gold_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+def _gold_question(record: Record, dropped: Dropped) -> Iterator[Question]:
     for question in open_question(record, dropped):
         yield question._replace(document=_passage(record, "title", "passage").id)
 
 
-def _qed_document(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+def _qed_document(record: Record, dropped: Dropped) -> Iterator[Document]:
     yield _passage(record, "title_text", "paragraph_text")
 
 
-def _qed_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+def _qed_question(record: Record, dropped: Dropped) -> Iterator[Question]:
     answers = []
     for choice in record.field("original_nq_answers", list):
         spans = record._replace(fields={"answer": choice}).within("answer")
@@ -52,7 +52,7 @@ def _qed_question(record: Record, dropped: Counter[str]) -> Iterator[Question]:
     yield Question(record.identity("example_id"), question, tuple(answers), document)
 
 
-def _cloze(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+def _cloze(record: Record, dropped: Dropped) -> Iterator[Question]:
     """The sentence with its [MASK] as the question; it was made from the document `source_id`."""
     yield Question(
         record.identity(), record.field("cloze", str), record.texts("answer"), record.field("source_id", str)

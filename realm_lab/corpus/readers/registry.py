@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from realm_lab.corpus.answers import normalise_answer
 from realm_lab.corpus.hash_numbers import HashNumbers
-from realm_lab.corpus.readers.inputs import files_of, is_picture
+from realm_lab.corpus.readers.inputs import InputFile, is_picture
 from realm_lab.corpus.readers.parquet import parquet_head
 from realm_lab.corpus.records import Document, Question, text_hash
 from realm_lab.corpus.regex_answers import compile_pattern
 from realm_lab.corpus.text_files import PARQUET, read_head
 from realm_lab.errors import UserError
 
-DocumentReader = Callable[[Path, Counter[str]], Iterator[Document]]
-QuestionReader = Callable[[Path, Counter[str]], Iterator[Question]]
+NUMBERED = "~"  # between an id that several records have and the number of one of them
 
 
 class Dropped(Counter[str]):
@@ -32,6 +32,10 @@ class Dropped(Counter[str]):
         """Count one."""
         self[reason] += 1
         self.first.setdefault(reason, identity)
+
+
+DocumentReader = Callable[[InputFile, Dropped], Iterator[Document]]
+QuestionReader = Callable[[InputFile, Dropped], Iterator[Question]]
 
 
 class Reader(NamedTuple):
@@ -64,63 +68,120 @@ def find_reader(path: Path | str) -> Reader:
 
 
 def read_documents(
-    name: Path | str,
+    files: Iterable[InputFile],
     dropped: Dropped | None = None,
-    seen: HashNumbers | None = None,
-    wanted: Callable[[Document], bool] = lambda document: True,
+    wanted: Callable[[Document, InputFile], bool] = lambda document, file: True,
 ) -> Iterator[Document]:
-    """The documents of a file or folder, in its order: those with text, that are `wanted`, with an id of their own.
+    """The documents of the files of a parameter, in order: those with text that are `wanted`, each with its own id.
 
-    What is left out is counted in `dropped`, the unwanted by `wanted` itself. `seen` has the hashes of the ids that
-    were there before, of other files too where it is given. A file that cannot be read is a UserError.
+    Of exact copies (the same id and content) the first is kept. Another document with an id that is taken gets the next
+    free one of ID~2, ID~3, ... What is left out is counted in `dropped`, the unwanted by `wanted` itself. A file that
+    cannot be read is a UserError.
     """
-    dropped, seen = Dropped() if dropped is None else dropped, HashNumbers() if seen is None else seen
-    for path in files_of(name):
-        reader = find_reader(path)
+    dropped = Dropped() if dropped is None else dropped
+    ids = _OwnIds()
+    for file in files:
+        reader = find_reader(file.path)
         if reader.read_documents is None:
-            raise UserError(f"{path}: format '{reader.name}' holds no documents; name a file of texts")
-        for document in reader.read_documents(path, dropped):
+            raise UserError(f"{file.path}: format '{reader.name}' holds no documents; name a file of texts")
+        for document in reader.read_documents(file, dropped):
             if not document.text.strip() and document.picture is None:
                 dropped.leave_out("document: empty text", document.id)
-            elif wanted(document):
-                before = len(seen)
-                if seen.setdefault(text_hash(document.id), before) == before:
+            elif wanted(document, file):
+                identity = ids.of(document)
+                if identity is None:
+                    dropped.leave_out("document: copy of an earlier one", document.id)
+                elif identity == document.id:
                     yield document
                 else:
-                    dropped.leave_out("document: duplicate id", document.id)
+                    dropped.leave_out("document: id of an earlier one, kept under another", document.id)
+                    yield document._replace(id=identity)
 
 
-def questions_in(path: Path, dropped: Counter[str]) -> Iterator[Question]:
+class _OwnIds:
+    """The ids of documents that were read."""
+
+    def __init__(self) -> None:
+        self._contents = HashNumbers()  # hash of an id -> 31 bits of the hash of its document's content
+        self._others: dict[str, set[int]] = {}  # of an id that several have: contents of all but the first
+
+    def of(self, document: Document) -> str | None:
+        """The document's id, or the next free one; None for a copy of an earlier document."""
+        content = text_hash(*document[1:5], document.picture or "") >> 33
+        first = self._add(document.id, content)
+        if first is None:
+            return document.id
+        others = self._others.setdefault(document.id, set())
+        if content == first or content in others:
+            return None
+        others.add(content)
+        numbered = (f"{document.id}{NUMBERED}{number}" for number in itertools.count(len(others) + 1))
+        return next(identity for identity in numbered if self._add(identity, content) is None)
+
+    def _add(self, identity: str, content: int) -> int | None:
+        """The content that the id has already, or None."""
+        before = len(self._contents)
+        found = self._contents.setdefault(text_hash(identity), content)
+        return found if len(self._contents) == before else None
+
+
+def questions_in(file: InputFile, dropped: Dropped) -> Iterator[Question]:
     """Every question of one file, as its format reads it."""
-    reader = find_reader(path)
+    reader = find_reader(file.path)
     if reader.read_questions is None:
-        raise UserError(f"{path}: format '{reader.name}' holds no questions; name a file of questions and answers")
-    return reader.read_questions(path, dropped)
+        raise UserError(f"{file.path}: format '{reader.name}' holds no questions; name a file of questions and answers")
+    return reader.read_questions(file, dropped)
 
 
-def read_questions(name: Path | str, dropped: Dropped | None = None) -> Iterator[Question]:
-    """The questions of a file or folder, each with text, an id of its own and an answer that is worth scoring.
+def read_questions(
+    files: Iterable[InputFile],
+    dropped: Dropped | None = None,
+    wanted: Callable[[Question, InputFile], bool] = lambda question, file: True,
+) -> list[Question]:
+    """The questions of the files of a parameter, each with text, its own id and an answer that is worth scoring.
 
     Answers are stripped (regular expressions are not) and those that occur twice are merged; what is left out is
     counted in `dropped`. An invalid regular expression is counted and stays, so that evaluation scores its question as
-    the released code does (wrong). Errors: as read_documents.
+    the released code does (wrong). Copies, `wanted` and errors: as `read_documents`.
     """
     dropped = Dropped() if dropped is None else dropped
-    seen: set[str] = set()
-    for path in files_of(name):
-        for question in questions_in(path, dropped):
+    found: dict[Question, InputFile] = {}
+    for file in files:
+        for question in questions_in(file, dropped):
             kept = tuple(_worth_scoring(question, question.answers, dropped))
             text = question.question.strip()
             if not text:
                 dropped.leave_out("question: empty text", question.id)
-            elif question.id in seen:
-                dropped.leave_out("question: duplicate id", question.id)
             elif not kept:
                 dropped.leave_out("question: no answer", question.id)
             else:
-                seen.add(question.id)
                 updated = tuple(_worth_scoring(question, question.answers_updated, dropped))
-                yield question._replace(question=text, answers=kept, answers_updated=updated)
+                question = question._replace(question=text, answers=kept, answers_updated=updated)
+                if question in found:
+                    dropped.leave_out("question: copy of an earlier one", question.id)
+                found.setdefault(question, file)
+    own = with_own_ids(list(found), dropped)
+    return [question for question, file in zip(own, found.values(), strict=True) if wanted(question, file)]
+
+
+def with_own_ids(questions: Sequence[Question], dropped: Dropped) -> list[Question]:
+    """Questions of which those that share an id have the ids ID~1, ID~2, ... instead.
+
+    None of them keeps ID, so that a prediction for ID is not scored as one for a question that it may not be for.
+    """
+    shared = Counter(question.id for question in questions)
+    taken, last = set(shared), Counter[str]()
+    own = []
+    for question in questions:
+        identity = question.id
+        if shared[identity] > 1:
+            dropped.leave_out("question: id of several, kept under others", identity)
+            while identity in taken:
+                last[question.id] += 1
+                identity = f"{question.id}{NUMBERED}{last[question.id]}"
+            taken.add(identity)
+        own.append(question._replace(id=identity))
+    return own
 
 
 def _worth_scoring(question: Question, answers: tuple[str, ...], dropped: Dropped) -> Iterator[str]:

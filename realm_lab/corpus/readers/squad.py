@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
+from realm_lab.corpus.readers.inputs import InputFile
 from realm_lab.corpus.readers.json_records import (
     LINE_SUFFIXES,
     Record,
@@ -17,7 +18,7 @@ from realm_lab.corpus.readers.json_records import (
     parse,
     register_shape,
 )
-from realm_lab.corpus.readers.registry import register_reader
+from realm_lab.corpus.readers.registry import Dropped, register_reader
 from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.text_files import plain_name, read_text
 from realm_lab.errors import UserError
@@ -34,8 +35,9 @@ def readable_title(title: str) -> str:
     return title.replace("_", " ").strip()
 
 
-def _paragraphs(path: Path) -> Iterator[tuple[str, Record]]:
+def _paragraphs(file: InputFile) -> Iterator[tuple[str, Record]]:
     """(article, paragraph) of a SQuAD file; a paragraph's number is counted within its title, from 0."""
+    path = file.path
     content = parse(read_text(path), path)
     remedy = "expected SQuAD JSON: data[] / title, paragraphs[] / context, qas[] / id, question, answers[] / text"
     articles = content.get("data") if isinstance(content, dict) else None
@@ -43,7 +45,7 @@ def _paragraphs(path: Path) -> Iterator[tuple[str, Record]]:
         raise UserError(f"{path}: no articles under 'data'; {remedy}")
     numbers: Counter[str] = Counter()
     for position, fields in enumerate(articles, 1):
-        article = Record(f"{path}, article {position}", position, fields, plain_name(path), remedy)
+        article = Record(f"{path}, article {position}", position, fields, file.name, remedy)
         title = article.field("title", str)
         for number, paragraph in enumerate(article.field("paragraphs", list), 1):
             where = f"{article.where} ('{title}'), paragraph {number}"
@@ -53,14 +55,14 @@ def _paragraphs(path: Path) -> Iterator[tuple[str, Record]]:
             numbers[title] += 1
 
 
-def _documents(path: Path, dropped: Counter[str]) -> Iterator[Document]:
-    for article, paragraph in _paragraphs(path):
+def _documents(file: InputFile, dropped: Dropped) -> Iterator[Document]:
+    for article, paragraph in _paragraphs(file):
         context = paragraph.field("context", str)
         yield Document(f"{article}#{paragraph.number}", readable_title(article), context, article)
 
 
-def _questions(path: Path, dropped: Counter[str]) -> Iterator[Question]:
-    for article, paragraph in _paragraphs(path):
+def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
+    for article, paragraph in _paragraphs(file):
         for number, fields in enumerate(paragraph.field("qas", list), 1):
             item = paragraph._replace(where=f"{paragraph.where}, question {number}", fields=fields)
             question = item.field("question", str)
@@ -69,12 +71,12 @@ def _questions(path: Path, dropped: Counter[str]) -> Iterator[Question]:
             if fields.get("id") is None:
                 raise UserError(f"{item.where}: no 'id'; {item.remedy}")
             if "is_impossible" in fields and item.field("is_impossible", bool):
-                dropped["question: unanswerable"] += 1
+                dropped.leave_out("question: unanswerable", item.identity())
             else:
                 yield Question(item.identity(), question, texts, f"{article}#{paragraph.number}")
 
 
-def _both_versions(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+def _both_versions(record: Record, dropped: Dropped) -> Iterator[Document]:
     """The earlier version has the id that SQuAD's reader gives the paragraph; the later one ends in LATER."""
     identity, article = _paragraph_id(record), record.field("title", str)
     title = readable_title(article)
@@ -82,7 +84,7 @@ def _both_versions(record: Record, dropped: Counter[str]) -> Iterator[Document]:
     yield Document(identity + LATER, title, record.field("new_context", str), article)
 
 
-def _swapped_questions(record: Record, dropped: Counter[str]) -> Iterator[Question]:
+def _swapped_questions(record: Record, dropped: Dropped) -> Iterator[Question]:
     """Both kinds; `answers_updated` tells what the later version answers, the same where nothing was changed."""
     document = _paragraph_id(record)
     for item in record.within("swapped"):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from realm_lab.corpus.readers.registry import register_reader
+from realm_lab.corpus.readers.inputs import InputFile
+from realm_lab.corpus.readers.registry import Dropped, register_reader
 from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, plain_name, read_lines
 from realm_lab.errors import UserError
@@ -16,7 +16,8 @@ DPR_HEADER = ["id", "text", "title"]
 TREC_COLUMNS = 4
 
 
-def _passages(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+def _passages(file: InputFile, dropped: Dropped) -> Iterator[Document]:
+    path = file.path
     csv.field_size_limit(MAX_LINE_MB * MEGABYTE)  # a quote without its end would read all the rest
     rows = csv.reader((line for _, line in read_lines(path)), delimiter="\t", strict=True)
     remedy = "expected three columns: id, text, title (psgs_w100.tsv of DPR)"
@@ -36,15 +37,15 @@ def _passages(path: Path, dropped: Counter[str]) -> Iterator[Document]:
         raise UserError(f"{path}, line {start}: not readable as TSV ({error}); close its quotes; {remedy}") from None
 
 
-def _trec_questions(path: Path, dropped: Counter[str]) -> Iterator[Question]:
+def _trec_questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
     """id, type, question, pattern. A tab further on belongs to the pattern (the line of question 462 has one)."""
-    for number, line in read_lines(path):
+    for number, line in read_lines(file.path):
         if not line.strip():
             continue
         columns = line.rstrip("\r\n").split("\t", TREC_COLUMNS - 1)
         if len(columns) < TREC_COLUMNS:
             raise UserError(
-                f"{path}, line {number}: {len(columns)} columns; expected id, type, question, pattern "
+                f"{file.path}, line {number}: {len(columns)} columns; expected id, type, question, pattern "
                 "(CuratedTREC), or the file is cut off"
             )
         identity, _, question, pattern = columns

@@ -6,13 +6,13 @@ A document holds what stands together in the file: sort a file whose subjects do
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from realm_lab.corpus.readers.registry import register_reader
+from realm_lab.corpus.readers.inputs import InputFile
+from realm_lab.corpus.readers.registry import Dropped, register_reader
 from realm_lab.corpus.readers.squad import readable_title
 from realm_lab.corpus.records import Document
 from realm_lab.corpus.text_files import plain_name, read_lines
@@ -52,10 +52,10 @@ class _Told(NamedTuple):
     value: str
 
 
-def _n_triples(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+def _n_triples(file: InputFile, dropped: Dropped) -> Iterator[Document]:
     """Names are labels (English where there is one) or what an IRI ends in; labels are no triples of their own."""
     labels: dict[str, str] = {}
-    for triple in _lines(path):
+    for triple in _lines(file.path):
         is_better = triple.language.partition("-")[0] == "en" or triple.subject not in labels
         if triple.relation == LABEL and triple.subject and triple.literal and is_better:
             labels[triple.subject] = triple.literal
@@ -64,14 +64,14 @@ def _n_triples(path: Path, dropped: Counter[str]) -> Iterator[Document]:
         return " ".join(labels.get(iri, _readable(iri)).split())
 
     def told() -> Iterator[_Told]:
-        for number, subject, relation, iri, literal, _ in _lines(path):
+        for number, subject, relation, iri, literal, _ in _lines(file.path):
             value = named(iri) if iri is not None else literal
             if subject is None or value is None:
-                dropped["triple: blank node"] += 1
+                dropped.leave_out("triple: blank node", f"{file.name}:{number}")
             elif relation != LABEL:
                 yield _Told(number, subject, named(subject), named(relation), value)
 
-    return _documents(path, told(), dropped)
+    return _documents(file, told(), dropped)
 
 
 def _lines(path: Path) -> Iterator[_Triple]:
@@ -108,33 +108,36 @@ def _readable(iri: str) -> str:
     return readable_title(re.split(r"[/#]", iri.rstrip("/#"))[-1]) or iri
 
 
-def _table(path: Path, dropped: Counter[str]) -> Iterator[Document]:
+def _table(file: InputFile, dropped: Dropped) -> Iterator[Document]:
     """Unquoted, under the header subject, relation (or predicate), object."""
 
     def told() -> Iterator[_Told]:
-        for number, line in read_lines(path):
+        for number, line in read_lines(file.path):
             columns = [column.strip() for column in line.rstrip("\r\n").split("\t")]
             if number == 1 or columns == [""]:
                 continue
             if len(columns) != 3 or not all(columns):
                 raise UserError(
-                    f"{path}, line {number}: {sum(map(bool, columns))} of 3 columns; expected subject, relation, "
+                    f"{file.path}, line {number}: {sum(map(bool, columns))} of 3 columns; expected subject, relation, "
                     "object, or the file is cut off"
                 )
             yield _Told(number, columns[0], *columns)
 
-    return _documents(path, told(), dropped)
+    return _documents(file, told(), dropped)
 
 
-def _documents(path: Path, told: Iterable[_Told], dropped: Counter[str]) -> Iterator[Document]:
+def _documents(file: InputFile, told: Iterable[_Told], dropped: Dropped) -> Iterator[Document]:
     """Neighbouring triples of one subject together, a line each."""
     for _, triples in groupby(told, key=lambda triple: triple.identity):
         rows = list(triples)
         subject = rows[0].subject
-        lines = dict.fromkeys(f"{subject} | {row.relation} | {' '.join(row.value.split())} ." for row in rows)
-        if len(lines) < len(rows):
-            dropped["triple: duplicate"] += len(rows) - len(lines)
-        yield Document(f"{plain_name(path)}:{rows[0].number}", subject, "\n".join(lines), subject, "triple")
+        lines: dict[str, None] = {}
+        for row in rows:
+            line = f"{subject} | {row.relation} | {' '.join(row.value.split())} ."
+            if line in lines:
+                dropped.leave_out("triple: duplicate", f"{file.name}:{row.number}")
+            lines[line] = None
+        yield Document(f"{file.name}:{rows[0].number}", subject, "\n".join(lines), subject, "triple")
 
 
 register_reader("n_triples", lambda path, head: plain_name(path).endswith(".nt"), read_documents=_n_triples)

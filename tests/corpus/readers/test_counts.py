@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from realm_lab import cli
-from realm_lab.corpus.readers import count_input
+from realm_lab.corpus.readers import FileCounts, count_inputs
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 DATA = Path(os.environ.get("REALM_LAB_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -22,17 +22,23 @@ def lines(*records: Any) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
+def counted(path: Path) -> FileCounts:
+    [found] = count_inputs([str(path)])
+    assert isinstance(found, FileCounts)
+    return found
+
+
 def test_counts_say_what_is_kept_and_what_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "news.jsonl"
     texts = [("a", "T", "One two."), ("b", "T", " "), ("c", "U", "Three.")]
     path.write_text(lines(*({"id": name, "title": title, "text": text} for name, title, text in texts)))
-    found = count_input(str(path))
+    found = counted(path)
     assert (found.format, found.dropped) == ("texts", {"document: empty text": 1})
     assert found.counts == {"documents": 2, "articles": 2, "characters": 14, "words": 3}
     assert list(found.lines())[1:] == ["  document: empty text: 1, the first 'b'"]
     path = tmp_path / "trec.jsonl"
     path.write_text(lines({"id": 1, "question": "q", "answer": ["(a", "b"]}, {"id": 2, "question": "q", "answer": []}))
-    found = count_input(str(path))
+    found = counted(path)
     assert found.counts == {"questions": 1, "answers": 2}
     assert found.first_dropped["question: no answer"] == "2"
 
@@ -48,6 +54,18 @@ def test_prepare_count_prints_and_goes_on_after_a_bad_file(tmp_path: Path, capsy
     assert cli.main(["prepare", "--root", str(tmp_path), "--count", str(good), "--json"]) == 0
     [found] = json.loads(capsys.readouterr().out)
     assert (found["name"], found["format"], found["counts"]["documents"]) == (str(good), "texts", 1)
+
+
+def test_files_are_counted_with_the_ids_that_they_have_together(tmp_path: Path) -> None:
+    names = [str(tmp_path / year / "part.jsonl") for year in ("2020", "2021")]
+    for name in names:
+        Path(name).parent.mkdir()
+        Path(name).write_text(lines({"text": "A."}, {"text": " "}))
+    found = list(count_inputs([*names, str(tmp_path / "none.jsonl")]))
+    assert [f.first_dropped for f in found[:2] if isinstance(f, FileCounts)] == [
+        {"document: empty text": "2020/part.jsonl:2"}, {"document: empty text": "2021/part.jsonl:2"},
+    ]  # fmt: skip
+    assert str(found[2]).startswith(str(tmp_path / "none.jsonl"))
 
 
 def test_counting_starts_without_heavy_libraries(tmp_path: Path) -> None:
@@ -112,8 +130,10 @@ DROPPED = {
     "nq_open/NQ-open.orqa-dev.jsonl": {NOTHING: 3, NO_ANSWER: 2},
     "nq_open/ambignq.train_light.asnqopen.jsonl": {NOTHING: 2, NO_ANSWER: 1},
     "nq_open/NQ-open.efficientqa.dev.1.1.jsonl": {NOTHING: 1},
-    "nq_gold/nq_open_gold_passages.public.jsonl": {"document: duplicate id": 8},  # 880 passages of 888 questions
-    "nq_gold/qed-dev.public.jsonlines": {"document: duplicate id": 4},
+    "nq_gold/nq_open_gold_passages.public.jsonl": {
+        "document: copy of an earlier one": 8
+    },  # 880 passages of 888 questions
+    "nq_gold/qed-dev.public.jsonlines": {"document: copy of an earlier one": 4},
     "curatedtrec/CuratedTrec-train.jsonl": {"answer: not a valid regular expression, kept and matches nothing": 1},
     "wiki_articles/timeqa_questions.jsonl": {NOTHING: 378, NO_ANSWER: 378},
 }
@@ -122,9 +142,9 @@ DROPPED = {
 @pytest.mark.skipif(not DATA.is_dir(), reason="no real data: name its folder in REALM_LAB_DATA")
 @pytest.mark.parametrize(("name", "kind", "expected"), [(name, *row) for name, row in REAL.items()], ids=REAL)
 def test_real_files(name: str, kind: str, expected: dict[str, int]) -> None:
-    found = count_input(str(DATA / name))
+    found = counted(DATA / name)
     assert found.format == kind
-    left_out = {"documents": "document: duplicate id", "questions": NO_ANSWER}
+    left_out = {"documents": "document: copy of an earlier one", "questions": NO_ANSWER}
     counts = {what: found.counts[what] + found.dropped.get(left_out.get(what, ""), 0) for what in expected}
     assert counts == expected
     assert found.dropped == DROPPED.get(name, {})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from realm_lab.corpus.readers import READERS, count_input
+from realm_lab.corpus.readers import READERS, FileCounts, count_inputs
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
 SAMPLES = {
@@ -22,7 +22,8 @@ def test_a_sample_is_of_its_format(kind: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(content, encoding="utf-8")
-    found = count_input(str(path))
+    [found] = count_inputs([str(path)])
+    assert isinstance(found, FileCounts)
     assert found.format == kind
     assert found.dropped == {}
     assert any(found.counts.values())

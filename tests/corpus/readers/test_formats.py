@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,10 @@ import pytest
 
 from realm_lab.corpus.readers import (
     Dropped,
+    InputFile,
     Record,
     find_reader,
+    input_files,
     read_documents,
     read_questions,
     register_reader,
@@ -129,7 +130,7 @@ def test_documents(tmp_path: Path, case: str) -> None:
     path = put(tmp_path / name, content)
     assert find_reader(path).name == kind
     dropped = Dropped()
-    assert list(read_documents(path, dropped)) == expected
+    assert list(read_documents(input_files(path), dropped)) == expected
     assert not dropped
 
 
@@ -181,7 +182,7 @@ def test_questions(tmp_path: Path, case: str) -> None:
     path = put(tmp_path / name, content)
     assert find_reader(path).name == kind
     counted = Dropped()
-    assert list(read_questions(path, counted)) == expected
+    assert list(read_questions(input_files(path), counted)) == expected
     assert counted == dropped
 
 
@@ -206,9 +207,9 @@ def test_questions_with_their_gold_passage(
     path = put(tmp_path / "g.jsonl", lines(*records))
     assert find_reader(path).name == kind
     dropped = Dropped()
-    [document] = read_documents(path, dropped)
-    assert dropped == {"document: duplicate id": 1}, "one passage of two questions"
-    first, second = read_questions(path)
+    [document] = read_documents(input_files(path), dropped)
+    assert dropped == {"document: copy of an earlier one": 1}, "one passage of two questions"
+    first, second = read_questions(input_files(path))
     assert (first.id, first.answers, first.document) == (identity, answers, document.id)
     assert second.document == document.id
     assert (document.title, document.article) == ("Oslo", "Oslo")
@@ -223,7 +224,7 @@ def test_readable_title(title: str, readable: str) -> None:
 
 def test_plain_text_without_blank_lines_is_cut_at_line_ends(tmp_path: Path) -> None:
     path = put(tmp_path / "long.txt", b"A sentence of the tale.\n" * 10_000)
-    documents = list(read_documents(path))
+    documents = list(read_documents(input_files(path)))
     assert [document.id for document in documents] == ["long.txt:1", "long.txt:4168", "long.txt:8335"]
     assert sum(document.text.count("tale") for document in documents) == 10_000
 
@@ -232,9 +233,9 @@ def test_members_of_an_array_before_a_fault_are_given_out(tmp_path: Path) -> Non
     records = [{"text": f"{number} " + "é" * 3000, "n": [1.5e3, None, {"a": number}]} for number in range(1000)]
     text = json.dumps(records, ensure_ascii=False, indent=1)
     path = put(tmp_path / "a.json", text.encode())
-    assert [document.text for document in read_documents(path)] == [record["text"] for record in records]
+    assert [document.text for document in read_documents(input_files(path))] == [record["text"] for record in records]
     put(path, (text[:-1] + ",\n\n5]").encode())
-    documents = read_documents(path)
+    documents = read_documents(input_files(path))
     assert [next(documents).text.split()[0] for _ in range(1000)] == [str(number) for number in range(1000)]
     with pytest.raises(UserError, match=rf"record 1001 \(line {text.count(chr(10)) + 3}\): a int where"):
         next(documents)
@@ -243,18 +244,18 @@ def test_members_of_an_array_before_a_fault_are_given_out(tmp_path: Path) -> Non
 def test_a_format_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
 
-    def read(path: Path, dropped: Counter[str]) -> Iterator[Document]:
-        yield Document("poem", "", read_text(path), "poem")
+    def read(file: InputFile, dropped: Dropped) -> Iterator[Document]:
+        yield Document("poem", "", read_text(file.path), "poem")
 
     register_reader("poem", lambda path, head: path.suffix == ".poem", read_documents=read)
     path = put(tmp_path / "a.poem", b'{"text": "not JSON here"}')
-    assert [document.text for document in read_documents(path)] == ['{"text": "not JSON here"}']
+    assert [document.text for document in read_documents(input_files(path))] == ['{"text": "not JSON here"}']
 
 
 def test_a_shape_of_records_can_be_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "READERS", dict(registry.READERS))
 
-    def recipe(record: Record, dropped: Counter[str]) -> Iterator[Document]:
+    def recipe(record: Record, dropped: Dropped) -> Iterator[Document]:
         if record.text("kind") == "draft":
             dropped["recipe: draft"] += 1
             return
@@ -264,11 +265,11 @@ def test_a_shape_of_records_can_be_added(tmp_path: Path, monkeypatch: pytest.Mon
     records = [{"dish": "Soup", "steps": ["Boil.", "Eat."]}, {"dish": "Pie", "steps": [], "kind": "draft"}]
     for name, content in (("a.jsonl", lines(*records)), ("b.json", json.dumps(records).encode())):
         dropped = Dropped()
-        [document] = read_documents(put(tmp_path / name, content), dropped)
+        [document] = read_documents(input_files(put(tmp_path / name, content)), dropped)
         assert document == Document(f"{name}:1", "Soup", "Boil.\nEat.", "recipes")
         assert dropped == {"recipe: draft": 1}
     with pytest.raises(UserError) as caught:
-        list(read_documents(put(tmp_path / "c.jsonl", lines(records[0], {"dish": "Pie"}))))
+        list(read_documents(input_files(put(tmp_path / "c.jsonl", lines(records[0], {"dish": "Pie"})))))
     assert str(caught.value).endswith(
         "c.jsonl, line 2: 'steps' is missing (found: dish); expected {dish, steps: [texts]}"
     )

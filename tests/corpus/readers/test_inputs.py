@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from realm_lab.corpus.readers import digest_input, files_of, read_documents
+from realm_lab.corpus.readers import Dropped, digest_input, input_files, read_documents, read_questions
 from realm_lab.errors import UserError
 
 
@@ -22,12 +22,12 @@ def pages(path: Path, *titles: str) -> Path:
 
 
 def titles(name: Path | str) -> list[str]:
-    return [document.title for document in read_documents(name)]
+    return [document.title for document in read_documents(input_files(name))]
 
 
 def complaint(name: Path | str) -> str:
     with pytest.raises(UserError) as caught:
-        files_of(name)
+        input_files(name)
     assert "\n" not in str(caught.value)
     return str(caught.value).removeprefix(str(name))
 
@@ -39,7 +39,7 @@ def test_a_folder_of_wikiextractor_is_read_in_order(tmp_path: Path) -> None:
         line = json.dumps({"id": title, "revid": "1", "url": "u", "title": title, "text": f"{title} &lt;"}).encode()
         path.write_bytes(bz2.compress(line) if place.endswith(".bz2") else line)
     (tmp_path / "log.txt").write_text("done")
-    assert [document.text for document in read_documents(tmp_path)] == ["a <", "b <", "c <"]
+    assert [document.text for document in read_documents(input_files(tmp_path))] == ["a <", "b <", "c <"]
 
 
 @pytest.mark.parametrize("folder", ["", "data", "20231101.en"])
@@ -73,3 +73,69 @@ def test_digest_follows_the_bytes_of_every_file(tmp_path: Path) -> None:
     assert digest_input(tmp_path / "b") == before
     pages(tmp_path / "b" / "train-00001-of-00002.parquet", "B2")
     assert digest_input(tmp_path / "b") != before
+
+
+def put(path: Path, content: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["2020/Part-0.jsonl", "2021/part-1.jsonl.gz"], ["part-0.jsonl", "part-1.jsonl"]),
+        (["2020/part-0.jsonl", "{}/2021/part-0.jsonl"], ["2020/part-0.jsonl", "2021/part-0.jsonl"]),
+        (["a.txt", "b/a.txt", "c.txt"], ["a.txt", "b/a.txt", "c.txt"]),
+        (["x/1/a.txt", "y/1/a.txt", "y/2/a.txt"], ["x/1/a.txt", "y/1/a.txt", "y/2/a.txt"]),
+        (["x/a.jsonl", "x/a.jsonl.gz", "x/A.jsonl"], ["a.jsonl", "a.jsonl.gz", "A.jsonl"]),
+        (["x/a.jsonl", "x/a.jsonl.gz", "y/a.jsonl"], ["x/a.jsonl", "x/a.jsonl.gz", "y/a.jsonl"]),
+        (["a/en/Flag.png", "a/de/Flag.png"], ["en/Flag.png", "de/Flag.png"]),
+        (["a/en/Flag.png", "b/en/Flag.png"], ["a/en/Flag.png", "b/en/Flag.png"]),
+        (["a/x.txt", "a/../a/x.txt", "b/x.txt"], ["a/x.txt", "a/x.txt", "b/x.txt"]),
+    ],
+)
+def test_files_of_one_name_are_told_apart_by_the_shortest_end_of_their_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], names: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in files:
+        put(Path(file.format(tmp_path)), "x")
+    assert [file.name for file in input_files(*(file.format(tmp_path) for file in files))] == names
+
+
+def test_records_without_an_id_in_files_of_one_name_are_all_kept(tmp_path: Path) -> None:
+    """The same holds for texts, paragraphs, articles, triples and questions."""
+    triple = "<http://x.org/{}> <http://x.org/in> <http://x.org/Norway> .\n"
+    forms = {"a.jsonl": '{{"text": "{}"}}\n', "b.txt": "{}", "c.txt": " = {} = \n Text . \n", "d.nt": triple}
+    for name, form in forms.items():
+        inputs = input_files(*(put(tmp_path / year / name, form.format(f"In_{year}")) for year in ("2020", "2021")))
+        dropped = Dropped()
+        documents = list(read_documents(inputs, dropped))
+        assert [document.id for document in documents] == [f"2020/{name}:1", f"2021/{name}:1"]
+        assert len({document.article for document in documents}) == 2
+        assert not dropped
+    record = '{"question": "who", "answer": "Ann"}\n'
+    inputs = input_files(*(put(tmp_path / year / "dev.jsonl", record) for year in ("2020", "2021")))
+    assert [question.id for question in read_questions(inputs)] == ["2020/dev.jsonl:1", "2021/dev.jsonl:1"]
+
+
+def test_a_document_whose_id_is_taken_gets_the_next_free_one(tmp_path: Path) -> None:
+    records = [("a", "A"), ("a~2", "B"), ("a", "C"), ("a", "A"), ("a", "D"), ("a", "C"), ("b", "A")]
+    path = put(tmp_path / "d.jsonl", "\n".join(json.dumps({"id": i, "text": text}) for i, text in records))
+    dropped = Dropped()
+    found = [(document.id, document.text) for document in read_documents(input_files(path), dropped)]
+    assert found == [("a", "A"), ("a~2", "B"), ("a~3", "C"), ("a~4", "D"), ("b", "A")]
+    assert dropped == {"document: copy of an earlier one": 2, "document: id of an earlier one, kept under another": 2}
+
+
+def test_an_id_that_several_questions_have_is_kept_by_none(tmp_path: Path) -> None:
+    records = [("a", "who"), ("a~1", "where"), ("a", "when"), ("a", "who"), ("b", "why")]
+    lines = [json.dumps({"id": identity, "question": text, "answer": "Ann"}) for identity, text in records]
+    first = put(tmp_path / "1.jsonl", "\n".join(lines[:2]))
+    second = put(tmp_path / "2.jsonl", "\n".join(lines[2:]))
+    dropped = Dropped()
+    found = {question.id: question.question for question in read_questions(input_files(first, second), dropped)}
+    assert found == {"a~2": "who", "a~1": "where", "a~3": "when", "b": "why"}
+    assert dropped == {"question: id of several, kept under others": 2, "question: copy of an earlier one": 1}
+    assert set(dropped.first.values()) == {"a"}

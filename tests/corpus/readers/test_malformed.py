@@ -16,7 +16,7 @@ import pytest
 from backports import zstd
 
 from realm_lab.corpus import text_files
-from realm_lab.corpus.readers import Dropped, json_records, read_documents, read_questions
+from realm_lab.corpus.readers import Dropped, input_files, json_records, read_documents, read_questions
 from realm_lab.corpus.readers import parquet as parquet_files
 from realm_lab.errors import UserError
 
@@ -56,6 +56,7 @@ SMALL_SQUAD = squad(id="a", question="Who?", answers=[{"text": "Ann"}])
 DAMAGED_ZSTANDARD = bytearray(zstd.compress(b"".join(lines({"text": f"some text {n * n}"}) for n in range(3000))))
 DAMAGED_ZSTANDARD[1000:1100] = bytes(100)
 CATASTROPHIC = "(a+)+$"
+COPY, TAKEN_ID = "document: copy of an earlier one", "document: id of an earlier one, kept under another"
 
 # Of each case: the file's name, its content (None: there is no such file), and what reading it comes to.
 # fmt: off
@@ -168,12 +169,13 @@ READ: dict[str, tuple[Any, ...]] = {
     "title_is_null": ("d.jsonl", b'{"text": "a", "title": null}\n', ["a"]),
     "empty_text": ("d.jsonl", lines({"text": " \n"}, {"text": "B"}), ["B"], {"document: empty text": 1}),
     "id_twice": ("d.jsonl", lines({"id": "a", "text": "A"}, {"id": "a", "text": "B"}),
-        ["A"], {"document: duplicate id": 1}),
+        ["A", "B"], {TAKEN_ID: 1}),
+    "record_twice": ("d.jsonl", lines({"id": "a", "text": "A"}) * 2, ["A"], {COPY: 1}),
     "text_twice": ("d.jsonl", GOOD * 2, ["Aé", "Aé"]),
     "table_of_a_header": ("p.tsv", HEAD, []),
     "tab_in_quotes": ("p.tsv", HEAD + b'1\t"a\tb"\tT\n', ["a\tb"]),
     "quote_inside": ("p.tsv", HEAD + b'1\ta "b" c\tT\n', ['a "b" c']),
-    "rows_of_one_id": ("p.tsv", HEAD + b"1\ta\tT\n1\tb\tT\n", ["a"], {"document: duplicate id": 1}),
+    "rows_of_one_id": ("p.tsv", HEAD + b"1\ta\tT\n1\tb\tT\n", ["a", "b"], {TAKEN_ID: 1}),
     "right_to_left": ("t.jsonl", text_record("\u202eשלום\u202c مرحبا"), ["\u202eשלום\u202c مرحبا"]),
     "combining": ("t.jsonl", text_record("e\u0301 is not é"), ["e\u0301 is not é"]),
     "joined_emoji": ("t.jsonl", text_record("👩‍👩‍👧 🏳️‍🌈"), ["👩‍👩‍👧 🏳️‍🌈"]),
@@ -206,7 +208,9 @@ READ_QUESTIONS: dict[str, tuple[Any, ...]] = {
     "blank_question": ("q.jsonl", lines({"question": " ", "answer": "Ann"}), [], {"question: empty text": 1}),
     "question_id_twice": (
         "q.jsonl", lines({"id": 1, "question": "x", "answer": "Ann"}, {"id": "1", "question": "y", "answer": "Bob"}),
-        [("Ann",)], {"question: duplicate id": 1}),
+        [("Ann",), ("Bob",)], {"question: id of several, kept under others": 2}),
+    "question_twice": ("q.jsonl", lines({"id": 1, "question": "x", "answer": "Ann"}) * 2,
+        [("Ann",)], {"question: copy of an earlier one": 1}),
     "unanswerable": ("s.json", squad(id="a", question="Who?", answers=[], is_impossible=True),
         [], {"question: unanswerable": 1}),
     "invalid_pattern": ("trec.jsonl", lines({"question": "x", "answer": ["(a"]}),
@@ -230,11 +234,11 @@ TIGHT = {
 
 
 def texts(path: Path, dropped: Dropped) -> list[Any]:
-    return [document.text for document in read_documents(path, dropped)]
+    return [document.text for document in read_documents(input_files(path), dropped)]
 
 
 def answers(path: Path, dropped: Dropped) -> list[Any]:
-    return [question.answers for question in read_questions(path, dropped)]
+    return [question.answers for question in read_questions(input_files(path), dropped)]
 
 
 @pytest.mark.parametrize("case", [*REFUSED, *REFUSED_QUESTIONS])
@@ -267,7 +271,7 @@ def test_read(case: str, tmp_path: Path) -> None:
 
 def test_lines_before_a_bad_one_are_read(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").write_bytes(GOOD + b"{\n")
-    documents = read_documents(tmp_path / "d.jsonl")
+    documents = read_documents(input_files(tmp_path / "d.jsonl"))
     assert next(documents).text == "Aé"
     with pytest.raises(UserError, match="line 2"):
         next(documents)

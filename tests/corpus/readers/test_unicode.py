@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from realm_lab.corpus.chunking import split_sentences
 from realm_lab.corpus.cutting import Cutter
-from realm_lab.corpus.readers import read_documents
+from realm_lab.corpus.readers import input_files, read_documents
 from realm_lab.corpus.salient_spans import RuleTagger
 from realm_lab.corpus.vocabulary import encode_batch_plain, special_ids, train_wordpiece
 
@@ -46,7 +46,7 @@ def text(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     expected = TEXTS[request.param]
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text": expected}, ensure_ascii=request.param == "controls") + "\n", newline="")
-    [document] = read_documents(path)
+    [document] = read_documents(input_files(path))
     assert document.text == expected
     return document.text
 
@@ -61,7 +61,7 @@ def test_sentences_leave_out_nothing_but_blanks(text: str) -> None:
 
 def test_passages_and_spans_are_slices_of_the_text(text: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    [document] = read_documents(path)
+    [document] = read_documents(input_files(path))
     place = 0
     cut = Cutter(tokenizer.to_str(), 16, 64, RuleTagger).cut([[document]], "passages")
     for row in cut.passages.to_pylist():
