@@ -210,6 +210,14 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}, line {line}: not valid JSON ({error}); delete or repair the file") from None
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; another value is a UserError, as is what `read_json` refuses."""
+    found = read_json(path)
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: a {type(found).__name__} where an object should be; copy or repair the file")
+    return found
+
+
 def read_json_lines(path: Path) -> list[Any]:
     """Read a JSON-lines file; a broken line is a UserError that names file and line."""
     records = []

@@ -16,7 +16,13 @@ from realm_lab.corpus.readers import digest_input, input_files
 from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger, tagger_digest
 from realm_lab.corpus.store import PATCHES_FILE, Manifest
 from realm_lab.corpus.toy_source import ToySource
-from realm_lab.corpus.vocabulary import load_tokenizer, save_tokenizer, tokenizer_digest, train_wordpiece
+from realm_lab.corpus.vocabulary import (
+    load_tokenizer,
+    normaliser_settings,
+    save_tokenizer,
+    tokenizer_digest,
+    train_wordpiece,
+)
 from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import hub_remedy
 from realm_lab.params.corpus import EASY_WORLD
@@ -51,6 +57,9 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
     described: dict[str, object] = {"format": FORMAT, "corpus": corpus, "tokenizer": tokenizer}
     if params.tokenizer.checkpoint is not None:
         described["tokenizer_files"] = _folder_digest(Path(params.tokenizer.checkpoint))
+        settings = normaliser_settings(params.tokenizer.checkpoint)
+        if settings.get("strip_accents") is not None or not settings.get("handle_chinese_chars", True):
+            described["normaliser"] = settings
     source = params.corpus.source
     del corpus["files" if source == "toy" else "toy"]
     for name, neutral in NEUTRAL[source].items():

@@ -16,13 +16,20 @@ from typing import NamedTuple
 from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 
-from realm_lab.core.files import digest, read_json, write_json, write_text
+from realm_lab.core.files import digest, read_object, write_json, write_text
 from realm_lab.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 BERT = ["WordPiece", "BertNormalizer", "BertPreTokenizer"]  # the parts of its tokenizer
 MAX_CHARACTERS = 1000  # characters that get a wordpiece of their own, as in the trainer's default
 LONGEST_WORD = 100  # characters: BERT makes [UNK] of a longer word; to learn from one takes the square of its length
+# Settings of tokenizer_config.json -> of BertNormalizer. If strip_accents is null, accents go where capitals do.
+NORMALISER = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+NEUTRAL = {"strip_accents": None, "tokenize_chinese_chars": True}  # as if they were not there
 _CHUNK = 1000  # occurrences of a word handed to the trainer in one text
 _REMEMBERED_WORDS = 200_000  # of WordEncoder; some 80 MB
 
@@ -87,28 +94,47 @@ def wordpiece_from_vocabulary(words: Sequence[str], lowercase: bool = True) -> T
     """A tokenizer over given wordpieces, in their order after the special tokens (ids 0 to 4)."""
     entries = [*SPECIAL_TOKENS, *words]
     assert len(set(entries)) == len(entries), "each wordpiece is named once"
-    return _build({word: number for number, word in enumerate(entries)}, lowercase)
+    return _build({word: number for number, word in enumerate(entries)}, lowercase=lowercase)
+
+
+def normaliser_settings(folder: Path | str) -> dict[str, bool | None]:
+    """The settings of tokenizer_config.json that decide how text is normalised, as BertNormalizer calls them."""
+    path = Path(folder) / "tokenizer_config.json"
+    config = read_object(path) if path.is_file() else {}
+    given = {theirs: config[theirs] for theirs in NORMALISER if theirs in config}
+    for name, value in given.items():
+        if not isinstance(value, bool) and (name, value) != ("strip_accents", None):
+            raise UserError(f"{path}: {name} is {value!r}; write true or false")
+    return {NORMALISER[name]: value for name, value in given.items()}
 
 
 def load_tokenizer(folder: Path | str) -> Tokenizer:
-    """The WordPiece tokenizer of a Hugging Face folder: tokenizer.json, else vocab.txt and tokenizer_config.json.
+    """The WordPiece tokenizer of a Hugging Face folder: tokenizer.json, else vocab.txt.
 
-    Truncation and padding that a checkpoint's tokenizer.json may carry are switched off.
+    As in transformers, the normaliser follows tokenizer_config.json where that has a setting. Truncation and padding
+    that a checkpoint's tokenizer.json may carry are switched off.
     """
     folder = Path(folder)
+    settings = normaliser_settings(folder)
     if (folder / "tokenizer.json").is_file():
         path = folder / "tokenizer.json"
-        state = read_json(path)
+        state = read_object(path)
         kinds = [(state.get(part) or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
-        if kinds != BERT or not all(token["special"] for token in state["added_tokens"]):
+        if kinds != BERT or not all(token["special"] for token in state.get("added_tokens", [])):
             raise UserError(f"{path}: not BERT's tokenizer, or with words added; use that of a BERT checkpoint")
-        tokenizer = Tokenizer.from_file(str(path))
+        state["normalizer"] |= settings
+        try:
+            tokenizer = Tokenizer.from_str(json.dumps(state))
+        except Exception as error:  # the library raises nothing more special
+            raise UserError(f"{path}: not readable ({error}); copy the file again") from None
     elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
-        config = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
-        words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
+        try:
+            words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}: not UTF-8 ({error}); copy the file again") from None
         words = [word.rstrip("\r") for word in (words[:-1] if words[-1] == "" else words)]
-        tokenizer = _build({word: number for number, word in enumerate(words)}, config.get("do_lower_case", True))
+        tokenizer = _build({word: number for number, word in enumerate(words)}, **settings)
     else:
         raise UserError(f"{folder}: neither tokenizer.json nor vocab.txt; use the folder of a BERT checkpoint")
     tokenizer.no_truncation()
@@ -129,9 +155,11 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, max_length: int = 5
     names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), SPECIAL_TOKENS, strict=True))
     write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True))
     write_text(folder / "vocab.txt", "\n".join(words) + "\n")
-    lowercases = bool(json.loads(tokenizer.to_str())["normalizer"].get("lowercase", True))
-    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": lowercases, "model_max_length": max_length}
-    write_json(folder / "tokenizer_config.json", config | names)
+    normaliser = json.loads(tokenizer.to_str())["normalizer"]
+    settings = {theirs: normaliser[ours] for theirs, ours in NORMALISER.items()}
+    config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": max_length} | names
+    config |= {name: value for name, value in settings.items() if (name, value) not in NEUTRAL.items()}
+    write_json(folder / "tokenizer_config.json", config)
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:
@@ -192,10 +220,11 @@ class WordEncoder:
         return [None if start is None or last is None else (start, last + 1) for start, last in pairs]
 
 
-def _build(vocabulary: dict[str, int], lowercase: bool) -> Tokenizer:
-    """BERT's pipeline over a vocabulary."""
+def _build(vocabulary: dict[str, int], **settings: bool | None) -> Tokenizer:
+    """BERT's pipeline over a vocabulary. The `settings` of its normaliser are lowercase (True if it is not given),
+    strip_accents and handle_chinese_chars."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizers.BertNormalizer(**settings)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     if all(token in vocabulary for token in SPECIAL_TOKENS):

@@ -230,6 +230,12 @@ def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(
     assert digest(corpus_inputs(params, 1)) == key
     squad(path, 3)
     assert digest(corpus_inputs(params, 0)) != key
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with_folder = files_params(str(path), tokenizer__checkpoint=str(folder))
+    assert "normaliser" not in corpus_inputs(with_folder, 0)
+    (folder / "tokenizer_config.json").write_text('{"strip_accents": false}')
+    assert corpus_inputs(with_folder, 0)["normaliser"] == {"strip_accents": False}
     toy = digest(corpus_inputs(tiny.params(), 0))
     assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy  # not of its source
     assert digest(corpus_inputs(tiny.params({"corpus.toy.articles": 121}), 0)) != toy

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models
@@ -102,6 +103,37 @@ def test_folder_with_only_a_word_list(tmp_path: Path, lowercase: bool) -> None:
     assert tokenizer_digest(load_tokenizer(tmp_path)) == tokenizer_digest(tokenizer)
 
 
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"do_lower_case": False},
+    {"do_lower_case": True, "strip_accents": False},
+    {"do_lower_case": True, "strip_accents": None},
+    {"do_lower_case": False, "strip_accents": True},
+    {"do_lower_case": False, "tokenize_chinese_chars": False},
+    {"strip_accents": False, "tokenize_chinese_chars": False},
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("has_json", [False, True])
+def test_texts_are_normalised_as_the_folder_says(tmp_path: Path, settings: dict[str, Any], has_json: bool) -> None:
+    """Wordpieces are those of transformers, of the folder itself and of what we save of it."""
+    from transformers import AutoTokenizer
+
+    pieces = ["münchen", "München", "Munchen", "munchen", "élan", "Elan", "elan", "中国", "中", "国", "##国"]
+    save_tokenizer(wordpiece_from_vocabulary(pieces), tmp_path)
+    if not has_json:
+        (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizer"} | settings))
+    text = "München munchen Munchen élan Elan 中国 x"
+    ours = load_tokenizer(tmp_path)
+    found = encode_batch_plain(ours, [text])[0].tokens
+    assert found == AutoTokenizer.from_pretrained(tmp_path).tokenize(text)
+    save_tokenizer(ours, tmp_path / "saved")
+    assert tokenizer_digest(load_tokenizer(tmp_path / "saved")) == tokenizer_digest(ours)
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved").tokenize(text) == found
+
+
 def test_special_tokens_in_text_are_text(learned: Tokenizer) -> None:
     text = "😀 é the [MASK] [SEP]"
     (encoding,) = encode_batch_plain(learned, [text])
@@ -124,10 +156,21 @@ def test_folders_that_hold_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"neither tokenizer.json nor vocab.txt"):
         load_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_text("a\nb\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"strip_accents": "no"}')
+    with pytest.raises(UserError, match=r"tokenizer_config.json: strip_accents is 'no'; write true or false"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    (tmp_path / "vocab.txt").write_bytes("münchen\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"vocab.txt: not UTF-8"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(UserError, match=r"vocab.txt: the vocabulary lacks \[PAD\]"):
         load_tokenizer(tmp_path)
     Tokenizer(models.BPE()).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(UserError, match=r"tokenizer.json: not BERT.s tokenizer"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("[]")
+    with pytest.raises(UserError, match=r"tokenizer.json: a list where an object should be"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match=r"tokenizer.json, line 1: not valid JSON"):
