@@ -64,8 +64,9 @@ class Run:
         """The k passages that the run retrieves, best first."""
         found = self.context.system.retrieve([question], k)
         pairs = zip(found.rows_QK[0], found.scores_QK[0], strict=True)
-        rows = [(self.context.passages.text.row(row), float(score)) for row, score in pairs if row >= 0]
-        return [Hit(text["id"], text["title"], text["body"], score) for text, score in rows]
+        passages = self.context.passages
+        rows = [(passages.id_of(row), passages.text.row(row), float(score)) for row, score in pairs if row >= 0]
+        return [Hit(identity, text["title"], text["body"], score) for identity, text, score in rows]
 
 
 def load_run(name: PathLike, root: PathLike = ".") -> Run:

@@ -195,6 +195,13 @@ class Passages:
         columns = int(starts[1]) if len(starts) > 1 else len(self.bodies[row])
         return data_uri(patches[np.asarray(self.bodies[row], np.int64) - first_id], columns)
 
+    def id_of(self, row: int) -> str:
+        """The id of a passage outside this corpus: its document's, unless that was cut into several."""
+        row = int(row)
+        near = self.text.rows(max(0, row - 1), 3 if row else 2).column("document")  # a document's rows are neighbours
+        text = self.text.row(row)
+        return str(text["document"] if near.count(text["document"]) == 1 else text["id"])
+
     def __len__(self) -> int:
         return len(self.bodies)
 

@@ -151,5 +151,5 @@ def _read(
         float(log_reader_K[rows.index(NULL)]),
         len(item.targets),
         any(holds_answer(normalise_answer(text["body"]), item.answers) for text in texts),
-        [reader.passages.text.row(rows[place])["id"] for place in order if rows[place] >= 0],
+        [reader.passages.id_of(rows[place]) for place in order if rows[place] >= 0],
     )

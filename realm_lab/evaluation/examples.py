@@ -99,7 +99,7 @@ def _find(passages: Passages, row: int, tokenizer: Tokenizer, answer: np.ndarray
 
 def _passage(passages: Passages, row: int, span: tuple[int, int] | None) -> Example:
     """A passage's text, and the characters of its body that are the answer; the null document has neither."""
-    text = passages.text.row(row) if row >= 0 else {"id": None, "title": "", "body": ""}
-    shown = {"passage_id": text["id"], "title": text["title"], "body": text["body"]}
+    text = passages.text.row(row) if row >= 0 else {"title": "", "body": ""}
+    shown = {"passage_id": passages.id_of(row) if row >= 0 else None, "title": text["title"], "body": text["body"]}
     shown["picture"] = passages.picture(row) if row >= 0 else None
     return shown | {"span": span and list(span), "is_null": row < 0}

@@ -12,7 +12,7 @@ from typing import Any
 
 from realm_lab.corpus.answers import passage_holds
 from realm_lab.corpus.readers.inputs import InputFile
-from realm_lab.corpus.readers.json_records import LINE_SUFFIXES, Record, first_record, parse, records
+from realm_lab.corpus.readers.json_records import LINE_SUFFIXES, QUESTION_IDS, Record, first_record, parse, records
 from realm_lab.corpus.readers.registry import Dropped, questions_in, with_own_ids
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
@@ -88,7 +88,7 @@ def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[set[Given]
     surplus = []
     for record in _records(path):
         prediction = _prediction(record)
-        identity = record.identity() if record.fields.get("id") is not None else ""
+        identity = record.given_id(*QUESTION_IDS) or ""
         text = record.text("question").strip()
         if not identity and not text:
             raise UserError(f"{record.where}: neither 'id' nor 'question'; {REMEDY}")
@@ -112,9 +112,9 @@ def _records(path: Path) -> Iterator[Record]:
     if head.lstrip().startswith("{") and not name.endswith(LINE_SUFFIXES) and not keys & {"prediction", "ctxs"}:
         for identity, answer in parse(read_text(path), path).items():
             fields = {"id": identity, "prediction": answer}
-            yield Record(f"{path}, '{identity[:60]}'", 0, fields, name, REMEDY)
+            yield Record(f"{path}, '{identity[:60]}'", 0, fields, name, REMEDY, Dropped())
     else:
-        yield from records(_file(path), REMEDY)
+        yield from records(_file(path), REMEDY, Dropped())
 
 
 def _prediction(record: Record) -> Given | None:

@@ -164,9 +164,9 @@ def _ask(context: Context, sides: Sides, questions: Sequence[Question], folder: 
         row |= {"id": asked.ids[number], "question": asked.texts[number]}
         row |= {"answers": asked.answers[number], "answers_updated": asked.answers_updated[number]}
         for side, given in answers.items():
-            source, text = given[number].source, sides.knowledge[side].passages.text
+            source, passages = given[number].source, sides.knowledge[side].passages
             row[side]["prediction"] = given[number].text
-            row[side]["passage"] = text.row(source.row)["id"] if source else None
+            row[side]["passage"] = passages.id_of(source.row) if source else None
     write_json_lines(folder / "questions.jsonl", rows)
     problems = {"patterns": asked.patterns.counts()} if asked.patterns.problems else {}
     return question_summary(rows) | problems

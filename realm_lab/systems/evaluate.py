@@ -120,11 +120,11 @@ def _answered(context: Context, answer: Answer, scores: Scores, overlap: Overlap
     found |= {"question_overlap": overlap.question, "answer_overlap": overlap.answer}
     if answer.source is None:
         return found
-    text = context.passages.text
+    passages = context.passages
     return found | {
-        "passage_id": text.row(answer.source.row)["id"],
-        "passage_title": text.row(answer.source.row)["title"],
+        "passage_id": passages.id_of(answer.source.row),
+        "passage_title": passages.text.row(answer.source.row)["title"],
         "candidate_log_prob": answer.source.log_prior,
         "reader_log_prob": answer.source.log_span,
-        "retrieved": [text.row(candidate.row)["id"] for candidate in answer.candidates],
+        "retrieved": [passages.id_of(candidate.row) for candidate in answer.candidates],
     }

@@ -27,13 +27,13 @@ def write_run_file(context: Context, path: Path) -> int:
     if not len(test):
         raise UserError("no test questions in the prepared corpus; name them in corpus.files.questions_test")
     rows_QK, scores_QK = context.system.retrieve(test.texts, DEPTH)
-    text, tag = context.passages.text, context.plan.run_name
+    passages, tag = context.passages, context.plan.run_name
     with atomic_write(path) as file:
         for identity, rows, scores in zip(test.ids, rows_QK, scores_QK, strict=True):
             below = np.float32(np.inf)
             for rank, (row, score) in enumerate(zip(rows[rows >= 0], scores[rows >= 0], strict=True), 1):
                 below = min(np.float32(score), np.nextafter(below, np.float32(-np.inf)))
-                file.write(f"{_plain(identity)} Q0 {_plain(text.row(row)['id'])} {rank} {below:.9g} {tag}\n")
+                file.write(f"{_plain(identity)} Q0 {_plain(passages.id_of(row))} {rank} {below:.9g} {tag}\n")
     return len(test)
 
 

@@ -54,6 +54,17 @@ def test_passages_are_read_row_by_row_as_views_into_the_memory_map(tmp_path: Pat
         passages.bodies[1][0] = 9
 
 
+def test_a_document_that_is_one_passage_lends_it_its_id(tmp_path: Path) -> None:
+    ids = [("a", 0), ("b", 0), ("b", 1), ("b", 2), ("c", 1), ("d", 0)]
+    rows: list[dict[str, Any]] = [
+        {"titles": [1], "bodies": [2], "sentence_starts": [0], "articles": 0}
+        | Passage(f"{document}/{number}", "T", "body", document, "a")._asdict()
+        for document, number in ids
+    ]
+    passages = Passages(write_part(tmp_path, Passages.COLUMNS, rows), np.uint16)
+    assert [passages.id_of(row) for row in range(6)] == ["a", "b/0", "b/1", "b/2", "c", "d"]
+
+
 def test_rows_with_spans_and_the_rows_of_spans(tmp_path: Path) -> None:
     spans: list[list[int]] = [[], [0, 1, 2, 4], [], [], [1, 2], [3, 5, 0, 1, 6, 7], []]
     rows = [{"tokens": [7] * 9, "spans": pairs, "origins": NO_ROW, "gold": NO_ROW, "labels": ""} for pairs in spans]

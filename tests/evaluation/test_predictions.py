@@ -39,6 +39,7 @@ def put(path: Path, text: str) -> Path:
     [
         ("map.json", json.dumps(ANSWERS, indent=1)),
         ("ids.jsonl", lines([{"id": key, "prediction": value} for key, value in ANSWERS.items()])),
+        ("other_ids.jsonl", lines([{"query_id": key, "prediction": value} for key, value in ANSWERS.items()])),
         ("texts.jsonl", lines(BY_TEXT)),
         ("blank_lines.jsonl", "\n\n" + lines(BY_TEXT).replace("\n", "\r\n\r\n")),
         ("lines_in.json", lines(BY_TEXT)),

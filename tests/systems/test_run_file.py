@@ -95,7 +95,7 @@ def test_equal_scores_and_blanks_in_ids_are_no_matter(
         return Retrieved(np.tile(rows, (len(questions), 1)), np.tile(scores, (len(questions), 1)))
 
     monkeypatch.setattr(context.system, "retrieve", retrieve)
-    monkeypatch.setattr(context.passages.text, "row", lambda row: {"id": f"a b\u2003%{row}"})
+    monkeypatch.setattr(context.passages, "id_of", lambda row: f"a b\u2003%{row}")
     run_file.write_run_file(context, tmp_path / "run")
     for found in read(tmp_path / "run").values():
         assert list(found) == [f"a%20b%E2%80%83%25{row}" for row in (5, 3, 4, 0, 2, 1)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from realm_lab.corpus.readers.inputs import InputFile
@@ -75,9 +76,9 @@ def _is_wikitext(path: Path, head: str) -> bool:
     return _heading(first)[0] == 1
 
 
-def _record(record: Record, dropped: Dropped) -> Iterator[Document]:
+def _record(record: Record, dropped: Dropped, key: str = "text") -> Iterator[Document]:
     identity, title = record.identity(), record.text("title").strip()
-    yield Document(identity, title, record.field("text", str), title or identity)
+    yield Document(identity, title, record.field(key, str), title or identity)
 
 
 def _extracted(record: Record, dropped: Dropped) -> Iterator[Document]:
@@ -99,6 +100,7 @@ register_reader(  # what begins as JSON and has no shape that is known: reading 
     read_documents=record_reader(_record, "expected {id?, title?, text}; see docs/data.md"),
     read_questions=record_reader(open_question, "expected {id?, question, answer: [texts]}; see docs/data.md"),
 )
+register_shape("pyserini", {"contents"}, "{id?, title?, contents}", documents=partial(_record, key="contents"))
 register_shape("texts", {"text"}, "{id?, title?, text}", documents=_record)
 register_shape(
     "wikiextractor",

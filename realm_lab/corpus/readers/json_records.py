@@ -21,6 +21,9 @@ from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, PARQUET, plain_na
 from realm_lab.errors import UserError
 
 LINE_SUFFIXES = (".jsonl", ".jsonlines", ".ndjson")
+DOCUMENT_IDS = ("id", "_id", "docid", "doc_id")  # keys of an id, the first that is there counts
+QUESTION_IDS = ("id", "_id", "qid", "query_id", "question_id")
+_LOOKS_LIKE_ID = re.compile(r"(?:.*[_-])?(?i:p?id|[gu]?uid|docno|idx)|.*[a-z]I[dD]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
@@ -34,6 +37,7 @@ class Record(NamedTuple):
     fields: Any  # a dictionary, once `field` has been asked
     file: str  # name of the file, with which ids that are made start
     remedy: str  # what was expected
+    dropped: Dropped  # counts an id that is not read
 
     def field(self, key: str, kind: type) -> Any:
         """A field that must be there, of the right type and with proper Unicode."""
@@ -62,17 +66,37 @@ class Record(NamedTuple):
         named = self._replace(fields={f"{key} {place}": text for place, text in enumerate(values, 1)})
         return tuple(named.field(name, str) for name in named.fields)
 
-    def identity(self, key: str = "id") -> str:
-        """The record's id as text; file and number where it has none."""
-        value = self.fields.get(key) if isinstance(self.fields, dict) else None
-        if value is None or isinstance(value, int):
-            return f"{self.file}:{self.number}" if value is None else str(value)
-        return str(self.field(key, str))
+    def identity(self, *keys: str) -> str:
+        """The record's id as text, under the first of `keys` (DOCUMENT_IDS) that it has; file and number without one.
+
+        A second id, or one under another key, is counted.
+        """
+        given = self.given_id(*(keys or DOCUMENT_IDS))
+        if given is not None:
+            return given
+        made = f"{self.file}:{self.number}"
+        for key, value in self.fields.items() if isinstance(self.fields, dict) else ():
+            if value != "" and isinstance(value, int | str) and _LOOKS_LIKE_ID.fullmatch(key):
+                self.dropped.leave_out(f"id: '{key[:40]}' is not read, file and line are", made)
+        return made
+
+    def given_id(self, *keys: str) -> str | None:
+        """The record's id as text, under the first of `keys` that it has."""
+        fields = self.fields if isinstance(self.fields, dict) else {}
+        found = [key for key in keys if fields.get(key) not in (None, "")]
+        if not found:
+            return None
+        value = fields[found[0]]
+        identity = str(value) if isinstance(value, int) else str(self.field(found[0], str))
+        for key in found[1:]:
+            if fields[key] != value:
+                self.dropped.leave_out(f"id: '{key}' is not read, '{found[0]}' is", identity)
+        return identity
 
     def within(self, key: str) -> Iterator[Record]:
         """The members of a field that is a list of records."""
         for number, member in enumerate(self.field(key, list), 1):
-            yield Record(f"{self.where}, {key} {number}", number, member, self.file, self.remedy)
+            yield Record(f"{self.where}, {key} {number}", number, member, self.file, self.remedy, self.dropped)
 
 
 Item = TypeVar("Item")
@@ -114,27 +138,27 @@ def record_reader(
     """A reader of files of records, each of which `make` turns into documents or questions."""
 
     def read(file: InputFile, dropped: Dropped) -> Iterator[Item]:
-        for record in records(file, remedy):
+        for record in records(file, remedy, dropped):
             yield from make(record, dropped)
 
     return read
 
 
-def records(file: InputFile, remedy: str) -> Iterator[Record]:
+def records(file: InputFile, remedy: str, dropped: Dropped) -> Iterator[Record]:
     """The records of a file, streaming."""
     path, name = file.path, file.name
     head = read_head(path)
     if head == PARQUET:
         for number, fields in enumerate(parquet_rows(path), 1):
-            yield Record(f"{path}, record {number}", number, fields, name, remedy)
+            yield Record(f"{path}, record {number}", number, fields, name, remedy, dropped)
     elif head.lstrip().startswith("[") and not plain_name(path).endswith(LINE_SUFFIXES):
         for number, (line, fields) in enumerate(_members(path), 1):
-            yield Record(f"{path}, record {number} (line {line})", number, fields, name, remedy)
+            yield Record(f"{path}, record {number} (line {line})", number, fields, name, remedy, dropped)
     else:
         for number, line_text in read_lines(path):
             if line_text.strip():
                 fields = parse(line_text, path, number)
-                yield Record(f"{path}, line {number}", number, fields, name, remedy)
+                yield Record(f"{path}, line {number}", number, fields, name, remedy, dropped)
 
 
 @functools.lru_cache(maxsize=4)
@@ -225,7 +249,7 @@ def open_question(record: Record, dropped: Dropped, kind: AnswerKind = "text") -
     kind = "regex" if named == "regex" else "text" if named else kind
     groups = record.texts("groups") if record.fields.get("groups") else ()
     document = None if document is None else str(document)
-    yield Question(record.identity(), question, answers, document, kind, groups=groups)
+    yield Question(record.identity(*QUESTION_IDS), question, answers, document, kind, groups=groups)
 
 
 def _blanks(text: str, place: int) -> int:

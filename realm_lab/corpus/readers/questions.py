@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from realm_lab.corpus.readers.json_records import Record, open_question, passage_id, register_shape
+from realm_lab.corpus.readers.json_records import QUESTION_IDS, Record, open_question, passage_id, register_shape
 from realm_lab.corpus.readers.registry import Dropped
 from realm_lab.corpus.records import Document, Question
 from realm_lab.corpus.text_files import plain_name
@@ -55,7 +55,10 @@ def _qed_question(record: Record, dropped: Dropped) -> Iterator[Question]:
 def _cloze(record: Record, dropped: Dropped) -> Iterator[Question]:
     """The sentence with its [MASK] as the question; it was made from the document `source_id`."""
     yield Question(
-        record.identity(), record.field("cloze", str), record.texts("answer"), record.field("source_id", str)
+        record.identity(*QUESTION_IDS),
+        record.field("cloze", str),
+        record.texts("answer"),
+        record.field("source_id", str),
     )
 
 

@@ -35,7 +35,7 @@ def readable_title(title: str) -> str:
     return title.replace("_", " ").strip()
 
 
-def _paragraphs(file: InputFile) -> Iterator[tuple[str, Record]]:
+def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[tuple[str, Record]]:
     """(article, paragraph) of a SQuAD file; a paragraph's number is counted within its title, from 0."""
     path = file.path
     content = parse(read_text(path), path)
@@ -45,24 +45,24 @@ def _paragraphs(file: InputFile) -> Iterator[tuple[str, Record]]:
         raise UserError(f"{path}: no articles under 'data'; {remedy}")
     numbers: Counter[str] = Counter()
     for position, fields in enumerate(articles, 1):
-        article = Record(f"{path}, article {position}", position, fields, file.name, remedy)
+        article = Record(f"{path}, article {position}", position, fields, file.name, remedy, dropped)
         title = article.field("title", str)
         for number, paragraph in enumerate(article.field("paragraphs", list), 1):
             where = f"{article.where} ('{title}'), paragraph {number}"
-            found = Record(where, numbers[title], paragraph, article.file, remedy)
+            found = Record(where, numbers[title], paragraph, article.file, remedy, dropped)
             found.field("context", str)
             yield title, found._replace(where=f"{path}, paragraph {title}#{numbers[title]}")
             numbers[title] += 1
 
 
 def _documents(file: InputFile, dropped: Dropped) -> Iterator[Document]:
-    for article, paragraph in _paragraphs(file):
+    for article, paragraph in _paragraphs(file, dropped):
         context = paragraph.field("context", str)
         yield Document(f"{article}#{paragraph.number}", readable_title(article), context, article)
 
 
 def _questions(file: InputFile, dropped: Dropped) -> Iterator[Question]:
-    for article, paragraph in _paragraphs(file):
+    for article, paragraph in _paragraphs(file, dropped):
         for number, fields in enumerate(paragraph.field("qas", list), 1):
             item = paragraph._replace(where=f"{paragraph.where}, question {number}", fields=fields)
             question = item.field("question", str)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import bz2
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from realm_lab.corpus.readers import Dropped, digest_input, input_files, read_documents, read_questions
+from realm_lab.corpus.readers.json_records import DOCUMENT_IDS, QUESTION_IDS
 from realm_lab.errors import UserError
 
 
@@ -139,3 +141,35 @@ def test_an_id_that_several_questions_have_is_kept_by_none(tmp_path: Path) -> No
     assert found == {"a~2": "who", "a~1": "where", "a~3": "when", "b": "why"}
     assert dropped == {"question: id of several, kept under others": 2, "question: copy of an earlier one": 1}
     assert set(dropped.first.values()) == {"a"}
+
+
+@pytest.mark.parametrize("key", ["id", "_id", "qid", "query_id", "question_id", "docid", "doc_id"])
+def test_an_id_is_known_by_its_key(tmp_path: Path, key: str) -> None:
+    dropped = Dropped()
+    if key in DOCUMENT_IDS:
+        path = put(tmp_path / "d.jsonl", json.dumps({key: "x 1", "text": "A"}))
+        assert [document.id for document in read_documents(input_files(path), dropped)] == ["x 1"]
+    if key in QUESTION_IDS:
+        path = put(tmp_path / "q.jsonl", json.dumps({key: 7, "question": "who", "answer": "Ann"}))
+        assert [question.id for question in read_questions(input_files(path), dropped)] == ["7"]
+    assert not dropped
+
+
+@pytest.mark.parametrize(
+    ("record", "identity", "counted"),
+    [
+        ({"pid": 3}, "d.jsonl:1", {"id: 'pid' is not read, file and line are": 1}),
+        ({"passage_id": "a", "pageId": 5}, "d.jsonl:1", {
+            "id: 'passage_id' is not read, file and line are": 1, "id: 'pageId' is not read, file and line are": 1}),
+        ({"_id": "a", "docid": "b"}, "a", {"id: 'docid' is not read, '_id' is": 1}),
+        ({"_id": "a", "docid": "a", "pid": 3}, "a", {}),
+        ({"id": None, "_id": "a"}, "a", {}),
+        ({"valid": 1, "idea": "x", "metadata_id": {}}, "d.jsonl:1", {}),
+    ],
+)  # fmt: skip
+def test_an_id_that_is_not_read_is_counted(
+    tmp_path: Path, record: dict[str, Any], identity: str, counted: dict[str, int]
+) -> None:
+    path, dropped = put(tmp_path / "d.jsonl", json.dumps(record | {"text": "A"})), Dropped()
+    assert [document.id for document in read_documents(input_files(path), dropped)] == [identity]
+    assert dropped == counted
