@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from realm_lab.corpus.records import text_hash
 from realm_lab.corpus.store import Passages, Ragged
 
 BASE = np.uint64(0x9E3779B97F4A7C15)  # of a polynomial hash in 64 bits, which wraps; odd
@@ -18,10 +19,14 @@ AT_ONCE = 1 << 18  # passages
 
 
 class Links:
-    """The links of a corpus; `continues` says of each wordpiece of the vocabulary whether it goes on with a word."""
+    """The links of a corpus.
 
-    def __init__(self, passages: Passages, continues: np.ndarray):
-        hashes = np.array([_hash(passages.titles[row]) for row in range(len(passages))], np.uint64)
+    `continues` has for each wordpiece of the vocabulary whether it goes on with a word. No text names a title with the
+    `unknown` one, which may be any word.
+    """
+
+    def __init__(self, passages: Passages, continues: np.ndarray, unknown: int):
+        hashes = np.array([_hash(passages, row, unknown) for row in range(len(passages))], np.uint64)
         titles, self.title_of = np.unique(hashes, return_inverse=True)
         self._rows = _grouped(self.title_of, np.arange(len(passages)), len(titles))  # of each title
         self._lengths = np.array(passages.titles.lengths)[self._rows.values[self._rows.offsets[:-1]]]
@@ -68,8 +73,11 @@ class Links:
         return np.stack([to_NN, to_NN.T, same_NN])
 
 
-def _hash(tokens: np.ndarray) -> np.uint64:
-    value = np.uint64(0)
+def _hash(passages: Passages, row: int, unknown: int) -> np.uint64:
+    """Of a title's wordpieces; of its text where they do not tell it from others."""
+    tokens, value = passages.titles[row], np.uint64(0)
+    if unknown in tokens:
+        return np.uint64(text_hash(passages.text.row(row)["title"]))
     with np.errstate(over="ignore"):
         for token in tokens:
             value = value * BASE + np.uint64(int(token) + 1)

@@ -11,31 +11,35 @@ import numpy as np
 
 from realm_lab.corpus.store import LABEL_SEPARATOR, Ragged, Sentences
 
+Span = bytes | tuple[int, int]
 
-def only_recurring(sentences: Sentences, corpus: Iterable[Sentences], least: int, most: int) -> Sentences:
+
+def only_recurring(sentences: Sentences, corpus: Iterable[Sentences], least: int, most: int, unknown: int) -> Sentences:
     """`sentences` with those of their salient spans that are salient in `least` to `most` other passages.
 
-    `corpus` has the sentences of all passages; a span is the same if its wordpieces are. Sentences may keep no span.
+    `corpus` has the sentences of all passages; a span is the same if its wordpieces are, and none of
+    them is the `unknown` one. Sentences may keep no span.
     """
-    passages: dict[bytes, set[int]] = {}
+    passages: dict[Span, set[int]] = {}
     for part in corpus:
-        for row, span in _spans(part):
+        for row, span in _spans(part, unknown):
             passages.setdefault(span, set()).add(int(part.origins[row]))
     kept = np.array(
         [
             least <= len(passages.get(span, set()) - {int(sentences.origins[row])}) <= most
-            for row, span in _spans(sentences)
+            for row, span in _spans(sentences, unknown)
         ],
         bool,
     )
     return _with_spans(sentences, kept)
 
 
-def _spans(sentences: Sentences) -> Iterable[tuple[int, bytes]]:
-    """(row, wordpieces) of each salient span, in order."""
+def _spans(sentences: Sentences, unknown: int) -> Iterable[tuple[int, Span]]:
+    """(row, wordpieces) of each salient span, in order; of one with an unknown word where it is, as nothing else is."""
     for row in range(len(sentences)):
         for first, end in sentences.salient_spans(row):
-            yield row, np.asarray(sentences.tokens[row][first:end]).tobytes()
+            pieces = np.asarray(sentences.tokens[row][first:end])
+            yield row, (int(sentences.origins[row]), int(first)) if unknown in pieces else pieces.tobytes()
 
 
 def _with_spans(sentences: Sentences, kept: np.ndarray) -> Sentences:

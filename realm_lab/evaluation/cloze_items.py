@@ -130,12 +130,18 @@ def read_cloze_items(
         found = policy.retrieve(retriever, [item.tokens for item in part], compare_null=True, forbidden=own)
         for item, rows_K, log_prior_K in zip(part, found.rows_BK, found.log_prior_BK, strict=True):
             rows = [int(row) for row in rows_K if row >= NULL]
-            readings.append(_read(candidate_reader, tokenizer, item, rows, log_prior_K[: len(rows)]))
+            log_prior_K = log_prior_K[: len(rows)]
+            readings.append(_read(candidate_reader, tokenizer, special.unk, item, rows, log_prior_K))
     return readings
 
 
 def _read(
-    reader: CandidateReader, tokenizer: Tokenizer, item: ClozeItem, rows: list[int], log_prior_K: torch.Tensor
+    reader: CandidateReader,
+    tokenizer: Tokenizer,
+    unknown: int,
+    item: ClozeItem,
+    rows: list[int],
+    log_prior_K: torch.Tensor,
 ) -> ClozeReading:
     log_words_KMV = reader.word_log_probs(item.tokens, item.positions, rows)
     log_reader_K = filling_log_probs(log_words_KMV, torch.from_numpy(item.targets))
@@ -146,7 +152,7 @@ def _read(
     return ClozeReading(
         item.id,
         prediction,
-        words == item.targets.tolist() or exact_match(prediction, item.answers),
+        exact_match(prediction, item.answers) or (words == item.targets.tolist() and unknown not in words),
         float((log_prior_K + log_reader_K).logsumexp(0)),
         float(log_reader_K[rows.index(NULL)]),
         len(item.targets),

@@ -92,7 +92,8 @@ class CandidateReader:
 
     @torch.no_grad()
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
-        """Whether the likeliest words under one passage each are the masked ones, all of them, bool [B]."""
+        """Whether the likeliest words under one passage each are the masked ones, all of them, bool [B]. An unknown
+        word is never restored."""
         joined = self._join([sentence.tokens for sentence in sentences], [self._body(row) for row in rows_B])
         at_BM, is_masked_BM = pad_positions([sentence.positions for sentence in sentences])
         targets_BM, _ = pad_positions([sentence.targets for sentence in sentences])
@@ -100,7 +101,8 @@ class CandidateReader:
             hidden_BMD = self.reader.masked_hidden(joined, self._there(at_BM + 1))
             guessed_P = self.reader.word_log_probs(hidden_BMD[self._there(is_masked_BM)]).argmax(-1).cpu()
         correct_BM = torch.ones(at_BM.shape, dtype=torch.bool)
-        correct_BM[is_masked_BM] = guessed_P == targets_BM[is_masked_BM]
+        targets_P = targets_BM[is_masked_BM]
+        correct_BM[is_masked_BM] = (guessed_P == targets_P) & (targets_P != self._special.unk)
         return correct_BM.all(1)
 
     def _there(self, values: Tensor | np.ndarray) -> Tensor:

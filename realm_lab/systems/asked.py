@@ -104,7 +104,9 @@ class AskedQuestions:
             if kind == "regex":
                 found.append(Scores(float(exact), None, None))
                 continue
-            pieces = answer.source.wordpieces if answer.source else None
-            span = None if pieces is None else float(pieces in self._context.wordpieces(references))
+            span = None
+            if answer.source:  # an unknown word equals every other by its wordpieces: there the text decides
+                pieces, unknown = answer.source.wordpieces, self._context.special.unk
+                span = float(pieces in self._context.wordpieces(references) and (exact or unknown not in pieces))
             found.append(Scores(float(exact), span, f1(answer.text, references)))
         return found

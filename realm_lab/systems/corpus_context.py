@@ -89,8 +89,10 @@ class CorpusContext:
         return [tuple(encoding.ids) for encoding in encode_batch_plain(self.tokenizer, texts)]
 
     def answer_wordpieces(self, questions: Questions) -> list[list[np.ndarray]]:
-        """Of each question the wordpieces of each of its answers."""
-        return [[np.array(ids, np.int64) for ids in self.wordpieces(texts)] for texts in questions.answers]
+        """Of each question the wordpieces of each of its answers without an unknown word, which would be found in any
+        passage that has another."""
+        pieces = (self.wordpieces(texts) for texts in questions.answers)
+        return [[np.array(ids, np.int64) for ids in found if self.special.unk not in ids] for found in pieces]
 
     def question_tokens(self, questions: Sequence[str]) -> list[np.ndarray]:
         """Questions as a query tower reads them, cut to its length; its two special tokens are added later."""
@@ -102,7 +104,7 @@ class CorpusContext:
         chosen, bounds = self.corpus.sentences(name), self.params.pretrain.recurring_spans
         if bounds is None:
             return chosen
-        return only_recurring(chosen, [self.corpus.sentences(part) for part in PARTS], *bounds)
+        return only_recurring(chosen, [self.corpus.sentences(part) for part in PARTS], *bounds, self.special.unk)
 
     def stage(self, name: str) -> StageRun:
         """The folder of a stage of this run."""

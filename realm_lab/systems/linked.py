@@ -97,7 +97,8 @@ class LinkedReader(Bm25Reader, ABC):
         from realm_lab.corpus.vocabulary import wordpieces_by_id
 
         words = wordpieces_by_id(self.context.tokenizer)
-        return Links(self.passages, np.array([piece.startswith("##") for piece in words]))
+        continues = np.array([piece.startswith("##") for piece in words])
+        return Links(self.passages, continues, self.context.special.unk)
 
     def initial_model(self) -> Any:
         """The model before its training, on the device."""

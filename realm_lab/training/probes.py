@@ -72,6 +72,8 @@ class ReaderProbe:
             nobody = np.empty(0, np.int64)
             return {"gold": nobody, "same_article": nobody, "random": np.arange(len(articles))}
         others = np.setdiff1d(np.flatnonzero(articles == articles[known]), [origin, gold])
+        if self._special.unk in sentence.targets:  # wordpieces do not tell which of them hold an unknown word
+            others = others[:0]
         holds = holds_answer(self._passages.bodies, others, [sentence.targets])
         return {
             "gold": np.array([gold]) if gold >= 0 else others[holds],

@@ -126,7 +126,8 @@ class WarmStartTask:
                 log_probs_PV = self.reader.word_log_probs(hidden_BMD.flatten(0, 1)[at_P])
             loss = -log_probs_PV.gather(-1, targets_P[:, None]).sum() / count
             self._models.backward(loss, last=group is groups[-1])
-            sums_2 += torch.stack([loss.detach(), (log_probs_PV.argmax(-1) == targets_P).sum()])
+            right_P = (log_probs_PV.argmax(-1) == targets_P) & (targets_P != self._special.unk)
+            sums_2 += torch.stack([loss.detach(), right_P.sum()])
         total, right = summed(*sums_2.tolist())
         values = self._models.step(step)
         return {"loss": total, "loss_mlm": total, "accuracy_mlm": right / count, **values}

@@ -11,7 +11,7 @@ from realm_lab.corpus import links as links_module
 from realm_lab.corpus.joined import JoinedPassages
 from realm_lab.corpus.links import Links
 from realm_lab.corpus.prepare import prepare
-from realm_lab.corpus.store import Passages, PreparedCorpus
+from realm_lab.corpus.store import Passages, PreparedCorpus, Ragged
 from realm_lab.corpus.vocabulary import load_tokenizer, wordpieces_by_id
 from realm_lab.params.parameters import Params
 from tests.tiny_system import tiny_params
@@ -38,7 +38,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> PreparedCorpus:
 
 def links_of(corpus: PreparedCorpus) -> Links:
     words = wordpieces_by_id(load_tokenizer(corpus.tokenizer_folder))
-    return Links(corpus.passages(), np.array([piece.startswith("##") for piece in words]))
+    return Links(corpus.passages(), np.array([piece.startswith("##") for piece in words]), words.index("[UNK]"))
 
 
 def named(corpus: PreparedCorpus, links: Links) -> dict[str, list[str]]:
@@ -51,6 +51,17 @@ def test_a_title_is_named_by_its_whole_words_alone(corpus: PreparedCorpus) -> No
     links = links_of(corpus)
     assert named(corpus, links) == expected
     assert links.passages_without == 1
+
+
+def test_an_unknown_word_names_no_title(corpus: PreparedCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever wordpiece is unknown: a title with it is named nowhere, and is no other title."""
+    words = wordpieces_by_id(load_tokenizer(corpus.tokenizer_folder))
+    passages = corpus.passages()
+    york = int(passages.titles[1][0])
+    links = Links(passages, np.array([piece.startswith("##") for piece in words]), york)
+    assert not any(named(corpus, links).values())
+    passages.titles = Ragged.of(np.array([0, 1, 2, 3, 4]), np.array([york] * 4))
+    assert len(set(Links(passages, np.zeros(len(words), bool), york).title_of)) == 4
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 1000])

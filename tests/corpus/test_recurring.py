@@ -31,7 +31,7 @@ def test_spans_are_kept_that_so_many_other_passages_have(same: Prepared, least: 
     for row in range(len(sentences)):
         for _, span in spans(sentences, row):
             had.setdefault(span, set()).add(int(sentences.origins[row]))
-    found = only_recurring(sentences, [sentences], least, most)
+    found = only_recurring(sentences, [sentences], least, most, unknown=-1)
     kept = 0
     for row in range(len(sentences)):
         wanted = [
@@ -45,3 +45,14 @@ def test_spans_are_kept_that_so_many_other_passages_have(same: Prepared, least: 
     assert np.array_equal(found.kinds(), kinds)
     assert np.array_equal(found.rows_with_spans(), np.flatnonzero(kinds != "none"))
     assert len(spans(sentences, 0)) == len(spans(same.corpus.sentences(), 0))  # the corpus itself is as it was
+
+
+def test_a_span_with_an_unknown_word_is_in_no_other_passage(same: Prepared) -> None:
+    sentences = same.corpus.sentences()
+    kept = only_recurring(sentences, [sentences], 1, 500, unknown=-1)
+    row = int(kept.rows_with_spans()[0])
+    unknown = spans(kept, row)[0][1][0]
+    found = only_recurring(sentences, [sentences], 1, 500, unknown=unknown)
+    lost = [span for row in range(len(kept)) for span in spans(kept, row) if unknown in span[1]]
+    assert len(lost) > 1
+    assert found.span_count() == kept.span_count() - len(lost)

@@ -79,7 +79,12 @@ def test_the_right_words_are_an_exact_match(system: TinySystem, tiny: ModuleType
     first = read_cloze_items(*args, items)[0]
     told = items[0]._replace(answers=(first.prediction.upper() + "!",))
     assert read_cloze_items(*args, [told])[0].exact_match
-    assert not read_cloze_items(*args, [told._replace(answers=("zzz",))])[0].exact_match
+    wrong = told._replace(answers=("zzz",))
+    assert not read_cloze_items(*args, [wrong])[0].exact_match
+    words = np.array([system.tokenizer.token_to_id(first.prediction)])
+    assert read_cloze_items(*args, [wrong._replace(targets=words)])[0].exact_match
+    unknown = system.special._replace(unk=int(words[0]))
+    assert not read_cloze_items(*args[:-1], unknown, [wrong._replace(targets=words)])[0].exact_match
 
 
 @pytest.mark.parametrize("null", ["encoded", "off"])

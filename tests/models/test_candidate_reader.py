@@ -132,6 +132,10 @@ def test_every_masked_word_must_be_restored(system: TinySystem, reference: Refer
     masked = [MaskedSentence(query, positions, guessed), MaskedSentence(query, positions, wrong), one]
     reader = CandidateReader(system.params, system.reader, system.passages, system.special)
     assert reader.restores(masked, np.array([12, 12, 12])).tolist() == [True, False, True]
+    unknown = CandidateReader(
+        system.params, system.reader, system.passages, system.special._replace(unk=int(guessed[0]))
+    )
+    assert unknown.restores(masked, np.array([12, 12, 12])).tolist() == [False, False, False]
     words_KMV = reader.word_log_probs(query, positions, [12, -1])
     assert words_KMV[0].argmax(-1).tolist() == guessed.tolist()
     nothing = reference.masked_words(query, np.empty(0, np.int64), positions)

@@ -14,7 +14,7 @@ from realm_lab.core.files import read_json, read_json_lines
 from realm_lab.corpus.records import Question
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.store import PreparedCorpus
-from realm_lab.corpus.vocabulary import encode_batch_plain, wordpiece_from_vocabulary
+from realm_lab.corpus.vocabulary import encode_batch_plain, special_ids, wordpiece_from_vocabulary
 from realm_lab.errors import UserError
 from realm_lab.evaluation.answers import Answer, Candidate
 from realm_lab.evaluation.open_qa import Scores
@@ -152,21 +152,36 @@ def test_a_reader_that_was_never_fine_tuned_answers_nothing(tiny: ModuleType, tm
 
 def test_a_text_has_three_scores_an_expression_one_and_an_answer_from_nowhere_two() -> None:
     tokenizer = wordpiece_from_vocabulary(["paris", "texas"])
-    (piece,) = encode_batch_plain(tokenizer, ["paris"])[0].ids
-    found = Answer("Paris", 0, [Candidate(3, -1.0, -1.0, (0, 5), "Paris", (piece,))])
+
+    def answered(text: str) -> Answer:
+        pieces = tuple(encode_batch_plain(tokenizer, [text])[0].ids)
+        return Answer(text, 0, [Candidate(3, -1.0, -1.0, (0, 5), text, pieces)])
+
+    found = answered("Paris")
 
     def scores(kind: Any, references: list[str], answer: Answer = found) -> tuple[Scores, Patterns]:
-        context: Any = SimpleNamespace(wordpieces=lambda t: [tuple(e.ids) for e in encode_batch_plain(tokenizer, t)])
+        encoded = {"wordpieces": lambda t: [tuple(e.ids) for e in encode_batch_plain(tokenizer, t)]}
+        context: Any = SimpleNamespace(special=special_ids(tokenizer), **encoded)
         asked = AskedQuestions(context, [Question("q1", "Where?", tuple(references), None, kind)])
         return asked.scores([answer])[0], asked.patterns
 
     assert scores("text", ["paris"])[0] == Scores(1.0, 1.0, 1.0)
     assert scores("text", ["texas"])[0] == Scores(0.0, 0.0, 0.0)
     assert scores("text", ["paris"], Answer("Paris"))[0] == Scores(1.0, None, 1.0)
+    assert scores("text", ["باريس"], answered("東"))[0] == Scores(0.0, 0.0, 0.0)  # [UNK] alike
+    assert scores("text", ["Łódź"], answered("łódź"))[0] == Scores(1.0, 1.0, 1.0)
     assert scores("regex", ["ris"])[0] == Scores(0.0, None, None)
     right, patterns = scores("regex", ["(", "pa.?r"])
     assert right == Scores(1.0, None, None)
     assert [(problem.question, problem.pattern) for problem in patterns.problems] == [("q1", "(")]
+
+
+def test_an_answer_with_an_unknown_word_is_looked_for_in_no_passage(project: Project) -> None:
+    context = Context(project.params, plan_run(project.params, "realm", 0), project.root)
+    questions: Any = SimpleNamespace(answers=[["a", "\u6771"], ["a \u6771 b"]])
+    first, second = context.answer_wordpieces(questions)
+    assert [pieces.tolist() for pieces in first] == [list(context.wordpieces(["a"])[0])]
+    assert second == []
 
 
 def test_test_questions_never_stand_in_for_development_questions(tiny: ModuleType) -> None:

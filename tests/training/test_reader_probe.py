@@ -76,6 +76,18 @@ def test_without_a_known_gold_passage_another_of_the_article_may_hold_the_answer
     assert set(nothing_known.measure(system.reader)) == {"probe_random_utility"}
 
 
+def test_no_passage_of_the_article_is_known_to_hold_an_unknown_word(system: TinySystem) -> None:
+    held_out = system.corpus.sentences("cloze_dev")
+    sentences = as_taken_from_the_corpus(held_out, np.asarray(held_out.gold))
+    first = probe_of(system, sentences).masked[0].targets[0]
+    special = system.special._replace(unk=int(first))
+    probe = ReaderProbe(system.params, sentences, system.passages, special, 0)
+    has_it = np.array([first in sentence.targets for sentence in probe.masked])
+    assert has_it.any()
+    assert (probe.rows["gold"][has_it] < 0).all()
+    assert (probe.rows["same_article"][has_it] < 0).all()
+
+
 def test_the_probe_is_the_gain_per_masked_word(system: TinySystem, reference: Reference) -> None:
     probe = probe_of(system, system.corpus.sentences("cloze_dev"))
     probe.rows["same_article"][2] = -2  # a sentence without such a passage
