@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from realm_lab.core.launched import cores
+from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.tracking.environment import processor
 from realm_lab.tracking.tracking_store import default_uri, without_password
@@ -151,7 +152,21 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
         named += [(f"corpus.files.{key}", name) for key, names in files.items() for name in names]
     for key, name in named:
         if name is not None and (root / name).exists():
-            yield Finding("OK", key, name)
+            yield _folder(key, name, root / name)
         elif name is not None:
             remedy = "put it there (docs/real_text.md: where from), or name another in params.yaml or with --set"
             yield Finding("missing", key, f"{name}: no such file or folder", remedy)
+
+
+def _folder(key: str, name: str, path: Path) -> Finding:
+    """A file or folder that is there; a checkpoint must be one that can be used."""
+    from realm_lab.corpus.vocabulary import load_tokenizer
+    from realm_lab.params.checkpoint import check_checkpoint
+
+    check = {"model.checkpoint": check_checkpoint, "tokenizer.checkpoint": load_tokenizer}.get(key, Path)
+    try:
+        check(path)
+    except UserError as error:
+        found, _, remedy = str(error).partition("; ")
+        return Finding("wrong", key, found, remedy)
+    return Finding("OK", key, name)

@@ -151,4 +151,4 @@ def _run_doctor(options: argparse.Namespace) -> int:
         problem = " ".join(str(error).split())
     findings = examine(params, options.root, problem)
     show(findings)
-    return 1 if any(finding.state == "missing" for finding in findings) else 0
+    return 1 if any(finding.state in ("missing", "wrong") for finding in findings) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,7 +57,9 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
     tokenizer = params.tokenizer.model_dump(mode="json")
     described: dict[str, object] = {"format": FORMAT, "corpus": corpus, "tokenizer": tokenizer}
     if params.tokenizer.checkpoint is not None:
-        described["tokenizer_files"] = _folder_digest(Path(params.tokenizer.checkpoint))
+        files = _folder_digest(Path(params.tokenizer.checkpoint))
+        _check_tokenizer(params.tokenizer.checkpoint, *files.values())
+        described["tokenizer_files"] = files
         settings = normaliser_settings(params.tokenizer.checkpoint)
         if settings.get("strip_accents") is not None or not settings.get("handle_chinese_chars", True):
             described["normaliser"] = settings
@@ -156,6 +159,12 @@ def _files_source(params: Params, kept: Path, workers: int, make_tagger: MakeTag
         texts = (document.text for document in source.documents())
         source.tokenizer = train_wordpiece(texts, params.tokenizer.vocabulary_size)
     return source
+
+
+@functools.lru_cache(maxsize=8)
+def _check_tokenizer(folder: str, *digests: str) -> None:
+    """UserError: a folder's tokenizer cannot be read. Done once for files with these digests."""
+    load_tokenizer(folder)
 
 
 def _folder_digest(folder: Path) -> dict[str, str]:

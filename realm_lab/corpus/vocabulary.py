@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
@@ -21,6 +21,9 @@ from realm_lab.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 BERT = ["WordPiece", "BertNormalizer", "BertPreTokenizer"]  # the parts of its tokenizer
+# Classes whose vocab.txt is read alike; others cut words in another way first (BertJapaneseTokenizer).
+SAME_AS_BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "RealmTokenizer", "PreTrainedTokenizer")
+TOKENIZER_CONFIG = "tokenizer_config.json"
 MAX_CHARACTERS = 1000  # characters that get a wordpiece of their own, as in the trainer's default
 LONGEST_WORD = 100  # characters: BERT makes [UNK] of a longer word; to learn from one takes the square of its length
 # Settings of tokenizer_config.json -> of BertNormalizer. If strip_accents is null, accents go where capitals do.
@@ -97,14 +100,19 @@ def wordpiece_from_vocabulary(words: Sequence[str], lowercase: bool = True) -> T
     return _build({word: number for number, word in enumerate(entries)}, lowercase=lowercase)
 
 
+def tokenizer_config(folder: Path | str) -> dict[str, Any]:
+    """tokenizer_config.json of a Hugging Face folder; nothing where it has none."""
+    path = Path(folder) / TOKENIZER_CONFIG
+    return read_object(path) if path.is_file() else {}
+
+
 def normaliser_settings(folder: Path | str) -> dict[str, bool | None]:
     """The settings of tokenizer_config.json that decide how text is normalised, as BertNormalizer calls them."""
-    path = Path(folder) / "tokenizer_config.json"
-    config = read_object(path) if path.is_file() else {}
+    config = tokenizer_config(folder)
     given = {theirs: config[theirs] for theirs in NORMALISER if theirs in config}
     for name, value in given.items():
         if not isinstance(value, bool) and (name, value) != ("strip_accents", None):
-            raise UserError(f"{path}: {name} is {value!r}; write true or false")
+            raise UserError(f"{Path(folder) / TOKENIZER_CONFIG}: {name} is {value!r}; write true or false")
     return {NORMALISER[name]: value for name, value in given.items()}
 
 
@@ -115,13 +123,16 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     that a checkpoint's tokenizer.json may carry are switched off.
     """
     folder = Path(folder)
-    settings = normaliser_settings(folder)
+    config, settings = tokenizer_config(folder), normaliser_settings(folder)
     if (folder / "tokenizer.json").is_file():
         path = folder / "tokenizer.json"
         state = read_object(path)
         kinds = [(state.get(part) or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
-        if kinds != BERT or not all(token["special"] for token in state.get("added_tokens", [])):
-            raise UserError(f"{path}: not BERT's tokenizer, or with words added; use that of a BERT checkpoint")
+        if kinds != BERT:
+            found = ", ".join(map(str, kinds))
+            raise UserError(f"{path}: not BERT's tokenizer but {found}; name the folder of a BERT with WordPiece")
+        if words := [token["content"] for token in state.get("added_tokens", []) if not token["special"]]:
+            raise UserError(f"{path}: words were added to its vocabulary ('{words[0]}'); use that of a BERT checkpoint")
         state["normalizer"] |= settings
         try:
             tokenizer = Tokenizer.from_str(json.dumps(state))
@@ -129,6 +140,9 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
             raise UserError(f"{path}: not readable ({error}); copy the file again") from None
     elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
+        kind = str(config.get("tokenizer_class") or SAME_AS_BERT[0]).removesuffix("Fast")
+        if kind not in SAME_AS_BERT:
+            raise UserError(f"{folder}: a {kind} is not supported; name the folder of a BERT with WordPiece")
         try:
             words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
         except UnicodeDecodeError as error:
@@ -159,7 +173,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, max_length: int = 5
     settings = {theirs: normaliser[ours] for theirs, ours in NORMALISER.items()}
     config = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": max_length} | names
     config |= {name: value for name, value in settings.items() if (name, value) not in NEUTRAL.items()}
-    write_json(folder / "tokenizer_config.json", config)
+    write_json(folder / TOKENIZER_CONFIG, config)
 
 
 def tokenizer_digest(tokenizer: Tokenizer) -> str:

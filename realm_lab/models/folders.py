@@ -28,6 +28,7 @@ from realm_lab.models.decoder import Generator
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise_patches
 from realm_lab.models.reader import Reader
+from realm_lab.params.checkpoint import check_model_type
 
 # Our parameter -> the tensor's name in a file, or three names where ours is one fused matrix.
 Names = Mapping[str, str | tuple[str, ...]]
@@ -168,6 +169,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_shape(folder: Path) -> EncoderShape:
     """The shape that config.json of a Hugging Face folder says."""
     config, path = read_config(folder), Path(folder) / "config.json"
+    check_model_type(config, path)
     default_activation = "gelu_new" if config.get("model_type") == "realm" else "gelu"  # transformers' own defaults
     for name, values in SUPPORTED.items():
         if config.get(name, values[0]) not in values:

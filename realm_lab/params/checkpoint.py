@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import read_json
+from realm_lab.core.files import read_json, read_object
 from realm_lab.errors import UserError
 
 # parameter -> its name in config.json
@@ -24,6 +24,7 @@ SIZES = {
 }
 
 
+MODEL_TYPES = ("bert", "realm")  # of config.json that are read; realm: released REALM weights
 HUB = "hf://"
 HUB_FILES = ["*.safetensors", "config.json", "modules.json", "vocab.txt", "tokenizer*", "special_tokens*", "1_*"]
 
@@ -51,6 +52,30 @@ def _fetched(name: str) -> str:
         return str(snapshot_download(repository, **given))
     except (OSError, ValueError) as error:
         raise UserError(f"{HUB}{name}: cannot be fetched ({error}); {hub_remedy(repository)}") from None
+
+
+def check_model_type(config: Mapping[str, Any], path: Path) -> None:
+    """UserError: `config` (config.json at `path`) is of another architecture than BERT.
+
+    The first BERTs name no type, and some not even an architecture.
+    """
+    others = [name for name in config.get("architectures") or () if not str(name).startswith("Bert")]
+    found = config.get("model_type") or next(iter(others), None)
+    if found is not None and found not in MODEL_TYPES:
+        raise UserError(f"{path}: a model of type '{found}' is not supported; name the folder of a BERT with WordPiece")
+
+
+def check_checkpoint(folder: Path, names: Sequence[str] = ()) -> None:
+    """UserError: a folder holds no model that can be read, by its config.json and the names of its files; `names` are
+    what else the parameter may be."""
+    for wanted in ("config.json", "model.safetensors"):
+        if not (folder / wanted).is_file():
+            remedy = f"choose {', '.join(names)}, or " if names else ""
+            remedy += "give a local folder with config.json and safetensors"
+            remedy = remedy if folder.is_dir() else f"{remedy}; {hub_remedy(folder)}"
+            raise UserError(f"{folder / wanted}: no such file; {remedy}")
+        if wanted == "config.json":
+            check_model_type(read_object(folder / wanted), folder / wanted)
 
 
 def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from realm_lab.core.extensions import own_source
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.errors import UserError
-from realm_lab.params.checkpoint import hub_remedy
+from realm_lab.params.checkpoint import check_checkpoint
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values, marks
 from realm_lab.systems.registry import options_of, system_of
@@ -173,17 +173,15 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
 
 def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -> str:
     """Digest of the models in a folder: all its .safetensors and .json files, by their paths in it. UserError: no such
-    folder, or no models in it; `names` are what else the parameter may be."""
-    remedy = "give a local folder with config.json and safetensors"
-    if names:
-        remedy = f"choose {', '.join(names)}, or {remedy}"
+    folder, no models in it, or others than BERT's; `names` are what else the parameter may be."""
     if names and not folder.is_dir():
-        raise UserError(f"parameter '{parameter}': no folder '{folder}'; {remedy}")
+        choices = f"choose {', '.join(names)}, or give a local folder with config.json and safetensors"
+        raise UserError(f"parameter '{parameter}': no folder '{folder}'; {choices}")
+    try:
+        check_checkpoint(folder, names)
+    except UserError as error:
+        raise UserError(f"parameter '{parameter}': {error}") from None
     paths = sorted(path for pattern in ("*.safetensors", "*.json") for path in folder.rglob(pattern) if path.is_file())
-    for wanted in ("config.json", "model.safetensors"):
-        if folder / wanted not in paths:
-            remedy = remedy if folder.is_dir() else f"{remedy}; {hub_remedy(folder)}"
-            raise UserError(f"parameter '{parameter}': {folder / wanted}: no such file; {remedy}")
     return digest({path.relative_to(folder).as_posix(): digest_file(path) for path in paths})
 
 

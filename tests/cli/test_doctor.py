@@ -72,6 +72,8 @@ def test_a_package_that_fails_to_import_is_missing(tmp_path: Path, monkeypatch: 
 
 def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) -> None:
     (tmp_path / "encoder").mkdir()
+    (tmp_path / "encoder" / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "encoder" / "model.safetensors").write_bytes(b"")
     (tmp_path / "wiki.jsonl").write_text("{}\n")
     files = "{knowledge: [wiki.jsonl], questions_test: [absent.json]}"
     found = findings(tmp_path, f"preset: real\nmodel: {{checkpoint: encoder}}\ncorpus:\n  files: {files}\n")
@@ -80,6 +82,20 @@ def test_files_of_the_parameters_are_looked_for_from_the_root(tmp_path: Path) ->
     assert found["corpus.files.questions_test"].state == "missing"
     assert found["corpus.files.questions_test"].found == "absent.json: no such file or folder"
     assert found["tokenizer.checkpoint"].found == "models/checkpoint: no such file or folder"
+
+
+def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "modernbert"}')
+    (tmp_path / "other" / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
+    text = "preset: smoke\nmodel: {checkpoint: other}\ntokenizer: {checkpoint: other}\n"
+    found = findings(tmp_path, text)
+    assert [found[f"{name}.checkpoint"].state for name in ("model", "tokenizer")] == ["wrong", "wrong"]
+    assert "modernbert" in found["model.checkpoint"].found
+    assert "BPE" in found["tokenizer.checkpoint"].found
+    assert all(found[f"{name}.checkpoint"].remedy for name in ("model", "tokenizer"))
+    assert cli.main(["doctor", "--root", str(tmp_path)]) == 1
+    capsys.readouterr()
 
 
 def test_no_slurm_is_a_note(tmp_path: Path, commands: Path) -> None:

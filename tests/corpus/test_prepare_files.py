@@ -17,6 +17,7 @@ from realm_lab.corpus.cutting import MIN_SENTENCE_WORDPIECES
 from realm_lab.corpus.files_corpus import is_orqa_dev
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.store import NO_ROW
+from realm_lab.corpus.vocabulary import save_tokenizer, wordpiece_from_vocabulary
 from realm_lab.errors import UserError
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.parameters import Params
@@ -231,11 +232,15 @@ def test_the_key_depends_on_the_content_and_the_format_and_not_on_the_seed(
     squad(path, 3)
     assert digest(corpus_inputs(params, 0)) != key
     folder = tmp_path / "folder"
-    folder.mkdir()
+    save_tokenizer(wordpiece_from_vocabulary(["a"]), folder)
     with_folder = files_params(str(path), tokenizer__checkpoint=str(folder))
     assert "normaliser" not in corpus_inputs(with_folder, 0)
     (folder / "tokenizer_config.json").write_text('{"strip_accents": false}')
     assert corpus_inputs(with_folder, 0)["normaliser"] == {"strip_accents": False}
+    (folder / "tokenizer.json").unlink()
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertJapaneseTokenizer"}')
+    with pytest.raises(UserError, match="a BertJapaneseTokenizer is not supported; name the folder of a BERT"):
+        corpus_inputs(with_folder, 0)
     toy = digest(corpus_inputs(tiny.params(), 0))
     assert digest(corpus_inputs(tiny.params({"corpus.files.max_articles": 3}), 0)) == toy  # not of its source
     assert digest(corpus_inputs(tiny.params({"corpus.toy.articles": 121}), 0)) != toy

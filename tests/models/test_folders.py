@@ -121,6 +121,9 @@ def without(path: Path, name: str) -> None:
     save_file(tensors, path)
 
 
+OTHER_TYPES = (
+    "roberta", "camembert", "xlm-roberta", "distilbert", "electra", "mpnet", "modernbert", "nomic_bert", "gpt2"
+)  # fmt: skip
 KEY_BIAS = "encoder.layer.1.attention.self.key.bias"
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no configuration": (
@@ -132,7 +135,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
             lambda folder, text=text: (folder / "config.json").write_text(text),  # type: ignore[misc]
             r"config\.json.*not (valid JSON|a BERT config)",
         )
-        for text in ("{", '{"model_type": "gpt2"}', "[]", '{"hidden_size": 24}')
+        for text in ("{", "[]", '{"hidden_size": 24}')
+    },
+    **{
+        kind: (
+            lambda folder, kind=kind: change_config(folder, {"model_type": kind}),  # type: ignore[misc]
+            rf"config\.json: a model of type '{kind}' is not supported; name the folder of a BERT with WordPiece",
+        )
+        for kind in OTHER_TYPES
     },
     **{
         name: (lambda folder, name=name, value=value: change_config(folder, {name: value}), rf"config\.json.*{name}")  # type: ignore[misc]
@@ -169,3 +179,15 @@ def test_the_command_of_the_message_converts_a_pickle(folder: Path) -> None:
     _, found = read_checkpoint(folder)
     assert all(torch.equal(value, found[name]) for name, value in tensors.items())
     assert torch.equal(found["tied.two"], tied["tied.one"])
+
+
+@pytest.mark.parametrize(("architectures", "is_bert"), [(None, True), (["BertModel"], True), (["RobertaModel"], False)])
+def test_a_folder_without_a_type_is_known_by_its_architecture(
+    folder: Path, architectures: list[str] | None, is_bert: bool
+) -> None:
+    change_config(folder, {"model_type": None, "architectures": architectures})
+    if is_bert:
+        assert read_checkpoint(folder)[0] == SHAPE
+        return
+    with pytest.raises(UserError, match="a model of type 'RobertaModel' is not supported"):
+        read_checkpoint(folder)

@@ -286,7 +286,7 @@ def test_the_content_of_what_a_stage_begins_with_is_in_its_key(
     (tmp_path / "elsewhere" / "notes.txt").write_text("no model")
     moved = load(TINY, {name: str(tmp_path / "elsewhere")})
     assert keys(moved) == before  # wherever it lies
-    (folder / file).write_bytes(b"two")
+    (folder / file).write_bytes(b"{ }")
     after = keys(params)
     unchanged = ORDER[: ORDER.index(first)]
     assert [stage for stage in ORDER if before[stage] == after[stage]] == list(unchanged)
@@ -309,6 +309,10 @@ def test_a_beginning_that_is_no_name_and_no_folder_is_refused(tmp_path: Path, na
         if other not in choices:
             with pytest.raises(UserError, match=f"no folder '{other}'"):
                 keys(load(TINY, {name: other}))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "roberta"}')
+    with pytest.raises(UserError, match=rf"'{name}': .*other/config\.json: a model of type 'roberta' is not supported"):
+        keys(load(TINY, {name: str(tmp_path / "other")}))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"empty/config\.json: no such file"):
         keys(load(TINY, {name: str(tmp_path / "empty")}))
