@@ -133,10 +133,12 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
             raise UserError(f"{path}: not BERT's tokenizer but {found}; name the folder of a BERT with WordPiece")
         if words := [token["content"] for token in state.get("added_tokens", []) if not token["special"]]:
             raise UserError(f"{path}: words were added to its vocabulary ('{words[0]}'); use that of a BERT checkpoint")
-        state["normalizer"] |= settings
         try:
+            state["normalizer"] |= settings
+            added = [token["id"] for token in state.get("added_tokens", [])]
+            state["model"]["vocab"] = _without_holes(state["model"]["vocab"], added)
             tokenizer = Tokenizer.from_str(json.dumps(state))
-        except Exception as error:  # the library raises nothing more special
+        except Exception as error:  # the library has no errors of its own
             raise UserError(f"{path}: not readable ({error}); copy the file again") from None
     elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
@@ -147,8 +149,10 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
             words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
         except UnicodeDecodeError as error:
             raise UserError(f"{path}: not UTF-8 ({error}); copy the file again") from None
-        words = [word.rstrip("\r") for word in (words[:-1] if words[-1] == "" else words)]
-        tokenizer = _build({word: number for number, word in enumerate(words)}, **settings)
+        words = [word.rstrip("\r") for word in words]
+        while words and not words[-1]:
+            words.pop()
+        tokenizer = _build(_without_holes({word: number for number, word in enumerate(words)}), **settings)
     else:
         raise UserError(f"{folder}: neither tokenizer.json nor vocab.txt; use the folder of a BERT checkpoint")
     tokenizer.no_truncation()
@@ -158,6 +162,15 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return tokenizer
+
+
+def _without_holes(vocabulary: dict[str, int], others: Iterable[int] = ()) -> dict[str, int]:
+    """A vocabulary with something that is no word at each id that nothing has, so that ids go up to its size.
+
+    Of a word that vocab.txt has twice the last line counts, as in transformers, and nothing has the id of the first.
+    """
+    taken = {*vocabulary.values(), *others}
+    return vocabulary | {f"[no word {n}]": n for n in range(max(taken, default=0)) if n not in taken}
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path | str, max_length: int = 512) -> None:

@@ -28,7 +28,7 @@ from realm_lab.models.decoder import Generator
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise_patches
 from realm_lab.models.reader import Reader
-from realm_lab.params.checkpoint import check_model_type
+from realm_lab.params.checkpoint import check_model_type, weight_files
 
 # Our parameter -> the tensor's name in a file, or three names where ours is one fused matrix.
 Names = Mapping[str, str | tuple[str, ...]]
@@ -193,8 +193,20 @@ def read_shape(folder: Path) -> EncoderShape:
 
 def read_checkpoint(folder: Path) -> tuple[EncoderShape, dict[str, Tensor]]:
     """Shape and weights of a Hugging Face BERT folder."""
-    weights = read_tensors(folder / "model.safetensors")
+    weights = read_weights(folder)
     return read_shape(folder), {modern_name(name): value for name, value in weights.items()}
+
+
+def read_weights(folder: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
+    """The tensors of a model's folder, in one file or several; one that is not finite is a UserError. `keep` picks by
+    name."""
+    weights: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        for name, value in read_tensors(path, keep).items():
+            if value.is_floating_point() and not value.isfinite().all():
+                raise UserError(f"{path}: '{name}' has NaN or infinite values; copy the file again, or train it anew")
+            weights[name] = value
+    return weights
 
 
 def read_tensors(path: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:

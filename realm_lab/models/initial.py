@@ -41,11 +41,13 @@ from realm_lab.models.folders import (
     read_embedder,
     read_shape,
     read_tensors,
+    read_weights,
 )
 from realm_lab.models.reader import Reader, initialise_heads
 from realm_lab.params.parameters import Params
 
 MIN_POSITIONS = 64
+PADDED_TO = (8, 16, 32, 64, 128, 256, 512)  # multiples that the rows of word embeddings are padded to, for GPUs
 MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size", "activation")
 HEAD_MUST_AGREE = ("projection_size", "pooling", "projection_norm", "score_scale")
 PROJECTION = {
@@ -190,6 +192,9 @@ def _agreed(found: EncoderShape, params: Params, vocabulary_size: int, folder: P
             f"{folder}: {found.positions} positions, but corpus.passage_length + corpus.sentence_length "
             f"needs {asked.positions}; lower them"
         )
+    padded = {-(-vocabulary_size // multiple) * multiple for multiple in PADDED_TO}
+    if found.vocabulary_size in padded and not asked.patch_values:  # rows that no word has stay, for the softmax
+        asked = asked._replace(vocabulary_size=found.vocabulary_size)
     _check_equal(found, asked, MUST_AGREE, folder)
     return found._replace(dropout=asked.dropout, patch_values=asked.patch_values)
 
@@ -250,7 +255,7 @@ def read_reader_weights(folder: Path) -> ReaderWeights:
         shape, bert = read_checkpoint(folder)
         path = folder / SPAN_HEAD_FILE
         return ReaderWeights(shape, bert, read_tensors(path) if path.exists() else {})
-    weights = read_tensors(folder / "model.safetensors", lambda name: name != "block_emb")
+    weights = read_weights(folder, lambda name: name != "block_emb")
     if any(name.startswith("reader.") for name in weights):
         weights = _below(weights, "reader.")
     bert = _below(weights, "realm.") | {name: value for name, value in weights.items() if name.startswith("cls.")}
@@ -278,9 +283,7 @@ def read_released_embedder(folder: Path) -> Embedder:
 
     A RealmScorer whose two embedders are equal, or of which one is left out, has one tower.
     """
-    weights = read_tensors(
-        folder / "model.safetensors", lambda name: name != "block_emb" and not name.startswith("reader.")
-    )
+    weights = read_weights(folder, lambda name: name != "block_emb" and not name.startswith("reader."))
     documents, queries = _below(weights, "embedder."), _below(weights, "query_embedder.")
     towers = [tower for tower in (queries, documents) if tower] or [weights]
     used = [name for name in towers[0] if not name.startswith("cls.predictions.")]

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from realm_lab.corpus.vocabulary import encode_batch_plain, load_tokenizer, special_ids
+from realm_lab.errors import UserError
 from realm_lab.models.encoder import Encoder
 from realm_lab.models.folders import from_bert, read_checkpoint
 from realm_lab.models.inputs import join, length_groups
@@ -28,6 +29,8 @@ class SentenceEncoder:
         from_bert(self.encoder, weights, folder)
         self.encoder.to(device).eval()
         self._tokenizer = load_tokenizer(folder)
+        if (words := self._tokenizer.get_vocab_size()) > shape.vocabulary_size:
+            raise UserError(f"{folder}: {words} words but {shape.vocabulary_size} embeddings; use its own tokenizer")
         self._pooling, self._normalise, self._device = pooling, normalise, device
 
     @property

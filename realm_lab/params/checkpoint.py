@@ -26,7 +26,10 @@ SIZES = {
 
 MODEL_TYPES = ("bert", "realm")  # of config.json that are read; realm: released REALM weights
 HUB = "hf://"
-HUB_FILES = ["*.safetensors", "config.json", "modules.json", "vocab.txt", "tokenizer*", "special_tokens*", "1_*"]
+HUB_FILES = [
+    "*.safetensors", "*.safetensors.index.json", "config.json", "modules.json", "vocab.txt", "tokenizer*",
+    "special_tokens*", "1_*",
+]  # fmt: skip
 
 
 def local(value: Any) -> Any:
@@ -65,17 +68,29 @@ def check_model_type(config: Mapping[str, Any], path: Path) -> None:
         raise UserError(f"{path}: a model of type '{found}' is not supported; name the folder of a BERT with WordPiece")
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a model's weights: model.safetensors, or the shards that an index names."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file() or not index.is_file():
+        return [whole]
+    shards = read_object(index).get("weight_map")
+    if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
+        raise UserError(f"{index}: no 'weight_map' of tensors to files; copy the folder again")
+    return [folder / name for name in sorted(set(shards.values()))]
+
+
 def check_checkpoint(folder: Path, names: Sequence[str] = ()) -> None:
     """UserError: a folder holds no model that can be read, by its config.json and the names of its files; `names` are
     what else the parameter may be."""
-    for wanted in ("config.json", "model.safetensors"):
-        if not (folder / wanted).is_file():
+    config = folder / "config.json"
+    for path in (config, *weight_files(folder)):
+        if not path.is_file():
             remedy = f"choose {', '.join(names)}, or " if names else ""
             remedy += "give a local folder with config.json and safetensors"
             remedy = remedy if folder.is_dir() else f"{remedy}; {hub_remedy(folder)}"
-            raise UserError(f"{folder / wanted}: no such file; {remedy}")
-        if wanted == "config.json":
-            check_model_type(read_object(folder / wanted), folder / wanted)
+            raise UserError(f"{path}: no such file; {remedy}")
+        if path == config:
+            check_model_type(read_object(config), config)
 
 
 def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

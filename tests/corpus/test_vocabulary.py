@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models
 
 from realm_lab.corpus.vocabulary import (
     MAX_CHARACTERS,
+    SPECIAL_TOKENS,
     SpecialIds,
     encode_batch_plain,
     load_tokenizer,
@@ -21,6 +22,7 @@ from realm_lab.corpus.vocabulary import (
     tokenizer_digest,
     train_wordpiece,
     wordpiece_from_vocabulary,
+    wordpieces_by_id,
 )
 from realm_lab.errors import UserError
 
@@ -132,6 +134,23 @@ def test_texts_are_normalised_as_the_folder_says(tmp_path: Path, settings: dict[
     save_tokenizer(ours, tmp_path / "saved")
     assert tokenizer_digest(load_tokenizer(tmp_path / "saved")) == tokenizer_digest(ours)
     assert AutoTokenizer.from_pretrained(tmp_path / "saved").tokenize(text) == found
+
+
+@pytest.mark.parametrize("has_json", [False, True])
+def test_of_a_word_that_is_there_twice_the_last_line_counts(tmp_path: Path, has_json: bool) -> None:
+    from transformers import AutoTokenizer
+
+    words = [*SPECIAL_TOKENS, "a", "b", "a", "c", "##c", "", "", "d"]
+    tmp_path.joinpath("vocab.txt").write_text("\n".join(words) + "\n\n\n" * (not has_json))
+    theirs = AutoTokenizer.from_pretrained(tmp_path, tokenizer_type="bert")
+    if has_json:
+        theirs.save_pretrained(tmp_path)
+    ours, text = load_tokenizer(tmp_path), "a b ac c x d"
+    assert ours.encode(text).ids == theirs(text)["input_ids"] == [2, 7, 6, 7, 9, 8, 1, 12, 3]
+    assert ours.get_vocab_size() == len(wordpieces_by_id(ours)) == len(words)
+    save_tokenizer(ours, tmp_path / "saved")
+    assert tokenizer_digest(load_tokenizer(tmp_path / "saved")) == tokenizer_digest(ours)
+    assert AutoTokenizer.from_pretrained(tmp_path / "saved")(text)["input_ids"] == theirs(text)["input_ids"]
 
 
 def test_special_tokens_in_text_are_text(learned: Tokenizer) -> None:

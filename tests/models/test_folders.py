@@ -25,6 +25,7 @@ from realm_lab.models.folders import (
     to_bert,
     write_tensors,
 )
+from realm_lab.params.checkpoint import check_checkpoint
 from tests.tiny_system import scramble
 
 SHAPE = EncoderShape(vocabulary_size=60, hidden_size=24, layers=3, heads=4, intermediate_size=40, positions=20)
@@ -190,4 +191,49 @@ def test_a_folder_without_a_type_is_known_by_its_architecture(
         assert read_checkpoint(folder)[0] == SHAPE
         return
     with pytest.raises(UserError, match="a model of type 'RobertaModel' is not supported"):
+        read_checkpoint(folder)
+
+
+def shard(folder: Path) -> list[str]:
+    """Put the weights of a folder into two files with an index; the names of the second's tensors."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    for file, own in parts.items():
+        save_file({name: tensors[name] for name in own}, folder / file)
+    index = {"metadata": {}, "weight_map": {name: file for file, own in parts.items() for name in own}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return names[1::2]
+
+
+def test_weights_in_several_files_are_read(folder: Path, ours: Encoder) -> None:
+    missing = shard(folder)
+    check_checkpoint(folder)
+    loaded = load_encoder(folder)
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in ours.state_dict().items())
+    path = folder / "model-00002-of-00002.safetensors"
+    save_file({missing[0]: torch.zeros(1)}, path)
+    with pytest.raises(UserError, match="no tensor"):
+        load_encoder(folder)
+    path.unlink()
+    for refuse in (check_checkpoint, read_checkpoint):
+        with pytest.raises(UserError, match=rf"{path.name}: no such file; "):
+            refuse(folder)
+    (folder / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(UserError, match=r"index\.json: no 'weight_map'"):
+        check_checkpoint(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_weights_that_are_no_numbers_are_named(folder: Path, value: float, sharded: bool) -> None:
+    path = folder / "model.safetensors"
+    if sharded:
+        assert KEY_BIAS in shard(folder)
+        path = folder / "model-00002-of-00002.safetensors"
+    tensors = load_file(path)
+    tensors[KEY_BIAS][3] = value
+    save_file(tensors, path)
+    with pytest.raises(UserError, match=rf"{path.name}: '{KEY_BIAS}' has NaN or infinite values; copy the file again"):
         read_checkpoint(folder)

@@ -11,7 +11,7 @@ import torch
 
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import EmbedderShape
-from realm_lab.models.folders import POOLER, bert_config, to_bert, write_embedder, write_tensors
+from realm_lab.models.folders import POOLER, bert_config, to_bert, write_embedder, write_reader, write_tensors
 from realm_lab.models.initial import (
     embedder_shape,
     encoder_shape,
@@ -23,6 +23,7 @@ from realm_lab.models.initial import (
     read_reader_weights,
     read_released_embedder,
 )
+from realm_lab.models.inputs import Batch
 from tests.models.same_bits import assert_same_bits
 from tests.tiny_system import TinySystem, scramble, tiny_params
 
@@ -85,6 +86,32 @@ def test_a_checkpoint_of_other_sizes_is_refused(
     with pytest.raises(UserError, match=message) as error:
         encoder_shape(params, system.corpus.manifest.vocabulary_size)
     assert str(reader_folder) in str(error.value)
+
+
+def test_rows_that_pad_the_embeddings_have_their_share_of_the_probability(tmp_path: Path) -> None:
+    """As in transformers: 83 words, and embeddings for 88."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    torch.manual_seed(0)
+    sizes: Any = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    theirs = BertForMaskedLM(BertConfig(vocab_size=88, max_position_embeddings=96, initializer_range=0.5, **sizes))
+    theirs.eval().save_pretrained(tmp_path)
+    params = tiny_params(model={"checkpoint": str(tmp_path), "intermediate_size": 64})
+    reader = new_reader(params, 83, 0).eval()
+    embedder, _ = read_initial_embedder(tmp_path, params, 83, 0)
+    assert reader.encoder.shape.vocabulary_size == embedder.query_encoder.shape.vocabulary_size == 88
+    tokens_BL, types_BL = torch.randint(83, (3, 9)), torch.zeros(3, 9, dtype=torch.int64)
+    with torch.no_grad():
+        expected_BLV = theirs(tokens_BL).logits.log_softmax(-1)
+        at_BM = torch.arange(9).expand(3, -1)
+        hidden_BMD = reader.masked_hidden(Batch(tokens_BL, types_BL, types_BL == 0), at_BM)
+        torch.testing.assert_close(reader.word_log_probs(hidden_BMD), expected_BLV, atol=1e-4, rtol=0)
+    again = tmp_path / "stage"
+    write_reader(reader, again)
+    assert_same_bits(read_initial_reader(again, params, 83, 1), reader)
+    for words in (79, 89):  # padded to 80, and more words than rows
+        with pytest.raises(UserError, match=f"its vocabulary_size is 88, the parameters ask for {words}"):
+            new_reader(params, words, 0)
 
 
 def test_the_parameters_give_the_embedders_shape() -> None:
