@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from realm_lab.corpus.vocabulary import encode_batch_plain, load_tokenizer, special_ids
+from realm_lab.corpus.vocabulary import encode_batch_plain, load_tokenizer, special_ids, tokenizer_digest
 from realm_lab.errors import UserError
 from realm_lab.models.encoder import Encoder
 from realm_lab.models.folders import from_bert, read_checkpoint
@@ -37,6 +37,11 @@ class SentenceEncoder:
     def size(self) -> int:
         """Numbers of a vector."""
         return self.encoder.shape.hidden_size
+
+    @property
+    def tokenizer_digest(self) -> str:
+        """What decides how texts are cut into wordpieces."""
+        return tokenizer_digest(self._tokenizer)
 
     @torch.no_grad()
     def encode(self, texts: Sequence[str], token_budget: int) -> Tensor:

@@ -28,7 +28,7 @@ MODEL_TYPES = ("bert", "realm")  # of config.json that are read; realm: released
 HUB = "hf://"
 HUB_FILES = [
     "*.safetensors", "*.safetensors.index.json", "config.json", "modules.json", "vocab.txt", "tokenizer*",
-    "special_tokens*", "1_*",
+    "special_tokens*", "1_*", "config_sentence_transformers.json",
 ]  # fmt: skip
 
 

@@ -8,13 +8,14 @@ Simplified: a passage is its prefix, title and body as one text, whatever its au
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from realm_lab.core.files import read_json, read_object
 from realm_lab.params.sections import FOLDER, Section
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.realm import WARM_START
@@ -29,21 +30,64 @@ if TYPE_CHECKING:
     from realm_lab.retrieval.exact import ExactSearch
 
 
+MODULES = ("Transformer", "Pooling", "Normalize")  # of sentence-transformers
+POOLINGS = {"mean": "mean", "cls": "cls", "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+
+
 class EmbeddingOptions(Section):
     """`system_options.embedding`."""
 
     folder: Annotated[str, FOLDER]
     """Hugging Face folder of a BERT with WordPiece."""
     pooling: Literal["mean", "cls"] = "mean"
-    """Of the last hidden states, [CLS] and [SEP] included, or that of [CLS]."""
+    """Of the last hidden states, [CLS] and [SEP] included, or that of [CLS]. If it is not given, that of the folder."""
     query_prefix: str = ""
     """Before each question, such as "query: " (E5)."""
     passage_prefix: str = ""
     """Before each passage, such as "passage: " (E5)."""
     normalise: bool = True
-    """Vectors of length 1: the cosine, not the inner product."""
+    """Vectors of length 1: the cosine, not the inner product. If it is not given, that of the folder."""
     temperature: Annotated[float, Field(gt=0.0)] = 0.05
     """p(z|x) is the softmax of the scores divided by it (Sentence-BERT trains with 0.05)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_in_the_folder(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """So the key has what is done, whether the parameters or the folder ask for it."""
+        return folder_settings(Path(str(given.get("folder"))), given) | given
+
+
+def folder_settings(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Pooling and normalisation as sentence-transformers' files in a folder describe them; nothing without such files.
+
+    ValueError: they describe what is not supported, and `given` has nothing else.
+    """
+    path = folder / "modules.json"
+    modules = read_json(path) if path.is_file() else []
+    try:
+        kinds = {module["type"].rpartition(".")[2]: folder / module["path"] for module in modules}
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path}: no list of modules with type and path; copy the folder again") from None
+    for kind in kinds:
+        if kind not in MODULES:
+            raise ValueError(f"{path}: a module {kind}, which is not supported ({', '.join(MODULES)} are)")
+    settings: dict[str, Any] = {}
+    if "Pooling" in kinds:
+        path = kinds["Pooling"] / "config.json"
+        config = read_object(path)
+        old = [name for name, is_on in config.items() if name.startswith("pooling_mode_") and is_on]
+        modes = [str(config["pooling_mode"])] if config.get("pooling_mode") else old
+        if "pooling" not in given and modes:
+            settings["pooling"] = POOLINGS.get(" and ".join(modes))
+            if settings["pooling"] is None:
+                raise ValueError(f"{path}: {' and '.join(modes)} is not supported; set pooling to mean or cls")
+        if config.get("include_prompt") is False and (given.get("query_prefix") or given.get("passage_prefix")):
+            raise ValueError(f"{path}: include_prompt false is not supported; leave out the prefixes")
+    path = folder / "config_sentence_transformers.json"
+    similarity = read_object(path).get("similarity_fn_name") if path.is_file() else None
+    if "Normalize" not in kinds and similarity in ("dot", "dot_product"):
+        settings["normalise"] = False
+    return settings
 
 
 @register_system
@@ -80,7 +124,7 @@ class Embedding(SpanReader):
 
         own, text = self.own, self.passages.text
         weights = digest_checkpoint(Path(own.folder), f"system_options.{self.name}.folder")
-        tower = digest([weights, own.pooling, own.normalise, own.passage_prefix])
+        tower = digest([weights, own.pooling, own.normalise, own.passage_prefix, self._encoder.tokenizer_digest])
         positions = self._encoder.encoder.shape.positions
         corpus = (self._knowledge or self.context.knowledge).digest
         identity = Identity(corpus, tower, positions, "float32", "float32", len(self.passages), self._encoder.size)

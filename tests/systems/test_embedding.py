@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +16,7 @@ from realm_lab.cli import main
 from realm_lab.errors import UserError
 from realm_lab.models.sentence import SentenceEncoder
 from realm_lab.systems.context import Context
-from realm_lab.systems.embedding import Embedding
+from realm_lab.systems.embedding import Embedding, EmbeddingOptions
 from realm_lab.systems.identity import plan_run
 from tests.models.sentence_folder import write_sentence_folder
 from tests.systems.conftest import OPTIONS, Whole
@@ -103,4 +104,75 @@ def test_the_content_of_the_folder_counts_and_its_place_does_not(
 )
 def test_a_folder_that_is_not_there_is_one_line(tiny: ModuleType, own: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
+        plan_run(tiny.params({"system_options": {"embedding": own}}), "embedding", 0)
+
+
+MODULES = [
+    {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
+    {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"},
+]
+
+
+def described(folder: Path, pooling: dict[str, Any], modules: int = 3, similarity: str | None = None) -> Path:
+    """A folder with the files of sentence-transformers."""
+    (folder / "1_Pooling").mkdir(parents=True)
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 24} | pooling))
+    (folder / "modules.json").write_text(json.dumps(MODULES[:modules]))
+    if similarity:
+        (folder / "config_sentence_transformers.json").write_text(json.dumps({"similarity_fn_name": similarity}))
+    return folder
+
+
+CLS = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
+
+
+@pytest.mark.parametrize(
+    ("pooling", "more", "given", "expected"),
+    [
+        (CLS, {}, {}, ("cls", True)),
+        ({"pooling_mode": "cls"}, {}, {}, ("cls", True)),
+        ({"pooling_mode_mean_tokens": True}, {"modules": 2}, {}, ("mean", True)),
+        (CLS, {"modules": 2, "similarity": "dot"}, {}, ("cls", False)),
+        (CLS, {"similarity": "dot"}, {}, ("cls", True)),
+        (CLS, {"modules": 2, "similarity": "cosine"}, {}, ("cls", True)),
+        (CLS, {}, {"pooling": "mean", "normalise": False}, ("mean", False)),
+        ({"pooling_mode": "max"}, {}, {"pooling": "mean"}, ("mean", True)),
+    ],
+)
+def test_the_folder_decides_how_vectors_are_made_unless_the_parameters_do(
+    tmp_path: Path, pooling: dict[str, Any], more: dict[str, Any], given: dict[str, Any], expected: tuple[str, bool]
+) -> None:
+    options = EmbeddingOptions(folder=str(described(tmp_path / "bge", pooling, **more)), **given)
+    assert (options.pooling, options.normalise) == expected
+
+
+def test_the_pooling_of_the_folder_is_in_the_key(tiny: ModuleType, folder: Path, tmp_path: Path) -> None:
+    def stages(**own: Any) -> dict[str, str]:
+        own = {"folder": str(tmp_path / "bge")} | own
+        return plan_run(tiny.params({"system_options": {"embedding": own}}), "embedding", 0).stages
+
+    shutil.copytree(folder, described(tmp_path / "bge", CLS), dirs_exist_ok=True)
+    assert stages() == stages(pooling="cls", normalise=True) != stages(pooling="mean")
+
+
+@pytest.mark.parametrize(
+    ("pooling", "given", "message"),
+    [
+        ({"pooling_mode": "lasttoken"}, {}, "lasttoken is not supported; set pooling to mean or cls"),
+        (CLS | {"pooling_mode_mean_tokens": True}, {}, "cls_token and pooling_mode_mean_tokens is not supported"),
+        (CLS | {"include_prompt": False}, {"query_prefix": "q: "}, "include_prompt false is not supported; leave out"),
+    ],
+)
+def test_a_pooling_that_is_not_supported_is_one_line(
+    tiny: ModuleType, tmp_path: Path, pooling: dict[str, Any], given: dict[str, Any], message: str
+) -> None:
+    own = {"folder": str(described(tmp_path / "x", pooling))} | given
+    with pytest.raises(UserError, match=message):
+        plan_run(tiny.params({"system_options": {"embedding": own}}), "embedding", 0)
+    (tmp_path / "x" / "modules.json").write_text('[{"idx": 0}]')
+    with pytest.raises(UserError, match=r"modules\.json: no list of modules with type and path; copy the folder again"):
+        plan_run(tiny.params({"system_options": {"embedding": own}}), "embedding", 0)
+    (tmp_path / "x" / "modules.json").write_text(json.dumps([{"path": "2_Dense", "type": "a.models.Dense"}]))
+    with pytest.raises(UserError, match=r"modules\.json: a module Dense, which is not supported"):
         plan_run(tiny.params({"system_options": {"embedding": own}}), "embedding", 0)
