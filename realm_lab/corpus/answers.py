@@ -22,6 +22,11 @@ def normalise_answer(text: str) -> str:
     return " ".join(_ARTICLES.sub(" ", text).split())
 
 
+def can_be_scored(answer: str, kind: AnswerKind) -> bool:
+    """If something is left of an answer once it is normalised. If not, it would equal every other one of its kind."""
+    return bool(answer.strip() if kind == "regex" else normalise_answer(answer))
+
+
 def holds_answer(normalised_text: str, answers: Sequence[str]) -> bool:
     """Whether a normalised text holds one of the answers as whole words."""
     padded = f" {normalised_text} "

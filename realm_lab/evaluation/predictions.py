@@ -1,16 +1,16 @@
-"""Predictions made elsewhere, scored against questions with references; no model is read.
+"""Score predictions of other systems against questions with references; no model is read.
 
-A file is JSON lines, a JSON array or Parquet of records with `id` or `question`, and with `prediction` (a text) or
-`ctxs` (retrieved passages [{text}], best first, as DPR writes them); or SQuAD's one object {id: answer}.
+A file is JSON lines, a JSON array or Parquet of records with `id` or `question`, and with `prediction` (a text), `ctxs`
+(retrieved passages [{text}], best first, as DPR writes them) or both; or SQuAD's one object {id: answer}.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-from realm_lab.corpus.answers import passage_holds
+from realm_lab.corpus.answers import can_be_scored, passage_holds
 from realm_lab.corpus.readers.inputs import InputFile
 from realm_lab.corpus.readers.json_records import LINE_SUFFIXES, QUESTION_IDS, Record, first_record, parse, records
 from realm_lab.corpus.readers.registry import Dropped, questions_in, with_own_ids
@@ -22,9 +22,15 @@ from realm_lab.errors import UserError
 from realm_lab.evaluation.open_qa import f1, matches
 
 DEPTHS = (1, 5, 20)
+T = TypeVar("T")
 REMEDY = "expected records with id or question, and with prediction or ctxs; or one object {id: answer}"
 
-Given = str | tuple[str, ...]  # an answer, or the texts of passages
+
+class Given(NamedTuple):
+    """The different predictions for one question: answers, and lists of passages (their texts)."""
+
+    answers: set[str]
+    passages: set[tuple[str, ...]]
 
 
 def read_references(path: Path) -> list[Question]:
@@ -50,44 +56,72 @@ def stored_questions(stored: Questions) -> list[Question]:
     ]
 
 
-def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, Any]:
-    """Exact match and F1 of a file's answers, or recall@k of its passages, over all `questions`.
+def scorable(questions: Sequence[Question]) -> tuple[list[Question], list[str]]:
+    """The questions without the references that normalise to nothing, and the ids of those that have no other one.
 
-    A question without a prediction (`missing`), or with two that differ (`contradictory`), counts as wrong; predictions
-    for no question (`surplus`) are left out. The ids of each are in the result.
+    `prepare` leaves out the same: an empty answer would equal such a reference.
+    """
+    kept, unscorable = [], []
+    for question in questions:
+        own = [
+            tuple(answer for answer in answers if can_be_scored(answer, question.answer_kind))
+            for answers in (question.answers, question.answers_updated)
+        ]
+        if own[0] and (own[1] or not question.answers_updated):
+            kept.append(question._replace(answers=own[0], answers_updated=own[1]))
+        else:
+            unscorable.append(question.id)
+    return kept, unscorable
+
+
+def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, Any]:
+    """Exact match and F1 of a file's answers, and recall@k of its passages, each over all scorable `questions`.
+
+    Wrong, and named by id in the result: a question without a prediction (`missing`); one without an answer or without
+    passages in a file that has both (`without_answer`, `without_passages`); and one with two that differ
+    (`contradictory`). Left out, and named: questions without a scorable reference (`unscorable`), and predictions for
+    no question (`surplus`).
     """
     given, surplus = _matched(path, questions)
-    missing = [question.id for question, found in zip(questions, given, strict=True) if not found]
-    contradictory = [question.id for question, found in zip(questions, given, strict=True) if len(found) > 1]
-    single = [next(iter(found)) if len(found) == 1 else None for found in given]
-    pairs = list(zip(questions, single, strict=True))
+    scored, unscorable = scorable(questions)
+    by_id = {question.id: found for question, found in zip(questions, given, strict=True)}
+    pairs = [(question, by_id[question.id]) for question in scored]
+    has_passages = any(found.passages for _, found in pairs)
+    has_answers = any(found.answers for _, found in pairs) or not has_passages
     patterns = Patterns()
     scores: dict[str, list[float]] = {}
-    if any(isinstance(prediction, tuple) for prediction in single):
-        ranks = [_rank(prediction, question, patterns) for question, prediction in pairs]
-        scores = {f"recall_at_{depth}": [float(rank <= depth) for rank in ranks] for depth in DEPTHS}
-    else:
-        answers = [(q, p if isinstance(p, str) else None) for q, p in pairs]
+    if has_answers:
+        answers = [(q, _single(found.answers)) for q, found in pairs]
         scores["exact_match"] = [
             float(p is not None and matches(p, q.answers, q.answer_kind, patterns, q.id)) for q, p in answers
         ]
         scores["f1"] = [0.0 if p is None else f1(p, q.answers) for q, p in answers if q.answer_kind == "text"]
+    if has_passages:
+        ranks = [_rank(_single(found.passages) or (), q, patterns) for q, found in pairs]
+        scores |= {f"recall_at_{depth}": [float(rank <= depth) for rank in ranks] for depth in DEPTHS}
     means = {name: sum(values) / len(values) for name, values in scores.items() if values}
-    faults = {"missing": missing, "contradictory": contradictory, "surplus": surplus}
+    faults = {
+        "missing": [q.id for q, found in pairs if not found.answers and not found.passages],
+        "without_answer": [q.id for q, found in pairs if has_answers and found.passages and not found.answers],
+        "without_passages": [q.id for q, found in pairs if has_passages and found.answers and not found.passages],
+        "contradictory": [q.id for q, found in pairs if max(map(len, found)) > 1],
+        "unscorable": unscorable,
+        "surplus": surplus,
+    }
     problems = [problem._asdict() for problem in patterns.problems]
-    return {"file": str(path), "questions": len(questions), **means, **faults, "pattern_problems": problems}
+    return {"file": str(path), "questions": len(scored), **means, **faults, "pattern_problems": problems}
 
 
-def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[set[Given]], list[str]]:
-    """The different predictions for each question, by its id, else by its text; and what belongs to none."""
+def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[Given], list[str]]:
+    """The predictions for each question, by its id, else by its text; and those for none."""
     rows: dict[tuple[str, str], list[int]] = {}
     for row, question in enumerate(questions):
         for key in (("id", question.id), ("question", question.question)):
             rows.setdefault(key, []).append(row)
-    given: list[set[Given]] = [set() for _ in questions]
+    given = [Given(set(), set()) for _ in questions]
     surplus = []
     for record in _records(path):
-        prediction = _prediction(record)
+        answer, passages = _prediction(record)
         identity = record.given_id(*QUESTION_IDS) or ""
         text = record.text("question").strip()
         if not identity and not text:
@@ -95,9 +129,9 @@ def _matched(path: Path, questions: Sequence[Question]) -> tuple[list[set[Given]
         found = rows.get(("id", identity)) or rows.get(("question", text))
         if not found:
             surplus.append(identity or text)
-        if found and prediction is not None:
-            for row in found:
-                given[row].add(prediction)
+        for row in found or ():
+            given[row].answers.update([] if answer is None else [answer])
+            given[row].passages.update([] if passages is None else [passages])
     return given, surplus
 
 
@@ -117,15 +151,24 @@ def _records(path: Path) -> Iterator[Record]:
         yield from records(_file(path), REMEDY, Dropped())
 
 
-def _prediction(record: Record) -> Given | None:
-    if isinstance(record.fields, dict) and "ctxs" in record.fields and "prediction" not in record.fields:
-        return tuple(passage.field("text", str) for passage in record.within("ctxs"))
-    return None if record.field("prediction", object) is None else str(record.field("prediction", str))
+def _prediction(record: Record) -> tuple[str | None, tuple[str, ...] | None]:
+    """The answer and the passages of a record; None for each that it does not give."""
+    answer = passages = None
+    if isinstance(record.fields, dict) and record.fields.get("ctxs") is not None:
+        passages = tuple(passage.field("text", str) for passage in record.within("ctxs"))
+    if passages is None or "prediction" in record.fields:
+        answer = None if record.field("prediction", object) is None else str(record.field("prediction", str))
+    return answer, passages
 
 
-def _rank(passages: Given | None, question: Question, patterns: Patterns) -> float:
-    """1-based place of the first passage that holds an answer, or infinity."""
-    for place, text in enumerate(passages if isinstance(passages, tuple) else (), 1):
+def _single(given: set[T]) -> T | None:
+    """The prediction; None if there is none, or more than one."""
+    return next(iter(given)) if len(given) == 1 else None
+
+
+def _rank(passages: Sequence[str], question: Question, patterns: Patterns) -> float:
+    """1-based rank of the first passage that holds an answer, or infinity."""
+    for rank, text in enumerate(passages, 1):
         if passage_holds(text, question.answers, question.answer_kind, patterns, question.id):
-            return place
+            return rank
     return float("inf")

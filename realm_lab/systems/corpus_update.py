@@ -23,7 +23,7 @@ from realm_lab.corpus.store import PreparedCorpus
 from realm_lab.errors import UserError
 from realm_lab.evaluation.cloze_items import cloze_items
 from realm_lab.evaluation.corpus_update import cloze_summary, question_summary
-from realm_lab.evaluation.predictions import read_references, stored_questions
+from realm_lab.evaluation.predictions import read_references, scorable, stored_questions
 from realm_lab.params.corpus import Corpus, Files
 from realm_lab.reporting.statistics import per_example_interval
 from realm_lab.retrieval.index import Embedded
@@ -88,10 +88,13 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
     }
     system = context.system
     knowledge = {side: found for side, (found, _) in corpora.items()}
-    questions = _questions(context, update)
+    questions, unscorable = scorable(_questions(context, update))
     if questions:
         print(f"{name}: {len(questions)} questions", file=sys.stderr)
-        results["questions"] = _ask(context, Sides(system, knowledge, results["corpora"]), questions, folder)
+        asked = _ask(context, Sides(system, knowledge, results["corpora"]), questions, folder)
+        results["questions"] = asked | {"unscorable": unscorable}
+    elif unscorable:
+        raise UserError(f"{update.questions}: every answer normalises to nothing; name other questions")
     if update.clozes:
         sides = Sides(system.before_finetuning(), knowledge, results["corpora"])
         results["clozes"] = {group: _fill(context, sides, group, path, folder) for group, path in update.clozes.items()}

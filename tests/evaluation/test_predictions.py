@@ -52,7 +52,8 @@ def test_every_format_says_the_same(tmp_path: Path, name: str, text: str, compre
     path.write_bytes(gzip.compress(text.encode()) if compressed else text.encode())
     assert score_predictions(path, QUESTIONS) == {
         "file": str(path), "questions": 4, "exact_match": 0.75, "f1": pytest.approx(2 / 3),
-        "missing": [], "contradictory": [], "surplus": [], "pattern_problems": [],
+        "missing": [], "without_answer": [], "without_passages": [], "contradictory": [], "unscorable": [],
+        "surplus": [], "pattern_problems": [],
     }  # fmt: skip
 
 
@@ -97,6 +98,43 @@ def test_retrieved_passages_are_scored_by_the_first_that_holds_an_answer(tmp_pat
     assert recalls == {"recall_at_1": 0.0, "recall_at_5": 2 / 3, "recall_at_20": 2 / 3}
     assert result["missing"] == ["b"]
     assert [(p["question"], p["pattern"], p["kind"]) for p in result["pattern_problems"]] == [("c", "(", "invalid")]
+
+
+def test_answers_and_passages_of_one_file_are_each_scored_as_what_they_are(tmp_path: Path) -> None:
+    passages = [{"text": "In France."}]
+    asked = [*QUESTIONS, QUESTIONS[1]._replace(id="e", question="which one is missing")]
+    rows = [
+        {"id": "a", "prediction": "Shakespeare"},
+        {"id": "b", "prediction": "France", "ctxs": passages},
+        {"id": "c", "prediction": None, "ctxs": passages},
+        {"id": "d", "ctxs": passages},
+        {"id": "d", "ctxs": [{"text": "In Ontario."}]},
+    ]
+    result = score_predictions(put(tmp_path / "p.jsonl", lines(rows)), asked)
+    scores = {name: value for name, value in result.items() if isinstance(value, float)}
+    recalls = dict.fromkeys(("recall_at_1", "recall_at_5", "recall_at_20"), 1 / 5)
+    assert scores == pytest.approx({"exact_match": 2 / 5, "f1": 2 / 4, **recalls})
+    assert result["questions"] == 5
+    assert (result["missing"], result["contradictory"]) == (["e"], ["d"])
+    assert (result["without_answer"], result["without_passages"]) == (["c", "d"], ["a"])
+
+
+def test_references_that_normalise_to_nothing_are_named_and_left_out(tmp_path: Path) -> None:
+    asked = [
+        Question("the", "which article", ("the",), None),
+        Question("sign", "which sign", ("!!!", "The The"), None),
+        Question("both", "which letter", ("A", "B"), None),
+        Question("blank", "which pattern", (" ",), None, "regex"),
+        Question("none", "which one", (), None),
+        Question("right", "which word", ("word",), None),
+    ]
+    rows = [{"id": q.id, "prediction": "word" if q.id == "right" else ""} for q in asked]
+    result = score_predictions(put(tmp_path / "p.jsonl", lines(rows)), asked)
+    assert (result["questions"], result["exact_match"], result["f1"]) == (2, 0.5, 0.5)
+    assert result["unscorable"] == ["the", "sign", "blank", "none"]
+    assert not result["missing"]
+    assert not result["surplus"]
+    assert "exact_match" not in score_predictions(put(tmp_path / "p.jsonl", lines(rows)), asked[:2])
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,21 @@ def test_blanks_are_filled_with_both_corpora_and_the_source_is_never_read(
     assert {**repeated, "seconds": 0} == {**found, "seconds": 0}
 
 
+def test_questions_whose_references_normalise_to_nothing_are_named(
+    line: Line, context: Context, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = write_documents(tmp_path / "second.jsonl", context.corpus.passages(version=1))
+    rows = [{"id": "a", "question": "who ?", "answer": ["the"]}, {"id": "b", "question": "who ?", "answer": ["x"]}]
+    (questions := tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    folder = line.evaluate("--corpus", str(text), "--questions", str(questions), "--name", "unscorable")
+    asked = json.loads((folder / "result.json").read_text())["questions"]
+    assert (asked["unscorable"], asked["unchanged_questions"]) == (["a"], 1)
+    questions.write_text(json.dumps(rows[0]))
+    command = ["--corpus", str(text), "--questions", str(questions), "--name", "none"]
+    assert main(["evaluate", "--root", str(line.root), *command]) == 2
+    assert str(questions) in capsys.readouterr().err
+
+
 def test_a_file_of_both_versions_gives_each_side_its_own(tmp_path: Path) -> None:
     record = {
         "title": "T_x",

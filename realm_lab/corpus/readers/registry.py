@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from realm_lab.corpus.answers import normalise_answer
+from realm_lab.corpus.answers import can_be_scored
 from realm_lab.corpus.hash_numbers import HashNumbers
 from realm_lab.corpus.readers.inputs import InputFile, is_picture
 from realm_lab.corpus.readers.parquet import parquet_head
@@ -187,7 +187,7 @@ def with_own_ids(questions: Sequence[Question], dropped: Dropped) -> list[Questi
 def _worth_scoring(question: Question, answers: tuple[str, ...], dropped: Dropped) -> Iterator[str]:
     is_regex = question.answer_kind == "regex"
     for answer in dict.fromkeys(answer if is_regex else answer.strip() for answer in answers):
-        if not (answer.strip() if is_regex else normalise_answer(answer)):  # it would equal all others of its kind
+        if not can_be_scored(answer, question.answer_kind):
             dropped.leave_out("answer: normalises to nothing", question.id)
             continue
         try:
