@@ -102,6 +102,6 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def outcome(run: StageRun) -> tuple[dict[str, bytes], list[dict[str, Any]], dict[str, Any]]:
-    """Everything that two equal runs share to the bit: the models, the metrics and the results."""
+    """Everything that two equal runs share to the bit: the models, the metrics, and the results with the operations."""
     results = {name: value for name, value in run.results().items() if name not in CLOCKS}
-    return files(run.path / "model"), metrics(run), results
+    return files(run.path / "model"), metrics(run), results | {"training_flop": run.status().training_flop}

@@ -37,8 +37,9 @@ HEARTBEAT_INTERVAL_SECONDS = 2.0
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Status:
-    """status.json of a stage. Times are unix seconds; `wall_seconds`, `training_flop` and `energy_joules` (of the
-    machine, where it counts them) are sums over attempts, `peak_memory_bytes` is the most that the process had.
+    """status.json of a stage. Times are unix seconds; `wall_seconds` and `energy_joules` (of the machine, where it
+    counts them) are sums over attempts, `peak_memory_bytes` is the most that the process had. `training_flop` is of
+    each step once, however often it was done.
 
     `host` and `pid` say who wrote it; whether that process still works on the stage is told by its lease.
     """
@@ -156,9 +157,8 @@ class StageRun:
             self._write(self._current)
 
     def count_flop(self, flop: float) -> None:
-        """Add floating-point operations of training; written with the next heartbeat."""
-        current = self._now()
-        self._current = replace(current, training_flop=current.training_flop + flop)
+        """Set the floating-point operations of training so far; written with the next heartbeat."""
+        self._current = replace(self._now(), training_flop=flop)
 
     def flag(self, name: str) -> None:
         """Add a warning such as "collapsed" to the status, once."""

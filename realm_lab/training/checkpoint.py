@@ -17,10 +17,11 @@ KEPT = 2
 
 
 class Checkpoint(NamedTuple):
-    """A training state: the number of finished steps, and every tensor by name."""
+    """A training state: the number of finished steps, every tensor by name, and the operations counted so far."""
 
     step: int
     tensors: dict[str, Tensor]
+    flop: float = 0.0
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
@@ -28,7 +29,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     target = folder / f"step-{checkpoint.step:08d}"
     with atomic_directory(target) as scratch:
         write_tensors(scratch / "state.safetensors", checkpoint.tensors)
-        described = {"step": checkpoint.step, "sha256": digest_file(scratch / "state.safetensors")}
+        sha256 = digest_file(scratch / "state.safetensors")
+        described = {"step": checkpoint.step, "flop": checkpoint.flop, "sha256": sha256}
         write_json(scratch / "checkpoint.json", described)
     for old in _existing(folder)[:-KEPT]:
         remove_directory(old)
@@ -41,7 +43,8 @@ def load_newest(folder: Path) -> Checkpoint | None:
             described = read_json(path / "checkpoint.json")
             if digest_file(path / "state.safetensors") != described["sha256"]:
                 raise UserError(f"{path}: the digest of state.safetensors differs from checkpoint.json")
-            return Checkpoint(int(described["step"]), read_tensors(path / "state.safetensors"))
+            tensors = read_tensors(path / "state.safetensors")
+            return Checkpoint(int(described["step"]), tensors, float(described["flop"]))
         except (UserError, KeyError, TypeError, ValueError) as error:
             warnings.warn(f"broken checkpoint skipped: {error}", stacklevel=2)
     return None

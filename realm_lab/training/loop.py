@@ -26,7 +26,7 @@ from realm_lab.params.parameters import Launch
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training.checkpoint import Checkpoint, load_newest, save_checkpoint
 
-COUNT_STEPS = 10  # counting operations may double a step's time, so one step in so many stands for those before it
+COUNT_STEPS = 10  # counting operations may double a step's time, so every tenth step stands for those before it
 
 
 class Task(Protocol):
@@ -56,34 +56,35 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
     folder = run.path / "checkpoints"
     first, size = ranks().rank == 0, ranks().size
     mine = () if first else (ranks().rank,)  # each rank drops out other units; rank 0 the same as a process alone
-    step = _resume(task, folder, device)
+    found = _resume(task, folder, device)
+    step, flop = (found.step, found.flop) if found else (0, 0.0)
     if first:
-        run.metrics.truncate_after(step if step is not None else -1)
+        run.metrics.truncate_after(step if found else -1)
         run.start(task.total_steps)
-    if step is None:
-        step = 0
+        run.count_flop(flop)  # of the checkpoint: what came after it is done again
+    if not found:
         _measure(task, run, 0)
 
     def save() -> None:
         if first:
-            save_checkpoint(folder, Checkpoint(step, task.tensors()))
+            save_checkpoint(folder, Checkpoint(step, task.tensors(), flop))
 
-    saved_at, counted_to = time.monotonic(), step
+    saved_at = time.monotonic()
     asked = False
     with stop_signals_noted() as request:
         while step < task.total_steps:
             torch.manual_seed(derive_seed(task.seed, "dropout", step, *mine))
             finished = step + 1 == task.total_steps
             logged = first and (finished or (step + 1) % launch.log_interval_steps == 0)
-            is_counted = logged and (finished or step + 1 - counted_to >= COUNT_STEPS) and not launch.compile
+            is_counted = first and (finished or (step + 1) % COUNT_STEPS == 0) and not launch.compile
             counted = FlopCount() if is_counted else None  # compiled code would not be seen
             with counted or nullcontext():
                 values = task.train_step(step)
+            if counted:
+                flop += counted.flop * size * (step % COUNT_STEPS + 1)
+                run.count_flop(flop)
             step += 1
             _check_finite(values, run.path, step)
-            if counted:
-                run.count_flop(counted.flop * size * (step - counted_to))
-                counted_to = step
             if logged:
                 run.metrics.log(step, values)
             _measure(task, run, step)
@@ -106,8 +107,8 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
             handler(request.signal_number or signal.SIGTERM, None)
 
 
-def _resume(task: Task, folder: Path, device: torch.device) -> int | None:
-    """Load the newest checkpoint, the same on every rank; its step, or None where there is none."""
+def _resume(task: Task, folder: Path, device: torch.device) -> Checkpoint | None:
+    """Load the newest checkpoint, the same on every rank; None if there is none."""
     found = load_newest(folder)
     step = found.step if found else None
     agreed = on_first_rank(lambda: step)
@@ -118,7 +119,7 @@ def _resume(task: Task, folder: Path, device: torch.device) -> int | None:
         )
     if found:
         task.load({name: value.to(device) for name, value in found.tensors.items()}, found.step)
-    return step
+    return found
 
 
 def _measure(task: Task, run: StageRun, step: int) -> None:
