@@ -60,6 +60,8 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
     runs = tmp_path / "runs"
     kept, mistaken, loose = recorded(runs, "a", "good"), recorded(runs, "b", "mistake"), recorded(runs, "c", None)
     write_json(runs / "notes" / "mine.json", {})
+    for folder in ("notes", "evaluate-abcdefabcdef"):  # the user's own
+        write_text(runs / "stages" / folder / "config.yaml", "stage: evaluate\nkey: ffffffffffff\n")
     reported = recorded(runs, "d", None)  # a report of reference results rests on it
     pending = recorded(runs, "e", None)  # nothing of it was begun, so it can go, though a report has its key
     shutil.rmtree(runs / next(iter(pending.stages.values())))
@@ -69,7 +71,9 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
     cuts = runs / "corpora" / ".gone.0123.cuts"  # of a preparation that was stopped
     write_text(cuts / "sentences" / "0", "")
     write_json(runs / "corpora" / ("a" * 12) / "manifest.json", {"digest": "kept"})
-    published = [f"{store}/{corpus}" for store in ("embeddings", "bm25") for corpus in ("kept", "gone")]
+    write_json(runs / kept.name / "corpus_updates" / "new" / "old" / "prepared" / "manifest.json", {"digest": "put in"})
+    corpora = ("kept", "kept updated", "put in", "gone")
+    published = [f"{store}/{corpus}" for store in ("embeddings", "bm25") for corpus in corpora]
     for folder in published:
         write_json(runs / folder / "identity.json", {"corpus_digest": folder.rpartition("/")[2]})
         write_json(runs / folder / "manifest.json", {})
@@ -83,14 +87,39 @@ def test_gc_deletes_what_nothing_needs_and_only_that(tmp_path: Path, capsys: pyt
     assert cli.main(["--root", str(tmp_path), "gc", "--yes", "--forget", "mistake"]) == 0
     left = {str(path.relative_to(runs)) for path in runs.rglob("*.*") if path.is_file()}
     good = {f"{kept.name}/run.json", "stages/evaluate-aaaaaaaaaaaa/config.yaml", "studies/good/study.json"}
-    good |= {f"{store}/kept/{name}.json" for store in ("embeddings", "bm25") for name in ("identity", "manifest")}
-    good.add(f"corpora/{'a' * 12}/manifest.json")
+    good |= {f"{folder}/{name}.json" for folder in published[:3] + published[4:7] for name in ("identity", "manifest")}
+    good |= {f"corpora/{'a' * 12}/manifest.json", f"{kept.name}/corpus_updates/new/old/prepared/manifest.json"}
+    good |= {f"stages/{folder}/config.yaml" for folder in ("notes", "evaluate-abcdefabcdef")}
     assert left == good | {"notes/mine.json", f"{reported.name}/run.json", "stages/evaluate-dddddddddddd/config.yaml"}
     assert not cuts.exists()
     assert (tmp_path / "elsewhere" / "study.json").is_file()
     assert cli.main(["--root", str(tmp_path), "gc", "--forget", "nothing"]) == 2
     assert cli.main(["--root", str(tmp_path), "runs"]) == 0
     assert "good/realm" in capsys.readouterr().out
+
+
+def test_gc_takes_a_link_away_and_nothing_that_it_points_to(tmp_path: Path) -> None:
+    for key in ("a", "b"):
+        StageRun.open(tmp_path / "runs", "evaluate", key * 12, {})
+    stages = tmp_path / "runs" / "stages"
+    linked = (stages / "evaluate-aaaaaaaaaaaa").rename(tmp_path / "elsewhere")
+    (stages / "evaluate-aaaaaaaaaaaa").symlink_to(linked)
+    assert cli.main(["--root", str(tmp_path), "gc", "--yes"]) == 0
+    assert not list(stages.iterdir())
+    assert (linked / "config.yaml").is_file()
+
+
+@pytest.mark.parametrize("content", [b"run_key\n\xe9\n", b"run_key\n" + b"x" * 200_000])
+def test_gc_names_a_report_that_cannot_be_read(
+    tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = StageRun.open(tmp_path / "runs", "evaluate", "a" * 12, {})
+    report = tmp_path / "reports" / "mine" / "results.csv"
+    report.parent.mkdir(parents=True)
+    report.write_bytes(content)
+    assert cli.main(["--root", str(tmp_path), "gc", "--yes"]) == 2
+    assert str(report) in capsys.readouterr().err
+    assert run.path.exists()
 
 
 @pytest.mark.slow

@@ -68,12 +68,16 @@ def evaluate_other(options: argparse.Namespace) -> bool:
 def _ask_run(options: argparse.Namespace) -> None:
     """Ask a finished run with another corpus, or write down what it retrieves."""
     params = params_of(options)
+    from realm_lab.core.files import check_output
     from realm_lab.systems.context import open_run
     from realm_lab.systems.corpus_update import CorpusUpdate, evaluate_update
     from realm_lab.systems.run_file import write_run_file
 
     run = open_run(params, options.root, options.seed, options.system)
     if options.run_file:
+        named = params.corpus.files.model_dump().values()
+        inputs = [Path(name) for names in named if isinstance(names, list) for name in names]
+        check_output(options.run_file, [options.params or options.root / "params.yaml", *inputs])
         print(f"{options.run_file}: {write_run_file(run, options.run_file)} questions")
         return
     clozes = dict(options.cloze)
@@ -84,9 +88,11 @@ def _ask_run(options: argparse.Namespace) -> None:
 
 def _score_file(options: argparse.Namespace) -> None:
     """Print what a file of predictions is worth; what was not scored as it is goes to stderr."""
-    from realm_lab.core.files import write_json
+    from realm_lab.core.files import check_output, write_json
     from realm_lab.evaluation.predictions import read_references, score_predictions
 
+    if options.out:
+        check_output(options.out, [path for path in (options.predictions, options.questions, options.params) if path])
     questions = read_references(options.questions) if options.questions else _prepared_questions(options)
     result = score_predictions(options.predictions, questions)
     if options.out:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import json
 import os
 import re
@@ -30,6 +31,7 @@ EXIT_UNEXPECTED = 1
 EXIT_USER_ERROR = 2  # as argparse
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 INSTEAD = {"rm": "gc", "ls": "runs", "list": "runs", "run": "sweep", "all": "sweep", "train": "pretrain"}
 
@@ -64,6 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_BROKEN_PIPE
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in UNWRITABLE and error.filename:
+            remedy = "make it writable, or name another project with --root"
+            return _fail(options, EXIT_USER_ERROR, f"error: {error.filename}: {error.strerror}; {remedy}")
         message = f"unexpected {type(error).__name__}: {_one_line(error)}; run again with --debug for the traceback"
         return _fail(options, EXIT_UNEXPECTED, message)
     return code or 0

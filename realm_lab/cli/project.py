@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -62,13 +61,13 @@ def _run_logs(options: argparse.Namespace) -> None:
 
 
 def _run_gc(options: argparse.Namespace) -> None:
-    from realm_lab.runner.housekeeping import size_of, unneeded
+    from realm_lab.runner.housekeeping import remove, size_of, unneeded
 
     folders = unneeded(options.root, options.forget)
     sizes = {folder: size_of(folder) / 2**20 for folder in folders}
     for folder, size in sizes.items():
         print(f"{size:10,.1f} MiB  {folder}")
         if options.yes:
-            shutil.rmtree(folder)
+            remove(folder)
     last = "deleted" if options.yes else "nothing is deleted without --yes" if folders else "everything is needed"
     print(f"{len(folders)} folders, {sum(sizes.values()):,.1f} MiB; {last}")

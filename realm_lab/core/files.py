@@ -160,6 +160,14 @@ def check_replaceable(path: Path) -> None:
         )
 
 
+def check_output(path: Path, inputs: Iterable[Path]) -> None:
+    """A UserError if an output file is one of its inputs, or lies in a folder of them."""
+    path = Path(path)
+    for other in map(Path, inputs) if path.exists() else ():
+        if other.exists() and (path.samefile(other) or other.resolve() in path.resolve().parents):
+            raise UserError(f"{path}: is an input, which the output would replace; name another file")
+
+
 def remove_directory(path: Path) -> None:
     """Delete a directory that `atomic_directory` wrote; anything else is a UserError, nothing is nothing. It is gone at
     once: what a network file system keeps of files that are still read stays in a hidden neighbour."""

@@ -29,6 +29,7 @@ NO_ROW = -1
 LABEL_SEPARATOR = "\t"
 NO_KIND = "none"
 PATCHES_FILE = "patches.bin"
+UPDATED = " updated"  # follows the digest of a corpus where its second version is meant
 
 
 class RaggedWriter:

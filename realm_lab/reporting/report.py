@@ -58,7 +58,7 @@ def report(
             flag = "--html" if html else "--paper"
             raise UserError(f"report {flag}: name the study, `realm-lab report NAME {flag}`")
         return write_all(root, force=force)
-    folder = Path(root) / "reports" / Path(study).stem
+    folder = Path(root) / "reports" / Path(study).name.removesuffix(".yaml")
     is_run_here = (study_folder(Path(root) / "runs", folder.name) / "study.json").exists()
     there = report_folder(root, folder.name)
     if html and there and not is_run_here and not paper:  # a reference result, or run elsewhere

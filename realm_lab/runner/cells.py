@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from realm_lab.core.names import check_name, is_name
 from realm_lab.errors import nearest
 from realm_lab.params.load import show
 from realm_lab.runner.study import DEFAULT_SYSTEM, Study, overrides_of
 from realm_lab.systems.registry import system_of
 
-CELL_NAME = r"\w[\w.=,+-]*"  # as study.json and folders take it
+IN_CELLS = "=,+"  # what the name of a cell may hold as well
 Place = tuple[str | int, ...]
 
 
@@ -76,10 +76,8 @@ def _named_cells(study: Study, common: dict[str, Any]) -> list[Cell]:
     found = []
     for name in sorted(study.cells, key=lambda name: name != study.baseline):
         entry = study.cells[name]
-        if not re.fullmatch(CELL_NAME, name):
-            raise study.problem(
-                f"cell '{name}': use letters, digits and . _ = , + - only (it names files); change it", "cells", name
-            )
+        with study.at("cells", name):
+            check_name(name, "cell", IN_CELLS)
         own = overrides_of(study, entry.set, "cells", name, "set")
         # a cell that sets nothing is known by its system, where that is not the usual one
         title = name if entry.system == DEFAULT_SYSTEM else system_of(entry.system).title
@@ -142,7 +140,7 @@ def _combined(study: Study, chosen: Sequence[Point], common: dict[str, Any]) -> 
         for axis, point in zip(study.axes, chosen, strict=True)
     ]
     name = ",".join(parts)
-    if not re.fullmatch(CELL_NAME, name):
+    if not is_name(name, IN_CELLS):
         remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
         raise study.problem(f"axes: '{name}' cannot name a cell; {remedy}", "axes")
     title = ", ".join(point.title for point in chosen)

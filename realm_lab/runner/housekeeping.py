@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from realm_lab.core.files import is_ours, read_json
+from realm_lab.corpus.store import UPDATED
 from realm_lab.errors import UserError
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.stopping import sweepers
-from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, read_run_records
+from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, is_stage_folder, read_run_records
 from realm_lab.tracking.run_lease import writer_of
 from realm_lab.tracking.state import UNFINISHED, run_state
 from realm_lab.tracking.study_record import read_study_record, study_folder, study_record_paths
@@ -49,7 +51,7 @@ def newest_log(root: Path, run: RunRecord) -> Path:
 
 def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     """Folders that nothing needs: runs that no study and no report names, and stages, corpora, embeddings and BM25
-    indexes of no other run.
+    indexes of no other run. Only what we wrote is among them.
 
     The studies in `forget` count as if they were not there; their records go too. What a process or a queued job works
     on is kept, with all that its run needs. UserError: no such study, one that is being swept, or a record that cannot
@@ -73,20 +75,31 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     stages = live.union(*map(_stages, kept))
     corpora = {run.inputs["corpus"][:KEY_LENGTH] for run in kept}
     folders = [runs / run.name for run in records if run not in kept]
-    folders += [path.parent for path in sorted(runs.glob("stages/*/config.yaml")) if path.parent.name not in stages]
+    others = [path for path in sorted(runs.glob("stages/*")) if path.name not in stages]
+    folders += [path for path in others if is_stage_folder(path)]
     folders += [path for path in sorted(runs.glob("corpora/*")) if path.name not in corpora and is_ours(path)]
     folders += [path for path in sorted(runs.glob("corpora/.*.cuts")) if path.name.split(".")[1] not in corpora]
     folders += [study_folder(runs, study) for study in forget]
     manifests = [path for path in runs.glob("corpora/*/manifest.json") if path.parent.name in corpora]
+    manifests += [path for run in kept for path in runs.glob(f"{run.name}/corpus_updates/*/*/prepared/manifest.json")]
     digests = {read_json(path)["digest"] for path in manifests}
+    digests |= {f"{known}{UPDATED}" for known in digests}
     manifests = [path for store in ("embeddings", "bm25") for path in sorted(runs.glob(f"{store}/*/manifest.json"))]
     published = (path.parent / "identity.json" for path in manifests)
     return folders + [path.parent for path in published if read_json(path)["corpus_digest"] not in digests]
 
 
+def remove(folder: Path) -> None:
+    """Delete a folder; of a link to one only the link."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
+
+
 def size_of(folder: Path) -> int:
-    """Bytes of the files in a folder."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
+    """Bytes of the files in a folder; a link has none."""
+    return 0 if folder.is_symlink() else sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _stages(run: RunRecord) -> set[str]:
@@ -100,6 +113,10 @@ def _has_begun(runs: Path, run: RunRecord) -> bool:
 def _reported(reports: Path, forget: Sequence[str]) -> set[str]:
     keys: set[str] = set()
     for path in (path for path in reports.rglob("results.csv") if path.parent.name not in forget):
-        with path.open(encoding="utf-8", newline="") as file:
-            keys |= {row.get("run_key", "") for row in csv.DictReader(file)}
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                keys |= {row.get("run_key", "") for row in csv.DictReader(file)}
+        except (UnicodeDecodeError, csv.Error) as error:
+            remedy = "write the report again, or move the file out of reports/"
+            raise UserError(f"{path}: cannot be read ({error}), so the runs it needs are not known; {remedy}") from None
     return keys

@@ -28,7 +28,7 @@ from realm_lab.systems.registry import system_of
 from realm_lab.tracking.code_record import NAME as CODE_NAME
 from realm_lab.tracking.run_dir import stage_folder
 from realm_lab.tracking.state import StageStates
-from realm_lab.tracking.study_record import DEFAULT, SCRATCH
+from realm_lab.tracking.study_record import DEFAULT, SCRATCH, check_study_name
 
 
 def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: OtherCodePolicy | None = None) -> None:
@@ -111,8 +111,10 @@ def _share_runs(root: Path) -> None:
 
 def _record_experiment(name: str, plan: StudyPlan, project: Path) -> None:
     """A DVC experiment is a study by its own name as well, whatever the next one makes of the default pipeline."""
+    remedy = "choose another with `dvc exp run --name`"
     if (project / "experiments" / f"{name}.yaml").exists() or name in (DEFAULT, SCRATCH):
-        raise UserError(f"DVC experiment '{name}': a study has this name; choose another with `dvc exp run --name`")
+        raise UserError(f"DVC experiment '{name}': a study has this name; {remedy}")
+    check_study_name(name, f"DVC experiment '{name}'", remedy)
     record_study(replace(plan, name=name), project)
 
 

@@ -30,7 +30,7 @@ from realm_lab.runner.study import LauncherSettings
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.state import UNFINISHED, JobState, StageStates, State, at_work, run_state
-from realm_lab.tracking.study_record import DEFAULT, SCRATCH, read_study_record, study_folder
+from realm_lab.tracking.study_record import check_study_name, read_study_record, study_folder
 
 POLL_SECONDS = 0.2
 FOLLOW_SECONDS = 2.0  # between two looks at what others do
@@ -287,8 +287,7 @@ def find_study(name: str, root: Path, verb: str = "sweep") -> Path:
             if fits != verb:
                 kind = "a search" if fits == "search" else "a study"
                 raise UserError(f"{found}: is {kind}; run `realm-lab {fits} {found.stem}`")
-            if found.stem in (DEFAULT, SCRATCH):
-                raise UserError(f"{found}: the default pipeline keeps its runs by this name; rename the file")
+            check_study_name(found.stem, str(found), "rename the file")
             return found
     known = {other.stem for other in folder.glob("*.yaml")} - {"dvc"}
     if not known:

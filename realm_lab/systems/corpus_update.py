@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,6 +15,7 @@ import numpy as np
 
 from realm_lab.core.files import digest, write_json, write_json_lines, write_text
 from realm_lab.core.launched import cores
+from realm_lab.core.names import check_name
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.readers import input_files, read_documents
 from realm_lab.corpus.readers.squad import LATER
@@ -74,7 +76,10 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
     """
     started = time.monotonic()
     params, plan = context.params, context.plan
-    name = update.name or update.new[0].name.partition(".")[0]
+    name = update.name or re.sub(r"\W+", "-", update.new[0].name.partition(".")[0]).strip("-") or "corpus"
+    check_name(name, "--name")
+    for group in update.clozes:
+        check_name(group, "--cloze")
     folder = context.runs / record_run(context.runs, plan, params).name / "corpus_updates" / name
     corpora = {side: _knowledge(context, update, side, folder) for side in ("old", "new")}
     results: dict[str, Any] = {

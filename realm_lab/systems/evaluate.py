@@ -9,6 +9,7 @@ import numpy as np
 
 from realm_lab import ENGINE_VERSION
 from realm_lab.core.files import write_json, write_json_lines
+from realm_lab.corpus.store import UPDATED
 from realm_lab.errors import UserError
 from realm_lab.evaluation.answers import Answer
 from realm_lab.evaluation.corpus_update import question_summary
@@ -107,7 +108,7 @@ def _corpus_update(
     """The paper's Table 4: another version of the corpus is put in, and nothing is trained."""
     if not context.corpus.has_second_version():
         return None
-    updated = system.on_corpus(context.corpus.passages(version=1), f"{context.corpus.manifest.digest} updated")
+    updated = system.on_corpus(context.corpus.passages(version=1), f"{context.corpus.manifest.digest}{UPDATED}")
     summary = question_summary(test.updates({"old": answers, "new": updated.answer(test.texts)}))
     shares = summary["new_corpus"] or dict.fromkeys(("follows", "stays", "wrong"))
     kept = ("changed_questions", "unchanged_exact_match_before", "unchanged_exact_match_after")

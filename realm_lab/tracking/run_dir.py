@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import resource
 import socket
 import sys
@@ -21,9 +20,11 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from realm_lab.core.energy import EnergyMeter
 from realm_lab.core.files import DiskFull, atomic_write, overwrite_json, read_json, write_json, write_text
+from realm_lab.core.names import check_name
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 from realm_lab.tracking.environment import changes, describe
@@ -68,6 +69,15 @@ STATUS = TypeAdapter(Status)
 def stage_folder(runs: Path, stage: str, key: str) -> Path:
     """Where a stage with this key lies, or would."""
     return Path(runs) / "stages" / f"{stage}-{key[:KEY_LENGTH]}"
+
+
+def is_stage_folder(path: Path) -> bool:
+    """If a folder is one of a stage: its config.yaml has the stage and the key that its name is made of."""
+    try:
+        config = YAML(typ="safe").load(path / "config.yaml")
+        return bool(path.name == f"{config['stage']}-{config['key'][:KEY_LENGTH]}")
+    except (OSError, YAMLError, UnicodeDecodeError, KeyError, TypeError):
+        return False
 
 
 class StageRun:
@@ -244,8 +254,7 @@ RUN_RECORD = TypeAdapter(RunRecord)
 def write_run_record(runs: Path, record: RunRecord) -> Path:
     """Write runs/<name>/run.json, once: the run's key is a digest of what it says. Returns its path. UserError: a
     system that is no folder name."""
-    if not re.fullmatch(r"\w[\w.=,+-]*", record.system):
-        raise UserError(f"system '{record.system}': use letters, digits and . _ = , + - only (it names a folder)")
+    check_name(record.system, "system", "=,+")
     path = Path(runs) / record.name / "run.json"
     if not path.exists():
         write_json(path, asdict(record))

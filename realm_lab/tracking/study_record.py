@@ -14,12 +14,14 @@ from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from realm_lab.core.files import read_json, write_json
+from realm_lab.core.names import check_name
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
 
 STRICT = ConfigDict(extra="forbid")
 DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
 SCRATCH = "scratch"  # of its cells, where a verb has other parameters
+IN_REPORTS = ("reference", "compare", "curves", "index.html", "metrics.json")  # what reports/ holds besides studies
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -80,6 +82,16 @@ class StudyRecord:
 
 
 STUDY_RECORD = TypeAdapter(StudyRecord)
+
+
+def check_study_name(name: str, where: str, remedy: str) -> None:
+    """Refuse a name that is unfit for folders, or taken: a study writes runs/studies/NAME/ and reports/NAME/. The
+    UserError begins with `where` and ends in `remedy`."""
+    check_name(name, f"{where}: study", remedy=remedy)
+    if name.lower() in (DEFAULT, SCRATCH):
+        raise UserError(f"{where}: the default pipeline keeps its runs by this name; {remedy}")
+    if name.lower() in IN_REPORTS:
+        raise UserError(f"{where}: reports/{name} is not the report of a study; {remedy}")
 
 
 def study_folder(runs: Path, name: str) -> Path:

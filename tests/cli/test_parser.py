@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -27,7 +28,7 @@ VERBS = (
 
 def realm_lab(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "realm_lab", *arguments]
-    path = os.pathsep.join([str(Path(cli.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(cli.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path}
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment, **options)
 
@@ -139,6 +140,12 @@ def test_a_stage_verb_runs_its_stage(verb: str, stages: Stages, project: Path) -
         (UserError("a.txt, line 3:\n  no title; add one"), 2, "realm-lab: error: a.txt, line 3: no title; add one"),
         (KeyboardInterrupt(), 130, "realm-lab: pretrain interrupted; run it again to go on"),
         (
+            OSError(errno.EROFS, "Read-only file system", "runs/studies/tiny/sweeps/.lock"),
+            2,
+            "realm-lab: error: runs/studies/tiny/sweeps/.lock: Read-only file system; make it writable, or name "
+            "another project with --root",
+        ),
+        (
             ZeroDivisionError("division by zero"),
             1,
             "realm-lab: unexpected ZeroDivisionError: division by zero; run again with --debug for the traceback",
@@ -233,7 +240,7 @@ sys.exit(cli.main(["pretrain"]))
 
 def start(body: str, cwd: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PRINTS_AND_WAITS.format(body=body)]
-    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    environment = os.environ | {"PYTHONPATH": str(Path(cli.__file__).parents[2])}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
 

@@ -179,3 +179,17 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out) == written
     assert main(command) == 2
     assert "params.yaml" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("replaced", ["p.json", "q.jsonl", "link.json"])
+def test_scores_never_replace_what_they_are_made_from(
+    tmp_path: Path, replaced: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = put(tmp_path / "q.jsonl", lines([{"id": "0", "question": "q", "answer": ["x"]}]))
+    predictions = put(tmp_path / "p.json", json.dumps({"0": "x"}))
+    (tmp_path / "link.json").symlink_to(predictions)
+    before = predictions.read_bytes(), questions.read_bytes()
+    command = ["evaluate", "--predictions", str(predictions), "--questions", str(questions)]
+    assert main([*command, "--out", str(tmp_path / replaced)]) == 2
+    assert replaced in capsys.readouterr().err
+    assert (predictions.read_bytes(), questions.read_bytes()) == before

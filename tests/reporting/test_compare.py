@@ -152,6 +152,16 @@ def test_a_system_that_retrieves_nothing_is_compared_and_says_so(
     assert "the baseline has no value" in text
 
 
+def test_a_page_replaces_no_file(
+    tmp_path: Path, made: tuple[Path, StudyRecord], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (mine := tmp_path / "thesis.md").write_text("mine")
+    arguments = ["compare", "table/realm", "table/random_token", "--root", str(made[0]), "--out", str(mine)]
+    assert main(arguments) == 2
+    assert str(mine) in capsys.readouterr().err
+    assert mine.read_text() == "mine"
+
+
 def test_the_terminal_and_the_report_say_the_same(
     tmp_path: Path, made: tuple[Path, StudyRecord], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -214,6 +214,12 @@ def test_a_study_of_corpora_is_not_blamed_for_them(tmp_path: Path) -> None:
     assert confounds(load_study(tmp_path / "runs", "table")) == []
 
 
+def test_a_name_with_a_dot_is_whole(tmp_path: Path) -> None:
+    make_study(tmp_path / "runs", (0, 1), name="v1.2")
+    assert main(["report", "v1.2", "--root", str(tmp_path)]) == 0
+    assert (tmp_path / "reports" / "v1.2" / "report.md").is_file()
+
+
 def test_published_numbers_are_named(tmp_path: Path, study: StudyRecord) -> None:
     found = published("table2.stale_30x")
     assert found.values == {"exact_match": 0.287, "recall_at_5": 0.151}

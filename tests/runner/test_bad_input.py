@@ -167,7 +167,7 @@ def test_a_prepared_corpus_that_was_cut_off(complaint: Complain, project: Path, 
 
 
 def test_a_worker_says_it_as_well(complaint: Complain, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(cli.__file__).parents[1]))  # the working folder is another one
+    monkeypatch.setenv("PYTHONPATH", str(Path(cli.__file__).parents[2]))  # the working folder is another one
     write_gzip_cut_off(project / "cut.json.gz")
     line = complaint("prepare", *knowledge("train.json, cut.json.gz"))
     assert line.startswith("prepare, seed 0 (shared by 2 cells): cut.json.gz")

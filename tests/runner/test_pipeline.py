@@ -297,9 +297,10 @@ def test_other_parameters_are_a_study_of_their_own_and_export_nothing(
     before = tree(project, "data", "models", "reports", "runs/studies/default")
     stages.run("warm_start", tiny.params({"warm_start.reader.steps": 1}), project, "scratch")
     assert tree(project, "data", "models", "reports", "runs/studies/default") == before
-    monkeypatch.setenv("DVC_EXP_NAME", "scratch")
-    with pytest.raises(UserError, match="DVC experiment 'scratch': a study has this name"):
-        stages.run("warm_start", params, project)
+    for name in ("scratch", "reference"):
+        monkeypatch.setenv("DVC_EXP_NAME", name)
+        with pytest.raises(UserError, match=f"DVC experiment '{name}': .*; choose another"):
+            stages.run("warm_start", params, project)
     monkeypatch.delenv("DVC_EXP_NAME")
     records = {path.parent.name: read_study_record(path) for path in study_record_paths(project / "runs")}
     assert records["scratch"].common["warm_start.reader.steps"] == 1

@@ -334,6 +334,10 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
         ),
         ("sweep named", "launcher 'slurm': no sbatch on this machine"),
         ("sweep scratch", "scratch.yaml: the default pipeline keeps its runs by this name; rename the file"),
+        ("sweep Reference", "Reference.yaml: reports/Reference is not the report of a study; rename the file"),
+        ("sweep {root}/experiments/...yaml", "...yaml: study '..': use letters, digits"),
+        ("sweep {root}/experiments/...yaml --cancel", "...yaml: study '..': use letters, digits"),
+        ("sweep q<'>", "q<'>.yaml: study 'q<'>': use letters, digits"),
         ("search mine --launcher slurm", "launcher 'slurm': no sbatch on this machine"),
     ],
 )
@@ -343,11 +347,12 @@ def test_what_cannot_be_done_is_one_line_before_anything_is_written(
     root = make_project(tmp_path / "bad", SHORT)
     named = SHORT.replace("launcher: {", "launcher: {default: slurm, ")
     (root / "experiments" / "named.yaml").write_text(named)
-    (root / "experiments" / "scratch.yaml").write_text(SHORT)
+    for name in ("scratch", "Reference", "..", "q<'>"):
+        (root / "experiments" / f"{name}.yaml").write_text(SHORT)
     write_search(root)
     before = sorted(root.rglob("*"))
     monkeypatch.setenv("PATH", "")
-    assert main([*command.split(), "--root", str(root)]) == 2
+    assert main([*command.format(root=root).split(), "--root", str(root)]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert message.format(root=root) in line
     assert sorted(root.rglob("*")) == before

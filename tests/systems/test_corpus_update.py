@@ -187,8 +187,12 @@ def test_a_file_of_both_versions_gives_each_side_its_own(tmp_path: Path) -> None
         (["--corpus", "no.jsonl"], "no.jsonl"),
         (["--cloze", "a=b"], "--cloze belongs to"),
         (["--corpus", "x", "--predictions", "y"], "give one"),
+        (["--corpus", "x", "--name", "../../outside"], "--name '../../outside': use letters, digits"),
+        (["--corpus", "x", "--cloze", "../a=b"], "--cloze '../a': use letters, digits"),
+        (["--run-file", "{root}/params.yaml"], "params.yaml: is an input"),
     ],
 )
 def test_faults_are_one_line(line: Line, options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [text.format(root=line.root) for text in options]
     assert main(["evaluate", "--root", str(line.root), *options]) == 2
     assert message in capsys.readouterr().err
