@@ -7,7 +7,7 @@ run.ask("who is the mayor of nirter ?").answer
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,11 @@ from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.reporting.compare import find_side
-from realm_lab.reporting.frames import load_committed, load_study, report_folder
+from realm_lab.reporting.frames import load_committed, load_runs, report_folder
+from realm_lab.runner.default_study import studies_of
 from realm_lab.tracking.run_dir import RunRecord, read_run_record
-from realm_lab.tracking.study_record import read_study_record, study_folder
+from realm_lab.tracking.state import run_state
+from realm_lab.tracking.study_record import StudyRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,8 +72,8 @@ class Run:
 
 
 def load_run(name: PathLike, root: PathLike = ".") -> Run:
-    """A finished run, by its folder, its name or the beginning of it, or as STUDY/CELL-sSEED. UserError: no such run,
-    or several of that name."""
+    """A finished run, by its folder, its name or the start of it, or as STUDY/CELL-sSEED. UserError: no such run,
+    several of that name, or one that has not finished."""
     from realm_lab.core.process import limit_threads
     from realm_lab.systems.context import Context
     from realm_lab.systems.identity import Plan
@@ -82,7 +84,17 @@ def load_run(name: PathLike, root: PathLike = ".") -> Run:
     except ValidationError as error:
         raise UserError(f"{runs / record.name}: of another version of realm_lab ({validation_line(error)})") from None
     keys = {stage: folder.rpartition("-")[2] for stage, folder in record.stages.items()}
-    plan = Plan(_system(runs, str(name), record), record.seed, record.inputs["corpus"], keys)
+    study = _study_of(record, str(name), root)
+    wanted = record if study is None else replace(record, stages=study.cut(record.stages))
+    state = run_state(runs, wanted)
+    if state.state != "COMPLETE":
+        remedy = f"run `{study.command}`" if study else "no study has it; name another"
+        at = f" at {state.stage}" if state.stage else ""
+        raise UserError(f"'{name}': not finished ({state.state}{at}); {remedy}")
+    system = record.system
+    if study is not None:  # which has `package.module:Class` for a user's own system; a run knows its name only
+        system = next(study.cell(run.cell).system for run in study.runs if run.run == record.name)
+    plan = Plan(system, record.seed, record.inputs["corpus"], keys)
     limit_threads(params.launch.threads)
     return Run(record.name, record, Context(params, plan, Path(root)))
 
@@ -90,19 +102,18 @@ def load_run(name: PathLike, root: PathLike = ".") -> Run:
 def load_record(name: PathLike, root: PathLike = ".") -> RunRecord:
     """run.json of a run, by the same names; it need not be finished. UserError: as above."""
     runs = Path(root) / "runs"
-    found = find_side(runs, str(name))
+    found = find_side(studies_of(Path(root)), str(name))
     if len(found.runs) > 1:
         raise UserError(f"'{name}' is {len(found.runs)} runs, one a seed; name one: {name}-sSEED")
     return read_run_record(runs / found.runs[0] / "run.json")
 
 
-def _system(runs: Path, name: str, record: RunRecord) -> str:
-    """As a study writes it: package.module:Class for a system of one's own, of which a run knows the name alone."""
-    path = study_folder(runs, name.partition("/")[0]) / "study.json"
-    if not path.is_file():
-        return record.system
-    study = read_study_record(path)
-    return next(study.cell(run.cell).system for run in study.runs if run.run == record.name)
+def _study_of(record: RunRecord, name: str, root: PathLike) -> StudyRecord | None:
+    """The study of a run: the one that `name` names, else the first that has the run."""
+    studies = studies_of(Path(root))
+    named, known = name.partition("/")[0], studies.names()
+    found = map(studies.read, [named] if named in known else known)
+    return next((study for study in found if any(run.run == record.name for run in study.runs)), None)
 
 
 def results(study: str, root: PathLike = ".") -> pd.DataFrame:
@@ -110,11 +121,10 @@ def results(study: str, root: PathLike = ".") -> pd.DataFrame:
 
     From the runs here, else from the report of runs made elsewhere (reports/STUDY or reports/reference/STUDY).
     """
-    if not (study_folder(Path(root) / "runs", study) / "study.json").exists():
-        there = report_folder(Path(root), study)
-        if there is not None:
-            return load_committed(there)[1]
-    return load_study(Path(root) / "runs", study).results
+    studies, there = studies_of(Path(root)), report_folder(Path(root), study)
+    if study not in studies.names() and there is not None:
+        return load_committed(there)[1]
+    return load_runs(studies.runs, studies.read(study)).results
 
 
 def sweep(

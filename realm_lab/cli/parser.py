@@ -155,13 +155,11 @@ def _add_stages(add: Add) -> None:
 def _run_stage(options: argparse.Namespace) -> None:
     params = params_of(options)  # before the heavy import: a typing error is answered at once
     from realm_lab.runner import pipeline
-    from realm_lab.runner.default_study import settle_default
     from realm_lab.tracking.study_record import DEFAULT, SCRATCH
 
     name = SCRATCH if options.params or options.preset or options.overrides else DEFAULT
     stage = options.verb.replace("-", "_")
     if options.dry_run:
-        settle_default(options.root)
         pipeline.show(stage, params, options.root, name)
     else:
         pipeline.run(stage, params, options.root, name, options.other_code)
@@ -193,13 +191,24 @@ def _run_evaluate(options: argparse.Namespace) -> None:
 
 def _run_report(options: argparse.Namespace) -> None:
     from realm_lab.reporting.report import report  # pandas and matplotlib take a second to import
-    from realm_lab.runner.default_study import settle_default
+    from realm_lab.runner import pipeline
+    from realm_lab.runner.default_study import studies_of
 
-    settle_default(options.root)
+    pipeline.put_back(options.root)
     places = [options.root / "reports" / place for place in ("", "reference")]
     if options.study and not any((place / options.study).is_dir() for place in places):
         recorded(options.study, options.root)  # which says the nearest name
-    print(report(options.root, options.study, force=options.force, html=options.html, paper=options.paper))
+    studies = studies_of(options.root)
+    print(
+        report(
+            options.root,
+            options.study,
+            force=options.force,
+            html=options.html,
+            paper=options.paper,
+            studies=studies,
+        )
+    )
 
 
 def _unknown(words: Sequence[str], options: argparse.Namespace, verb: argparse.ArgumentParser) -> str:

@@ -92,10 +92,8 @@ def _request(options: argparse.Namespace, study: str) -> Request:
 
 
 def _run_status(options: argparse.Namespace) -> None:
-    from realm_lab.runner.default_study import settle_default
     from realm_lab.runner.status import show_status, show_studies
 
-    settle_default(options.root)
     if options.study is None:
         show_studies(options.root, as_json=options.json)
         return
@@ -105,17 +103,16 @@ def _run_status(options: argparse.Namespace) -> None:
 def recorded(study: str, root: Path) -> str:
     """The name of a study that has runs here, or a file. UserError: it has neither; with the nearest name."""
     from realm_lab.runner.sweep import find_study
-    from realm_lab.tracking.study_record import study_folder
+    from realm_lab.tracking.study_record import DEFAULT, Studies
 
     name = Path(study).name.removesuffix(".yaml")
-    if not (study_folder(root / "runs", name) / "study.json").exists():
+    if name != DEFAULT and name not in Studies(root / "runs").names():
         find_study(name, root)
     return name
 
 
 def _run_compare(options: argparse.Namespace) -> None:
     from realm_lab.reporting.compare import compare_runs
-    from realm_lab.runner.default_study import settle_default
+    from realm_lab.runner.default_study import studies_of
 
-    settle_default(options.root)
-    compare_runs(options.root, options.runs, options.out, is_json=options.json)
+    compare_runs(studies_of(options.root), options.runs, options.out, is_json=options.json)

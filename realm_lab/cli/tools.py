@@ -27,7 +27,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
     asked = options.params or options.preset or options.overrides or (options.root / "params.yaml").exists()
     if not uri and asked:
         uri = params_of(options).launch.tracking_uri
-    from realm_lab.runner.default_study import settle_default
+    from realm_lab.runner.default_study import studies_of
     from realm_lab.tracking.mlflow_mirror import mirror
     from realm_lab.tracking.tracking_store import is_server
 
@@ -36,8 +36,7 @@ def _run_mirror(options: argparse.Namespace) -> int:
 
         return page_of(report)
 
-    settle_default(options.root)
-    summary = mirror(options.root / "runs", uri, options.follow, page=page)
+    summary = mirror(options.root / "runs", uri, options.follow, page=page, studies=studies_of(options.root))
     print(summary)
     address = options.address or (summary.uri if is_server(summary.uri) else "")
     if summary.links and not address:

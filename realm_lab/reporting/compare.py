@@ -25,14 +25,7 @@ from realm_lab.reporting.confounds import flat_parameters, paper_parameters
 from realm_lab.reporting.frames import StudyFrames, load_runs
 from realm_lab.reporting.report import DEFAULT_METRICS, write_page, write_report
 from realm_lab.tracking.run_dir import read_run_record, run_record_paths
-from realm_lab.tracking.study_record import (
-    StudyCell,
-    StudyRecord,
-    StudyRun,
-    read_study_record,
-    study_folder,
-    study_record_paths,
-)
+from realm_lab.tracking.study_record import DEFAULT, Studies, StudyCell, StudyRecord, StudyRun
 
 NAME_CHARACTERS = 80  # of the page's folder; longer ones are cut and told apart by a digest
 PLAIN_WIDTH = 160  # columns where there is no terminal
@@ -46,14 +39,14 @@ class Side(NamedTuple):
     runs: tuple[str, ...]
 
 
-def compare_runs(root: Path, texts: Sequence[str], out: Path | None, *, is_json: bool) -> None:
+def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is_json: bool) -> None:
     """Write the report and its page into `out`/NAME (default: ROOT/reports/compare), and print what it says. UserError:
     fewer than two sides, an unknown or ambiguous one, or a run that cannot be read."""
-    sides = find_sides(root / "runs", texts)
-    study = load_sides(root / "runs", sides)
+    sides = find_sides(studies, texts)
+    study = load_sides(studies.runs, sides)
     name = "-vs-".join(side.name.replace("/", ".") for side in sides)
     name = name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}-{digest(name)[:8]}"
-    folder = (out or root / "reports" / "compare") / name
+    folder = (out or studies.runs.parent / "reports" / "compare") / name
     if out is not None and out.exists() and not out.is_dir():
         raise UserError(f"--out {out}: is a file; name a folder")
     title = f"Comparison: {' and '.join(title for _, title in study.cells)}"
@@ -126,40 +119,44 @@ def _titles(sides: Sequence[Side]) -> list[str]:
     return [name if counts[name] == 1 else side.name for name, side in zip(short, sides, strict=True)]
 
 
-def find_sides(runs: Path, texts: Sequence[str]) -> list[Side]:
+def find_sides(studies: Studies, texts: Sequence[str]) -> list[Side]:
     """Every side, in the order given. UserError: fewer than two, one that is unknown or ambiguous, or the same runs
     twice."""
     if len(texts) < 2:
         example = "realm-lab compare default/warm_start default/realm"
         raise UserError(f"compare: name two runs or more, for example `{example}`")
-    sides = [find_side(runs, text) for text in texts]
+    sides = [find_side(studies, text) for text in texts]
     if len({frozenset(side.runs) for side in sides}) < len(sides):
         raise UserError(f"compare: two of {', '.join(texts)} are the same runs; leave one out")
     return sides
 
 
-def find_side(runs: Path, text: str) -> Side:
-    """What one argument means: a run's name or the beginning of it, STUDY/CELL or STUDY/CELL-sSEED."""
+def find_side(studies: Studies, text: str) -> Side:
+    """What one argument means: a run's name or the beginning of it, STUDY/CELL or STUDY/CELL-sSEED. UserError: no such
+    run, or one that was planned and has not started."""
     study, _, cell = text.partition("/")
-    record = study_folder(runs, study) / "study.json"
-    if study and record.is_file():
-        return _of_study(text, read_study_record(record), cell)
+    if study in (DEFAULT, *studies.names()):
+        return _of_study(studies, text, studies.read(study), cell)
+    runs = studies.runs
     name = Path(text).name if Path(text).is_dir() else text
     known = [found.parent.name for found in run_record_paths(runs)]
     matches = [name] if name in known else [run for run in known if name and run.startswith(name)]
     if len(matches) > 1:
         raise UserError(f"'{text}' is the beginning of {len(matches)} runs ({_some(matches)}); write more of the name")
     if not matches and cell and "/" not in cell:
-        studies = [path.parent.name for path in study_record_paths(runs)]
-        raise UserError(f"'{text}': no runs of study {study} here; {_nearest(study, studies)}; see `realm-lab status`")
+        near = _nearest(study, studies.names())
+        raise UserError(f"'{text}': no runs of study {study} here; {near}; see `realm-lab status`")
     if not matches:
         raise UserError(f"{runs}: no run and no study '{text}'; {_nearest(name, known)}; see `realm-lab status`")
     return Side(matches[0], (matches[0],))
 
 
-def _of_study(text: str, record: StudyRecord, name: str) -> Side:
+def _of_study(studies: Studies, text: str, record: StudyRecord, name: str) -> Side:
     runs = {cell.name: tuple(run.run for run in record.of(cell.name)) for cell in record.cells}
     runs |= {f"{run.cell}-s{run.seed}": (run.run,) for run in record.runs}
+    if absent := [run for run in runs.get(name, ()) if not (studies.runs / run / "run.json").exists()]:
+        now = " with params.yaml as it is now" if record.name == DEFAULT else ""
+        raise UserError(f"'{text}': {absent[0]} has not run{now}; run `{record.command}`")
     if name in runs:
         return Side(f"{record.name}/{name}", runs[name])
     if not name:

@@ -20,7 +20,7 @@ from realm_lab.tracking.metric_log import RESERVED, scalars
 from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import JobState, RunState, run_state
-from realm_lab.tracking.study_record import StudyRecord, StudyRun, read_study_record, study_folder, study_record_paths
+from realm_lab.tracking.study_record import Studies, StudyRecord, StudyRun
 
 IDENTITY = ("study", "cell", "seed", "run_key", "status")
 MORE = ("engine_version", "collapsed", "flags", "not_measured")
@@ -142,14 +142,9 @@ def not_measured(results: pd.DataFrame, cell: str) -> dict[str, str] | None:
 
 
 def load_study(runs: Path, name: str, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:
-    """Everything of a recorded study; `jobs`: what a scheduler says of its stages (tracking/state.py). UserError: the
-    study was not swept here; it says how to do that, and which there are."""
-    path = study_folder(runs, name) / "study.json"
-    if not path.exists():
-        known = ", ".join(other.parent.name for other in study_record_paths(runs))
-        there = f"; studies with runs here: {known}" if known else ""
-        raise UserError(f"{path}: no runs of study '{name}' here; run `realm-lab sweep {name}`{there}")
-    return load_runs(runs, read_study_record(path), jobs)
+    """A study as it ran last; `jobs`: what a scheduler says of its stages (tracking/state.py). UserError: the study has
+    no runs here."""
+    return load_runs(runs, Studies(runs).read(name), jobs)
 
 
 def load_runs(runs: Path, record: StudyRecord, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:

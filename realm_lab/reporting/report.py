@@ -28,7 +28,7 @@ from realm_lab.reporting.examples import explorer_data, load_examples, table_3
 from realm_lab.reporting.figures import Drawing
 from realm_lab.reporting.frames import (
     StudyFrames,
-    load_study,
+    load_runs,
     metric_columns,
     read_summary,
     report_folder,
@@ -43,27 +43,34 @@ from realm_lab.reporting.reproduce import expected_rows
 from realm_lab.reporting.study_figures import drawings
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.state import JobState
-from realm_lab.tracking.study_record import DEFAULT, SCRATCH, study_folder, study_record_paths
+from realm_lab.tracking.study_record import DEFAULT, SCRATCH, Studies
 
 SEARCH = "search-"  # what the names of searches begin with; they write reports of their own
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
 
 
 def report(
-    root: Path, study: str | None = None, *, force: bool = False, html: bool = False, paper: bool = False
+    root: Path,
+    study: str | None = None,
+    *,
+    force: bool = False,
+    html: bool = False,
+    paper: bool = False,
+    studies: Studies | None = None,
 ) -> Path:
     """`realm-lab report [STUDY]`: one study or all; returns the path that a person wants to open."""
+    studies = studies or Studies(Path(root) / "runs")
     if study is None:
         if html or paper:
             flag = "--html" if html else "--paper"
             raise UserError(f"report {flag}: name the study, `realm-lab report NAME {flag}`")
-        return write_all(root, force=force)
+        return write_all(root, force=force, studies=studies)
     folder = Path(root) / "reports" / Path(study).name.removesuffix(".yaml")
-    is_run_here = (study_folder(Path(root) / "runs", folder.name) / "study.json").exists()
+    is_run_here = folder.name in studies.names()
     there = report_folder(root, folder.name)
     if html and there and not is_run_here and not paper:  # a reference result, or run elsewhere
         return write_page(there)
-    write_study_report(root, folder.name, force=force, paper=paper, explorer=html)
+    write_study_report(root, folder.name, force=force, paper=paper, explorer=html, studies=studies)
     if paper:
         return folder / "tables" / "all.tex"
     return write_page(folder) if html else folder / "report.md"
@@ -77,6 +84,7 @@ def write_study_report(
     jobs: Mapping[str, JobState] | None = None,
     paper: bool = False,
     explorer: bool = False,
+    studies: Studies | None = None,
 ) -> Path:
     """Write reports/NAME of a study that has been recorded, and the page of all studies; returns the folder.
 
@@ -85,7 +93,7 @@ def write_study_report(
     UserError: no such study here, or the report that is there has more complete runs.
     """
     root, folder = Path(root), Path(root) / "reports" / name
-    study = load_study(root / "runs", name, jobs)
+    study = load_runs(root / "runs", (studies or Studies(root / "runs")).read(name), jobs)
     reported = read_summary(folder).get("coverage", {}).get("complete", 0)
     if (complete := tables.coverage(study)["complete"]) < reported and not force:
         raise UserError(
@@ -100,21 +108,21 @@ def write_study_report(
     return folder
 
 
-def write_all(root: Path, *, force: bool = False) -> Path:
+def write_all(root: Path, *, force: bool = False, studies: Studies | None = None) -> Path:
     """Write the report of every study whose runs are here, and the page of all studies; returns the page.
 
     A study with fewer complete runs here than its report counts keeps its report; so does a broken one. UserError: no
     study was run here, and there is no report either.
     """
     root = Path(root)
-    records = [path.parent.name for path in study_record_paths(root / "runs")]
-    if not records and not (root / "reports").is_dir():
+    studies = studies or Studies(root / "runs")
+    if not studies.names() and not (root / "reports").is_dir():
         raise UserError(
             f"{root}: no runs and no reports here; run `realm-lab sweep NAME` first, or `realm-lab init FOLDER`"
         )
-    for name in (name for name in records if not name.startswith(SEARCH)):
+    for name in (name for name in studies.names() if not name.startswith(SEARCH)):
         try:
-            write_study_report(root, name, force=force)
+            write_study_report(root, name, force=force, studies=studies)
         except UserError as error:  # a broken or smaller study must not take the page away from the others
             print(f"study {name}: its report stays as it is: {error}", file=sys.stderr)
     return write_index(root / "reports")

@@ -12,12 +12,13 @@ from typing import Any
 from realm_lab.core.files import is_ours, read_json
 from realm_lab.corpus.store import UPDATED
 from realm_lab.errors import UserError
+from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.slurm_queue import jobs_of_stages, latest_jobs
 from realm_lab.runner.stopping import sweepers
 from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, is_stage_folder, read_run_records
 from realm_lab.tracking.run_lease import writer_of
 from realm_lab.tracking.state import UNFINISHED, run_state
-from realm_lab.tracking.study_record import read_study_record, study_folder, study_record_paths
+from realm_lab.tracking.study_record import DEFAULT, Studies, study_folder
 
 KEPT_SECONDS = 86_400.0  # that a stage is kept after its process was heard of; its clock may differ from ours
 
@@ -25,8 +26,8 @@ KEPT_SECONDS = 86_400.0  # that a stage is kept after its process was heard of; 
 def list_runs(root: Path) -> list[dict[str, Any]]:
     """Every run under ROOT/runs: its name, state, and the studies (STUDY/CELL) that it belongs to."""
     runs = Path(root) / "runs"
-    jobs, members = jobs_of_stages(root), defaultdict(list)
-    for record in map(read_study_record, study_record_paths(runs)):
+    jobs, members, studies = jobs_of_stages(root), defaultdict(list), studies_of(root)
+    for record in map(studies.read, studies.names()):
         for run in record.runs:
             members[run.run].append(f"{record.name}/{run.cell}")
     return [
@@ -38,8 +39,7 @@ def list_runs(root: Path) -> list[dict[str, Any]]:
 def newest_log(root: Path, run: RunRecord) -> Path:
     """The log, of a process or a SLURM job, that a stage of this run wrote last. UserError: there is none."""
     runs, stages = Path(root) / "runs", _stages(run)
-    studies = [path.parent.name for path in study_record_paths(runs)]
-    submitted = [job for study in studies for job in latest_jobs(root, study)]
+    submitted = [job for study in Studies(runs).names() for job in latest_jobs(root, study)]
     jobs = {job.job for job in submitted if stages & {run.path.name for run in job.runs(root)}}
     found = [log for stage in stages for log in runs.glob(f"studies/*/logs/{stage}*.txt")]
     found += [log for job in jobs for log in runs.glob(f"studies/*/slurm/{job}_*_log.*")]
@@ -54,11 +54,12 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     indexes of no other run. Only what we wrote is among them.
 
     The studies in `forget` count as if they were not there; their records go too. What a process or a queued job works
-    on is kept, with all that its run needs. UserError: no such study, one that is being swept, or a record that cannot
-    be read.
+    on is kept, with all that its run needs. `default` needs the runs of params.yaml as it is now and those that ran
+    last. UserError: no such study, one that is being swept, or a record that cannot be read.
     """
     runs = Path(root) / "runs"
-    studies = [read_study_record(path) for path in study_record_paths(runs)]
+    last, now = Studies(runs), studies_of(root)
+    studies = [*map(last.read, last.names()), *(now.read(name) for name in now.names() if name == DEFAULT)]
     for study in forget:
         if study not in {record.name for record in studies}:
             raise UserError(f"--forget {study}: no such study in {runs / 'studies'}; see `realm-lab status`")

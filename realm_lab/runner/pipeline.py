@@ -15,6 +15,7 @@ from pathlib import Path
 
 from realm_lab.core.files import MARK, atomic_directory, is_ours, link_directory, read_json, remove_directory
 from realm_lab.errors import UserError
+from realm_lab.params.load import load
 from realm_lab.params.parameters import OtherCodePolicy, Params
 from realm_lab.runner.other_code import settle_code, with_policy
 from realm_lab.runner.plan import StudyPlan, default_plan, record_study
@@ -28,7 +29,7 @@ from realm_lab.systems.registry import system_of
 from realm_lab.tracking.code_record import NAME as CODE_NAME
 from realm_lab.tracking.run_dir import stage_folder
 from realm_lab.tracking.state import StageStates
-from realm_lab.tracking.study_record import DEFAULT, SCRATCH, check_study_name
+from realm_lab.tracking.study_record import DEFAULT, SCRATCH, check_study_name, study_folder
 
 
 def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: OtherCodePolicy | None = None) -> None:
@@ -65,6 +66,9 @@ def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: Oth
 
 def show(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
     """Print what `run` would do and what is there already; nothing is trained. UserError: as `run` says it first."""
+    records = (root / "data" / "records").glob("*/*")
+    if absent := sum(not (root / "runs" / "stages" / record.name / "status.json").exists() for record in records):
+        print(f"runs/ lacks {absent} finished stages, which DVC keeps: they are put back first")
     show_plan(_as_far_as(stage, replace(default_plan(params), name=name)), root, stage)
 
 
@@ -90,6 +94,13 @@ def restore(plan: StudyPlan, root: Path) -> None:
             if folder in models:
                 shutil.copytree(models[folder], folder / "model", dirs_exist_ok=True)
             shutil.copytree(records, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MARK))
+
+
+def put_back(root: Path) -> None:
+    """Fill runs/ with what DVC keeps of the default pipeline, if that folder was deleted."""
+    is_deleted = not (study_folder(root / "runs", DEFAULT) / "study.json").exists()
+    if is_deleted and (root / "data" / "records").exists():
+        restore(default_plan(load(root / "params.yaml")), root)
 
 
 def _project(root: Path) -> Path:

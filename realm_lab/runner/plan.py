@@ -172,7 +172,14 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
     runs = Path(root) / "runs"
     for run in plan.runs:
         record_run(runs, run.plan, run.params)
-    record = StudyRecord(
+    record = study_record(plan, root)
+    write_study_record(runs, record)
+    return record
+
+
+def study_record(plan: StudyPlan, root: Path) -> StudyRecord:
+    """The study.json of a plan; nothing is written."""
+    return StudyRecord(
         name=plan.name,
         question=plan.question,
         baseline=plan.baseline.name,
@@ -185,8 +192,6 @@ def record_study(plan: StudyPlan, root: Path) -> StudyRecord:
         common=json.loads(json.dumps(plan.common)),
         **plan.described,
     )
-    write_study_record(runs, record)
-    return record
 
 
 def _check_common(study: Study, cells: list[Cell], common: Mapping[str, Any]) -> None:

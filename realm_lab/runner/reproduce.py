@@ -17,9 +17,10 @@ import pandas as pd
 from realm_lab.core.files import write_text
 from realm_lab.errors import UserError
 from realm_lab.params.yaml_file import read_yaml
+from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.sweep import Request, find_study, say, sweep
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
-from realm_lab.tracking.study_record import DEFAULT, study_folder
+from realm_lab.tracking.study_record import DEFAULT
 
 EXIT_OFF = 1
 FILE_PRESETS = ("real", "paper")  # --quick runs the toy world of the preset smoke
@@ -30,9 +31,10 @@ def reproduce(
 ) -> int:
     """Print what was compared; returns 1 where a number is off or a run failed. UserError: no such report or cell; a
     new run without the name of a cell."""
-    from realm_lab.reporting.frames import load_committed, load_study
+    from realm_lab.reporting.frames import load_committed, load_runs
     from realm_lab.reporting.reproduce import contradictions, expected_folder
 
+    studies = studies_of(root)
     name, _, cell = (target or "").partition("/")
     if (rerun or is_quick) and not cell:
         raise UserError("reproduce: name the cell that is to be run again, for example `masking/random_span`")
@@ -54,8 +56,8 @@ def reproduce(
         if wrong := contradictions(folder):
             print(*(f"{study}: off: {line}" for line in wrong), sep="\n")
             code = EXIT_OFF
-        is_here = (study_folder(Path(root) / "runs", study) / "study.json").is_file()
-        found = load_study(Path(root) / "runs", study).results if is_here else expected[:0]
+        is_here = study in studies.names()
+        found = load_runs(studies.runs, studies.read(study)).results if is_here else expected[:0]
         if cell and (rerun or is_quick or not (found[found["cell"] == cell]["status"] == "COMPLETE").any()):
             found = _run_again(root, study, cell, summary, is_quick, scratch or Path(root) / "runs" / "reproduce")
             is_done = not found.empty and (found[found["cell"] == cell]["status"] == "COMPLETE").all()

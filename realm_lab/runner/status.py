@@ -17,13 +17,14 @@ from rich.text import Text
 
 from realm_lab.errors import UserError
 from realm_lab.params.yaml_file import read_yaml
+from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.slurm_queue import jobs_of_stages
 from realm_lab.runner.stopping import sweepers
 from realm_lab.tracking.code_record import CodeStates, StageCode, changes_line, stages_of_record
 from realm_lab.tracking.run_dir import StageRun, read_run_record
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.state import STATES, RunState, StageStates, State
-from realm_lab.tracking.study_record import read_study_record, study_folder, study_record_paths
+from realm_lab.tracking.study_record import DEFAULT, StudyRecord
 
 PLAIN_WIDTH = 200  # columns where there is no terminal
 HEADLINE = "exact_match"
@@ -50,13 +51,12 @@ def show_status(name: str, root: Path, *, as_json: bool) -> None:
 def study_status(name: str, root: Path) -> dict[str, Any]:
     """What `--json` prints: each run with its state, why it does not run, and its first metric of interest once it is
     complete. UserError: the study was never swept."""
-    runs = Path(root) / "runs"
-    path = study_folder(runs, name) / "study.json"
-    if not path.exists():
+    studies = studies_of(root)
+    if name != DEFAULT and name not in studies.names():
         raise UserError(
-            f"study '{name}': never swept; begin with `realm-lab sweep {name}`; `realm-lab status` lists all"
+            f"study '{name}': never swept; start with `realm-lab sweep {name}`; `realm-lab status` lists all"
         )
-    record = read_study_record(path)
+    runs, record = studies.runs, studies.read(name)
     metric = record.metrics[0] if record.metrics else HEADLINE
     states = StageStates(runs, jobs_of_stages(root))
     sweeping = [str(one.owner) for one in sweepers(root, name)]
@@ -64,15 +64,17 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
     changed: dict[str, list[StageCode]] = {}
     found = []
     for run in record.runs:
-        described = read_run_record(runs / run.run / "run.json")
-        folders = record.cut(described.stages)
-        others = [
-            one for one in codes.of_run(stages_of_record(runs, replace(described, stages=folders))) if one.changes
-        ]
-        changed |= {run.run: others} if others else {}
-        keys = {stage: folder.rpartition("-")[2] for stage, folder in folders.items()}
-        state = states.run(keys, described.inputs["corpus"])
-        headline = None
+        folders: dict[str, str] = {}
+        others: list[StageCode] = []
+        state, headline = RunState("PENDING", {}), None
+        if (path := runs / run.run / "run.json").exists():  # else of the default pipeline, which has yet to run
+            described = read_run_record(path)
+            folders = record.cut(described.stages)
+            used = codes.of_run(stages_of_record(runs, replace(described, stages=folders)))
+            if others := [one for one in used if one.changes]:
+                changed[run.run] = others
+            keys = {stage: folder.rpartition("-")[2] for stage, folder in folders.items()}
+            state = states.run(keys, described.inputs["corpus"])
         if state.state == "COMPLETE":
             headline = run_values({stage: StageRun(runs / at, stage) for stage, at in folders.items()}).get(metric)
         shown = "" if headline is None else f"{metric} {headline:.4g}"
@@ -91,7 +93,7 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
                 "steps_per_second": deciding.status.steps_per_second if deciding else 0.0,
                 "left_seconds": _left_seconds(state),
                 "error": deciding.error if deciding else None,
-                "reason": _reason(state, name, sweeping) if deciding else shown,
+                "reason": shown if state.state == "COMPLETE" else _reason(state, record, sweeping),
                 "flags": [f"{stage}: {flag}" for stage, flags in state.flags.items() for flag in flags],
                 "job": deciding.job if deciding else "",
                 "other_code": {one.stage: list(one.changes) for one in others},
@@ -103,11 +105,12 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
     return {"study": name, "counts": Counter(str(run["state"]) for run in found), "other_code": line, "runs": found}
 
 
-def _reason(run: RunState, study: str, sweeping: Sequence[str]) -> str:
+def _reason(run: RunState, study: StudyRecord, sweeping: Sequence[str]) -> str:
     """What a run does, or why it does not run and what would make it go on. `sweeping`: who sweeps the study now."""
-    name = run.stage or ""
-    found, stage = run.stages[name], name.replace("_", "-")
-    again = f"`realm-lab {'search' if study.startswith('search-') else 'sweep'} {study}`"
+    again = f"`{study.command}`"
+    if run.stage is None:
+        return f"has not started: {again}"
+    found, stage = run.stages[run.stage], run.stage.replace("_", "-")
     status, job = found.status, f"job {found.job}" if found.job else ""
     steps = f"{stage} {status.step}/{status.total_steps}" if status.total_steps else stage
     if run.state == "RUNNING":
@@ -117,11 +120,11 @@ def _reason(run: RunState, study: str, sweeping: Sequence[str]) -> str:
     if run.state == "QUEUED":
         return ", ".join(part for part in (f"{stage} waits", job, found.error or "") if part)
     if run.state == "FAILED":
-        return f"{steps}: {found.error}; goes on with --retry-failed"
+        return f"{steps}: {found.error}; goes on with {'--retry-failed' if study.source else again}"
     if run.state == "PENDING" and sweeping:
         return f"{stage} waits for its turn in the sweep by {sweeping[0]}"
     if run.state == "PENDING":
-        return f"{stage} has not begun: {again}"
+        return f"{stage} has not started: {again}"
     return f"{steps}: {found.error or run.state.lower()}; {again} goes on from its checkpoint"
 
 
@@ -161,12 +164,12 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def show_studies(root: Path, *, as_json: bool) -> None:
     """Print all studies: those that were swept, then the files of those that were not."""
     studies: list[dict[str, Any]] = []
-    for record in map(read_study_record, study_record_paths(Path(root) / "runs")):
+    known = studies_of(root)
+    for record in map(known.read, known.names()):
         counts = study_status(record.name, root)["counts"]
         studies.append({"study": record.name, "counts": counts, "question": record.question})
-    known = {study["study"] for study in studies}
     for file in sorted((Path(root) / "experiments").glob("*.yaml")):
-        if file.stem not in known and not file.stem.startswith("search-"):
+        if file.stem not in known.names() and not file.stem.startswith("search-"):
             studies.append({"study": file.stem, "counts": {}, "question": _question(file)})
     if as_json:
         print(json.dumps(studies, indent=2))

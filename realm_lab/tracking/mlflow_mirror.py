@@ -24,7 +24,7 @@ from realm_lab.errors import UserError
 from realm_lab.tracking.code_record import CodeStates, code_reader
 from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.saved_view import VIEW_TAG, link, saved_view
-from realm_lab.tracking.study_record import StudyRecord
+from realm_lab.tracking.study_record import Studies, StudyRecord
 from realm_lab.tracking.tracking_store import default_uri, one_line
 from realm_lab.tracking.views import STUDY_KEY, UNPLANNED, Member, read_groups, read_run, read_study
 
@@ -65,11 +65,13 @@ def mirror(
     follow: bool = False,
     interval_seconds: float = 5.0,
     page: Callable[[Path], str] | None = None,
+    studies: Studies | None = None,
 ) -> MirrorSummary:
     """Bring MLflow up to date with `runs`; with `follow`, again and again until all runs are final or Ctrl-C.
 
     `uri`: the tracking store; else MLFLOW_TRACKING_URI, else mlflow.db (with mlartifacts/) beside `runs`.
-    `page`: makes a page (HTML) of a report.md, to be shown beside it.
+    `page`: makes a page (HTML) of a report.md, to be shown beside it. `studies`: those of `runs` (default: as they ran
+    last).
     UserError: no such folder, or a store that cannot be opened.
     """
     runs = Path(runs).resolve()
@@ -77,7 +79,7 @@ def mirror(
     shown, files = runs / ".mirror.json", [page is not None, _files(runs)]
     if not follow and (last := read_json(shown) if shown.exists() else {}).get("seen") == [files, _database(uri)]:
         return MirrorSummary(**last["summary"] | {"problems": ()})  # MLflow takes seconds to import and to open
-    view = Mirror(runs, uri, page)
+    view = Mirror(runs, uri, page, studies)
     with contextlib.suppress(KeyboardInterrupt), Console(stderr=True).status("mirroring to MLflow") as live:
         view.say = live.update
         while True:
@@ -97,6 +99,7 @@ def _files(runs: Path) -> str:
     """A digest that changes with any file that the mirror shows, and with the code of the mirror and of stages."""
     patterns = ("*/run.json", "studies/*/study.json", "stages/*/*.json*", "stages/*/eval/*")
     places = [(runs, patterns), (runs.parent / "reports", ("*/*", "*/figures/*")), (Path(__file__).parent, ("*.py",))]
+    places.append((runs.parent, ("params.yaml",)))  # which the study `default` follows
     stamps = [_stamp(path) for place, names in places for name in names for path in sorted(place.glob(name))]
     return digest([stamps, code_reader(runs).reached(package_modules())])
 
@@ -114,11 +117,14 @@ def _stamp(path: Path) -> list[str | int]:
 class Mirror:
     """One process's view of one folder of runs in one tracking store; `update` may be called any number of times."""
 
-    def __init__(self, runs: Path, uri: str, page: Callable[[Path], str] | None = None) -> None:
+    def __init__(
+        self, runs: Path, uri: str, page: Callable[[Path], str] | None = None, studies: Studies | None = None
+    ) -> None:
         self.say: Callable[[str], object] = lambda text: None  # what it is doing
         self._has_pages = page is not None
         self._links: dict[str, str] = {}
         self.runs = Path(runs).resolve()
+        self._studies = studies or Studies(self.runs)
         if not self.runs.is_dir():
             raise UserError(
                 f"{self.runs}: no such folder; train something first (dvc repro), or give --root DIR; "
@@ -137,7 +143,7 @@ class Mirror:
         """One pass over all records."""
         problems: list[str] = []
         with exclusive(self._lock):
-            groups = read_groups(self.runs, problems)
+            groups = read_groups(self._studies, problems)
             studies = len(groups.keys() - {UNPLANNED})
             states = {member.record.name: member.state.state for _, members in groups.values() for member in members}
             with _noted(problems):

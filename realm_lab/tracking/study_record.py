@@ -5,7 +5,7 @@ Run folders know nothing of studies, so that one run may be in several. The defa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,17 @@ class StudyRecord:
         """The runs of a cell, by seed."""
         return sorted((run for run in self.runs if run.cell == cell), key=lambda run: run.seed)
 
+    @property
+    def command(self) -> str:
+        """The command that runs what is missing of the study."""
+        if self.source:
+            verb = "search" if self.name.startswith("search-") else "sweep"
+            return f"realm-lab {verb} {self.name if Path(self.source).parent.name == 'experiments' else self.source}"
+        return {
+            DEFAULT: "realm-lab evaluate",
+            SCRATCH: "realm-lab evaluate --preset ... --set ...",
+        }.get(self.name, f"dvc exp run --name {self.name} ...")
+
     def cut(self, stages: Mapping[str, str]) -> dict[str, str]:
         """The stages of a run, in order, that this study asks for."""
         names = list(stages)
@@ -114,6 +125,33 @@ def read_study_record(path: Path) -> StudyRecord:
     if path.parent.name != record.name:
         raise UserError(f"{path}: the record is of study {record.name}; rename the folder back, or delete the copy")
     return record
+
+
+class Studies:
+    """The studies with runs in a folder, by name.
+
+    `default` plans the study of that name from params.yaml as it is now. Without it that study is the one that ran
+    last, which may have been an experiment.
+    """
+
+    def __init__(self, runs: Path, default: Callable[[], StudyRecord] | None = None):
+        self.runs, self._default = Path(runs), default
+
+    def names(self) -> list[str]:
+        """All studies, `default` first, then by name."""
+        return [path.parent.name for path in study_record_paths(self.runs)]
+
+    def read(self, name: str) -> StudyRecord:
+        """The design of a study. UserError: it has no runs here, or its record is broken."""
+        path = study_folder(self.runs, name) / "study.json"
+        if not path.exists():
+            known = f"; studies with runs here: {', '.join(names)}" if (names := self.names()) else ""
+            remedy = f"run `realm-lab sweep {name}`{known}"
+            if name == DEFAULT:
+                is_kept = (self.runs.parent / "data" / "records").exists()
+                remedy = "`realm-lab report` puts back what DVC keeps" if is_kept else "run `dvc repro`"
+            raise UserError(f"{path}: no runs of study '{name}' here; {remedy}")
+        return self._default() if self._default and name == DEFAULT else read_study_record(path)
 
 
 def study_record_paths(runs: Path) -> list[Path]:

@@ -23,7 +23,7 @@ from realm_lab.tracking.run_dir import RunRecord, StageRun, read_run_record, run
 from realm_lab.tracking.run_values import run_values
 from realm_lab.tracking.saved_view import HEADLINES, changed_parameters, color, group_tag
 from realm_lab.tracking.state import STATES, RunState, StageState, run_state
-from realm_lab.tracking.study_record import StudyCell, StudyRecord, read_study_record, study_folder, study_record_paths
+from realm_lab.tracking.study_record import DEFAULT, STUDY_RECORD, Studies, StudyCell, StudyRecord, study_folder
 
 UNPLANNED = "unplanned"  # the experiment of runs that no study mentions
 STUDY_KEY = "study"  # of the view of a study as a whole; those of runs are digests
@@ -78,8 +78,9 @@ class Member(NamedTuple):
     cell: StudyCell | None = None
 
 
-def read_groups(runs: Path, problems: list[str]) -> dict[str, tuple[StudyRecord | None, list[Member]]]:
+def read_groups(studies: Studies, problems: list[str]) -> dict[str, tuple[StudyRecord | None, list[Member]]]:
     """Experiment -> study and its runs; what cannot be read is added to `problems`."""
+    runs = studies.runs
     records: dict[str, RunRecord] = {}
     for path in run_record_paths(runs):
         try:
@@ -88,9 +89,9 @@ def read_groups(runs: Path, problems: list[str]) -> dict[str, tuple[StudyRecord 
             problems.append(str(error))
     groups: dict[str, tuple[StudyRecord | None, list[Member]]] = {}
     planned = set()
-    for path in study_record_paths(runs):
+    for name in studies.names():
         try:
-            study = read_study_record(path)
+            study = studies.read(name)
         except UserError as error:
             problems.append(str(error))
             continue
@@ -98,7 +99,8 @@ def read_groups(runs: Path, problems: list[str]) -> dict[str, tuple[StudyRecord 
         members = groups.setdefault(study.name, (study, []))[1]
         for run in study.runs:
             if run.run not in records:
-                problems.append(f"{path}: no run {run.run}; plan the study again")
+                if name != DEFAULT:  # which is as params.yaml is now, and may not have run yet
+                    problems.append(f"{study_folder(runs, name)}: no run {run.run}; plan the study again")
                 continue
             record = replace(records[run.run], stages=study.cut(records[run.run].stages))
             members += _member(runs, record, problems, study, study.cell(run.cell))
@@ -286,9 +288,8 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
         note=f"**{study.question}**",
         tags={name: cut(value, MAX_TAG) for name, value in tags.items() if value},
         points={cell.name: _means(runs, study, cell.name, members) for cell in study.cells},
-        files={"study.json": study_folder(runs, study.name) / "study.json"}
-        | page
-        | {path.relative_to(folder).as_posix(): path for path in reported},
+        files=page | {path.relative_to(folder).as_posix(): path for path in reported},
+        texts={"study.json": STUDY_RECORD.dump_json(study, indent=2).decode()},
     )
 
 

@@ -15,7 +15,7 @@ from realm_lab.errors import UserError
 from realm_lab.reporting.compare import find_side, find_sides, load_sides
 from realm_lab.reporting.index import write_index
 from realm_lab.reporting.report import write_report, write_study_report
-from realm_lab.tracking.study_record import StudyRecord
+from realm_lab.tracking.study_record import Studies, StudyRecord
 from tests.reporting.synthetic import edit, exact_match, make_study, stage_folder
 
 SEEDS = (0, 1, 2)
@@ -26,7 +26,7 @@ def folder_of(study: StudyRecord, cell: str, seed: int) -> str:
 
 
 def compared(root: Path, *texts: str) -> dict[str, Any]:
-    study = load_sides(root / "runs", find_sides(root / "runs", texts))
+    study = load_sides(root / "runs", find_sides(Studies(root / "runs"), texts))
     return write_report(study, root / "reports" / "compare")
 
 
@@ -34,9 +34,9 @@ def test_a_run_is_meant_by_folder_name_or_beginning(made: tuple[Path, StudyRecor
     runs, study = made[0] / "runs", made[1]
     name = folder_of(study, "realm", 1)
     for text in (name, name[:-4], f"{runs / name}/"):
-        assert find_side(runs, text) == (name, (name,))
-    assert find_side(runs, "table/realm-s1") == ("table/realm-s1", (name,))
-    assert find_side(runs, "table/realm").runs == tuple(folder_of(study, "realm", seed) for seed in SEEDS)
+        assert find_side(Studies(runs), text) == (name, (name,))
+    assert find_side(Studies(runs), "table/realm-s1") == ("table/realm-s1", (name,))
+    assert find_side(Studies(runs), "table/realm").runs == tuple(folder_of(study, "realm", seed) for seed in SEEDS)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_cannot_be_found_is_named_with_the_nearest(
     made: tuple[Path, StudyRecord], texts: list[str], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
-        find_sides(made[0] / "runs", [*texts, "table/no_null"] if len(texts) == 1 else texts)
+        find_sides(Studies(made[0] / "runs"), [*texts, "table/no_null"] if len(texts) == 1 else texts)
 
 
 def test_groups_are_compared_over_seeds(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import pandas as pd
 import pytest
 from ruamel.yaml import YAML
 
+import realm_lab
+from realm_lab.api import load_record
 from realm_lab.core.files import read_json
 from realm_lab.reporting.default_run import headline
 from realm_lab.tracking.study_record import read_study_record
@@ -183,6 +185,19 @@ def test_without_runs_a_new_report_is_made_of_what_dvc_keeps(clone: Path) -> Non
     assert {str(path.relative_to(clone)) for path in (clone / "runs" / "stages").iterdir()} == stages
     run("dvc repro")  # as the commit has it
     assert run("git status --short") == ""
+
+
+@pytest.mark.slow
+def test_after_an_experiment_the_default_pipeline_is_that_of_params_yaml_again(clone: Path) -> None:
+    """DVC takes every stage from its cache, so no verb records the study `default` again."""
+    run = commands_in(clone)
+    before = list(realm_lab.results("default", clone)["run_key"])
+    run("dvc exp run -n shorter -S finetune.steps=2")
+    assert set(realm_lab.results("default", clone)["run_key"]).isdisjoint(before)
+    run("git checkout -q HEAD -- params.yaml dvc.lock")
+    run("dvc repro")
+    assert list(realm_lab.results("default", clone)["run_key"]) == before
+    assert load_record("default/realm-s0", clone).run_key in before
 
 
 @pytest.mark.slow

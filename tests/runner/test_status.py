@@ -99,7 +99,7 @@ def test_every_state_has_its_line(root: Path, put: Put, capsys: pytest.CaptureFi
         f"d 0 lost pretrain 3/12: process {GONE['pid']} on {GONE['host']} is gone or silent; {again} goes on from its "
         "checkpoint",
         "e 0 failed pretrain 5/12: the loss is nan at step 5; goes on with --retry-failed",
-        f"f 0 pending pretrain has not begun: {again}",
+        f"f 0 pending pretrain has not started: {again}",
         "a, seed 0: FLAGGED: pretrain: collapsed: p(null) is 1",
     ]
 
@@ -145,12 +145,12 @@ def test_jobs_that_wait_in_a_queue_are_told_from_those_that_do_not(
     put("e", "pretrain", "PREEMPTED", step=3, total_steps=12)
     again = "`realm-lab sweep far`"
     assert {run["cell"]: (run["state"], run["reason"]) for run in study_status("far", root)["runs"]} == {
-        "a": ("PENDING", f"pretrain has not begun: {again}"),
+        "a": ("PENDING", f"pretrain has not started: {again}"),
         "b": ("QUEUED", "pretrain waits, job 17_0, SLURM: Priority"),
         "c": ("CANCELLED", f"pretrain: cancelled; {again} goes on from its checkpoint"),
         "d": ("LOST", f"pretrain: SLURM: OUT_OF_MEMORY; {again} goes on from its checkpoint"),
         "e": ("QUEUED", "pretrain waits, job 17_3"),  # it was stopped, and waits to go on
-        "f": ("PENDING", f"pretrain has not begun: {again}"),
+        "f": ("PENDING", f"pretrain has not started: {again}"),
     }
 
 
