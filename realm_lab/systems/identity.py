@@ -81,14 +81,19 @@ def plan_run(params: Params, system: str, seed: int) -> Plan:
     corpus_key = digest(corpus_inputs(params, seed))
     values, by_system = _identity(params, system), _system_identity(system)
     keys: dict[str, str] = {}
-    above = corpus_key
-    for stage in system_of(system).stages:
+    above, stages = corpus_key, system_of(system).stages
+    unnamed = dict(values.get("system_options", {}))  # options that no stage so far depends on
+    for stage in stages:
+        chosen = selected(values, stage.depends_on)
+        unnamed = {name: value for name, value in unnamed.items() if name not in chosen.get("system_options", {})}
+        if unnamed and (stage.by_system or stage == stages[-1]):  # its work may read any option of the system
+            chosen["system_options"], unnamed = {**chosen.get("system_options", {}), **unnamed}, {}
         described = {
             "stage": stage.name,
             "engine": ENGINE_VERSION,
             "seed": seed,
             "before": above,
-            "params": selected(values, stage.depends_on),
+            "params": chosen,
         }
         own_work = not stage.work.startswith("realm_lab.")
         if stage.by_system or own_work:

@@ -47,7 +47,8 @@ class Stage:
             with a minus before it is left out again (`-pretrain.initial_reader`).
         work: `package.module:function`, called with (Context, StageRun) to do the stage; imported when it is done.
         by_system: whether the work calls the system itself (`retrieve`, `answer`). Then the system is part of the key,
-            so that two systems with equal parameters do not share the stage.
+            so that two systems with equal parameters do not share the stage, and so is every option of the system that
+            no stage before it depends on.
         keeps: the folder of the finished stage that others use (`model`), copied to `models/` for DVC; "": none.
         uses_ranks: whether several processes can share the work.
     """
@@ -105,8 +106,8 @@ class System:
     title: ClassVar[str]
     stages: ClassVar[tuple[Stage, ...]]
     reads_pictures: ClassVar[bool] = False  # whether passages may be pictures
-    options: ClassVar[type[Section]] = Section  # parameters of its own, system_options.NAME; stages depend on them as
-    # "system_options"
+    options: ClassVar[type[Section]] = Section  # parameters of this system only, system_options.NAME; its training
+    # stages depend on them as "system_options" or "system_options.OPTION"
     fixed: ClassVar[Mapping[str, Any]] = {}  # what the system is by definition, of the parameters of finetune
 
     def __init__(self, context: Any):  # realm_lab.systems.context.Context, which imports this file

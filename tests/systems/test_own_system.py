@@ -93,6 +93,65 @@ def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.Capture
     assert main(["ask", "who ?", "--system", "own_systems:Frequent"]) == 0
 
 
+OPTIONS = """
+from realm_lab.params.sections import Section
+from realm_lab.systems.bm25_reader import FINETUNE_READER
+from realm_lab.systems.realm import WARM_START
+from realm_lab.systems.registry import EVALUATE, Stage, System
+
+
+class Salt(Section):
+    salt: int = 0
+    size: int = 1
+
+
+class Reads(System):
+    name, title, options = "reads", "", Salt
+    stages = (WARM_START, FINETUNE_READER, EVALUATE)
+
+
+class Answers(System):
+    name, title, options = "answers", "", Salt
+    stages = (WARM_START, EVALUATE)
+
+
+class Trains(System):
+    name, title, options = "trains", "", Salt
+    stages = (WARM_START, Stage("fit", ("system_options.size",), f"{__name__}:fit"), EVALUATE)
+
+
+class Ends(System):
+    name, title, options = "ends", "", Salt
+    stages = (Stage("fit", (), f"{__name__}:fit"), Stage("score", (), f"{__name__}:score"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("system", "salt", "size"),
+    [
+        ("Reads", {"finetune", "evaluate"}, {"finetune", "evaluate"}),
+        ("Answers", {"evaluate"}, {"evaluate"}),
+        ("Trains", {"evaluate"}, {"fit", "evaluate"}),
+        ("Ends", {"score"}, {"score"}),
+    ],
+)
+def test_two_values_of_an_option_never_share_a_run(
+    project: Path, tiny: ModuleType, system: str, salt: set[str], size: set[str]
+) -> None:
+    """Also where no stage names the option: stages that call the system depend on it, and the last one does."""
+    (project / "own_systems.py").write_text(OPTIONS)
+    name = f"own_systems:{system}"
+
+    def stages(**own: int) -> dict[str, str]:
+        return plan_run(tiny.params({"system_options": {name: own}}), name, 0).stages
+
+    before = stages()
+    assert stages(salt=0) == before
+    assert {stage for stage, key in stages(salt=2).items() if key != before[stage]} == salt
+    assert {stage for stage, key in stages(size=2).items() if key != before[stage]} == size
+    assert len({stages(salt=a, size=b)[[*before][-1]] for a in range(3) for b in range(3)}) == 9
+
+
 def test_its_source_is_in_the_keys_of_what_it_does_itself(project: Path, tiny: ModuleType) -> None:
     name = "own_systems:Frequent"
     before = plan_run(tiny.params(), name, 0)
