@@ -21,6 +21,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.params.yaml_file import line_of, parse_yaml, read_yaml
 
 PRESETS = ("toy", "smoke", "real", "paper")
+OPTIONS = "system_options"  # SYSTEM -> OPTION -> value
 PRESET_FOLDER = Path(__file__).parent / "presets"
 
 
@@ -57,43 +58,34 @@ def read_source(path: Path | str, overrides: Mapping[str, Any] | None = None) ->
     for key in overrides:
         if key not in parameter_fields() and not is_system_option(key):
             raise _unknown(f"--set {cut(key)}", key)
-    given = overlay({key: value for key, value in flatten(document).items() if value is not None}, overrides)
+    given = {key: value for key, value in flatten(document).items() if value is not None} | overrides
     preset = given.setdefault("preset", "toy")
     below = preset_values(preset, "--preset" if "preset" in overrides else path)
-    return Source(path, document, with_sizes(overlay(below, given), given))
+    return Source(path, document, with_sizes({**below, **given}, given))
 
 
 def is_system_option(key: str) -> bool:
-    """Whether a dotted key is `system_options.SYSTEM.OPTION`, which the system checks."""
-    return key.startswith("system_options.") and key.count(".") > 1
-
-
-def overlay(below: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat values with others on top; of `system_options` only the options that are given change."""
-    values = {**below, **{key: value for key, value in given.items() if not is_system_option(key)}}
-    if not isinstance(values.get("system_options", {}), dict):
-        return values  # which is refused
-    options: dict[str, Any] = {}
-    single = [key.removeprefix("system_options.").rpartition(".") for key in given if is_system_option(key)]
-    levels = [level.get("system_options", {}) for level in (below, given)]
-    levels += [{system: {name: given[f"system_options.{system}.{name}"]}} for system, _, name in single]
-    for system, own in ((system, own) for level in levels for system, own in level.items()):
-        both = isinstance(own, dict) and isinstance(options.get(system), dict)
-        options[system] = {**options[system], **own} if both else own
-    return values | ({"system_options": options} if options else {})
+    """True for the dotted key `system_options.SYSTEM.OPTION`, which the system checks."""
+    return key.startswith(f"{OPTIONS}.") and key.count(".") > 1
 
 
 def resolve(flat: Mapping[str, Any]) -> Params:
-    """Flat values (dotted key -> value) as parameters, validated; a value for a whole section goes before any in it.
-    Models of the Hub are fetched."""
+    """Flat values (dotted key -> value) as parameters, validated. Models of the Hub are fetched."""
+    return Params(**nested({key: local(value) for key, value in flat.items()}))
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Flat values as sections within sections; a value for a whole section overrides any in it."""
     values: dict[str, Any] = {}
     for key in sorted(flat, key=lambda key: -key.count(".")):
         *parents, name = key.split(".")
+        if is_system_option(key):  # SYSTEM may be a `package.module:Class`
+            parents = [OPTIONS, ".".join(parents[1:])]
         inside = values
         for parent in parents:
             inside = inside.setdefault(parent, {})
-        inside[name] = local(flat[key])
-    return Params(**values)
+        inside[name] = flat[key]
+    return values
 
 
 def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, Any]:
@@ -115,20 +107,27 @@ def beyond_preset(params: Params) -> dict[str, Any]:
     usual = flatten(resolve(preset_values(params.preset)))
     return {
         key: value for key, value in flatten(params).items()
-        if value != usual[key] and key != "seeds" and not key.startswith("launch.")
+        if value != usual.get(key, ...) and key != "seeds" and not key.startswith("launch.")
     }  # fmt: skip
 
 
 def flatten(params: BaseModel | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Parameters as one flat dictionary with dotted keys."""
+    """Parameters as one flat dictionary with dotted keys; each option of a system has its own."""
     values = params.model_dump(mode="json") if isinstance(params, BaseModel) else params
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, dict) and not is_parameter(f"{prefix}{key}"):
+        if isinstance(value, dict) and is_divided(f"{prefix}{key}", prefix):
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value
     return flat
+
+
+def is_divided(key: str, above: str = "") -> bool:
+    """True where a mapping below a dotted key stands for several parameters. `above`: what it is in, with a dot."""
+    if above.startswith(f"{OPTIONS}.") and above != f"{OPTIONS}.":
+        return False  # an option of a system
+    return key == OPTIONS or key not in parameter_fields() or is_section(key)
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -174,11 +173,6 @@ def is_section(key: str) -> bool:
     """True for the dotted key of a section."""
     kind = parameter_fields()[key].annotation if key in parameter_fields() else None
     return isinstance(kind, type) and issubclass(kind, BaseModel)
-
-
-def is_parameter(key: str) -> bool:
-    """True for the dotted key of a parameter, whose value may be a mapping of its own."""
-    return key in parameter_fields() and not is_section(key)
 
 
 def _check_names(section: Mapping[str, Any], document: Any, path: Path, above: Sequence[str] = ()) -> None:

@@ -332,8 +332,8 @@ class Params(Section):
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
     system_options: Annotated[dict[str, Options], neutral({})] = {}
-    """Parameters that only one system has, {SYSTEM: {NAME: VALUE, ...}, ...}; docs/systems.md lists them. Here a preset
-    and params.yaml are laid over each other system by system."""
+    """Parameters that only one system has, {SYSTEM: {NAME: VALUE, ...}, ...}; docs/systems.md lists them. A
+    preset and params.yaml are laid over each other option by option."""
     launch: Launch = Launch()
 
     @model_validator(mode="after")

@@ -16,7 +16,17 @@ from typing import Any
 from pydantic import BaseModel
 
 from realm_lab.core.files import write_text
-from realm_lab.params.load import PRESETS, flatten, is_section, parameter_fields, preset_values, resolve, show
+from realm_lab.params.load import (
+    OPTIONS,
+    PRESETS,
+    flatten,
+    is_section,
+    nested,
+    parameter_fields,
+    preset_values,
+    resolve,
+    show,
+)
 from realm_lab.params.parameters import Params
 from realm_lab.params.yaml_file import parse_yaml
 
@@ -48,12 +58,14 @@ preset differs. A line of `params.yaml` that is not empty goes before the preset
 @functools.cache
 def _values() -> dict[str, dict[str, str]]:
     """Dotted key -> preset -> its value, as shown."""
-    flat = {preset: flatten(resolve(preset_values(preset))) for preset in PRESETS}
+    params = {preset: resolve(preset_values(preset)) for preset in PRESETS}
+    flat = {preset: flatten(values) | {OPTIONS: values.system_options} for preset, values in params.items()}
     return {key: {preset: show(flat[preset][key]) for preset in PRESETS} for key in flat["paper"]}
 
 
 def render_params_yaml(filled: Mapping[str, Any]) -> str:
     """The text of params.yaml: every parameter with its value in `filled` (dotted keys), if any, and the presets'."""
+    filled = {**filled, OPTIONS: nested(filled).get(OPTIONS)}
     lines = [f"{FILE_HEAD}preset: {filled.get('preset') or 'toy'}  # {' · '.join(PRESETS)}"]
     for key, field in parameter_fields().items():
         *parents, name = key.split(".")

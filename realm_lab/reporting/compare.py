@@ -21,7 +21,8 @@ from rich.markdown import Markdown
 from realm_lab.core.files import digest
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
-from realm_lab.reporting.confounds import flat_parameters, paper_parameters
+from realm_lab.params.load import is_system_option
+from realm_lab.reporting.confounds import parameters_of
 from realm_lab.reporting.frames import StudyFrames, load_runs
 from realm_lab.reporting.report import DEFAULT_METRICS, write_page, write_report
 from realm_lab.tracking.run_dir import read_run_record, run_record_paths
@@ -81,10 +82,12 @@ def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
         members += [StudyRun(title, found.seed, found.run_key, run) for run, found in records.items()]
         corpora[title] = {found.seed: found.inputs["corpus"] for found in records.values()}
         first = next(iter(records.values()))
-        mine = paper_parameters() | flat_parameters(first.params)
+        mine = parameters_of(first)
         base = base or mine
+        is_alike = not cells or first.system == cells[0].system  # else each has options of its own
         # what a side changes of the first is whatever differs: a comparison declares nothing
-        changes = {key: mine.get(key) for key in sorted({*base, *mine}) if mine.get(key) != base.get(key)}
+        names = [key for key in sorted({*base, *mine}) if is_alike or not is_system_option(key)]
+        changes = {key: mine.get(key) for key in names if mine.get(key) != base.get(key)}
         cells.append(StudyCell(title, title, first.system, changes))
     cells[0] = replace(cells[0], changes={key: base.get(key) for cell in cells for key in cell.changes})
     seeds = {title: {member.seed for member in members if member.cell == title} for title in titles}

@@ -11,6 +11,7 @@ from realm_lab.params import load as config
 from realm_lab.params.parameters import Params
 from realm_lab.reporting.frames import Run, StudyFrames
 from realm_lab.tracking.environment import ROUNDING
+from realm_lab.tracking.run_dir import RunRecord
 
 
 def confounds(study: StudyFrames) -> list[str]:
@@ -52,10 +53,10 @@ def _against_baseline(study: StudyFrames, name: str, changes: Mapping[str, Any])
     """A cell against the baseline, seed by seed."""
     bases = {run.seed: run for run in study.of(study.record.baseline)}
     for run in (run for run in study.of(name) if run.seed in bases):
-        ours, theirs = _parameters(run), _parameters(bases[run.seed])
+        ours, theirs = parameters_of(run.record), parameters_of(bases[run.seed].record)
         differing = {key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key)}
         if run.record.system != bases[run.seed].record.system:
-            differing -= {"system_options"} - changes.keys()  # each has its own
+            differing = {key for key in differing if key in changes or not config.is_system_option(key)}
         if undeclared := sorted(differing - changes.keys()):
             yield f"Confounded: {name} also differs from the baseline in {', '.join(undeclared)}."
         if absent := sorted(key for key in changes.keys() - differing if not key.startswith("launch.")):
@@ -77,8 +78,13 @@ def _rounding(runs: Sequence[Run]) -> Iterator[str]:
             yield f"Runs differ in {what}: rounding differs, which training can amplify."
 
 
-def _parameters(run: Run) -> dict[str, Any]:
-    """With the defaults of parameters that were not there when the run was made, which change no result, and without
-    the options of other systems."""
-    found = paper_parameters() | flat_parameters(run.record.params)
-    return found | {"system_options": found["system_options"].get(run.record.system, {})}
+def parameters_of(record: RunRecord) -> dict[str, Any]:
+    """A run's parameters by dotted name, with the defaults of those that were not there when the run was made, which
+    change no result, and without the options of other systems, which older records have."""
+
+    def is_own(name: str) -> bool:
+        system = name.partition(".")[2].rpartition(".")[0]
+        return not config.is_system_option(name) or system == record.system or ":" in system
+
+    found = paper_parameters() | flat_parameters(record.params)
+    return {name: value for name, value in found.items() if is_own(name)}

@@ -79,9 +79,8 @@ def _named_cells(study: Study, common: dict[str, Any]) -> list[Cell]:
         with study.at("cells", name):
             check_name(name, "cell", IN_CELLS)
         own = overrides_of(study, entry.set, "cells", name, "set")
-        # a cell that sets nothing is known by its system, where that is not the usual one
-        title = name if entry.system == DEFAULT_SYSTEM else system_of(entry.system).title
-        title = entry.title or changes_title(own) or title
+        system = "" if entry.system == DEFAULT_SYSTEM else system_of(entry.system).title
+        title = entry.title or ", ".join(filter(None, (system, changes_title(own)))) or name
         places: dict[str, Place] = {key: ("cells", name, "set", key) for key in own}
         found.append(Cell(name, title, entry.system, {**common, **own}, {}, entry.paper, places))
     return found

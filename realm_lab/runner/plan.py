@@ -20,7 +20,6 @@ from realm_lab.params.load import (
     explain,
     flatten,
     is_system_option,
-    overlay,
     parameter_fields,
     read_source,
     resolve,
@@ -31,7 +30,7 @@ from realm_lab.retrieval.refresh import refresh_policy
 from realm_lab.runner.cells import Cell, Place, cells_of
 from realm_lab.runner.study import LauncherSettings, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
-from realm_lab.systems.registry import options_of, system_of
+from realm_lab.systems.registry import options_of, system_of, with_options
 from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
 
 
@@ -101,6 +100,8 @@ def plan_study(
     cells = [cell._replace(overrides={**cell.overrides, **common}) for cell in cells]
     resolved = _resolve_all(study, cells, source, common)
     flat = [flatten(params) for params in resolved]
+    names = dict.fromkeys(name for values in flat for name in values)
+    flat = [with_options(values, names) for values in flat]
     base = flat[0]
     cells = [
         cell._replace(changes={key: value for key, value in values.items() if value != base[key]})
@@ -113,7 +114,7 @@ def plan_study(
         if not any(f"{key}.".startswith(f"{name}.") for name in own)
     }
     chosen = _seeds(study, seeds)
-    runs = _runs(study, cells, resolved, chosen, everywhere)
+    runs = _runs(study, cells, resolved, chosen, base, everywhere)
     described = study.model_dump(include={"metrics", "delta", "not_run", "figures"})
     if len(study.axes) > 1:
         described["axes"] = {axis: [show(point) for point in points] for axis, points in study.axes.items()}
@@ -131,7 +132,12 @@ def plan_study(
 
 
 def _runs(
-    study: Study, cells: list[Cell], resolved: list[Params], seeds: tuple[int, ...], common: Mapping[str, Any]
+    study: Study,
+    cells: list[Cell],
+    resolved: list[Params],
+    seeds: tuple[int, ...],
+    base: dict[str, Any],
+    common: Mapping[str, Any],
 ) -> list[PlannedRun]:
     """The runs of cells with their parameters. UserError: two cells are the same run."""
     runs = []
@@ -141,7 +147,7 @@ def _runs(
             run = PlannedRun(cell.name, seed, params, plan_run(params, cell.system, seed), cell.changes)
             other = owners.setdefault(run.run_key, cell)
             if other != cell:
-                raise _overlap(study, other, cell, flatten(resolved[0]), common)
+                raise _overlap(study, other, cell, base, common)
             runs.append(run)
     return runs
 
@@ -229,7 +235,7 @@ def _resolve_all(study: Study, cells: Sequence[Cell], source: Source, common: Ma
 def _resolve(study: Study, cell: Cell, source: Source) -> Params:
     """The parameters of a cell; what is wrong with them is said at the line that set it."""
     try:
-        params = resolve(overlay(source.values, cell.overrides))
+        params = resolve({**source.values, **cell.overrides})
         check_names(params)
         return params
     except ValidationError as error:

@@ -17,6 +17,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun, check_overrides
 from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run
+from realm_lab.systems.registry import with_options
 
 
 class Pruning(Part):
@@ -122,7 +123,7 @@ class SearchPlan:
     def runs(self, cell: str, values: Mapping[str, Any]) -> list[PlannedRun]:
         """The runs of a trial, one for every seed. UserError: this combination of values is none."""
         params = _params(self.source | dict(values))
-        base = flatten(self.base)
+        base = with_options(flatten(self.base), values)
         changes = {key: value for key, value in flatten(params).items() if value != base[key]}
         seeds = self.search.seeds
         return [PlannedRun(cell, seed, params, plan_run(params, DEFAULT_SYSTEM, seed), changes) for seed in seeds]
@@ -154,7 +155,7 @@ def plan_search(
         message = f"pruning.after_steps: a trial has {base.pretrain.steps} steps; give fewer"
         raise search.problem(message, "pruning", "after_steps")
     overrides_of(search, dict.fromkeys(search.space), "space")  # they are parameters of a cell
-    baseline = {name: flatten(base)[name] for name in search.space}
+    baseline = {name: with_options(flatten(base), search.space)[name] for name in search.space}
     for name, dimension in search.space.items():
         with search.at("space", name, prefix=f"space: '{name}': "):
             if name in common or name in given:

@@ -15,7 +15,7 @@ from realm_lab.core.extensions import own_source
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, nearest
 from realm_lab.metrics import METRICS, of_kind
-from realm_lab.params.load import PRESETS, is_system_option, parameter_fields, show
+from realm_lab.params.load import OPTIONS, PRESETS, is_divided, is_system_option, parameter_fields, show
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
@@ -275,7 +275,8 @@ def _leaves(
     """(dotted name, value, place) of everything in nested sections."""
     for key, value in given.items():
         name, place = f"{prefix}{key}", (*keys, key)
-        if isinstance(value, dict) and value and _parameters().get(name):
+        is_known = _parameters().get(name) or name.partition(".")[0] == OPTIONS
+        if isinstance(value, dict) and value and is_known and is_divided(name, prefix):
             yield from _leaves(value, f"{name}.", place)
         else:
             yield name, value, place

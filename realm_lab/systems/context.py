@@ -23,7 +23,7 @@ from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.corpus_context import CorpusContext
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
-from realm_lab.systems.registry import System, system_of
+from realm_lab.systems.registry import System, system_of, with_options
 from realm_lab.tracking.run_dir import KEY_LENGTH, read_run_records
 
 if TYPE_CHECKING:
@@ -81,11 +81,12 @@ class Context(CorpusContext):
 
     def _nearest_finished(self, stage: str) -> str:
         """How a finished run of this system differs that differs least; "" where there is none."""
-        found, mine = [], {"seed": self.plan.seed, **flatten(self.params)}
+        found, given = [], {"seed": self.plan.seed, **flatten(self.params)}
         for record in read_run_records(self.runs):
             folder = self.runs / record.stages.get(stage, "") / "model" / "manifest.json"
             if record.system == self.plan.system and folder.exists():
                 theirs = {"seed": record.seed, **flatten(record.params)}
+                mine = with_options(given, theirs)
                 differs = [key for key, value in theirs.items() if mine.get(key) != value and key != "preset"]
                 found.append((len(differs), [f"{key} = {shown(theirs[key])}" for key in differs]))
         return f". A finished run has {', '.join(min(found)[1][:5])}" if found and min(found)[0] else ""

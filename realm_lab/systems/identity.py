@@ -176,6 +176,13 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
     return values
 
 
+def _of_this_run(params: Params, system: str) -> dict[str, Any]:
+    """Parameters as run.json has them: of systems' options those of the run's own, with their defaults."""
+    values = {name: part for name, part in params.model_dump(mode="json").items() if name not in NOT_OF_A_RUN}
+    own = options_of(params, system).model_dump(mode="json")
+    return values | {"system_options": {system: own} if own else {}}
+
+
 def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -> str:
     """Digest of the models in a folder: all its .safetensors and .json files, by their paths in it. UserError: no such
     folder, no models in it, or others than BERT's; `names` are what else the parameter may be."""
@@ -239,7 +246,7 @@ def record_run(runs: Path, plan: Plan, params: Params) -> RunRecord:
         cell_key=digest(cell),
         preset=params.preset,
         engine_version=ENGINE_VERSION,
-        params={name: part for name, part in params.model_dump(mode="json").items() if name not in NOT_OF_A_RUN},
+        params=_of_this_run(params, plan.system),
         inputs={"corpus": plan.corpus_key},
         stages={name: f"stages/{name}-{key[:KEY_LENGTH]}" for name, key in plan.stages.items()},
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
@@ -22,6 +22,7 @@ from realm_lab.core.extensions import own_code
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, nearest
 from realm_lab.evaluation.answers import Answer
+from realm_lab.params.load import is_system_option
 from realm_lab.params.sections import Section
 
 if TYPE_CHECKING:
@@ -217,6 +218,17 @@ def options_of(params: Params, system: str) -> Section:
         return options(**given)
     except ValidationError as error:
         raise UserError(f"parameter 'system_options.{system}': {validation_line(error)}") from None
+
+
+def with_options(flat: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Flat parameters, and the default of each of the options `names` that is not among them; None if it has none."""
+    return {name: _default(name) for name in names if is_system_option(name)} | dict(flat)
+
+
+def _default(name: str) -> Any:
+    system, _, option = name.partition(".")[2].rpartition(".")
+    field = system_of(system).options.model_fields.get(option)
+    return None if field is None or field.is_required() else field.get_default(call_default_factory=True)
 
 
 @functools.cache

@@ -17,6 +17,8 @@ from realm_lab.params.load import (
     PRESET_FOLDER,
     PRESETS,
     flatten,
+    is_section,
+    is_system_option,
     load,
     parameter_fields,
     parse_override,
@@ -265,7 +267,7 @@ def test_the_paper_preset_is_the_defaults_and_leaves_files_and_checkpoint_to_nam
 def test_a_preset_file_loads_and_holds_known_keys_and_no_empty_ones(tmp_path: Path, preset: str) -> None:
     assert {path.stem for path in PRESET_FOLDER.glob("*.yaml")} == set(PRESETS)
     raw = flatten(YAML(typ="safe").load(PRESET_FOLDER / f"{preset}.yaml"))
-    assert set(raw) <= set(flatten(Params()))
+    assert {name for name in raw if not is_system_option(name)} <= set(flatten(Params()))
     assert None not in raw.values()
     if preset != "paper":
         found = flatten(load(write(tmp_path, f"preset: {preset}\n")))
@@ -335,7 +337,8 @@ def test_flat_parameters_are_plain_values_under_dotted_keys() -> None:
     assert flat["pretrain.reader.learning_rate"] == 1.5e-3
     assert (flat["seeds"], flat["corpus.toy.world_seed"]) == ([0, 1], None)
     mappings = [name for name, value in flat.items() if isinstance(value, dict | BaseModel)]
-    assert mappings == ["pretrain.masking_options", "system_options"]
+    assert mappings == ["pretrain.masking_options"]
+    assert flat["system_options.dpr.negatives"] == 7
     assert flatten({"a": {"b": {}, "c": 1}, "d": [2]}) == {"a.c": 1, "d": [2]}
     names = list(parameter_fields())
     assert len(names) == len(set(names))
@@ -347,7 +350,7 @@ def test_flat_parameters_are_plain_values_under_dotted_keys() -> None:
 def test_the_rendered_file_names_everything_and_changes_nothing(tmp_path: Path) -> None:
     text = render_params_yaml({"preset": "smoke"})
     raw = flatten(YAML(typ="safe").load(text))
-    assert list(raw) == list(flatten(Params()))
+    assert list(raw) == [name for name in parameter_fields() if not is_section(name)]
     assert {key: value for key, value in raw.items() if value is not None} == {"preset": "smoke"}
     assert load(write(tmp_path, text)) == load(write(tmp_path, "preset: smoke\n"))
     steps = re.search(r"^pretrain:.*?^  steps:  # (.*?)$", text, re.DOTALL | re.MULTILINE)
@@ -377,5 +380,9 @@ def test_a_parameter_can_be_a_mapping_of_its_own(tmp_path: Path) -> None:
     renewed = tmp_path / "renewed.yaml"
     renewed.write_text(renewed_params_yaml(path.read_text()))
     assert load(renewed) == load(path)
+    path = write(tmp_path, "preset: smoke\nsystem_options: {dpr: {steps: 3}, 'my.code:Mine': {size: 2}}\n")
+    renewed.write_text(renewed_params_yaml(path.read_text()))
+    assert load(renewed) == load(path)
+    assert load(path).system_options["my.code:Mine"] == {"size": 2}
     path = write(tmp_path, "preset: smoke\npretrain:\n  masking_options: {share: [1]}\n")
     assert "params.yaml, line 3: parameter 'pretrain.masking_options': share should be text, a finite" in refusal(path)

@@ -14,7 +14,8 @@ from realm_lab.params.reference_page import PAGE, in_words, render_reference, re
 from realm_lab.params.sections import Candidates, Dropout, NonNegative, Positive
 
 PAGE_TEXT = " ".join(render_reference().split())
-RESOLVED = {name: flatten(resolve(preset_values(name))) for name in PRESETS}
+PARAMS = {name: resolve(preset_values(name)) for name in PRESETS}
+RESOLVED = {name: flatten(params) | {"system_options": params.system_options} for name, params in PARAMS.items()}
 
 
 def test_both_files_are_up_to_date(repository: Path) -> None:

@@ -15,6 +15,7 @@ from realm_lab.runner.preview import in_every_cell
 from realm_lab.runner.search_file import Pruning, Search, chosen_by
 from realm_lab.runner.study import CellEntry, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
+from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import read_run_record
 from realm_lab.tracking.study_record import read_study_record
 from tests import tiny
@@ -192,6 +193,38 @@ def test_a_cell_sets_an_option_of_its_system_and_leaves_the_others(planned: Plan
     first, second = (plan.of(name)[0].params.system_options["dpr"] for name in ("a", "b"))
     assert second == first | {"steps": 7}
     assert len(first) > 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "changes", "title"),
+    [
+        ("b: {system: dpr, set: {system_options.dpr.negatives: 2}}", {"negatives": 2}, "DPR, negatives = 2"),
+        ("b: {system: dpr, set: {system_options: {dpr: {negatives: 2}}}}", {"negatives": 2}, "DPR, negatives = 2"),
+        ("b: {system: dpr, set: {system_options.dpr: {negatives: 2, steps: 20}}}", {"negatives": 2}, None),
+        ("b: {system: dpr, title: B, set: {system_options.dpr.batch_size: 3}}", {"batch_size": 3}, "B"),
+    ],
+)
+def test_a_change_of_options_is_the_option_that_changes(
+    planned: Planned, tmp_path: Path, cells: str, changes: dict[str, int], title: str | None
+) -> None:
+    plan = planned(f"preset: smoke\nbaseline: a\ncells:\n  a: {{system: dpr}}\n  {cells}\n")
+    wanted = {f"system_options.dpr.{name}": value for name, value in changes.items()}
+    record = record_study(plan, tmp_path)
+    assert plan.cells[1].changes == record.cell("b").changes == wanted
+    assert title is None or plan.cells[1].title == title
+    recorded = read_run_record(tmp_path / "runs" / record.of("b")[0].run / "run.json").params["system_options"]
+    assert {name: recorded["dpr"][name] for name in changes} == changes
+    assert recorded.keys() == {"dpr"}, "the options of other systems are no parameters of the run"
+
+
+def test_a_systems_cell_is_known_by_its_system_and_an_option_by_its_default(planned: Planned) -> None:
+    """What a cell leaves alone has the value that the system gives it."""
+    text = "baseline: a\ncells:\n  a: {system: drqa, set: {system_options.drqa.articles: 2}}\n  b: {system: drqa}\n"
+    plan = planned(text)
+    assert plan.cells[1].changes == {"system_options.drqa.articles": 5}
+    assert plan.cells[1].title == system_of("drqa").title
+    options = planned("baseline: {system_options.dpr.steps: 7}\naxes: {system_options.dpr.steps: [7]}\n")
+    assert options.cells[0].overrides == {"system_options.dpr.steps": 7}
 
 
 def test_changes_are_of_the_resolved_parameters(planned: Planned) -> None:

@@ -27,7 +27,8 @@ FIRST_FELT = {
     "finetune": "finetune",
     "evaluate": "evaluate",
 }
-IRRELEVANT = ("launch.", "seeds", "preset", "corpus.files.", "tokenizer.vocabulary_size")  # of a toy world
+# of a toy world; other systems' options are tested below
+IRRELEVANT = ("launch.", "seeds", "preset", "corpus.files.", "tokenizer.vocabulary_size", "system_options.")
 OBSERVING = ("pretrain.watch.", "evaluate.interval_steps", "evaluate.explorer_examples")
 OTHERS: dict[str, Any] = {  # another valid value, where one more or a half would not do
     "corpus.source": None,  # with files: tests/corpus/test_prepare.py
@@ -74,7 +75,6 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.refresh.policy": "never",
     "pretrain.refresh.schedule": [[0, 7]],
     "evaluate.questions": 11,
-    "system_options": None,  # of systems that have some: below
 }
 
 
@@ -167,7 +167,7 @@ def test_options_of_a_system_change_its_keys_from_the_stage_that_has_them_and_no
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"drp": {}}, "parameter 'system_options': system 'drp': choose .*; the nearest one is 'dpr'"),
+        ({"drp": {"steps": 1}}, "parameter 'system_options': system 'drp': choose .*; the nearest one is 'dpr'"),
         ({"dpr": {"step": 3}}, "'system_options.dpr': no option 'step' there; the nearest one is 'steps'"),
         ({"dpr": {"steps": -1}}, r"'system_options.dpr': steps: .*greater than or equal to 0 \(given: -1\)"),
         ({"realm": {"steps": 1}}, "'system_options.realm': no option 'steps' there; it has none"),

@@ -16,18 +16,24 @@ from realm_lab.core.files import read_json_lines
 from realm_lab.errors import UserError
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import EVALUATE, Stage, System, register_system, system_names, system_of
+from realm_lab.tracking.study_record import read_study_record
 
 SOURCE = '''
 from collections import Counter
 
+from realm_lab.params.sections import Section
 from realm_lab.systems.registry import EVALUATE, Answer, Stage, System
+
+
+class Rank(Section):
+    rank: int = 0
 
 
 def count(context, run):
     """Trains: remembers the most frequent answer."""
     run.start(1)
     answers = Counter(answer for answers in context.corpus.questions("train").answers for answer in answers)
-    run.finish({"answer": answers.most_common(1)[0][0]})
+    run.finish({"answers": [answer for answer, _ in answers.most_common(3)]})
 
 
 class Frequent(System):
@@ -35,10 +41,12 @@ class Frequent(System):
 
     name = "frequent"
     title = "the most frequent answer"
+    options = Rank
     stages = (Stage("count", (), f"{__name__}:count", keeps=""), EVALUATE)
 
     def answer(self, questions, retrieved=None, k=None):
-        return [Answer(self.context.stage("count").results()["answer"]) for _ in questions]
+        answers = self.context.stage("count").results()["answers"]
+        return [Answer(answers[self.context.options(Rank).rank]) for _ in questions]
 '''
 STUDY = """
 question: Does reading help?
@@ -46,6 +54,7 @@ seeds: [0]
 baseline: frequent
 cells:
   frequent: {system: "own_systems:Frequent"}
+  second: {system: "own_systems:Frequent", set: {"system_options.own_systems:Frequent.rank": 1}}
 """
 
 
@@ -64,7 +73,10 @@ def project(tmp_path: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch) -
 
 def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "own", "--launcher", "inline"]) == 0
-    (evaluated,) = (project / "runs" / "stages").glob("evaluate-*")
+    study = read_study_record(project / "runs" / "studies" / "own" / "study.json")
+    first, second = (json.loads((project / "runs" / run.run / "run.json").read_text()) for run in study.runs)
+    assert first["stages"]["count"] == second["stages"]["count"]
+    evaluated = project / "runs" / first["stages"]["evaluate"]
     results: dict[str, Any] = json.loads((evaluated / "results.json").read_text())
     assert results["questions"] == 12
     assert 0 <= results["exact_match"] <= 1
@@ -78,14 +90,24 @@ def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.Capture
     }
     rows = read_json_lines(evaluated / "eval" / "predictions.jsonl")
     assert len({row["prediction"] for row in rows}) == 1
-    (record,) = (project / "runs").glob("frequent-s0-*/run.json")  # a legal name of a folder
-    assert json.loads(record.read_text())["system"] == "frequent"
+    assert first["system"] == "frequent"
+    assert all(run.run.startswith("frequent-s0-") for run in study.runs), "a legal name of a folder"
+    option = "system_options.own_systems:Frequent.rank"
+    assert study.cell("second").changes == {option: 1}
+    assert study.cell("second").title == "the most frequent answer, rank = 1"
 
     assert main(["report", "own"]) == 0
     table = (project / "reports" / "own" / "results.csv").read_text()
-    assert "frequent" in table
-    assert "COMPLETE" in table or "complete" in table
+    assert table.count("COMPLETE") == 2
+    summary = json.loads((project / "reports" / "own" / "summary.json").read_text())
+    assert summary["warnings"] == [], "nothing is confounded"
+    report = (project / "reports" / "own" / "report.md").read_text()
+    assert f"{option} = 1" in report
     assert main(["mirror"]) == 0
+    assert main(["compare", "own/frequent", "own/second"]) == 0
+    compared = (project / "reports" / "compare" / "own.frequent-vs-own.second" / "report.md").read_text()
+    assert f"{option} = 1" in compared
+    assert "Confounded" not in compared
     capsys.readouterr()
     assert main(["ask", "who ?", "--system", "own_systems:Frequent", "--json"]) == 0
     answered = json.loads(capsys.readouterr().out)
