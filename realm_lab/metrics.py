@@ -8,6 +8,7 @@ which no entry names, is still collected and shown, under its own name.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,7 +23,8 @@ class Metric:
     `source` says where its value is: in the results of the evaluate stage, in the curves of pre-training (logged over
     steps), or computed from the run itself (age of the index, time). `split` is the data that it is measured on: only a
     metric of split "dev" may choose a learning rate or pay a search. `better` is the direction that is an improvement,
-    "" where neither is. `headline` metrics are shown first everywhere.
+    "" where neither is. `headline` metrics are shown first everywhere. `low` and `high` bound its values; None: no
+    bound.
     """
 
     name: str
@@ -34,11 +36,18 @@ class Metric:
     better: Literal["up", "down", ""] = "up"
     headline: bool = False
     result: str = ""  # the name in the results, where it differs
+    low: float | None = None
+    high: float | None = None
 
     @property
     def key(self) -> str:
         """The name under which its value is stored."""
         return self.result or self.name
+
+    @property
+    def span(self) -> float:
+        """The largest difference that two values can have; infinite without bounds."""
+        return math.inf if self.low is None or self.high is None else self.high - self.low
 
     @property
     def part(self) -> str:
@@ -48,6 +57,11 @@ class Metric:
         return "retrieval" if "recall" in self.name or "retrieved" in self.name else "answers"
 
 
+def _share(*given: Any, **more: Any) -> Metric:
+    """A metric from 0 to 1."""
+    return replace(Metric(*given, **more), low=0.0, high=1.0)
+
+
 def _start_and_end(name: str, title: str, **more: Any) -> list[Metric]:
     """What evaluate measures with the weights before and after pre-training; `title` has {when} for that."""
     when = {"start": "before pre-training", "end": "after pre-training"}
@@ -55,9 +69,9 @@ def _start_and_end(name: str, title: str, **more: Any) -> list[Metric]:
 
 
 _ENTRIES = (
-    Metric("exact_match", "exact match", headline=True),
-    Metric("recall_at_1", "recall@1, zero-shot", headline=True),
-    Metric("recall_at_5", "recall@5, zero-shot", headline=True),
+    _share("exact_match", "exact match", headline=True),
+    _share("recall_at_1", "recall@1, zero-shot", headline=True),
+    _share("recall_at_5", "recall@5, zero-shot", headline=True),
     Metric(
         "retrieval_utility", "retrieval utility", unit="nats", digits=2, headline=True, result="retrieval_utility_end"
     ),
@@ -68,22 +82,22 @@ _ENTRIES = (
     Metric("peak_memory_gibibytes", "most memory of a process", "run", "", "GiB", 2, "down"),
     Metric("energy_kilojoules", "energy of the machine", "run", "", "kJ", 1, "down"),
     Metric("parameters", "weights that retrieve and answer", digits=0, better="down"),
-    Metric("exact_match_dev", "exact match, development questions", split="dev"),
-    Metric("exact_match_span", "exact match of the span (released code)"),
-    Metric("f1", "F1"),
-    Metric("exact_match_relation_asked", "exact match, relations that training asks for"),
-    Metric("exact_match_relation_held_out", "exact match, held-out relations"),
-    Metric("recall_at_5_wording_encyclopedia", "recall@5, zero-shot, questions in the words of Z"),
-    Metric("recall_at_5_wording_news", "recall@5, zero-shot, questions in other words"),
-    Metric("recall_at_20", "recall@20, zero-shot"),
-    Metric("recall_at_1_finetuned", "recall@1, fine-tuned"),
-    Metric("recall_at_5_finetuned", "recall@5, fine-tuned"),
-    Metric("recall_at_20_finetuned", "recall@20, fine-tuned"),
-    Metric("gold_recall_at_1", "recall@1 of the gold passage"),
-    Metric("gold_recall_at_5", "recall@5 of the gold passage"),
-    Metric("gold_recall_at_20", "recall@20 of the gold passage"),
-    Metric("path_recall_at_5", "recall@5 of every passage of the path"),
-    Metric("path_recall_at_20", "recall@20 of every passage of the path"),
+    _share("exact_match_dev", "exact match, development questions", split="dev"),
+    _share("exact_match_span", "exact match of the span (released code)"),
+    _share("f1", "F1"),
+    _share("exact_match_relation_asked", "exact match, relations that training asks for"),
+    _share("exact_match_relation_held_out", "exact match, held-out relations"),
+    _share("recall_at_5_wording_encyclopedia", "recall@5, zero-shot, questions in the words of Z"),
+    _share("recall_at_5_wording_news", "recall@5, zero-shot, questions in other words"),
+    _share("recall_at_20", "recall@20, zero-shot"),
+    _share("recall_at_1_finetuned", "recall@1, fine-tuned"),
+    _share("recall_at_5_finetuned", "recall@5, fine-tuned"),
+    _share("recall_at_20_finetuned", "recall@20, fine-tuned"),
+    _share("gold_recall_at_1", "recall@1 of the gold passage"),
+    _share("gold_recall_at_5", "recall@5 of the gold passage"),
+    _share("gold_recall_at_20", "recall@20 of the gold passage"),
+    _share("path_recall_at_5", "recall@5 of every passage of the path"),
+    _share("path_recall_at_20", "recall@20 of every passage of the path"),
     *_start_and_end("retrieval_utility", "retrieval utility {when}", unit="nats", digits=2),
     *_start_and_end("retrieval_utility_top1", "utility of the top passage {when}", unit="nats", digits=2),
     *_start_and_end("retrieval_utility_best", "utility of the best candidate {when}", unit="nats", digits=2),
@@ -91,51 +105,53 @@ _ENTRIES = (
     *_start_and_end("cloze_gold_log_likelihood", "log p(y|gold,x) {when}", unit="nats", digits=2),
     *_start_and_end("cloze_null_log_likelihood", "log p(y|null,x) {when}", unit="nats", digits=2, better=""),
     *_start_and_end("cloze_gold_rank", "median rank of the gold passage {when}", digits=1, better="down"),
-    *_start_and_end("cloze_exact_match", "cloze exact match {when}"),
-    *_start_and_end("cloze_top1_subject", "top passage about the entity asked about, {when}"),
-    *_start_and_end("cloze_top1_bystander", "top passage about another entity named, {when}", better="down"),
+    *_start_and_end("cloze_exact_match", "cloze exact match {when}", low=0.0, high=1.0),
+    *_start_and_end("cloze_top1_subject", "top passage about the entity asked about, {when}", low=0.0, high=1.0),
+    *_start_and_end(
+        "cloze_top1_bystander", "top passage about another entity named, {when}", better="down", low=0.0, high=1.0
+    ),
 )
 
 _CURVES = (
     Metric("retrieval_utility", "retrieval utility", "curve", "dev", "nats", 2, headline=True),
     Metric("retrieval_utility_top1", "utility of the top passage", "curve", "dev", "nats", 2),
     Metric("retrieval_utility_best", "utility of the best candidate", "curve", "dev", "nats", 2),
-    Metric("recall_at_1", "zero-shot recall@1", "curve", "dev"),
-    Metric("recall_at_5", "zero-shot recall@5", "curve", "dev", headline=True),
-    Metric("recall_at_20", "zero-shot recall@20", "curve", "dev"),
+    _share("recall_at_1", "zero-shot recall@1", "curve", "dev"),
+    _share("recall_at_5", "zero-shot recall@5", "curve", "dev", headline=True),
+    _share("recall_at_20", "zero-shot recall@20", "curve", "dev"),
     Metric("cloze_log_likelihood", "log-likelihood of masked spans", "curve", "dev", "nats", 2),
     Metric("cloze_gold_log_likelihood", "log p(y|gold,x)", "curve", "dev", "nats", 2),
     Metric("cloze_null_log_likelihood", "log p(y|null,x)", "curve", "dev", "nats", 2, ""),
     Metric("cloze_gold_rank", "median rank of the gold passage", "curve", "dev", "", 1, "down"),
-    Metric("cloze_exact_match", "cloze exact match", "curve", "dev"),
+    _share("cloze_exact_match", "cloze exact match", "curve", "dev"),
     Metric("candidate_entropy", "entropy of p(z|x)", "curve", "train", "nats", 2, ""),
-    Metric("null_probability", "p(null document)", "curve", "train", "", 3, ""),
+    _share("null_probability", "p(null document)", "curve", "train", "", 3, ""),
     Metric("score_spread", "spread of the top scores", "curve", "train", "", 2, ""),
-    Metric("gold_among_candidates", "gold passage among the candidates", "curve", "train"),
+    _share("gold_among_candidates", "gold passage among the candidates", "curve", "train"),
     Metric("index_staleness_steps", "age of the index", "curve", "", "steps", 1, ""),
-    Metric("index_overlap", "overlap of stale and fresh top k", "curve", "train", "", 3, ""),
-    Metric("index_overlap_sampled", "overlap of stale and fresh top k, sampled", "curve", "train", "", 3, ""),
-    Metric("prior_shift", "shift of p(z|x) by staleness", "curve", "train", "", 3, "down"),
-    Metric("prior_shift_sampled", "shift of p(z|x) by staleness, sampled", "curve", "train", "", 3, "down"),
+    _share("index_overlap", "overlap of stale and fresh top k", "curve", "train", "", 3, ""),
+    _share("index_overlap_sampled", "overlap of stale and fresh top k, sampled", "curve", "train", "", 3, ""),
+    _share("prior_shift", "shift of p(z|x) by staleness", "curve", "train", "", 3, "down"),
+    _share("prior_shift_sampled", "shift of p(z|x) by staleness, sampled", "curve", "train", "", 3, "down"),
     Metric("marginal_log_likelihood", "marginal log-likelihood", "curve", "train", "nats", 2, headline=True),
 )
 
 # Names with {kind} are measured for each kind of masked span that there is, by the label of the span, or for each form
 # of passages.
 _BY_KIND = (
-    Metric("gold_among_candidates_{kind}", "gold passage among the candidates, {kind} masked", "curve", "train"),
-    Metric("null_probability_{kind}", "p(null document), {kind} masked", "curve", "train", better=""),
-    Metric("retrieved_at_5_{kind}", "share of {kind} in the first five passages, zero-shot", better=""),
-    Metric("gold_recall_at_5_{kind}", "recall@5 of the gold passage, {kind}"),
-    Metric("gold_first_{kind}", "{kind} first, where gold passages are in several forms", better=""),
-    Metric("cloze_probability_{kind}_start", "p(z|x) of {kind} before pre-training", better=""),
-    Metric("cloze_probability_{kind}_end", "p(z|x) of {kind} after pre-training", better=""),
-    Metric("cloze_gold_among_candidates_{kind}", "gold passage among the candidates, {kind} clozes", "curve", "dev"),
-    Metric("cloze_gold_among_candidates_{kind}_start", "gold passage among the candidates before, {kind} clozes"),
-    Metric("cloze_gold_among_candidates_{kind}_end", "gold passage among the candidates after, {kind} clozes"),
-    Metric("cloze_null_probability_{kind}", "p(null document), {kind} clozes", "curve", "dev", better=""),
-    Metric("cloze_null_probability_{kind}_start", "p(null document) before, {kind} clozes", better=""),
-    Metric("cloze_null_probability_{kind}_end", "p(null document) after, {kind} clozes", better=""),
+    _share("gold_among_candidates_{kind}", "gold passage among the candidates, {kind} masked", "curve", "train"),
+    _share("null_probability_{kind}", "p(null document), {kind} masked", "curve", "train", better=""),
+    _share("retrieved_at_5_{kind}", "share of {kind} in the first five passages, zero-shot", better=""),
+    _share("gold_recall_at_5_{kind}", "recall@5 of the gold passage, {kind}"),
+    _share("gold_first_{kind}", "{kind} first, where gold passages are in several forms", better=""),
+    _share("cloze_probability_{kind}_start", "p(z|x) of {kind} before pre-training", better=""),
+    _share("cloze_probability_{kind}_end", "p(z|x) of {kind} after pre-training", better=""),
+    _share("cloze_gold_among_candidates_{kind}", "gold passage among the candidates, {kind} clozes", "curve", "dev"),
+    _share("cloze_gold_among_candidates_{kind}_start", "gold passage among the candidates before, {kind} clozes"),
+    _share("cloze_gold_among_candidates_{kind}_end", "gold passage among the candidates after, {kind} clozes"),
+    _share("cloze_null_probability_{kind}", "p(null document), {kind} clozes", "curve", "dev", better=""),
+    _share("cloze_null_probability_{kind}_start", "p(null document) before, {kind} clozes", better=""),
+    _share("cloze_null_probability_{kind}_end", "p(null document) after, {kind} clozes", better=""),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ENTRIES}

@@ -7,7 +7,6 @@ paired seed by seed. A run against a run is one pair, whatever their seeds: it s
 from __future__ import annotations
 
 import difflib
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -24,7 +23,9 @@ from realm_lab.metrics import METRICS
 from realm_lab.params.load import is_system_option
 from realm_lab.reporting.confounds import parameters_of
 from realm_lab.reporting.frames import StudyFrames, load_runs
-from realm_lab.reporting.report import DEFAULT_METRICS, write_page, write_report
+from realm_lab.reporting.rendered import terminal_text
+from realm_lab.reporting.report import write_page, write_report
+from realm_lab.reporting.report_data import DEFAULT_METRICS
 from realm_lab.tracking.run_dir import read_run_record, run_record_paths
 from realm_lab.tracking.study_record import DEFAULT, Studies, StudyCell, StudyRecord, StudyRun
 
@@ -56,19 +57,9 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
     if is_json:
         print((folder / "summary.json").read_text(encoding="utf-8"))
         return
-    text = (folder / "report.md").read_text(encoding="utf-8").partition("## Figures")[0]
-    text = re.sub(r"^!\[.*\n\n.*\n", "", text, flags=re.MULTILINE)  # no pictures, with their captions, in a terminal
-    text = _shortened(text, len(study.record.metrics))
+    text = terminal_text(folder, len(study.record.metrics))
     Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False).print(Markdown(text, hyperlinks=False))
     print(f"all tables and figures: {page}")
-
-
-def _shortened(report: str, metrics: int) -> str:
-    """What a terminal shows of a report: the verdict, what differs, and the tables of the first few metrics."""
-    head, _, rest = report.partition("## Results")
-    tables, heading, changes = rest.partition("## What each cell changes")
-    parts = re.split(r"^(?=\*\*)", tables, flags=re.MULTILINE)  # each begins with its title
-    return "".join([head, heading, changes, "## Results", *parts[: 1 + metrics]])
 
 
 def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:

@@ -11,7 +11,7 @@ import pandas as pd
 from realm_lab.core.files import read_json_lines
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
-from realm_lab.reporting.family import Judged, judge
+from realm_lab.reporting.family import Judged, Outcome, judge
 from realm_lab.reporting.frames import Run, column, not_measured
 from realm_lab.reporting.published import Published, published
 from realm_lab.reporting.statistics import Comparison, Interval, compare, per_example_interval
@@ -31,6 +31,7 @@ class CellResult(NamedTuple):
     per_example: Interval | None  # bootstrap over clusters of questions: other questions, these very models
     paper: Published | None
     gap: str = NO_DATA  # why it is not compared
+    reason: str = ""  # why it is not measured
 
     @property
     def comparison(self) -> Comparison | None:
@@ -38,17 +39,11 @@ class CellResult(NamedTuple):
         return self.judged and self.judged.comparison
 
     @property
-    def finding(self) -> str:
-        """In a few words: lower, higher, no difference of importance, the same direction in each seed, or no answer."""
-        if self.comparison and len(self.comparison.seeds) == 1:
-            if self.per_example and self.per_example.excludes_zero:
-                return f"{'higher' if self.comparison.mean > 0 else 'lower'} for this pair of models (one seed)"
-        return self.judged.finding if self.judged else self.gap
-
-    @property
-    def sentence(self) -> str:
-        """The finding with what it rests on."""
-        return f"{self.finding} ({self.judged.detail})" if self.judged and self.judged.detail else self.finding
+    def outcome(self) -> Outcome | None:
+        """The result of the comparison; None without one."""
+        if self.judged and self.judged.seeds == 1 and self.per_example and self.per_example.excludes_zero:
+            return Outcome.ONE_PAIR
+        return self.judged and self.judged.outcome
 
     @property
     def mean(self) -> float | None:
@@ -110,14 +105,28 @@ class Scores:
         return blocks if all(blocks) else []
 
 
+Intervals = Mapping[tuple[str, str], Interval]  # (metric, cell) -> interval over questions
+
+
+def question_intervals(study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str], scores: Scores) -> Intervals:
+    """The interval over questions of every comparison whose runs left scores of single questions."""
+    found = {}
+    for name in metrics:
+        base = column(results, study.baseline, name)
+        for cell in (cell.name for cell in study.cells if cell.name != study.baseline):
+            seeds = sorted(column(results, cell, name).keys() & base.keys())
+            if blocks := scores.differences(cell, study.baseline, seeds, name):
+                found[name, cell] = per_example_interval(blocks)
+    return {key: interval for key, interval in found.items() if np.isfinite(interval).all()}
+
+
 def compare_cells(
-    study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str], scores: Scores | None = None
+    study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str], over_questions: Intervals | None = None
 ) -> list[MetricResult]:
     """Every one of the metrics, and of the study's exploratory ones, that was measured.
 
     The declared `metrics` times the cells are one family of tests. Left out of it are the costs, unless one is the
     first metric or has a difference that does not matter; these and the exploratory ones are each a family of its own.
-    `scores` is for the intervals over questions, left out without it.
     """
     names = [name for name in (*metrics, *study.exploratory) if name in results and results[name].notna().any()]
     values = {name: {cell.name: column(results, cell.name, name) for cell in study.cells} for name in names}
@@ -132,7 +141,7 @@ def compare_cells(
     for name in (name for name in names if name not in declared):
         mine = {key: one for key, one in found.items() if key[0] == name}
         judged |= judge(mine, {}, is_exploratory=True)
-    return [_metric_result(study, name, values[name], judged, scores, results) for name in names]
+    return [_metric_result(study, name, values[name], judged, over_questions or {}, results) for name in names]
 
 
 def _is_tested(name: str, first: str, study: StudyRecord) -> bool:
@@ -145,28 +154,21 @@ def _metric_result(
     name: str,
     values: Mapping[str, dict[int, float]],
     judged: Mapping[tuple[str, str], Judged],
-    scores: Scores | None,
+    over_questions: Intervals,
     results: pd.DataFrame,
 ) -> MetricResult:
     cells, metric = [], metric_of(name)
     for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
-        mine = judged.get((name, cell.name))
-        seeds = mine.comparison.seeds if mine else ()
-        blocks = scores.differences(cell.name, study.baseline, seeds, name) if scores and mine else []
-        over_questions = per_example_interval(blocks) if blocks else None
         paper = published(cell.paper) if cell.paper else None
-        gap = "no seed in common with the baseline" if values[study.baseline] else "the baseline has no value"
+        gap, reason = "no seed of the baseline", ""
+        if not values[study.baseline]:
+            gap = "the baseline has no value"
         if not values[cell.name]:
-            gap = _gap(metric, not_measured(results, cell.name))
-        cells.append(CellResult(cell, values[cell.name], mine, over_questions, paper, gap))
+            reasons = not_measured(results, cell.name)
+            gap, reason = NO_DATA if reasons is None else "not measured", (reasons or {}).get(metric.part, "")
+        key = name, cell.name
+        cells.append(CellResult(cell, values[cell.name], judged.get(key), over_questions.get(key), paper, gap, reason))
     return MetricResult(metric, cells)
-
-
-def _gap(metric: Metric, reasons: Mapping[str, str] | None) -> str:
-    """Why a cell has no value of a metric."""
-    if reasons is None:
-        return NO_DATA
-    return f"not measured ({reasons[metric.part]})" if metric.part in reasons else "not measured"
 
 
 def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
@@ -182,11 +184,13 @@ def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
 def _cell_as_json(cell: CellResult, judged: Judged) -> dict[str, Any]:
     found = judged.comparison
     return {
-        "n": len(found.seeds),
+        "finding": cell.outcome,
+        "exploratory": judged.is_exploratory,
+        "n": judged.seeds,
         "delta": found.mean,
         "deltas": dict(zip(map(str, found.seeds), found.deltas, strict=True)),
-        "interval": _bounds(found.interval),
-        "per_example_interval": _bounds(cell.per_example),
+        "interval": judged.interval,
+        "per_example_interval": cell.per_example,
         "p": found.p,
         "tests": judged.tests,
         "corrected_p": judged.corrected_p,
@@ -194,14 +198,8 @@ def _cell_as_json(cell: CellResult, judged: Judged) -> dict[str, Any]:
         "detectable_difference": judged.detectable_difference,
         "needed_seeds": judged.needed_seeds,
         "equivalent_within": judged.equivalent_within,
-        "equivalence_interval": _bounds(judged.equivalence_interval),
-        "finding": cell.sentence,
+        "equivalence_interval": judged.equivalence_interval,
     }
-
-
-def _bounds(interval: Interval | None) -> list[float] | None:
-    """Both ends for JSON; None where the data say nothing."""
-    return list(interval) if interval is not None and np.isfinite(interval).all() else None
 
 
 class AxisEffect(NamedTuple):

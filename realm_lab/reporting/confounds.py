@@ -42,6 +42,14 @@ def _found(study: StudyFrames) -> Iterator[str]:
     for cell in record.cells:
         if cell.name != record.baseline:
             yield from _against_baseline(study, cell.name, cell.changes)
+
+
+def rounding_notes(study: StudyFrames) -> list[str]:
+    """A sentence for each difference between runs that moves last digits only."""
+    return list(dict.fromkeys(_notes(study)))
+
+
+def _notes(study: StudyFrames) -> Iterator[str]:
     yield from _rounding(study.runs)
     packages = [env.get("packages") or {} for run in study.runs for env in run.environments.values()]
     versions = sorted({str(one["torch"]) for one in packages if one.get("torch")})

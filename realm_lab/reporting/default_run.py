@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pandas as pd
 
 from realm_lab.core.files import atomic_write, write_json
 from realm_lab.metrics import CURVES
-from realm_lab.reporting.frames import StudyFrames, metric_columns
+from realm_lab.reporting.frames import StudyFrames, metric_columns, ordered_cells, read_results, results_text
+from realm_lab.reporting.report_data import plain
+from realm_lab.tracking.study_record import StudyRecord
 
 HEADLINE = {"exact_match": "EM", "recall_at_5": "R@5", "retrieval_utility": "utility"}
 SHARED = ("corpus_update", "bm25")  # groups of results with a place of their own: `bm25.recall_at_5`
@@ -18,7 +21,8 @@ SHARED = ("corpus_update", "bm25")  # groups of results with a place of their ow
 
 def write_default_outputs(study: StudyFrames, reports: Path) -> None:
     """All of them; the same runs give the same bytes."""
-    found = metrics(study)
+    presets = sorted({run.record.preset for run in study.runs})
+    found = metrics_of(study.record, read_results(results_text(study.results)), presets)
     write_json(reports / "metrics.json", found)
     write_json(reports / "headline.json", headline(found))
     points = study.curves.rename(columns={"cell": "system"})
@@ -28,24 +32,23 @@ def write_default_outputs(study: StudyFrames, reports: Path) -> None:
             rows.to_csv(file, index=False, lineterminator="\n")
 
 
-def metrics(study: StudyFrames) -> dict[str, Any]:
+def metrics_of(record: StudyRecord, results: pd.DataFrame, presets: Sequence[str]) -> dict[str, Any]:
     """{cell: {metric: mean over its seeds, "seeds": {seed: {metric: value}}}}, and the same of the shared groups."""
-    runs = study.runs
     found: dict[str, Any] = {
-        "preset": ", ".join(sorted({run.record.preset for run in runs})),
-        "seeds": list(study.record.seeds),
-        "runs": [run.name for run in runs],
+        "preset": ", ".join(presets),
+        "seeds": list(record.seeds),
+        "runs": [run.run for run in record.runs],
     }
-    names = metric_columns(study.results)
-    for cell, _ in study.cells:
-        mine = study.results[study.results["cell"] == cell]
+    names = metric_columns(results)
+    for cell, _ in ordered_cells(record):
+        mine = results[results["cell"] == cell]
         found[cell] = _means(mine, {name: name for name in names if name.partition(".")[0] not in SHARED})
     for group in SHARED:
         columns = {name.partition(".")[2]: name for name in names if name.startswith(f"{group}.")}
-        measured = [study.results[study.results["cell"] == cell] for cell, _ in reversed(study.cells)]
+        measured = [results[results["cell"] == cell] for cell, _ in reversed(ordered_cells(record))]
         rows = next((rows for rows in measured if columns and rows[[*columns.values()]].notna().any(axis=None)), None)
         found[group] = None if rows is None else _means(rows, columns)
-    return found
+    return dict(plain(found))
 
 
 def headline(found: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.reporting.frames import Run, StudyFrames, relative
-from realm_lab.reporting.rendering import number
 from realm_lab.tracking.run_values import finite
 
 Example = dict[str, Any]
@@ -19,6 +18,8 @@ MOST_SEEDS = 2  # of a cell whose examples are read
 PER_GROUP = 10  # sentences or questions of one run and moment in the explorer
 CANDIDATES = 8  # of an example, by p(z|x); the null document and the passage with the fact are shown besides
 PASSAGE_CHARACTERS = 300
+SHOWN = ("cell", "seed", "text", "answer", "null", "marginal")  # of an example, in a report
+CANDIDATE = ("title", "before", "span", "after", "picture", "probability", "reader", "is_null", "is_gold")
 
 
 def load_examples(study: StudyFrames) -> list[Example]:
@@ -40,8 +41,8 @@ def explorer_data(study: StudyFrames, examples: Sequence[Example]) -> dict[str, 
     return {"cells": dict(study.cells), "examples": [*chain.from_iterable(together.values())]}
 
 
-def table_3(study: StudyFrames, examples: Sequence[Example]) -> list[tuple[str, Example]]:
-    """(title, example) of three masked sentences of one system, as in the paper's Table 3.
+def table_3(study: StudyFrames, examples: Sequence[Example]) -> list[dict[str, Any]]:
+    """Three masked sentences of one system, as in the paper's Table 3: `gain`, its `rank`, and the example.
 
     Chosen by the gain of the marginal likelihood over the null document: the largest, the median and the smallest, so
     that a failure is shown too. The system is the first cell that pre-trains, or the first that reads such sentences.
@@ -51,10 +52,18 @@ def table_3(study: StudyFrames, examples: Sequence[Example]) -> list[tuple[str, 
     of_cell = [e for e in sentences if e["cell"] == cell]
     gains = [(e["marginal"] - e["null"], e) for e in of_cell]
     gains.sort(key=lambda pair: (-pair[0], pair[1]["seed"], pair[1]["text"]))
-    places = {"Largest gain": 0, "Median gain": len(gains) // 2, "Smallest gain": len(gains) - 1}
-    chosen = [(name, *gains[place]) for name, place in [*places.items()][: len(gains)]]
-    title = study.record.cell(cell).title
-    return [(f"{name}, {title}, seed {found['seed']}: {number(gain, 2)} nats", found) for name, gain, found in chosen]
+    places = {"largest": 0, "median": len(gains) // 2, "smallest": len(gains) - 1}
+    chosen = [(rank, *gains[place]) for rank, place in [*places.items()][: len(gains)]]
+    return [{"rank": rank, "gain": gain} | {key: e[key] for key in SHOWN} | _shown(e) for rank, gain, e in chosen]
+
+
+def _shown(example: Example) -> dict[str, Any]:
+    """The candidates that a report shows: the first three, the passage with the fact, and the null document."""
+    passages = [one for one in example["candidates"] if not one["is_null"]]
+    nulls = [one for one in example["candidates"] if one["is_null"]]
+    chosen = [one for place, one in enumerate(passages) if place < 3 or one["is_gold"]]
+    kept = [one | {"picture": bool(one["picture"])} for one in (*chosen, *nulls)]
+    return {"candidates": [{key: one[key] for key in CANDIDATE} for one in kept]}
 
 
 def _read(study: StudyFrames, run: Run) -> list[Example]:

@@ -6,10 +6,13 @@ safe for colour-blind readers; beyond seven cells they come again with another d
 
 from __future__ import annotations
 
+import functools
 import io
 import math
+import re
 import textwrap
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -20,6 +23,9 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.text import Text
+from matplotlib.ticker import FixedFormatter
 from PIL import Image
 
 from realm_lab.metrics import curve
@@ -54,18 +60,31 @@ STYLE: dict[Any, Any] = {
 Cells = Sequence[tuple[str, str]]  # (name, title), in the order of the legend
 
 
-class Drawing(NamedTuple):
-    """One picture and the caption below it."""
+Styles = Mapping[
+    str, tuple[int, int]
+]  # cell -> its colour, and its dash and marker; default: by the order of the cells
+
+
+class Sketch(NamedTuple):
+    """A figure that is not drawn yet. `alt` is read to those who do not see it."""
 
     name: str
     caption: str
-    png: bytes
-    pdf: bytes = b""  # only for papers
+    alt: str
+    make: Callable[[], Figure | None]
 
     @property
     def entry(self) -> dict[str, str]:
         """What summary.json and the templates know of it."""
-        return {"name": self.name, "caption": self.caption}
+        return {"name": self.name, "caption": self.caption, "alt": self.alt}
+
+
+class Drawing(NamedTuple):
+    """A drawn figure."""
+
+    name: str
+    png: bytes
+    pdf: bytes = b""  # only for papers
 
 
 class Panel(NamedTuple):
@@ -79,12 +98,20 @@ class Panel(NamedTuple):
     lines: Sequence[tuple[float, str]] = ()  # thin horizontal lines with their names: bounds, references
 
 
-def draw(name: str, caption: str, make: Callable[[], Figure | None], *, is_paper: bool = False) -> Drawing | None:
-    """Call `make` in the style of the reports; its figure as PNG, for a paper as PDF too. None: nothing to draw."""
+def draw(sketch: Sketch, *, is_paper: bool = False) -> Drawing | None:
+    """The figure as PNG, for a paper as PDF too, in the style of the reports. None: nothing to draw."""
     with rc_context(STYLE):
-        figure = make()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # written as codes below
+            figure = sketch.make()
         if figure is None:
             return None
+        for text in figure.findobj(Text):
+            if isinstance(text, Text) and (shown := drawable(text.get_text())) != text.get_text():
+                text.set_text(shown)
+        for axis in (axis for place in figure.axes for axis in (place.xaxis, place.yaxis)):
+            if isinstance(formatter := axis.get_major_formatter(), FixedFormatter):
+                formatter.seq = [drawable(label) for label in formatter.seq]
         file = io.BytesIO()
         figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
         pdf = io.BytesIO()
@@ -93,7 +120,18 @@ def draw(name: str, caption: str, make: Callable[[], Figure | None], *, is_paper
     small = io.BytesIO()
     image = Image.open(file).convert("RGB").quantize(PALETTE_COLOURS, dither=Image.Dither.NONE)
     image.save(small, format="PNG", optimize=True)
-    return Drawing(name, caption, small.getvalue(), pdf.getvalue())
+    return Drawing(sketch.name, small.getvalue(), pdf.getvalue())
+
+
+def drawable(text: str) -> str:
+    """`text` with a code for each character that the font lacks, for example U+6570."""
+    return "".join(one if _is_in_font(one) else f"U+{ord(one):04X}" for one in text)
+
+
+@functools.cache
+def _is_in_font(character: str) -> bool:
+    font = get_font(findfont(FontProperties()))  # comes with matplotlib
+    return character == "\n" or font.get_char_index(ord(character)) != 0
 
 
 def canvas(height_inches: float) -> Figure:
@@ -115,11 +153,12 @@ def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
     places = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for place, (title, cells) in zip(places, drawn, strict=True):
         place.axvline(0.0, color=MUTED, zorder=1)
-        found = [(titles.index(cell.cell.title), cell.comparison) for cell in cells if cell.comparison]
-        reach = 3 * max(abs(delta) for _, comparison in found for delta in comparison.deltas)
-        for y, comparison in found:
-            low, high = comparison.interval
-            if math.isfinite(low):
+        found = [(titles.index(cell.cell.title), cell.judged) for cell in cells if cell.judged]
+        reach = 3 * max(abs(delta) for _, judged in found for delta in judged.comparison.deltas)
+        for y, judged in found:
+            comparison = judged.comparison
+            if judged.interval is not None:
+                low, high = judged.interval
                 place.plot([max(low, -reach), min(high, reach)], [y, y], color=BLUE)
                 beyond = [(end, mark) for end, mark in ((-reach, "<"), (reach, ">")) if low < end < high]
                 for end, mark in beyond:
@@ -142,8 +181,31 @@ def curves_figure(
 
     `points` is `StudyFrames.curves_once`; panels and cells without a point are left out.
     """
-    drawn = [panel for panel in panels if (points["metric"] == panel.metric).any()]
-    present = _present(cells, points)
+    return bands_figure(bands(points), panels, cells, columns=columns, step=step)
+
+
+def bands(points: pd.DataFrame) -> pd.DataFrame:
+    """Mean and range over the seeds of a cell at each step that all of them have: cell, metric, step, seeds, mean, low,
+    high."""
+    seeds = points.groupby(["cell", "metric"])["seed"].nunique().rename("all")
+    found = points.groupby(["cell", "metric", "step"])["value"].agg(["count", "mean", "min", "max"]).reset_index()
+    found = found.merge(seeds.reset_index(), on=["cell", "metric"])
+    found = found[found["count"] == found["all"]].drop(columns="all").reset_index(drop=True)
+    return found.rename(columns={"count": "seeds", "min": "low", "max": "high"})
+
+
+def bands_figure(
+    found: pd.DataFrame,
+    panels: Sequence[Panel],
+    cells: Cells,
+    *,
+    columns: int = 2,
+    step: str = "pre-training step",
+    styles: Styles | None = None,
+) -> Figure | None:
+    """`curves_figure` of what `bands` returns."""
+    drawn = [panel for panel in panels if (found["metric"] == panel.metric).any()]
+    present = _present(cells, found)
     if not drawn or not present:
         return None
     columns = min(columns, len(drawn))
@@ -151,9 +213,15 @@ def curves_figure(
     figure = canvas(2.1 * rows)
     grid = figure.subplots(rows, columns, squeeze=False)
     for place, panel in zip(grid.flat, drawn, strict=False):
-        chosen = points[points["metric"] == panel.metric]
+        chosen = found[found["metric"] == panel.metric]
         for number, name, title in present:
-            _line(place, chosen[chosen["cell"] == name], number, title)
+            colour, dash = _style(number, name, styles)
+            line = chosen[chosen["cell"] == name]
+            if line.empty:
+                continue
+            place.fill_between(line["step"], line["low"], line["high"], color=COLOURS[colour], alpha=0.14, linewidth=0)
+            how: dict[str, Any] = {"color": COLOURS[colour], "linestyle": DASHES[dash], "linewidth": 1.8}
+            place.plot(line["step"], line["mean"], label=wrapped(title), **how)
         _finish(place, panel, TITLE_CHARACTERS // columns)
     for place in list(grid.flat)[len(drawn) :]:
         place.set_axis_off()
@@ -164,7 +232,9 @@ def curves_figure(
     return figure
 
 
-def plane_figure(spots: pd.DataFrame, cells: Cells, axes: tuple[str, str], *, is_log: bool = False) -> Figure | None:
+def plane_figure(
+    spots: pd.DataFrame, cells: Cells, axes: tuple[str, str], *, is_log: bool = False, styles: Styles | None = None
+) -> Figure | None:
     """A trade-off: a light dot a run and a heavy one for each cell's mean; `spots` has the columns cell, x and y."""
     spots = spots.dropna(subset=["x", "y"])
     present = _present(cells, spots)
@@ -174,7 +244,8 @@ def plane_figure(spots: pd.DataFrame, cells: Cells, axes: tuple[str, str], *, is
     place = figure.subplots()
     for number, name, title in reversed(present):  # the baseline on top
         mine = spots[spots["cell"] == name]
-        how: dict[str, Any] = {"color": COLOURS[number % 7], "marker": MARKERS[number // 7 % 4], "linestyle": ""}
+        colour, marker = _style(number, name, styles)
+        how: dict[str, Any] = {"color": COLOURS[colour], "marker": MARKERS[marker], "linestyle": ""}
         place.plot(mine["x"], mine["y"], markersize=3.5, alpha=0.45, **how)
         place.plot([mine["x"].mean()], [mine["y"].mean()], markersize=7.5, label=wrapped(title), **how)
     place.set(xlabel=axes[0], ylabel=axes[1])
@@ -182,7 +253,35 @@ def plane_figure(spots: pd.DataFrame, cells: Cells, axes: tuple[str, str], *, is
         place.set_xscale("symlog")
         place.xaxis.set_major_formatter("{x:g}")  # the scale's own writes powers as formulas
     place.grid(visible=True)
-    legend(figure, loc="outside right upper", reverse=True)
+    legend(figure, loc="outside right upper")
+    return figure
+
+
+def axes_figure(
+    values: Mapping[tuple[str, str], Sequence[float]],
+    points: Sequence[str],
+    others: Sequence[str],
+    names: Sequence[str],
+) -> Figure | None:
+    """The interaction of two axes: a line for each of `others` over `points`, with a light dot for each run.
+
+    `values`: (point, other) -> values over the seeds; `names`: of the first axis, the second, and the values.
+    """
+    if len(values) < 4:
+        return None
+    figure = canvas(2.8)
+    place = figure.subplots()
+    for number, other in enumerate(others):
+        shift = 0.06 * (number - (len(others) - 1) / 2)  # so that dots of two lines do not hide each other
+        known = [(x + shift, values[point, other]) for x, point in enumerate(points) if values.get((point, other))]
+        how: dict[str, Any] = {"color": COLOURS[number % 7], "marker": MARKERS[number // 7 % 4]}
+        for x, runs in known:
+            place.plot([x] * len(runs), runs, markersize=3.5, alpha=0.35, linestyle="", **how)
+        means = [sum(runs) / len(runs) for _, runs in known]
+        place.plot([x for x, _ in known], means, markersize=7.0, label=f"{names[1]} {other}", **how)
+    place.set_xticks(range(len(points)), [wrapped(point) for point in points])
+    place.set(xlabel=names[0], ylabel=names[2])
+    legend(figure, loc="outside right upper")
     return figure
 
 
@@ -222,21 +321,30 @@ def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str) ->
 
 
 def legend(figure: Figure, columns: int = 1, **how: Any) -> float:
-    """The names of the cells, each once, outside the drawing, in as many of `columns` as fit into its width.
+    """The names of the cells, each once, outside the drawing, row by row in as many of `columns` as fit into its width.
 
-    Returns its height in inches.
+    Names that differ in numbers only are sorted by these. Returns its height in inches.
     """
     named: dict[str, Any] = {}
     for place in figure.axes:
         handles, names = place.get_legend_handles_labels()
         named |= dict(zip(names, handles, strict=True))
+    ordered = by_value([*named])
     while True:
-        placed = figure.legend(named.values(), named.keys(), ncols=columns, **how)
+        names = [name for column in range(columns) for name in ordered[column::columns]]  # matplotlib fills columns
+        placed = figure.legend([named[name] for name in names], names, ncols=columns, **how)
         size = placed.get_window_extent()
         if columns == 1 or size.width <= figure.bbox.width:
             return size.height / figure.dpi
         placed.remove()
         columns -= 1
+
+
+def by_value(names: list[str]) -> list[str]:
+    """Names that differ in their numbers only, sorted by these; others as they are."""
+    if len({re.sub(r"\d[\d.]*", "#", name) for name in names}) > 1:
+        return names
+    return sorted(names, key=lambda name: [float(number.rstrip(".")) for number in re.findall(r"\d[\d.]*", name)])
 
 
 def wrapped(title: str) -> str:
@@ -249,15 +357,9 @@ def _present(cells: Cells, frame: pd.DataFrame) -> list[tuple[int, str, str]]:
     return [(number, *cell) for number, cell in enumerate(cells) if (frame["cell"] == cell[0]).any()]
 
 
-def _line(place: Axes, points: pd.DataFrame, number: int, title: str) -> None:
-    """Mean and band of one cell at the steps that all its seeds have; `number` is the cell's."""
-    if points.empty:
-        return
-    wide = points.pivot_table(index="step", columns="seed", values="value", aggfunc="last").dropna()
-    colour = COLOURS[number % 7]
-    place.fill_between(wide.index, wide.min(axis=1), wide.max(axis=1), color=colour, alpha=0.14, linewidth=0)
-    dash = DASHES[number // 7 % 4]
-    place.plot(wide.index, wide.mean(axis=1), color=colour, linestyle=dash, linewidth=1.8, label=wrapped(title))
+def _style(number: int, name: str, styles: Styles | None) -> tuple[int, int]:
+    """The colour of a cell, and its dash or marker."""
+    return (styles or {}).get(name, (number % len(COLOURS), number // len(COLOURS) % len(DASHES)))
 
 
 def _finish(place: Axes, panel: Panel, width: int) -> None:

@@ -18,8 +18,9 @@ PICTURES = 5  # of a sentence, by p(z|x)
 
 
 def retrieved_pictures(study: StudyFrames) -> Any:
-    """What the baseline retrieves for held-out sentences after pre-training, the most probable on the left, with
-    p(z|x) and, in brackets, p(y|z,x) of the masked span; the picture with the fact has a green frame."""
+    """Images that the baseline retrieves for held-out sentences after pre-training, the most probable on the left.
+    Below each: p(z|x) and, in brackets, p(y|z,x) of the masked span. A green frame marks the image with the fact; a row
+    without a frame did not retrieve it, or no image has the fact."""
     found = [e for e in load_examples(study) if e["cell"] == study.record.baseline and e["kind"] == "cloze"]
     chosen = [example for example in found if example["when"] == "end" and _pictures(example)][:SENTENCES]
     if not chosen:

@@ -1,4 +1,4 @@
-"""Figures of training in detail, and of how fresh the index is: a study names them in its file; the default run has all
+"""Figures of training in detail, and of how fresh the index is. A study names them in its file; the default run has all
 but the last."""
 
 from __future__ import annotations
@@ -7,9 +7,8 @@ from typing import Any
 
 from realm_lab.metrics import metric
 from realm_lab.reporting.figures import Panel, curves_figure, plane_figure, shares_figure
-from realm_lab.reporting.frames import StudyFrames, column, summarise
+from realm_lab.reporting.frames import StudyFrames, column
 from realm_lab.reporting.study_figures import panel_of
-from realm_lab.reporting.tables import reference_values
 from realm_lab.tracking.bounds import BOUNDS
 
 
@@ -22,12 +21,8 @@ def retrieval_utility(study: StudyFrames) -> Any:
 
 
 def recall(study: StudyFrames) -> Any:
-    """Zero-shot recall on development questions over pre-training; no question is trained on. BM25 is measured on the
-    test questions."""
-    panels = []
-    for k in (1, 5, 20):
-        found = summarise(reference_values(study.results, f"recall_at_{k}").values())
-        panels.append(panel_of(f"recall_at_{k}", lines=((found.mean, "BM25"),) if found else ()))
+    """Zero-shot recall on development questions over pre-training; no question is trained on."""
+    panels = [panel_of(f"recall_at_{k}") for k in (1, 5, 20)]
     return curves_figure(study.curves_once, panels, study.cells, columns=3)
 
 
@@ -65,8 +60,8 @@ def by_kind(study: StudyFrames) -> Any:
 
 
 def index_freshness(study: StudyFrames) -> Any:
-    """The index that training searches beside a fresh one: its age at the logged steps, what share of the fresh top k
-    it finds, and how far that moves p(z|x) (total variation); exact at the evaluations, and sampled between them."""
+    """The index that training searches compared with a fresh one: its mean age, the share of the fresh top k that it
+    finds, and how far that moves p(z|x) (total variation), exact at the evaluations and sampled between them."""
     names = ("index_staleness_steps", "index_overlap", "prior_shift", "index_overlap_sampled", "prior_shift_sampled")
     panels = [panel_of(name, low=0.0) for name in names]
     return curves_figure(study.curves_once, panels, study.cells, columns=3)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from realm_lab.core.files import atomic_write, read_json
+from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
 from realm_lab.tracking.metric_log import RESERVED, scalars
@@ -24,6 +25,9 @@ from realm_lab.tracking.study_record import Studies, StudyRecord, StudyRun
 
 IDENTITY = ("study", "cell", "seed", "run_key", "status")
 MORE = ("engine_version", "collapsed", "flags", "not_measured")
+TEXTS = ("study", "cell", "run_key", "status", "flags", "not_measured", "metric")
+AGE = "index_staleness_steps"
+WHOLE: dict[str, Any] = {"seed": int, "step": int, "seeds": int, "collapsed": int, "engine_version": "Int64"}
 CURVE_COLUMNS = ["cell", "seed", "metric", "step", "value"]
 
 
@@ -68,8 +72,7 @@ class StudyFrames:
     @property
     def cells(self) -> list[tuple[str, str]]:
         """(name, title) of the study's cells, the baseline first."""
-        ordered = sorted(self.record.cells, key=lambda cell: cell.name != self.record.baseline)
-        return [(cell.name, cell.title) for cell in ordered]
+        return ordered_cells(self.record)
 
     @property
     def flags(self) -> list[str]:
@@ -82,8 +85,13 @@ class StudyFrames:
 
     @functools.cached_property
     def curves(self) -> pd.DataFrame:
-        """Every finite point of pre-training: cell, seed, metric, step, value."""
-        return self.curves_of("pretrain")
+        """Every finite point of pre-training: cell, seed, metric, step, value.
+
+        The age of the index is the mean over all steps since the point before: single ages, a few steps apart, could
+        always fall on the same place between two refreshes.
+        """
+        points = self.curves_of("pretrain")
+        return pd.concat([points[points["metric"] != AGE], _mean_ages(points)], ignore_index=True)
 
     def curves_of(self, stage: str) -> pd.DataFrame:
         """The same of another stage."""
@@ -103,6 +111,12 @@ class StudyFrames:
     def curves_once(self) -> pd.DataFrame:
         """`curves` of the cells that `pretrained` has: each pre-training once."""
         return self.curves[self.curves["cell"].isin([name for name, _ in self.pretrained])]
+
+
+def ordered_cells(record: StudyRecord) -> list[tuple[str, str]]:
+    """(name, title) of a study's cells, the baseline first."""
+    ordered = sorted(record.cells, key=lambda cell: cell.name != record.baseline)
+    return [(cell.name, cell.title) for cell in ordered]
 
 
 class Summary(NamedTuple):
@@ -173,15 +187,21 @@ def read_summary(folder: Path) -> dict[str, Any]:
 def load_committed(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """(summary.json, results.csv) of a report whose runs may be elsewhere. UserError: a missing or broken file."""
     try:
-        return dict(read_json(folder / "summary.json")), pd.read_csv(folder / "results.csv")
+        return dict(read_json(folder / "summary.json")), read_results(folder / "results.csv")
     except (OSError, TypeError, ValueError) as error:  # UserErrors and pandas' parser errors are ValueErrors
         raise UserError(f"{folder}: {error}; write the report again") from None
 
 
-def write_results(path: Path, results: pd.DataFrame) -> None:
-    """results.csv: the fixed columns first, numbers with ten digits."""
-    with atomic_write(path) as file:
-        results.to_csv(file, index=False, lineterminator="\n", float_format="%.10g")
+def results_text(results: pd.DataFrame) -> str:
+    """The text of results.csv: the fixed columns first, numbers with ten digits."""
+    return results.to_csv(index=False, lineterminator="\n", float_format="%.10g")
+
+
+def read_results(source: Path | str) -> pd.DataFrame:
+    """A results.csv or curves.csv, by its path or its text: names stay text, whatever they look like."""
+    table = pd.read_csv(StringIO(source) if isinstance(source, str) else source, dtype=str, keep_default_na=False)
+    types: dict[Any, Any] = {name: WHOLE.get(str(name), float) for name in table if name not in TEXTS}
+    return table.replace("", None).astype(types)
 
 
 def metric_columns(results: pd.DataFrame) -> list[str]:
@@ -222,6 +242,15 @@ def _points(run: Run, stage: str, problems: list[str]) -> list[tuple[Any, ...]]:
         for name, value in scalars(row)
         if name not in RESERVED
     ]
+
+
+def _mean_ages(points: pd.DataFrame) -> pd.DataFrame:
+    """Mean age of the index between points, from its mean over all steps so far."""
+    known = points[points["metric"] == f"{AGE}_mean"].sort_values(["cell", "seed", "step"])
+    sums = known["value"] * known["step"]
+    by_run = [known["cell"], known["seed"]]
+    values = sums.groupby(by_run).diff().fillna(sums) / known["step"].groupby(by_run).diff().fillna(known["step"])
+    return known.assign(metric=AGE, value=values)
 
 
 def _row(study: str, member: StudyRun, run: Run | None) -> dict[str, Any]:

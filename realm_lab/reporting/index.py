@@ -1,25 +1,23 @@
-"""reports/index.html: one self-contained page for all studies, made of what lies under reports/ and no run folder.
+"""reports/index.html: one self-contained page for all studies, made from the files under reports/ and no run folder.
 
-It shows your own results, and those of reports/reference/, which are committed, where you have none of that name.
-The numbers of a study come from its results.csv, its verdict from its summary.json, pictures from figures/, the
-explorer from default/examples.json. What has no summary of a study (a report made by hand, a search) is linked.
+It shows your own results, and those of reports/reference/, which are committed, if you have none of that name. The
+numbers of a study come from its results.csv, its verdict from its summary.json, images from figures/, the explorer
+from default/examples.json. A report without a summary of a study (made by hand, or of a search) is linked.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from realm_lab.core.files import read_json, write_text
 from realm_lab.errors import UserError
-from realm_lab.reporting.comparison import compare_cells
-from realm_lab.reporting.frames import load_committed, read_summary
+from realm_lab.reporting.frames import read_summary
 from realm_lab.reporting.rendering import page, picture, title_of
-from realm_lab.reporting.tables import result_rows
-from realm_lab.reporting.verdict import Verdict, verdict
-from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord
+from realm_lab.reporting.report_data import load_report
+from realm_lab.reporting.tables import result_rows, unfinished
+from realm_lab.tracking.study_record import DEFAULT
 
 SHOWN_FIGURES = 2  # of a study; the default run shows all
 
@@ -66,34 +64,20 @@ def write_index(reports: Path) -> Path:
 
 
 def _study(folder: Path) -> dict[str, Any]:
-    """What the page says of one study; its numbers and differences are computed again from results.csv. UserError: its
-    summary.json or results.csv cannot be read."""
-    summary, results = load_committed(folder)
+    """What the page shows of one study. UserError: its summary.json or results.csv cannot be read."""
+    report, summary = load_report(folder), read_summary(folder)
     try:
-        record = design_of(summary)
-        found = compare_cells(record, results, summary["metrics"])
-        if "lead" in summary:  # with what is known of runs alone: axes
-            answer = Verdict(summary["lead"], summary["verdict"].removeprefix(summary["lead"]).strip())
-        else:
-            answer = verdict(record, found)
-        pictures = [(entry, folder / "figures" / f"{entry['name']}.png") for entry in summary.get("figures", [])]
+        pictures = [(entry, folder / "figures" / f"{entry['name']}.png") for entry in summary["figures"]]
         figures = [entry | {"data": picture(path)} for entry, path in pictures if path.is_file()]
         return summary | {
             "name": folder.name,
             "anchor": quote(folder.name),
-            "lead": answer.lead,
-            "rest": answer.rest,
-            "cells": record.cells,
+            "rest": summary["verdict"].removeprefix(summary["lead"]).strip(),
+            "warnings": [*unfinished(report.results), *summary["warnings"], *summary["code"]],
+            "seeds": report.record.seeds,
             "links": [name for name in ("report.html", "report.md", "results.csv") if (folder / name).is_file()],
-            "tables": [(one.metric, result_rows(one, results)) for one in found],
+            "tables": [(one.metric, result_rows(one, report.results)) for one in report.compared],
             "figures": figures if folder.name == DEFAULT else figures[:SHOWN_FIGURES],
         }
-    except (KeyError, TypeError, AttributeError, ValueError, StopIteration) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}: {error!r}; write the report again") from None
-
-
-def design_of(summary: dict[str, Any]) -> StudyRecord:
-    """The design of a study as its summary.json has it: enough to compare its cells again."""
-    cells = tuple(StudyCell(name, told["title"], "", {}) for name, told in summary["cells"].items())
-    record = StudyRecord(summary["study"], summary["question"], summary["baseline"], cells, tuple(summary["seeds"]), ())
-    return replace(record, delta=summary.get("delta", {}))

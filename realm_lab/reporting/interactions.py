@@ -1,27 +1,37 @@
-"""Whether one axis of a study changes what the other does: differences of differences, paired by seed."""
+"""Interactions of the two axes of a study: differences of differences, paired by seed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from realm_lab.metrics import Metric
 from realm_lab.reporting.comparison import MetricResult, points_of
-from realm_lab.reporting.family import judge
-from realm_lab.reporting.rendering import interval, number, signed
+from realm_lab.reporting.family import Judged, judge
 from realm_lab.reporting.statistics import Comparison, compare
-from realm_lab.reporting.tables import Rows
-from realm_lab.reporting.verdict import words
 from realm_lab.tracking.study_record import StudyRecord
 
 
-def interaction_rows(study: StudyRecord, results: Sequence[MetricResult]) -> Rows:
-    """A row for each measure of quality and each pair of points beside the baseline's; empty without two axes. All rows
-    are one family of tests, apart from that of the cells."""
+class Interaction(NamedTuple):
+    """What a point of the first axis changes, against the baseline's, at a point of the second axis, minus what it
+    changes at the baseline's point of the second axis."""
+
+    metric: Metric
+    first: str  # points
+    second: str
+    here: float  # mean of what `first` changes at `second`
+    at_base: float  # the same at the baseline's point
+    judged: Judged  # among all interactions of the study, separate from the family of its cells
+
+
+def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[Interaction]:
+    """Those of each measure of quality and each pair of points besides the baseline's; empty without two axes."""
     base = points_of(study, study.cell(study.baseline)) if len(study.axes) == 2 else None
     if base is None:
         return []
     first, second = study.axes
     found: dict[tuple[str, str, str], tuple[Metric, Comparison]] = {}
+    effects: dict[tuple[str, str, str], tuple[float, float]] = {}
     for result in (result for result in results if not result.is_cost):
         at = {tuple(p.values()): cell.values for cell in result.cells if (p := points_of(study, cell.cell))}
         for one in (point for point in study.axes[first] if point != base[first]):
@@ -31,20 +41,10 @@ def interaction_rows(study: StudyRecord, results: Sequence[MetricResult]) -> Row
                 here = {seed: corners[0][seed] - corners[2][seed] for seed in seeds}
                 at_base = {seed: corners[1][seed] - corners[3][seed] for seed in seeds}
                 if compared := compare(here, at_base):
-                    found[result.metric.name, one, other] = result.metric, compared
-    rows = []
-    for (_, one, other), judged in judge(found, study.delta).items():
-        digits, compared = judged.metric.digits, judged.comparison
-        rows.append(
-            {
-                "metric": judged.metric.title,
-                words(first): one,
-                words(second): other,
-                "n": str(len(compared.seeds)),
-                "difference of differences": signed(compared.mean, digits),
-                "95 %": interval(compared.interval, digits),
-                "corrected p (smallest)": f"{number(judged.corrected_p)} ({number(compared.smallest_p)})",
-                "finding": f"{judged.finding} ({judged.detail})" if judged.detail else judged.finding,
-            }
-        )
-    return rows
+                    key = result.metric.name, one, other
+                    found[key] = result.metric, compared
+                    effects[key] = sum(here.values()) / len(seeds), sum(at_base.values()) / len(seeds)
+    return [
+        Interaction(judged.metric, *key[1:], *effects[key], judged)
+        for key, judged in judge(found, study.delta, spans=2).items()
+    ]

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from realm_lab.core.files import write_text
 from realm_lab.reporting.comparison import CellResult, MetricResult
-from realm_lab.reporting.family import ALPHA, TOO_FEW
+from realm_lab.reporting.family import ALPHA, Outcome
 from realm_lab.reporting.rendering import is_number
-from realm_lab.reporting.tables import TITLES, Rows
+from realm_lab.reporting.report_data import Report
+from realm_lab.reporting.tables import TITLES, Rows, detail_rows, other_rows, result_rows
 
 SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
@@ -29,6 +30,7 @@ WRAPPED = 60
 """Characters of the longest text of a column from which on its lines are broken."""
 SIGNIFICANT, ONE_WAY = "*", "†"
 MARKS = {SIGNIFICANT: "$^{*}$", ONE_WAY: r"$^{\dagger}$"}
+UNICODE = "% has characters that pdfLaTeX lacks: use LuaLaTeX or XeLaTeX, with \\setmainfont of a font that has them"
 NOTE = (
     r"Mean $\pm$ standard deviation over $n$ seeds; the best mean is bold. $\Delta$: mean paired difference from "
     r"the first row, with Student's 95\,\% interval; $p$: exact sign-flip test, corrected for "
@@ -39,27 +41,37 @@ NOTE = (
 
 
 def latex(text: str) -> str:
-    """`text` for LaTeX: special characters escaped, signs as formulas, what no Latin font has as `?`."""
-    shown = "".join(SPECIAL.get(one, one) for one in unicodedata.normalize("NFC", " ".join(text.split())))
-    return re.sub(r"[^\x20-\x7e\u00a1-\u017e]", "?", shown)
+    """`text` for LaTeX: special characters escaped, signs as formulas, other scripts as they are."""
+    return "".join(SPECIAL.get(one, one) for one in unicodedata.normalize("NFC", " ".join(text.split())))
 
 
-def metric_table(result: MetricResult, rows: Rows) -> Rows:
-    """Rows of `tables.result_rows` as LaTeX cells: the best mean bold, a finding as a mark at its difference."""
+def needs_unicode(text: str) -> bool:
+    """True if pdfLaTeX lacks characters of it."""
+    return re.search(r"[^\x00-\x7e\u00a1-\u017e]", text) is not None
+
+
+def metric_table(result: MetricResult, rows: Rows, details: Rows) -> Rows:
+    """Rows of `tables.result_rows` and `tables.detail_rows` as LaTeX cells: the best mean bold, a finding as a mark at
+    its difference."""
     cells: dict[str, CellResult] = {cell.cell.title: cell for cell in result.cells}
     means = {title: round(cell.mean, result.metric.digits) for title, cell in cells.items() if cell.mean is not None}
     best = {"up": max, "down": min}.get(result.metric.better)
     target = best(means.values()) if best and means else None
     found = []
-    for row in rows:
-        shown = {key: latex(value) for key, value in row.items() if key != "finding"}
+    for row, more in zip(rows, details, strict=True):
+        ordered = (
+            {"cell": row["cell"], "n": more["n"]}
+            | {key: value for key, value in row.items() if key != "finding"}
+            | more
+        )
+        shown = {key: latex(value) for key, value in ordered.items()}
         cell = cells.get(row["cell"])
         if target is not None and means.get(row["cell"]) == target:
             shown["mean ± sd"] = rf"\textbf{{\boldmath {shown['mean ± sd']}}}"
-        if cell and cell.finding in ("lower", "higher"):
+        if cell and cell.outcome in (Outcome.LOWER, Outcome.HIGHER):
             shown["Δ"] += MARKS[SIGNIFICANT]
-        elif cell and cell.finding.endswith(TOO_FEW):
-            shown["Δ"] += MARKS[ONE_WAY]
+        elif cell and cell.judged and cell.outcome is Outcome.TOO_FEW_SEEDS and cell.judged.direction:
+            shown["Δ"] += MARKS[ONE_WAY] * (cell.judged.seeds > 1)
         found.append(shown)
     return found
 
@@ -75,6 +87,7 @@ def table(rows: Rows, caption: str, label: str, note: str = "", *, escaped: bool
             columns[place] = r">{\raggedright\arraybackslash}p{.5\linewidth}"
     lines = [" & ".join(line) + r" \\" for line in ([latex(name) for name in names], *body)]
     return "\n".join((
+        *[UNICODE] * any(map(needs_unicode, lines)),
         "% needs \\usepackage{array,booktabs,graphicx}", r"\begin{table}", r"\centering\small",
         rf"\caption{{{latex(caption[0].upper() + caption[1:])}}}",
         rf"\label{{tab:{label}}}", FIT, rf"\begin{{tabular}}{{{''.join(columns)}}}",
@@ -83,23 +96,22 @@ def table(rows: Rows, caption: str, label: str, note: str = "", *, escaped: bool
     ))  # fmt: skip
 
 
-def write_tables(
-    folder: Path, results: Sequence[tuple[MetricResult, Rows]], others: Mapping[str, Rows],
-    figures: Sequence[Mapping[str, str]],
-) -> None:  # fmt: skip
-    """tables/NAME.tex for each metric and each of `others`, and tables/all.tex."""
-    name = folder.name
-    made = {
-        result.metric.name: table(
-            metric_table(result, rows), f"{result.metric.title}, study {name}"
-            + f" ({result.metric.unit})" * bool(result.metric.unit), f"{name}-{result.metric.name}", NOTE, escaped=True,
-        ) for result, rows in results
-    }  # fmt: skip
-    made |= {key: table(rows, f"{TITLES[key]}, study {name}", f"{name}-{key}") for key, rows in others.items() if rows}
+def write_tables(folder: Path, report: Report, figures: Sequence[Mapping[str, str]]) -> None:
+    """tables/NAME.tex for each metric and each of the other tables, and tables/all.tex."""
+    name, results, made = folder.name, report.results, {}
+    for result in report.compared:
+        rows = metric_table(result, result_rows(result, results), detail_rows(result, results))
+        title = f"{result.metric.title}, study {name}" + f" ({result.metric.unit})" * bool(result.metric.unit)
+        made[result.metric.name] = table(rows, title, f"{name}-{result.metric.name}", NOTE, escaped=True)
+    for key, rows in other_rows(report).items():
+        if rows:
+            made[key] = table(rows, f"{TITLES[key]}, study {name}", f"{name}-{key}")
     for key, text in made.items():
         write_text(folder / "tables" / f"{key}.tex", text)
     document = [
-        r"\documentclass[a4paper,landscape]{article}", r"\usepackage[T1]{fontenc}", r"\usepackage[utf8]{inputenc}",
+        *[UNICODE] * any(map(needs_unicode, made.values())),
+        r"\documentclass[a4paper,landscape]{article}", r"\usepackage{iftex}",
+        r"\ifPDFTeX\usepackage[T1]{fontenc}\usepackage[utf8]{inputenc}\else\usepackage{fontspec}\fi",
         r"\usepackage{array,booktabs,graphicx}", r"\setlength{\textwidth}{26cm}\setlength{\oddsidemargin}{-1cm}",
         r"\begin{document}",
         *(rf"\input{{{key}}}" for key in made),
@@ -107,6 +119,7 @@ def write_tables(
             r"\begin{figure}\centering\includegraphics[width=.8\linewidth,height=.8\textheight,keepaspectratio]"
             + "{../figures/" + one["name"] + ".pdf}"
             + rf"\caption{{{latex(one['caption'])}}}\end{{figure}}" for one in figures
+            if (folder / "figures" / f"{one['name']}.pdf").is_file()
         ), r"\end{document}", "",
     ]  # fmt: skip
     write_text(folder / "tables" / "all.tex", "\n".join(document))

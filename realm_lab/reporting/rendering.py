@@ -26,7 +26,9 @@ from realm_lab.tracking.run_values import finite
 FOLDER = Path(__file__).parent / "templates"
 NOTHING = "–"
 MINUS = "−"
-NUMBER = re.compile(r"[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( \(.*\))?")
+NUMBER = re.compile(r"(> )?[+−]?\d[\d,.]*(e−?\d+)?( %)?( ± [\d.]+)?( \(.*\))?")
+# The only HTML in a report: what GitHub and the site fold. Text of the data has no "<", so that it cannot be meant.
+DETAILS = re.compile(r'<details markdown="1">\n<summary>(?P<summary>[^<]*)</summary>|</details>')
 # An underscore inside a word is no markup, and names are easier to read without backslashes.
 SPECIAL = re.compile(r"([\\`*\[\]|#~]|(?<!\w)_|_(?!\w))")
 
@@ -73,6 +75,11 @@ def pipe_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
     return Markup("\n".join("| " + " | ".join(line) + " |" for line in lines))
 
 
+def words(name: str) -> str:
+    """A dotted parameter or an axis for people: `pretrain.retriever.learning_rate` -> "learning rate"."""
+    return name.rsplit(".", 1)[-1].replace("_", " ")
+
+
 def seeds_text(seeds: Sequence[int]) -> str:
     """ "seed 0", "seeds 0, 2", "seeds 0 to 7"."""
     is_range = len(seeds) > 2 and [*seeds] == [*range(seeds[0], seeds[0] + len(seeds))]
@@ -86,9 +93,9 @@ def is_number(text: str) -> bool:
 
 
 def markdown_figure(figure: Mapping[str, str]) -> Markup:
-    """A picture beside the report, with its caption."""
-    caption = escape_markdown(figure["caption"])
-    return Markup(f"![{escape_markdown(figure['name'])}](figures/{figure['name']}.png)\n\n*{caption}*")
+    """A picture next to the report, with its caption."""
+    alt, caption = escape_markdown(figure["alt"]), escape_markdown(figure["caption"])
+    return Markup(f"![{alt}](figures/{figure['name']}.png)\n\n*{caption}*")
 
 
 def html_table(rows: Sequence[Mapping[str, Any]]) -> Markup:
@@ -112,6 +119,12 @@ def html(markdown: str, folder: Path) -> Markup:
     """Markdown as HTML, with the pictures that lie in `folder` inside it."""
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = parser.parse(markdown)
+    for place, token in enumerate(tokens):
+        if token.type == "inline" and (block := DETAILS.fullmatch(token.content)):
+            around = tokens[place - 1 : place + 2]  # the paragraph
+            summary = f"<details><summary>{escape(block['summary'])}</summary>" if block["summary"] else "</details>"
+            for one, text in zip(around, (summary, "", ""), strict=True):
+                one.type, one.content, one.tag, one.children = "html_block", text, "", None
     for inline in (child for token in tokens for child in token.children or ()):
         path = folder / str(inline.attrs.get("src", ""))
         if inline.type == "image" and path.is_file():
@@ -141,11 +154,9 @@ def signed(value: Any, digits: int = 3) -> str:
 
 
 def interval(found: Interval | None, digits: int = 3) -> str:
-    """Both ends with their signs; "unbounded" where the data say nothing, a dash for none."""
+    """Both ends with their signs; a dash for none."""
     if found is None:
         return NOTHING
-    if not math.isfinite(found.high):
-        return "unbounded"
     return f"{signed(found.low, digits)} to {signed(found.high, digits)}"
 
 

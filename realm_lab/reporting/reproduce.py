@@ -1,4 +1,4 @@
-"""Is a report right? Its numbers are compared with each other, and with runs that are here (docs/reproduce.md).
+"""Compare the numbers of a report with those of runs that are here (docs/reproduce.md).
 
 The mean deviation d of a cell's new runs over the m seeds that both have is compared with what two such sets of runs
 differ by: t = d / (sd · √(2/m)), sd over the report's n seeds, n - 1 degrees of freedom. Holm's correction over all
@@ -8,27 +8,22 @@ that is compared keeps the chance of any false "off" at 5 %.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 from scipy import stats
 
-from realm_lab.core.files import read_json
 from realm_lab.metrics import metric as metric_of
-from realm_lab.reporting.comparison import as_json, compare_cells
 from realm_lab.reporting.family import ALPHA
-from realm_lab.reporting.frames import Summary, column, load_committed, metric_columns, summarise
-from realm_lab.reporting.index import design_of
-from realm_lab.reporting.rendering import escape_markdown, mean_sd, number
-from realm_lab.reporting.statistics import LEVEL, holm
-from realm_lab.reporting.tables import Rows, result_rows
-from realm_lab.tracking.study_record import DEFAULT, StudyRecord
+from realm_lab.reporting.frames import Summary, column, metric_columns, summarise
+from realm_lab.reporting.rendering import mean_sd, number
+from realm_lab.reporting.statistics import FEWEST_FOR_SPREAD, LEVEL, holm
+from realm_lab.reporting.tables import Rows
+from realm_lab.tracking.study_record import StudyRecord
 
 ROUNDING = 1e-6  # relative: results.csv has ten digits
-TITLE = "Expected values"
 
 
 class Check(NamedTuple):
@@ -39,7 +34,7 @@ class Check(NamedTuple):
     expected: Summary
     found: Summary
     seeds: int
-    p: float | None  # of such a deviation, after Holm's correction; None where one seed gives no spread
+    p: float | None  # of such a deviation, after Holm's correction; None: too few seeds for their spread
     state: str  # OK, within noise, off, or unknown
 
 
@@ -50,58 +45,27 @@ def expected_folder(root: Path, study: str) -> Path:
     return committed if (committed / "results.csv").is_file() else reports / study
 
 
-def tolerance(found: Summary | None) -> float | None:
-    """By how much the mean of as many new runs deviates in at most 5 % of the cases; None for one seed."""
-    if found is None or found.sd is None:
+def tolerance(found: Summary | None, span: float = math.inf) -> float | None:
+    """By how much the mean of as many new runs deviates in at most 5 % of the cases; None for fewer than three seeds,
+    and if it is no less than `span`, the range of the metric."""
+    if found is None or found.sd is None or found.n < FEWEST_FOR_SPREAD:
         return None
-    return float(stats.t.ppf((1 + LEVEL) / 2, found.n - 1)) * found.sd * math.sqrt(2 / found.n)
+    far = float(stats.t.ppf((1 + LEVEL) / 2, found.n - 1)) * found.sd * math.sqrt(2 / found.n)
+    return far if far < span else None
 
 
-def expected_rows(record: StudyRecord, results: pd.DataFrame, metrics: Sequence[str]) -> Rows:
+def expected_rows(record: StudyRecord, results: pd.DataFrame) -> Rows:
     """A row a cell: the command that runs it again, what to expect of each metric, and how far off is still noise."""
     rows = []
     for cell in record.cells:
         row = {"command": f"realm-lab reproduce {record.name}/{cell.name}"}
-        for name in metrics:
-            if name in results and metric_of(name).source != "run":
-                found, digits = summarise(column(results, cell.name, name).values()), metric_of(name).digits
-                row[metric_of(name).title] = mean_sd(found and found._replace(sd=tolerance(found)), digits)
+        for metric in (metric_of(name) for name in record.metrics if name in results):
+            if metric.source != "run":
+                found = summarise(column(results, cell.name, metric.name).values())
+                shown = found and found._replace(sd=tolerance(found, metric.span))
+                row[metric.title] = mean_sd(shown, metric.digits)
         rows.append(row)
     return rows
-
-
-def contradictions(folder: Path) -> list[str]:
-    """Where summary.json, report.md and (of the default run) metrics.json say something else than results.csv."""
-    summary, results = load_committed(folder)
-    record, found = design_of(summary), []
-    for cell, told in summary["cells"].items():
-        for name, values in told["metrics"].items():
-            again = summarise(column(results, cell, name).values())
-            for key, value in values.items():
-                mine = getattr(again, key, None)
-                if not _same(value, mine, abs(values["mean"])):  # a small sd of large values has fewer digits
-                    found.append(f"summary.json: {cell}, {name}: {key} is {value}, results.csv gives {mine}")
-    metrics = folder.parent / "metrics.json"
-    if folder.name == DEFAULT and metrics.is_file():
-        for cell, name in ((cell.name, name) for cell in record.cells for name in metric_columns(results)):
-            again = summarise(column(results, cell, name).values())
-            told = read_json(metrics).get(cell, {}).get(name)
-            if told is not None and not _same(told, again and again.mean):
-                found.append(f"metrics.json: {cell}.{name} is {told}, results.csv gives {again and again.mean}")
-    text = (folder / "report.md").read_text(encoding="utf-8") if (folder / "report.md").is_file() else ""
-    shown = dict(_tables(text))
-    compared = compare_cells(record, results, summary["metrics"])
-    comparisons = as_json(compared)
-    for name, cells in summary["comparisons"].items():
-        for cell, told in cells.items():
-            corrected = ("corrected_p",) if "tests" in told else ()  # older code corrected by metric
-            for key in ("delta", "interval", "p", *corrected):
-                mine = comparisons.get(name, {}).get(cell, {}).get(key)
-                if not _same(told[key], mine):
-                    found.append(f"summary.json: {cell}, {name}: {key} is {told[key]}, results.csv gives {mine}")
-    for result in compared:
-        found += _differences(result.metric.title, shown, result_rows(result, results))
-    return found + _differences(TITLE, shown, expected_rows(record, results, summary["metrics"]))
 
 
 def compare_runs(
@@ -137,7 +101,7 @@ def _after_holm(check: Check, p: float) -> Check:
 def in_words(check: Check, study: str) -> str:
     """One check on one line."""
     digits, sd = metric_of(check.metric).digits, _larger_sd(check.expected, check.found)
-    far = tolerance(check.expected._replace(sd=sd))
+    far = tolerance(check.expected._replace(sd=sd), metric_of(check.metric).span)
     allowed = f" (± {number(far, digits)})" if far is not None else ""
     chance = "" if check.p is None else f", p = {check.p:.3g}"
     found = f"{number(check.found.mean, digits)} over {check.seeds} seed{'s' * (check.seeds != 1)}"
@@ -151,7 +115,7 @@ def _larger_sd(expected: Summary, found: Summary) -> float | None:
 
 
 def _judged(deviation: float, expected: Summary, found: Summary) -> tuple[float | None, str]:
-    if expected.sd is None:
+    if expected.n < FEWEST_FOR_SPREAD:
         return None, "unknown"
     spread = (_larger_sd(expected, found) or 0.0) * math.sqrt(2 / found.n)
     p = float(2 * stats.t.sf(abs(deviation) / spread, expected.n - 1)) if spread else 0.0
@@ -167,39 +131,5 @@ def _very_runs(expected: pd.DataFrame, found: pd.DataFrame, cell: str) -> set[in
     return {seed for seed in both if keys[0][seed] == keys[1][seed] and _same(times[0][seed], times[1][seed])}
 
 
-def _same(told: Any, found: Any, scale: float = 0.0) -> bool:
-    if isinstance(told, list) and isinstance(found, list):
-        return all(map(_same, told, found))
-    if told is None or found is None:
-        return told is found
-    return math.isclose(told, found, rel_tol=ROUNDING, abs_tol=max(1e-8, 1e-9 * scale))
-
-
-def _tables(text: str) -> Iterable[tuple[str, list[dict[str, str]]]]:
-    """(title, rows) of the Markdown tables below a bold title or a heading."""
-    title, lines = "", text.splitlines()
-    for place, line in enumerate(lines):
-        if heading := re.match(r"\*\*(.+?)\.?\*\*|#+ (.+)", line):
-            title = heading[1] or heading[2]
-        if re.fullmatch(r"[|\s:-]+", line) and "-" in line and place:
-            names, rows = _cells(lines[place - 1]), []
-            for row in lines[place + 1 :]:
-                if not row.startswith("|"):
-                    break
-                rows.append(dict(zip(names, _cells(row), strict=False)))
-            yield title.lower(), rows
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-
-
-def _differences(title: str, shown: dict[str, list[dict[str, str]]], rows: Rows) -> list[str]:
-    """Cells of a table in report.md that are not those of the rows; what a report of other code lacks is left out."""
-    found = []
-    for told, row in zip(shown.get(str(escape_markdown(title)).lower(), []), rows, strict=False):
-        for key, value in row.items():
-            mine = str(escape_markdown(value))
-            if key not in ("finding", "95 %, examples") and told.get(key, mine) != mine:
-                found.append(f"report.md: {title}, {next(iter(row.values()))}: {key} is {told[key]}, not {value}")
-    return found
+def _same(told: float, found: float) -> bool:
+    return math.isclose(told, found, rel_tol=ROUNDING, abs_tol=1e-8)

@@ -12,10 +12,10 @@ import pandas as pd
 from realm_lab.core.files import read_json, write_json, write_text
 from realm_lab.metrics import CURVES, metric
 from realm_lab.params.load import show
-from realm_lab.reporting.figures import draw, history_figure
-from realm_lab.reporting.frames import write_results
+from realm_lab.reporting.figures import Sketch, draw, history_figure
+from realm_lab.reporting.frames import results_text
+from realm_lab.reporting.rendered import write_figures
 from realm_lab.reporting.rendering import NOTHING, number, render
-from realm_lab.reporting.report import write_figures
 from realm_lab.tracking.study_record import study_folder
 
 STATES = ("complete", "pruned", "failed", "running")
@@ -34,8 +34,9 @@ def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
     base_value = base["value"] if base else None
     title = (CURVES.get(plan.metric) or metric(plan.metric)).title
     caption = f"{title} of every complete trial, in the order in which they were proposed."
-    history = draw("history", caption, lambda: history_figure(pd.DataFrame(complete), base_value, title))
-    found = [history] if history else []
+    alt = f"{title} of each complete trial, with the best so far"
+    sketch = Sketch("history", caption, alt, lambda: history_figure(pd.DataFrame(complete), base_value, title))
+    history = draw(sketch)
     summary = {
         "search": plan.name,
         "question": plan.question,
@@ -44,10 +45,10 @@ def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
         "trials": {state: sum(trial["state"] == state for trial in trials) for state in STATES},
         "baseline": base,
         "best": best,
-        "figures": [drawing.entry for drawing in found],
+        "figures": [sketch.entry] if history else [],
     }
-    write_results(folder / "search.csv", pd.DataFrame([_columns(plan, trial) for trial in trials]))
-    write_figures(folder, found)
+    write_text(folder / "search.csv", results_text(pd.DataFrame([_columns(plan, trial) for trial in trials])))
+    write_figures(folder, [history] if history else [], {"history"} if history else set())
     text = render(
         "search.md.j2",
         **summary,

@@ -25,6 +25,7 @@ EXACT_SEEDS = 16  # up to here all 2^n assignments of signs are counted, above i
 RESAMPLES = 10_000
 TIED = 1e-6  # statistics this near are equal: sums in another order, or of scores that were rounded in results.csv
 FEWEST_SEEDS = 1 + math.ceil(-math.log2(1 - LEVEL))  # with fewer no data could be significant, in any family
+FEWEST_FOR_SPREAD = 3  # two values say too little about their spread: Student's interval is 12.7 standard errors wide
 BOOTSTRAPS = 2000
 FEWEST_CLUSTERS = 10  # of fewer, a bootstrap says too much
 SEED = 20200210  # of the resampling, so that a report can be written again byte for byte
@@ -38,8 +39,14 @@ class Interval(NamedTuple):
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether no difference would be a surprise."""
+        """True if zero is outside."""
         return self.low > 0 or self.high < 0
+
+    def within(self, span: float) -> Interval | None:
+        """Cut to -span and span, the largest possible differences; None if it is infinite."""
+        if not math.isfinite(self.low):
+            return None
+        return Interval(max(self.low, -span), min(self.high, span))
 
 
 class Comparison(NamedTuple):
@@ -70,9 +77,9 @@ def compare(cell: Mapping[int, float], baseline: Mapping[int, float]) -> Compari
 
 
 def t_interval(values: Sequence[float] | np.ndarray, level: float = LEVEL) -> Interval:
-    """Student's interval of the mean: right for any number of normal values, two included; infinite for one."""
+    """Student's interval of the mean of normal values; infinite for fewer than three."""
     values = np.asarray(values, float)
-    if len(values) < 2:
+    if len(values) < FEWEST_FOR_SPREAD:
         return Interval(-math.inf, math.inf)
     half = float(stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / math.sqrt(len(values)))
     return Interval(float(values.mean()) - half, float(values.mean()) + half)

@@ -1,80 +1,178 @@
-"""The figures of a study: those that every study has, by their role, and those that it names itself.
+"""The figures of a study: those of every study, which are drawn from its data, and those that it names itself.
 
-A study's file may name figures of its own, `figures: [package.module:function]`. Such a function is called with the
-StudyFrames and returns a matplotlib figure, or None where there is nothing to draw; the first paragraph of its
-docstring is the caption, its name that of the file.
+A study's file may name figures: `figures: [package.module:function]`. Such a function is called with the StudyFrames
+and returns a matplotlib figure, or None if there is nothing to draw. The first paragraph of its docstring is the
+caption, its name that of the file.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from realm_lab.core.extensions import own_code
 from realm_lab.metrics import Metric, curve
-from realm_lab.reporting.comparison import MetricResult
-from realm_lab.reporting.figures import Drawing, Panel, curves_figure, deltas_figure, draw, plane_figure
+from realm_lab.reporting.comparison import points_of
+from realm_lab.reporting.figures import (
+    COLOURS,
+    DASHES,
+    Drawing,
+    Panel,
+    Sketch,
+    Styles,
+    axes_figure,
+    bands,
+    bands_figure,
+    deltas_figure,
+    draw,
+    drawable,
+    plane_figure,
+)
 from realm_lab.reporting.frames import StudyFrames
-from realm_lab.reporting.rendering import seeds_text
+from realm_lab.reporting.rendering import seeds_text, words
+from realm_lab.reporting.report_data import Report
+from realm_lab.tracking.study_record import StudyRecord
 
-Make = Callable[..., Drawing | None]  # figures.draw
 MOST_PANELS = 3
 OVER_TIME = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood", "index_staleness_steps")
 
 
-def drawings(study: StudyFrames, results: Sequence[MetricResult], *, is_paper: bool = False) -> list[Drawing]:
-    """All figures of a study, in the order of its report, for a paper as PDF too; those without data are left out."""
-    make = functools.partial(draw, is_paper=is_paper)
-    seeds = seeds_text(study.record.seeds)
-    text = (
-        "Paired differences from the baseline: a tick a seed, the dot their mean, the line Student's 95 % interval "
-        f"({seeds}), with an arrow where it goes on."
-    )
-    found = [make("deltas", text, lambda: deltas_figure(results[:MOST_PANELS]))]
-    own = [panel_of(name) for name in OVER_TIME]
-    text = (
-        f"Over pre-training: mean over the seeds, with a band from the lowest to the highest ({seeds}). "
-        "Cells that share their pre-training share a curve."
-    )
-    found.append(make("curves", text, lambda: curves_figure(study.curves_once, own, study.cells)))
+def sketches(report: Report) -> list[Sketch]:
+    """The figures that are drawn from the data of a report, in its order: before and after those of the study's own.
+
+    Those without data are left out.
+    """
+    report = replace(report, record=_drawable(report.record))
+    record, cells = report.record, report.cells
+    seeds, styles = seeds_text(record.seeds), styles_of(record)
+    shown = [result for result in report.compared if any(cell.judged for cell in result.cells)][:MOST_PANELS]
+    found = []
+    if shown:
+        titles, base = ", ".join(result.metric.title for result in shown), record.cell(record.baseline).title
+        others = sum(cell.judged is not None for cell in shown[0].cells)
+        text = f"Paired differences from {base}. Ticks: {seeds}; dot: their mean"
+        if any(cell.judged and cell.judged.interval for result in shown for cell in result.cells):
+            text += "; line: Student's 95 % interval, with an arrow if it is cut off"
+        alt = f"Differences of {others} cell{'s' * (others != 1)} from {base} in {titles}, with a mark for each seed"
+        found.append(Sketch("deltas", f"{text}.", alt, lambda: deltas_figure(shown)))
+    found += _axes(report)
+    if not report.curves.empty:
+        known = set(report.curves["metric"])
+        panels = [panel_of(name) for name in OVER_TIME if name in known]
+        text = f"Over pre-training: mean over the seeds, with a band from the lowest to the highest ({seeds})."
+        if "index_staleness_steps" in known:
+            text += " The age of the index is the mean over all steps since the point before."
+        alt = f"Curves of {', '.join(curve(panel.metric).title for panel in panels)} over the steps of pre-training"
+        found.append(Sketch("curves", text, alt, lambda: bands_figure(report.curves, panels, cells, styles=styles)))
+    return [*found, *_trade_offs(report, styles)]
+
+
+def own_figures(study: StudyFrames, *, is_paper: bool = False) -> list[tuple[dict[str, str], Drawing]]:
+    """The figures that a study names, drawn from its runs, each with its entry in summary.json; those without data are
+    left out, and one that fails is a problem of the study."""
+    found = []
     for name in study.record.figures:
         try:
-            found.append(own_figure(name, study, make))
-        except Exception as error:  # of the user's own code, which must not take the report away
+            sketch = own_sketch(name, replace(study, record=_drawable(study.record)))
+            if drawing := draw(sketch, is_paper=is_paper):
+                found.append((sketch.entry, drawing))
+        except Exception as error:  # of the user's code, which must not take the report away
             study.problems.append(f"figure '{name}' failed: {type(error).__name__}: {error}")
-    quality = next((result.metric for result in results if not result.is_cost), None)
-    if quality is not None:
-        minutes, age = study.results["wall_seconds"] / 60, study.results["index_staleness_steps"]
-        found.append(_trade_off(make, "cost", study, quality, minutes, "wall-clock time, minutes"))
-        if age.round(1).nunique() > 2:
-            text = "mean age of the index over pre-training, steps"
-            found.append(_trade_off(make, "staleness", study, quality, age, text, is_log=True))
-    return [drawing for drawing in found if drawing is not None]
+    return found
+
+
+def own_sketch(name: str, study: StudyFrames) -> Sketch:
+    """A figure that a study names, `package.module:function`."""
+    function = own_code("figures", name)
+    caption = " ".join((inspect.getdoc(function) or name).split("\n\n")[0].split())
+    alt = caption.partition(". ")[0].rstrip(".")
+    return Sketch(function.__name__, caption, alt, lambda: function(study))
+
+
+def study_curves(study: StudyFrames) -> pd.DataFrame:
+    """The data of the figure `curves`: curves.csv. Empty if no cell was pre-trained."""
+    points = study.curves_once
+    return bands(points[points["metric"].isin(OVER_TIME)])
+
+
+def styles_of(record: StudyRecord) -> Styles:
+    """Of a study of two axes: colours are the points of the first, dashes and markers those of the second."""
+    if len(record.axes) != 2:
+        return {}
+    first, second = (list(points) for points in record.axes.values())
+    found = {}
+    for cell in record.cells:
+        if points := points_of(record, cell):
+            one, other = points.values()
+            found[cell.name] = first.index(one) % len(COLOURS), second.index(other) % len(DASHES)
+    return found
 
 
 def panel_of(name: str, **given: Any) -> Panel:
     """A panel of a registered curve; shares are drawn from 0 to 1."""
-    if curve(name).unit == "" and name.startswith(("recall", "cloze_exact", "gold_", "null_", "index_overlap")):
-        given = {"low": 0.0, "high": 1.03} | given
+    known = curve(name)
+    if known.low is not None and known.high is not None:
+        given = {"low": known.low, "high": known.high + 0.03 * known.span} | given
     return Panel(name, **given)
 
 
-def own_figure(name: str, study: StudyFrames, make: Make = draw) -> Drawing | None:
-    """A figure that a study names, `package.module:function`, with the first paragraph of its docstring."""
-    function = own_code("figures", name)
-    caption = " ".join((inspect.getdoc(function) or name).split("\n\n")[0].split())
-    return make(function.__name__, caption, lambda: function(study))
+def _axes(report: Report) -> list[Sketch]:
+    """The first metric by the two axes of a study."""
+    if len(report.record.axes) != 2 or not report.compared:
+        return []
+    (first, points), (second, others) = report.record.axes.items()
+    metric = report.compared[0].metric
+    values = {
+        tuple(p.values()): [*cell.values.values()]
+        for cell in report.compared[0].cells
+        if cell.values and (p := points_of(report.record, cell.cell))
+    }
+    names = words(first), words(second), metric.title
+    caption = (
+        f"{metric.title} by {names[0]}, a line for each {names[1]}: means over the seeds, with a light dot for each "
+        "run. The effects depend on each other if lines are not parallel."
+    )
+    alt = f"{metric.title} over {names[0]}, with a line for each {names[1]}"
+    return [_sketch("axes", caption, alt, lambda: axes_figure(values, points, others, names))]  # type: ignore[arg-type]
+
+
+def _trade_offs(report: Report, styles: Styles) -> list[Sketch]:
+    """The first measure of quality against time, and against the age of the index."""
+    results = report.results
+    quality = next((result.metric for result in report.compared if not result.is_cost), None)
+    if quality is None:
+        return []
+    minutes, age = results["wall_seconds"] / 60, results["index_staleness_steps"]
+    found = [_trade_off(report, "cost", quality, minutes, "wall-clock time, minutes", styles)]
+    if age.round(1).nunique() > 2:
+        text = "mean age of the index over pre-training, steps"
+        found.append(_trade_off(report, "staleness", quality, age, text, styles, is_log=True))
+    return [sketch for sketch in found if sketch]
 
 
 def _trade_off(
-    make: Make, name: str, study: StudyFrames, quality: Metric, price: pd.Series, title: str, *, is_log: bool = False
-) -> Drawing | None:
-    """A measure of quality against what it takes."""
-    spots = study.results.copy().assign(x=price, y=study.results[quality.name])
+    report: Report, name: str, quality: Metric, price: pd.Series, title: str, styles: Styles, *, is_log: bool = False
+) -> Sketch | None:
+    """A measure of quality against what it takes; None with fewer than two cells."""
+    spots = report.results[["cell"]].assign(x=price, y=report.results[quality.name])
+    if spots.dropna()["cell"].nunique() < 2:
+        return None
     caption = f"{quality.title} against {title}; light dots are runs, heavy ones the means of cells."
-    caption = caption[0].upper() + caption[1:]
-    return make(name, caption, lambda: plane_figure(spots, study.cells, (title, quality.title), is_log=is_log))
+    alt = f"{quality.title} of each cell against its {title}"
+    titles = title, quality.title
+    return _sketch(name, caption, alt, lambda: plane_figure(spots, report.cells, titles, is_log=is_log, styles=styles))
+
+
+def _sketch(name: str, caption: str, alt: str, make: Any) -> Sketch:
+    return Sketch(name, caption[0].upper() + caption[1:], alt[0].upper() + alt[1:], make)
+
+
+def _drawable(record: StudyRecord) -> StudyRecord:
+    """The record with names for titles that the font cannot write."""
+    if all(drawable(cell.title) == cell.title for cell in record.cells):
+        return record
+    cells = (cell if drawable(cell.title) == cell.title else replace(cell, title=cell.name) for cell in record.cells)
+    return replace(record, cells=tuple(cells))

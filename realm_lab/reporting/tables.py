@@ -9,9 +9,15 @@ from typing import Any
 import pandas as pd
 
 from realm_lab.params.load import show
-from realm_lab.reporting.comparison import CellResult, MetricResult
-from realm_lab.reporting.frames import StudyFrames, column, not_measured, summarise
-from realm_lab.reporting.rendering import NOTHING, interval, mean_sd, number, signed
+from realm_lab.reporting.comparison import CellResult, MetricResult, points_of
+from realm_lab.reporting.family import ALPHA, Judged, Outcome
+from realm_lab.reporting.frames import column, not_measured, ordered_cells, summarise
+from realm_lab.reporting.interactions import interactions
+from realm_lab.reporting.power import MOST_SEEDS
+from realm_lab.reporting.rendering import NOTHING, interval, mean_sd, number, signed, words
+from realm_lab.reporting.report_data import Report
+from realm_lab.reporting.statistics import FEWEST_FOR_SPREAD, FEWEST_SEEDS
+from realm_lab.tracking.study_record import StudyRecord
 
 Rows = list[dict[str, str]]
 REFERENCE = "bm25"  # results that a run measures of BM25 on the same passages
@@ -51,53 +57,149 @@ CORPUS_UPDATE = {
     "corpus_update.unchanged_exact_match_after": "after",
 }
 
-TITLES = {  # of `other_rows`, in a paper
+TITLES = {  # of `other_rows`
+    "axes": "By both axes",
+    "interactions": "Interactions of the two axes",
     "overlap": "Exact match by overlap with training",
-    "utility": "What utility is made of",
+    "utility": "Retrieval utility, by its parts",
     "cost": "Mean minutes of a run, by stage",
-    "changes": "What each cell changes",
-    "corpus_update": "Answers after the corpus was replaced without training",
-    "not_measured": "What a system cannot be measured in",
-    "not_run": "What was not run",
+    "changes": "Changes of each cell",
+    "corpus_update": "Answers after the corpus was replaced, without training",
+    "not_measured": "Not measured",
+    "not_run": "Not run",
 }
 
 
 def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
     """One metric: a row a cell, the baseline first, BM25 on the same passages where it was measured."""
-    rows = [result_row(cell, result) for cell in result.cells]
+    rows = []
+    for cell in result.cells:
+        digits, judged = result.metric.digits, cell.judged
+        row = {"cell": cell.cell.title, "finding": in_short(cell) if cell is not result.baseline else "baseline"}
+        if cell is result.baseline and not cell.values:
+            row["finding"] = f"baseline, {cell.gap}"
+        row["mean ± sd"] = mean_sd(summarise(cell.values.values()), digits)
+        row["Δ"] = signed(judged and judged.comparison.mean, digits)
+        row["95 % interval"] = interval(judged and judged.interval, digits)
+        row["p (smallest)"] = NOTHING
+        if judged:
+            row["p (smallest)"] = f"{number(judged.corrected_p)} ({number(judged.comparison.smallest_p)})"
+        rows.append(row)
     if reference := [*reference_values(results, result.metric.name).values()]:
-        spread = _spread(reference, result.metric.digits)
-        rows.append({"cell": "BM25, the same passages", **spread, "finding": "reference"})
+        shown = mean_sd(summarise(reference), result.metric.digits)
+        rows.append({"cell": "BM25, the same passages", "finding": "reference", "mean ± sd": shown})
     return rows
 
 
-def result_row(cell: CellResult, result: MetricResult) -> dict[str, str]:
-    """One cell in one metric."""
-    digits, found = result.metric.digits, cell.comparison
-    row = {"cell": cell.cell.title, **_spread(cell.values.values(), digits)}
-    row["Δ"] = signed(found and found.mean, digits)
-    row["95 %"] = interval(found and found.interval, digits)
-    row["corrected p (smallest)"] = NOTHING
-    if cell.judged and found:
-        row["corrected p (smallest)"] = f"{number(cell.judged.corrected_p)} ({number(found.smallest_p)})"
-    if any(other.per_example is not None for other in result.cells):
-        row["95 %, examples"] = interval(cell.per_example, digits)
-    row["finding"] = cell.sentence
-    if cell is result.baseline:
-        row["finding"] = "baseline" if cell.values else f"baseline, {cell.gap}"
-    if cell.paper and result.metric.name in cell.paper.values:
-        value = cell.paper.values[result.metric.name]
-        row["paper"] = number(value)
-        row["paper Δ"] = signed(value - cell.paper.baseline[result.metric.name])
-    if cell.paper and result.metric.name in cell.paper.later:
-        row["later papers"] = number(cell.paper.later[result.metric.name])
-    return row
+def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
+    """The same cells: seeds and range, what so many seeds can show, other questions, and published numbers."""
+    rows = []
+    for cell in result.cells:
+        digits, judged, name = result.metric.digits, cell.judged, result.metric.name
+        row = {"cell": cell.cell.title} | _range(cell.values.values(), digits)
+        row["minimum detectable difference"] = detectable(judged) if judged else NOTHING
+        row["seeds needed"] = needed(judged) if judged else NOTHING
+        row["90 % interval"] = interval(judged.equivalence_interval if judged and judged.largest else None, digits)
+        row["95 %, questions"] = interval(cell.per_example, digits)
+        row["paper"] = row["paper Δ"] = row["later papers"] = NOTHING
+        if cell.paper and name in cell.paper.values:
+            row["paper"] = number(cell.paper.values[name])
+            row["paper Δ"] = signed(cell.paper.values[name] - cell.paper.baseline[name])
+        if cell.paper and name in cell.paper.later:
+            row["later papers"] = number(cell.paper.later[name])
+        rows.append(row)
+    if reference := reference_values(results, result.metric.name):
+        rows.append(
+            dict.fromkeys(rows[0], NOTHING)
+            | {"cell": "BM25, the same passages"}
+            | _range(reference.values(), result.metric.digits)
+        )
+    known = {key for row in rows for key, value in row.items() if value != NOTHING} | {"n", "range"}
+    return [{key: value for key, value in row.items() if key in known} for row in rows]
+
+
+def in_short(cell: CellResult) -> str:
+    """The finding of a cell in a few words."""
+    if cell.judged is None:
+        return cell.gap
+    if cell.outcome is Outcome.ONE_PAIR:
+        return f"{cell.judged.direction} in one pair of models"
+    return judged_in_short(cell.judged)
+
+
+def judged_in_short(judged: Judged) -> str:
+    """The outcome of a comparison in a few words."""
+    seeds, way = judged.seeds, judged.direction
+    if judged.outcome is Outcome.TOO_FEW_SEEDS:
+        if seeds == 1:
+            return "one seed"
+        return f"{way} in {'both' if seeds == 2 else f'all {seeds}'} seeds" if way else str(judged.outcome)
+    if judged.corrected_p <= ALPHA and judged.equivalent_within is not None:
+        return f"{judged.outcome}, within ±{bound(judged)}"
+    return str(judged.outcome)
+
+
+def bound(judged: Judged) -> str:
+    """The largest difference that does not matter, with its unit."""
+    return f"{judged.largest:g} {judged.metric.unit}".strip()
+
+
+def detectable(judged: Judged) -> str:
+    """The minimum detectable difference."""
+    if judged.seeds < FEWEST_SEEDS:
+        return NOTHING
+    found = judged.detectable_difference
+    return "none possible" if found is None else number(found, judged.metric.digits)
+
+
+def needed(judged: Judged) -> str:
+    """The number of seeds that the observed difference needs."""
+    if judged.seeds < FEWEST_FOR_SPREAD:
+        return NOTHING
+    return f"> {MOST_SEEDS}" if judged.needed_seeds is None else str(judged.needed_seeds)
 
 
 def reference_values(results: pd.DataFrame, metric: str) -> dict[int, float]:
     """seed -> value of BM25; every run of a seed measures the same, so each seed counts once."""
     name = f"{REFERENCE}.{metric}"
     return dict(results.dropna(subset=[name]).groupby("seed")[name].first()) if name in results else {}
+
+
+def interaction_rows(report: Report) -> Rows:
+    """A row for each interaction of the two axes."""
+    rows = []
+    for one in interactions(report.record, report.compared):
+        digits, judged = one.metric.digits, one.judged
+        rows.append(
+            {
+                "effect": f"{one.first} at {words([*report.record.axes][1])} {one.second}",
+                "finding": judged_in_short(judged),
+                "metric": one.metric.title,
+                "difference of differences": signed(judged.comparison.mean, digits),
+                "95 % interval": interval(judged.interval, digits),
+                "p (smallest)": f"{number(judged.corrected_p)} ({number(judged.comparison.smallest_p)})",
+                "minimum detectable difference": detectable(judged),
+            }
+        )
+    return rows
+
+
+def axes_rows(report: Report) -> Rows:
+    """The first metric by the two axes: a row for each point of the first, a column for each of the second; empty
+    without two axes."""
+    if len(report.record.axes) != 2 or not report.compared:
+        return []
+    (first, points), (second, others) = report.record.axes.items()
+    result = report.compared[0]
+    at = {tuple(p.values()): cell.values for cell in result.cells if (p := points_of(report.record, cell.cell))}
+    return [
+        {words(first): point}
+        | {
+            f"{words(second)} {other}": mean_sd(summarise(at.get((point, other), {}).values()), result.metric.digits)
+            for other in others
+        }
+        for point in points
+    ]
 
 
 def group_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]], columns: Mapping[str, str]) -> Rows:
@@ -111,99 +213,96 @@ def group_rows(results: pd.DataFrame, cells: Sequence[tuple[str, str]], columns:
     return rows
 
 
-def cost_rows(study: StudyFrames) -> Rows:
+def cost_rows(report: Report) -> Rows:
     """Mean minutes of a complete run by stage, device hours, and what refreshing the index took of pre-training."""
-    longest_first = sorted(study.runs, key=lambda run: -len(run.stages))
-    stages = list(dict.fromkeys(stage for run in longest_first for stage in run.stages))
-    ends = study.curves.groupby(["cell", "metric", "seed"])["value"].last()
+    cost, results = report.data["cost"], report.results
+    minutes = [cost[name]["minutes"] for name, _ in report.cells]
+    stages = dict.fromkeys(stage for stages in sorted(minutes, key=len, reverse=True) for stage in stages)
     rows = []
-    for name, title in study.cells:
-        runs = [run for run in study.of(name) if run.is_complete]
-        row = {"cell": title, "runs": str(len(runs))}
+    for name, title in report.cells:
+        row = {"cell": title, "runs": str(coverage(results, name)["complete"])}
         for stage in stages:
-            times = [run.state.stages[stage].status.wall_seconds / 60 for run in runs if stage in run.stages]
-            row[stage.replace("_", " ")] = _mean(times, 1)
-        row["all"] = _mean([run.values["wall_seconds"] / 60 for run in runs], 1)
+            row[stage.replace("_", " ")] = number(cost[name]["minutes"].get(stage), 1)
+        row["all"] = _mean(column(results, name, "wall_seconds"), 60.0, 1)
         for value, heading, scale, digits in COSTS:
-            row[heading] = _mean([run.values[value] / scale for run in runs if value in run.values], digits)
+            row[heading] = _mean(column(results, name, value), scale, digits)
         for metric, heading, scale, digits in OF_PRETRAINING:
-            row[heading] = _mean([*ends.get((name, metric), pd.Series(dtype=float)) / scale], digits)
+            row[heading] = number(cost[name][metric] / scale, digits) if metric in cost[name] else NOTHING
         rows.append(row)
     unknown = {heading for _, heading, *_ in COSTS if all(row[heading] == NOTHING for row in rows)}  # of older runs
     return [{heading: value for heading, value in row.items() if heading not in unknown} for row in rows]
 
 
-def run_rows(study: StudyFrames) -> Rows:
+def run_rows(report: Report) -> Rows:
     """Every run: where it comes from, and of one that is not complete its stage and the cause."""
-    found = {(run.cell, run.seed): run for run in study.runs}
+    results = report.results
+    found = dict(zip(zip(results["cell"], results["seed"], strict=True), results.to_dict("records"), strict=True))
     rows = []
-    for member in study.record.runs:
-        run = found.get((member.cell, member.seed))
-        row = {"cell": member.cell, "seed": str(member.seed), "run": member.run}
+    for run in report.data["runs"]:
+        told = found[run["cell"], run["seed"]]
+        row = {"cell": run["cell"], "seed": str(run["seed"]), "run": run["run"], "state": told["status"]}
         rows.append(row)
-        if run is None:
-            row |= {"state": "PENDING", "why": "not readable"}
-            continue
-        commits = ", ".join(sorted(commit[:DIGEST_CHARACTERS] for commit in run.environment("git_commit")))
-        row["state"], row["engine"] = run.state.state, str(run.record.engine_version)
-        row["commit"] = (commits or NOTHING) + " + changes" * ("True" in run.environment("git_dirty"))
-        row["corpus"] = str(run.record.inputs.get("corpus", NOTHING))[:DIGEST_CHARACTERS]
-        if run.state.stage:
-            status = run.state.stages[run.state.stage].status
-            row |= {"stage": run.state.stage, "step": f"{status.step} of {status.total_steps}"}
-            row["why"] = run.state.error or NOTHING
+        if "commits" in run:
+            commits = ", ".join(commit[:DIGEST_CHARACTERS] for commit in run["commits"]) or NOTHING
+            row |= {"engine": str(told["engine_version"]), "commit": commits + " + changes" * run["is_changed"]}
+            row["corpus"] = str(run["corpus"] or NOTHING)[:DIGEST_CHARACTERS]
+        if "stage" in run:
+            row |= {"stage": run["stage"], "step": f"{run['step']} of {run['total_steps']}"}
+        if "error" in run:
+            row["why"] = run["error"] or NOTHING
     return rows
 
 
-def other_rows(study: StudyFrames) -> dict[str, Rows]:
+def other_rows(report: Report) -> dict[str, Rows]:
     """The tables of a study besides those of the metrics and the runs, by name."""
+    results, cells = report.results, report.cells
     return {
-        "overlap": group_rows(study.results, study.cells, OVERLAPS),
-        "utility": group_rows(study.results, study.cells, UTILITY),
-        "cost": cost_rows(study),
-        "changes": change_rows(study),
-        "corpus_update": group_rows(study.results, study.cells, CORPUS_UPDATE),
+        "axes": axes_rows(report),
+        "interactions": interaction_rows(report),
+        "overlap": group_rows(results, cells, OVERLAPS),
+        "utility": group_rows(results, cells, UTILITY),
+        "cost": cost_rows(report),
+        "changes": change_rows(report.record),
+        "corpus_update": group_rows(results, cells, CORPUS_UPDATE),
         "not_measured": [
             {"cell": title, "part": part, "why": reason}
-            for name, title in study.cells
-            for part, reason in (not_measured(study.results, name) or {}).items()
+            for name, title in cells
+            for part, reason in (not_measured(results, name) or {}).items()
         ],
-        "not_run": [{"system": name, "why": why} for name, why in study.record.not_run.items()],
+        "not_run": [{"system": name, "why": why} for name, why in report.record.not_run.items()],
     }
 
 
-def coverage(study: StudyFrames, cell: str | None = None) -> dict[str, Any]:
-    """How many runs there are, how many are complete, and how many are in each state."""
-    results = study.results if cell is None else study.results[study.results["cell"] == cell]
-    states = Counter(results["status"])
-    return {"runs": len(results), "complete": states.get("COMPLETE", 0), "states": dict(sorted(states.items()))}
+def coverage(results: pd.DataFrame, cell: str | None = None) -> dict[str, Any]:
+    """Number of runs, of complete ones, and of those in each state."""
+    states = Counter(results["status"] if cell is None else results["status"][results["cell"] == cell])
+    return {"runs": states.total(), "complete": states.get("COMPLETE", 0), "states": dict(sorted(states.items()))}
 
 
-def unfinished(study: StudyFrames) -> list[str]:
-    """A sentence on runs that are not complete; empty where all are."""
-    counts = coverage(study)
+def unfinished(results: pd.DataFrame) -> list[str]:
+    """A sentence on runs that are not complete; empty if all are."""
+    counts = coverage(results)
     states = ", ".join(f"{count} {state}" for state, count in counts["states"].items() if state != "COMPLETE")
     return [f"Incomplete: {counts['complete']} of {counts['runs']} runs are complete ({states})."] if states else []
 
 
-def change_rows(study: StudyFrames) -> Rows:
+def change_rows(record: StudyRecord) -> Rows:
     """What each cell changes of the baseline."""
-    base, rows = study.record.cell(study.record.baseline), []
-    for name, title in study.cells:
-        cell = study.record.cell(name)
+    base, rows = record.cell(record.baseline), []
+    for name, title in ordered_cells(record):
+        cell = record.cell(name)
         parts = [f"{key} = {show(value)}" for key, value in cell.changes.items()]
         parts += [f"system {cell.system}"] if cell.system != base.system else []
         rows.append({"cell": name, "title": title, "changes": "; ".join(parts) or "nothing: the baseline"})
     return rows
 
 
-def _spread(values: Iterable[float], digits: int) -> dict[str, str]:
+def _range(values: Iterable[float], digits: int) -> dict[str, str]:
     found = summarise(values)
     if found is None:
-        return {"n": "0", "mean ± sd": NOTHING, "range": NOTHING}
-    ends = f"{number(found.min, digits)} to {number(found.max, digits)}"
-    return {"n": str(found.n), "mean ± sd": mean_sd(found, digits), "range": ends}
+        return {"n": "0", "range": NOTHING}
+    return {"n": str(found.n), "range": f"{number(found.min, digits)} to {number(found.max, digits)}"}
 
 
-def _mean(values: Sequence[float], digits: int) -> str:
-    return number(sum(values) / len(values), digits) if values else NOTHING
+def _mean(values: Mapping[int, float], scale: float, digits: int) -> str:
+    return number(sum(values.values()) / len(values) / scale, digits) if values else NOTHING

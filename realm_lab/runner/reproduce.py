@@ -20,7 +20,7 @@ from realm_lab.params.yaml_file import read_yaml
 from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.sweep import Request, find_study, say, sweep
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
-from realm_lab.tracking.study_record import DEFAULT
+from realm_lab.tracking.study_record import DEFAULT, StudyRecord
 
 EXIT_OFF = 1
 FILE_PRESETS = ("real", "paper")  # --quick runs the toy world of the preset smoke
@@ -31,8 +31,10 @@ def reproduce(
 ) -> int:
     """Print what was compared; returns 1 where a number is off or a run failed. UserError: no such report or cell; a
     new run without the name of a cell."""
-    from realm_lab.reporting.frames import load_committed, load_runs
-    from realm_lab.reporting.reproduce import contradictions, expected_folder
+    from realm_lab.reporting.frames import load_runs
+    from realm_lab.reporting.rendered import stale
+    from realm_lab.reporting.report_data import load_report
+    from realm_lab.reporting.reproduce import expected_folder
 
     studies = studies_of(root)
     name, _, cell = (target or "").partition("/")
@@ -49,43 +51,42 @@ def reproduce(
     code = 0
     for study in [name] if name else names:
         folder = expected_folder(root, study)
-        summary, expected = load_committed(folder)
-        cells = [cell] if cell else [*summary["cells"]]
-        if unknown := {*cells} - {*summary["cells"]}:
-            raise UserError(f"study {study} has no cell '{unknown.pop()}'; it has {', '.join(summary['cells'])}")
-        if wrong := contradictions(folder):
-            print(*(f"{study}: off: {line}" for line in wrong), sep="\n")
+        report = load_report(folder)
+        expected, known = report.results, [one.name for one in report.record.cells]
+        if cell and cell not in known:
+            raise UserError(f"study {study} has no cell '{cell}'; it has {', '.join(known)}")
+        if wrong := stale(folder):
+            print(*(f"{study}: {line}" for line in wrong), sep="\n")
             code = EXIT_OFF
         is_here = study in studies.names()
         found = load_runs(studies.runs, studies.read(study)).results if is_here else expected[:0]
         if cell and (rerun or is_quick or not (found[found["cell"] == cell]["status"] == "COMPLETE").any()):
-            found = _run_again(root, study, cell, summary, is_quick, scratch or Path(root) / "runs" / "reproduce")
+            found = _run_again(root, study, cell, report.record, is_quick, scratch or Path(root) / "runs" / "reproduce")
             is_done = not found.empty and (found[found["cell"] == cell]["status"] == "COMPLETE").all()
             if is_quick or not is_done:
                 print(f"{target}: {'runs (smoke preset; no number compared)' if is_done else 'failed'}")
                 return code if is_done else EXIT_OFF
-        code = max(code, _compare(study, expected, found, cells, summary, wrong))
+        code = max(code, _compare(report.record, expected, found, [cell] if cell else known, is_stale=bool(wrong)))
     return code
 
 
 def _compare(
-    study: str, expected: pd.DataFrame, found: pd.DataFrame, cells: list[str], summary: dict[str, Any], wrong: list[str]
+    record: StudyRecord, expected: pd.DataFrame, found: pd.DataFrame, cells: list[str], *, is_stale: bool
 ) -> int:
     from realm_lab.reporting.reproduce import compare_runs, in_words
 
     checks = compare_runs(expected, found, cells)
-    shown = [check for check in checks if check.metric in summary["metrics"] or check.state == "off"]
-    print(*(in_words(check, study) for check in shown), sep="\n", end="\n" * bool(shown))
+    shown = [check for check in checks if check.metric in record.metrics or check.state == "off"]
+    print(*(in_words(check, record.name) for check in shown), sep="\n", end="\n" * bool(shown))
     states = [check.state for check in checks]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    rest = counts or f"no runs here; to run a cell again: realm-lab reproduce {study}/{summary['baseline']}"
-    print(f"{study}: report {'off' if wrong else 'consistent'}; {rest}")
+    rest = counts or f"no runs here; to run a cell again: realm-lab reproduce {record.name}/{record.baseline}"
+    remedy = f"differs from its data; `realm-lab report {record.name}` renders it again"
+    print(f"{record.name}: report {remedy if is_stale else 'as its data gives it'}; {rest}")
     return EXIT_OFF if "off" in states else 0
 
 
-def _run_again(
-    root: Path, study: str, cell: str, summary: dict[str, Any], is_quick: bool, scratch: Path
-) -> pd.DataFrame:
+def _run_again(root: Path, study: str, cell: str, record: StudyRecord, is_quick: bool, scratch: Path) -> pd.DataFrame:
     """The results of the cell, run in `scratch`, with the smoke preset and one seed if `is_quick`."""
     from realm_lab.reporting.frames import load_study
 
@@ -93,7 +94,7 @@ def _run_again(
     if study == DEFAULT:
         systems = {name: {"system": name} for name in DEFAULT_SYSTEMS}
         document: dict[str, Any] = {
-            "question": summary["question"], "baseline": summary["baseline"], "seeds": summary["seeds"],
+            "question": record.question, "baseline": record.baseline, "seeds": list(record.seeds),
             "cells": systems,
         }  # fmt: skip
     else:

@@ -10,10 +10,11 @@ import pytest
 
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.comparison import MetricResult, as_json, compare_cells
-from realm_lab.reporting.family import Judged, judge
+from realm_lab.reporting.family import Judged, Outcome, judge
 from realm_lab.reporting.power import detectable_difference
-from realm_lab.reporting.rendering import number
 from realm_lab.reporting.statistics import compare, step_down_max_t, t_interval
+from realm_lab.reporting.tables import detectable, judged_in_short
+from realm_lab.reporting.tables import needed as needed_seeds
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.study_record import StudyRecord
 from tests.reporting.synthetic import CELLS
@@ -34,30 +35,40 @@ def judged(deltas: tuple[float, ...], largest: float | None, tests: int) -> Judg
 
 
 @pytest.mark.parametrize(
-    ("deltas", "tests", "largest", "finding", "detail"),
+    ("deltas", "tests", "largest", "outcome", "short", "needed"),
     [
-        ((-0.1, -0.2, -0.1, -0.1, -0.2, -0.2), 1, None, "lower", ""),
-        ((-0.01, -0.012) * 4, 1, 0.02, "lower",
-         "no difference larger than 0.02: 90 % interval −0.012 to −0.010"),
-        (NARROW, 1, 0.02, "no difference larger than 0.02", "90 % interval −0.001 to +0.002"),
-        (NARROW[:3], 1, 0.02, "no difference larger than 0.02", "90 % interval −0.004 to +0.005"),
-        (WIDE, 1, 0.02, "not enough data",
-         "could have shown a difference of {}; the observed one needs more than 100 seeds"),
-        (WIDE, 1, None, "no significant difference",
-         "could have shown a difference of {}; the observed one needs more than 100 seeds"),
-        ((0.1, 0.9, 0.11), 1, None, "higher in all 3 seeds, too few for significance",
-         "with 3 seeds no difference can be significant; the observed one needs about 16 seeds"),
-        ((0.1, 0.2, 0.3, 0.1, 0.2, 0.4), 18, None, "higher", ""),
-        ((0.1, 0.2, 0.3, 0.1, 0.2), 2, None, "higher in all 5 seeds, too few for significance",
-         "with 5 seeds no difference can be significant; the observed one needs about 7 seeds"),
-        ((0.1, 0.1, -0.11), 1, None, "3 seeds are too few to tell",
-         "with 3 seeds no difference can be significant; the observed one needs more than 100 seeds"),
-        ((0.1,), 1, 0.02, "one seed is too few to tell", ""),
+        ((-0.1, -0.2, -0.1, -0.1, -0.2, -0.2), 1, None, Outcome.LOWER, "lower", "6"),
+        ((-0.01, -0.012) * 4, 1, 0.02, Outcome.LOWER, "lower, within ±0.02", "6"),
+        (NARROW, 1, 0.02, Outcome.EQUIVALENT, "equivalent", "> 100"),
+        (NARROW[:3], 1, 0.02, Outcome.EQUIVALENT, "equivalent", "> 100"),
+        (WIDE, 1, 0.02, Outcome.INCONCLUSIVE, "inconclusive", "> 100"),
+        (WIDE, 1, None, Outcome.NOT_SIGNIFICANT, "not significant", "> 100"),
+        ((0.1, 0.9, 0.11), 1, None, Outcome.TOO_FEW_SEEDS, "higher in all 3 seeds", "16"),
+        ((0.1, 0.2, 0.3, 0.1, 0.2, 0.4), 18, None, Outcome.HIGHER, "higher", "10"),
+        ((0.1, 0.2, 0.3, 0.1, 0.2), 2, None, Outcome.TOO_FEW_SEEDS, "higher in all 5 seeds", "7"),
+        ((0.1, 0.1, -0.11), 1, None, Outcome.TOO_FEW_SEEDS, "too few seeds", "> 100"),
+        ((0.1, 0.2), 1, None, Outcome.TOO_FEW_SEEDS, "higher in both seeds", "–"),
+        ((0.1,), 1, 0.02, Outcome.TOO_FEW_SEEDS, "one seed", "–"),
     ],
-)  # fmt: skip
-def test_findings(deltas: tuple[float, ...], tests: int, largest: float | None, finding: str, detail: str) -> None:
+)
+def test_outcomes(
+    deltas: tuple[float, ...], tests: int, largest: float | None, outcome: Outcome, short: str, needed: str
+) -> None:
     found = judged(deltas, largest, tests)
-    assert (found.finding, found.detail) == (finding, detail.format(number(found.detectable_difference)))
+    assert (found.outcome, judged_in_short(found), needed_seeds(found)) == (outcome, short, needed)
+
+
+def test_nothing_impossible_is_printed() -> None:
+    """Two seeds have no interval, and no difference of shares is above 1."""
+    pair = judged((0.1, 0.9), None, 1)
+    assert (pair.interval, pair.equivalence_interval, pair.detectable_difference, pair.needed_seeds) == (None,) * 4
+    three = judged((0.1, 0.9, 0.11), None, 1)
+    assert three.comparison.interval.high > 1
+    assert three.interval == (three.comparison.interval.low, 1.0)
+    wide = judged((1.0, -1.0, 1.0, -1.0, 1.0, 0.0), None, 18)
+    assert (wide.detectable_difference, detectable(wide)) == (None, "none possible")
+    nats = judge({0: (METRICS["retrieval_utility_end"], three.comparison)}, {})[0]
+    assert nats.interval == three.comparison.interval, "nats have no bounds"
 
 
 def study_of(values: dict[str, dict[str, tuple[float, ...]]], **more: object) -> tuple[StudyRecord, pd.DataFrame]:
@@ -97,36 +108,35 @@ def test_the_family_is_metrics_times_cells_without_costs() -> None:
     assert told["recall_at_5", "b"] == (4, pytest.approx(four[3]))
     assert told["wall_seconds", "b"] == told["f1", "b"] == (2, pytest.approx(two[1]))
     assert four[3] > two[1]
-    assert cells["recall_at_5", "a"].finding == "lower"
-    assert cells["wall_seconds", "a"].finding == cells["f1", "a"].finding == "exploratory: lower"
+    assert cells["recall_at_5", "a"].outcome is Outcome.LOWER
+    apart = [cells[name, "a"].judged for name in ("wall_seconds", "f1")]
+    assert [one and (one.outcome, one.is_exploratory) for one in apart] == [(Outcome.LOWER, True)] * 2
     said = verdict(record, [*found.values()])
-    assert said.rest == "Other metrics do differ significantly: recall@5, zero-shot is lower for A (−0.107)."
+    assert said.rest == "Other metrics that differ significantly: recall@5, zero-shot is lower for A (−0.107)."
     for declared in ({"delta": {"wall_seconds": 5.0}}, {"metrics": ("wall_seconds", "exact_match", "recall_at_5")}):
         time = compared(replace(record, **declared), results)["wall_seconds"].cells[1].judged  # type: ignore[arg-type]
         assert time is not None
-        assert (time.tests, time.finding) == (6, "lower"), "a cost that is a question of the study"
+        assert (time.tests, time.outcome, time.is_exploratory) == (6, Outcome.LOWER, False), "a question of the study"
 
 
 def test_equivalence_is_corrected_over_all_that_is_looked_at() -> None:
     border = tuple(0.0 + 0.024 * sign for sign in (1, -1, 1, -1, 1, -1, 1, -1))  # alone p is .028
     alone = compared(*study_of({"exact_match": {"a": border}}, delta={"exact_match": 0.02}))
     both = compared(*study_of({"exact_match": {"a": border, "b": border}}, delta={"exact_match": 0.02}))
-    assert alone["exact_match"].cells[1].finding == "no difference larger than 0.02"
-    assert both["exact_match"].cells[1].finding == "not enough data"
+    assert alone["exact_match"].cells[1].outcome is Outcome.EQUIVALENT
+    assert both["exact_match"].cells[1].outcome is Outcome.INCONCLUSIVE
 
 
 def test_the_verdict_tells_equivalence_from_too_little_data() -> None:
     record, results = study_of({"exact_match": {"a": NARROW, "b": WIDE}}, delta={"exact_match": 0.02})
     found = compare_cells(record, results, record.metrics)
     told = as_json(found)["exact_match"]
-    assert str(verdict(record, found)) == (
-        "There is no difference in exact match larger than 0.02 from REALM (0.500, 8 seeds) for A (0.000, 90 % "
-        "interval −0.001 to +0.002). There is not enough data to rule out that exact match differs from REALM (0.500, "
-        "8 seeds) by more than 0.02 for B (+0.006, 95 % interval −0.104 to +0.117; could have shown a difference of "
-        f"{told['b']['detectable_difference']:.3f}; the observed one needs more than 100 seeds)."
-    )
+    answer = verdict(record, found)
+    assert answer.lead.startswith("Compared with REALM (0.500), exact match is equivalent within ±0.02 for A (0.500);")
+    assert f"minimum detectable difference {told['b']['detectable_difference']:.3f}" in answer.lead
+    assert answer.rest == ""
     assert (told["a"]["equivalent_within"], told["b"]["equivalent_within"]) == (0.02, None)
     assert told["b"]["detectable_difference"] == pytest.approx(detectable_difference(WIDE, 2))
     assert (told["b"]["needed_seeds"], told["b"]["tests"]) == (None, 2)
-    assert told["a"]["finding"] == "no difference larger than 0.02 (90 % interval −0.001 to +0.002)"
+    assert (told["a"]["finding"], told["b"]["finding"]) == ("equivalent", "inconclusive")
     assert told["a"]["equivalence_interval"] == pytest.approx(list(t_interval(NARROW, 0.9)))

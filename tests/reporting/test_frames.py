@@ -15,6 +15,8 @@ from realm_lab.reporting.figures import COLOURS
 from realm_lab.reporting.figures_training import retrieval_utility
 from realm_lab.reporting.frames import Summary, column, load_committed, load_study, summarise
 from realm_lab.reporting.rendering import NOTHING, mean_sd, number, probability, seeds_text, signed
+from realm_lab.reporting.report_data import collect
+from realm_lab.reporting.study_figures import study_curves
 from realm_lab.tracking.study_record import StudyRecord
 from tests.reporting.synthetic import edit, exact_match, run_json, stage_folder
 
@@ -85,8 +87,8 @@ def test_an_unfinished_run_has_one_state_everywhere(
     row = frames.results[(frames.results["cell"] == "realm") & (frames.results["seed"] == 1)].iloc[0]
     assert row["status"] == state
     assert math.isnan(row["exact_match"])
-    assert tables.coverage(frames)["states"] == {"COMPLETE": 11, state: 1}
-    [shown] = [row for row in tables.run_rows(frames) if "why" in row]
+    assert tables.coverage(frames.results)["states"] == {"COMPLETE": 11, state: 1}
+    [shown] = [row for row in tables.run_rows(collect(frames, [], study_curves(frames))) if "why" in row]
     assert (shown["state"], shown["stage"], shown["step"]) == (state, "pretrain", "7 of 20")
     assert shown["why"].endswith(why)
 
@@ -102,7 +104,7 @@ def test_a_broken_file_is_a_problem_and_not_a_crash(tmp_path: Path, study: Study
     assert str(tmp_path) not in " ".join(frames.problems), "the same on every machine"
     assert len(frames.results) == 12
     if file in ("run.json", "status.json"):
-        assert tables.coverage(frames) == {"runs": 12, "complete": 11, "states": {"COMPLETE": 11, "PENDING": 1}}
+        assert tables.coverage(frames.results) == {"runs": 12, "complete": 11, "states": {"COMPLETE": 11, "PENDING": 1}}
 
 
 def test_a_study_that_is_not_there_is_named(tmp_path: Path, study: StudyRecord) -> None:

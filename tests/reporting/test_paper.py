@@ -19,7 +19,7 @@ def test_text_is_escaped_for_latex() -> None:
         r"50 \% of \$x\_1\$ \& \{a\} \textbackslash{}b \#1 \textasciitilde{}\textasciicircum{}"
     )
     assert latex("10⁶ and 10¹²") == "10$^6$ and 10$^1$$^2$"
-    assert latex("0.9 ± 0.1, −0.3, é 中") == r"0.9 $\pm$ 0.1, $-$0.3, é ?"
+    assert latex("0.9 ± 0.1, −0.3, é 中") == r"0.9 $\pm$ 0.1, $-$0.3, é 中"
 
 
 def test_every_table_and_figure_is_there_for_a_paper(tmp_path: Path, study: StudyRecord) -> None:

@@ -12,10 +12,12 @@ import pytest
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.comparison import axis_effects, compare_cells, points_of
 from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _candidate, table_3
-from realm_lab.reporting.figures import COLOURS, Panel, curves_figure, draw
+from realm_lab.reporting.family import Outcome
+from realm_lab.reporting.figures import COLOURS, Panel, Sketch, by_value, curves_figure, draw
 from realm_lab.reporting.figures_training import quality_over_drift
 from realm_lab.reporting.frames import StudyFrames, column
-from realm_lab.reporting.interactions import interaction_rows
+from realm_lab.reporting.interactions import interactions
+from realm_lab.reporting.study_figures import styles_of
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 from tests.reporting.synthetic import CELLS
@@ -67,44 +69,51 @@ def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
         "pairs with both cells"
     )
     assert axis_effects(StudyRecord("s", "", "realm", CELLS, (0,), ()), metric, {"realm": {0: 1.0}}) == []
-    text = str(verdict(record, compare_cells(record, study.results, ["exact_match"])))
-    assert text.startswith(
-        "Refresh, averaged over learning rate (by exact match; baseline often at 0.002, 0.905): lower in both"
+    answer = verdict(record, compare_cells(record, study.results, ["exact_match"]))
+    assert "the effect of refresh on exact match depends on learning rate needs at least 6 seeds" in answer.lead
+    assert "never at learning rate 0.001 (−0.035 instead of −0.505)" in answer.lead
+    assert (
+        "Averaged over learning rate and compared with often at 0.002 (0.905), refresh: lower for never" in answer.rest
     )
-    assert "the largest difference is −0.505 with never at learning rate 0.002, −0.035 with never" in text
-    assert "Learning rate, averaged over refresh: " in text
+    assert "Averaged over refresh, learning rate: lower for 0.001" in answer.rest
 
 
 def test_an_interaction_is_the_difference_of_an_axis_effect_between_points_of_the_other() -> None:
     record = product()
-    [row] = interaction_rows(record, compare_cells(record, frames(record).results, ["exact_match"]))
-    assert (row["metric"], row["refresh"], row["learning rate"], row["n"]) == ("exact match", "never", "0.001", "2")
-    assert row["difference of differences"] == "+0.470"  # -.03 at the low rate, -.5 at the high one
-    assert "too few" in row["finding"]
+    [found] = interactions(record, compare_cells(record, frames(record).results, ["exact_match"]))
+    assert (found.metric.name, found.first, found.second) == ("exact_match", "never", "0.001")
+    assert (found.here, found.at_base) == (pytest.approx(-0.035), pytest.approx(-0.505))
+    assert found.judged.comparison.mean == pytest.approx(0.47)  # -.03 at the low rate, -.5 at the high one
+    assert (found.judged.outcome, found.judged.span) == (Outcome.TOO_FEW_SEEDS, 2.0)
     one_axis = replace(record, axes={"refresh": AXES["refresh"]})
-    assert interaction_rows(one_axis, compare_cells(one_axis, frames(record).results, ["exact_match"])) == []
+    assert interactions(one_axis, compare_cells(one_axis, frames(record).results, ["exact_match"])) == []
+    colours = styles_of(record)
+    assert {colours[cell.name] for cell in record.cells} == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
 def test_quality_is_drawn_over_measured_drift() -> None:
     record = product()
     rows = [(c.name, s, "index_overlap", t, 0.8) for c in record.cells for s in (0, 1) for t in (0, 10)]
     study = frames(record, pd.DataFrame(rows, columns=CURVE))
-    drawn = [draw("drift", "caption", lambda: quality_over_drift(study)) for _ in range(2)]
+    drawn = [draw(Sketch("drift", "caption", "alt", lambda: quality_over_drift(study))) for _ in range(2)]
     assert drawn[0] is not None
     assert drawn[0] == drawn[1], "the same bytes"
-    assert draw("drift", "caption", lambda: quality_over_drift(frames(record))) is None
+    assert draw(Sketch("drift", "caption", "alt", lambda: quality_over_drift(frames(record)))) is None
 
 
 def test_table_3_shows_the_largest_the_median_and_the_smallest_gain() -> None:
     gains = {"s1": 1.0, "s2": 5.0, "s3": 3.0, "s4": 2.0, "s5": -1.0}
-    place = {"cell": "realm", "seed": 0, "kind": "cloze", "when": "end", "null": -6.0}
+    place: dict[str, Any] = {"cell": "realm", "seed": 0, "kind": "cloze", "when": "end", "null": -6.0}
+    passage = {"title": "t", "before": "", "span": "", "after": "", "picture": None, "probability": 0.1, "reader": -1.0}
+    candidates = [passage | {"is_null": number == 2, "is_gold": number == 5} for number in range(7)]
+    place |= {"answer": "a", "candidates": candidates}
     examples = [place | {"text": text, "marginal": -6.0 + gain} for text, gain in gains.items()]
     examples += [place | {"when": "start", "text": "s8", "marginal": 0.0}, place | {"cell": "other", "text": "s9"}]
     study = frames(StudyRecord("s", "", "realm", CELLS, (0,), ()))
     shown = table_3(study, examples)
-    assert [found["text"] for _, found in shown] == ["s2", "s4", "s5"]
-    assert shown[0][0] == "Largest gain, REALM, seed 0: 5.00 nats"
-    assert shown[2][0] == "Smallest gain, REALM, seed 0: −1.00 nats"
+    told = [(found["rank"], found["text"], found["gain"]) for found in shown]
+    assert told == [("largest", "s2", 5.0), ("median", "s4", 2.0), ("smallest", "s5", -1.0)]
+    assert [one["is_gold"] for one in shown[0]["candidates"]] == [False] * 3 + [True, False], "the null document last"
     assert table_3(study, []) == []
 
 
@@ -120,7 +129,7 @@ def test_a_long_passage_is_cut_around_its_span(before: str) -> None:
 
 def test_names_of_cells_are_whole_within_the_figure_and_of_one_colour() -> None:
     """Long titles were once cut off at the figure's edge, and a cell without curves changed the colours after it."""
-    cells = [(f"c{n}", f"a cell whose title is rather long, and which is number {n}") for n in range(6)]
+    cells = [(f"c{n}", f"a cell whose title is rather long, and which is number {5 - n}") for n in range(6)]
     points = pd.DataFrame(
         [(name, seed, "recall_at_5", step, 0.5) for name, _ in cells[1:] for seed in (0, 1) for step in (0, 10)],
         columns=CURVE,
@@ -128,7 +137,9 @@ def test_names_of_cells_are_whole_within_the_figure_and_of_one_colour() -> None:
     figure = curves_figure(points, [Panel("recall_at_5")], cells)
     assert figure is not None
     names = figure.legends[0]
-    assert [" ".join(text.get_text().split()) for text in names.get_texts()] == [title for _, title in cells[1:]]
+    shown = sorted(" ".join(text.get_text().split()) for text in names.get_texts())
+    assert shown == sorted(title for _, title in cells[1:])
+    assert by_value(["k = 12", "k = 8", "k = 20"]) == ["k = 8", "k = 12", "k = 20"]
     extent = names.get_window_extent()
     assert extent.x0 >= 0
     assert extent.x1 <= figure.bbox.width

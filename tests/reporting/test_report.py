@@ -18,10 +18,11 @@ from realm_lab.cli import main
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS, Metric, register_metric
-from realm_lab.reporting.comparison import Scores, as_json, compare_cells
-from realm_lab.reporting.confounds import confounds
+from realm_lab.reporting.comparison import Scores, as_json, compare_cells, question_intervals
+from realm_lab.reporting.confounds import confounds, rounding_notes
 from realm_lab.reporting.frames import StudyFrames, load_runs, load_study
 from realm_lab.reporting.published import published
+from realm_lab.reporting.rendered import stale
 from realm_lab.reporting.report import write_all, write_study_report
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.study_record import StudyRecord, write_study_record
@@ -47,7 +48,8 @@ def bytes_of(folder: Path) -> dict[Path, bytes]:
 
 def compared(root: Path) -> Any:
     frames = load_study(root / "runs", "table")
-    return compare_cells(frames.record, frames.results, COMPARED, Scores(frames.runs))
+    intervals = question_intervals(frames.record, frames.results, COMPARED, Scores(frames.runs))
+    return compare_cells(frames.record, frames.results, COMPARED, intervals)
 
 
 def test_deltas_are_those_of_the_given_numbers(tmp_path: Path) -> None:
@@ -61,27 +63,36 @@ def test_deltas_are_those_of_the_given_numbers(tmp_path: Path) -> None:
     assert found["corrected_p"] == found["smallest_corrected_p"] == 2 / 64, "nine tests: three metrics, three cells"
     low, high = found["per_example_interval"]
     assert low < np.subtract(ours, theirs).mean() < high
-    assert "**Exact match falls significantly from 0.960 (REALM) to 0.260 (warm start only) and " in report(tmp_path)
+    lead = "**Compared with REALM (0.960), exact match is significantly lower for warm start only (0.260) and "
+    assert lead in report(tmp_path)
     make_study(tmp_path / "runs", tuple(range(5)), name="few")
-    text = report(tmp_path, "few")
-    assert (
-        "For 0.960 (no null document; the observed difference needs more than 100 seeds), 5 seeds are too few" in text
+    report(tmp_path, "few")
+    summary = read_json(tmp_path / "reports" / "few" / "summary.json")
+    assert " in all 5 seeds; not clearly different for no null document (0.960) with 5 seeds." in summary["lead"]
+    assert summary["verdict"].count("needs at least 6 seeds") == 1
+    assert "falls" not in summary["verdict"]
+    assert summary["comparisons"]["exact_match"]["no_null"]["finding"] == "too few seeds"
+
+
+def test_a_comparison_of_systems_says_which_is_better(tmp_path: Path) -> None:
+    cells = (CELLS[0], replace(CELLS[1], system="orqa"), replace(CELLS[2], changes={}, system="dpr"))
+    study = make_study(tmp_path / "runs", tuple(range(6)), cells=cells)
+    assert verdict(study, compared(tmp_path)).lead == (
+        "REALM (0.960) is significantly better in exact match than warm start only (0.260) and random <tokens> (0.810)."
     )
-    assert "\n**Exact match falls from 0.958 (REALM) to " in text
-    assert "in all 5 seeds; that is too few seeds for a significance test, which needs at least 6.**\n" in text
 
 
 def test_the_verdict_says_what_other_metrics_show(tmp_path: Path) -> None:
     cells = tuple(cell for cell in CELLS if cell.name in ("realm", "no_null"))
     study = make_study(tmp_path / "runs", tuple(range(6)), cells=cells)
-    said = "There is no significant difference in exact match from REALM (0.960, 6 seeds) for no null"
+    said = "Compared with REALM (0.960), exact match is not significantly different for no null document (0.960);"
     assert verdict(study, compared(tmp_path)).lead.startswith(said)
     assert verdict(study, compared(tmp_path)).rest == "", "nothing else differs"
     for run in study.of("no_null"):
         path = stage_folder(tmp_path / "runs", study, "no_null", run.seed, "evaluate") / "results.json"
         edit(path, lambda found: found.update(recall_at_5=0.0))
     results = compared(tmp_path)
-    said = "Other metrics do differ significantly: recall@5, zero-shot is lower for no null document (−0."
+    said = "Other metrics that differ significantly: recall@5, zero-shot is lower for no null document (−0."
     assert verdict(study, results).rest.startswith(said)
     costs = [result._replace(metric=METRICS["wall_seconds"]) for result in results[1:]]
     assert verdict(study, [results[0], *costs]).rest == "", "a cost is no result"
@@ -90,13 +101,19 @@ def test_the_verdict_says_what_other_metrics_show(tmp_path: Path) -> None:
 
 def test_the_report_has_its_parts_and_is_the_same_again(tmp_path: Path, study: StudyRecord) -> None:
     text = report(tmp_path)
-    for part in ("Results", "Figures", "Cost", "What each cell changes", "Coverage", "How to reproduce"):
+    for part in ("Results", "Figures", "Cost", "Changes of each cell", "Coverage", "How to reproduce"):
         assert f"\n## {part}" in text
-    assert "> **Attention" not in text, "a clean study has no warning"
+    assert "Attention" not in text, "a clean study has no warning"
+    assert "## Flags and warnings" not in text
+    head = [
+        text.index(part) for part in ("Which part pays?", "**Compared with ", "](figures/deltas.png)", "## Results")
+    ]
+    assert head == sorted(head), "question, verdict, figure, table"
+    assert "\n| cell | finding | mean ± sd | Δ |" in text
     assert "pretrain.masking = random_token" in text
     assert "random &lt;tokens&gt;" in text
-    assert text.count("| BM25, the same passages | 3 | 0.625 ± 0.000 |") == 1  # of recall@5 alone
-    utility = text.partition("**What utility is made of**")[2].partition("\n\n**")[0]
+    assert text.count("| BM25, the same passages | reference | 0.625 ± 0.000 |") == 1  # of recall@5 alone
+    utility = text.partition("**Retrieval utility, by its parts**")[2].partition("\n\n**")[0]
     assert "| median rank of gold, start" in utility
     assert re.search(r"\| REALM +\| +3 \|.* 24.000 ± 0.000 \| +4.800 ± ", utility)
     assert "−0.069" in text  # the paper's baseline below its REALM
@@ -137,24 +154,26 @@ def test_what_cannot_be_compared_says_why(tmp_path: Path, study: StudyRecord) ->
         edit(results("warm_start", seed).with_name("status.json"), lambda found: found.update(state="PREEMPTED"))
     for cell, seed in (("realm", 0), ("random_token", 1), ("random_token", 2)):
         edit(results(cell, seed), lambda found: found.pop("recall_at_5"))
-    said = verdict_of("realm")
-    assert "There are no results yet for warm start only." in said
-    assert "cannot be compared for no null document: not measured (it finds nothing)." in said
-    assert "cannot be compared for random <tokens>: no seed in common with the baseline." in said
+    assert verdict_of("realm") == (
+        "Not compared: warm start only (no data), random <tokens> (no seed of the baseline), no null document (not "
+        "measured: it finds nothing)."
+    )
     assert verdict_of("no_null") == (
         "No answer: recall@5, zero-shot of the baseline is not measured (it finds nothing)."
     )
     assert verdict_of("warm_start") == "No answer yet: the baseline has no finished run."
 
 
-def test_unfinished_runs_are_said_at_the_top(tmp_path: Path, study: StudyRecord) -> None:
+def test_unfinished_runs_are_named(tmp_path: Path, study: StudyRecord) -> None:
     preempted = stage_folder(tmp_path / "runs", study, "no_null", 1, "evaluate") / "status.json"
     edit(preempted, lambda found: found.update(state="PREEMPTED"))
     failed = stage_folder(tmp_path / "runs", study, "random_token", 2, "evaluate") / "status.json"
     edit(failed, lambda found: found.update(state="FAILED", error="no memory", flags=["odd: a | b"]))
     text = report(tmp_path)
-    assert "\n> **Flagged runs:**\n>\n> - random_token, seed 2, evaluate: odd: a \\| b\n\n> **Attention.**" in text
-    assert "Incomplete: 10 of 12 runs are complete (1 FAILED, 1 PREEMPTED)." in text.split("## Results")[0]
+    assert "10 of 12 runs complete · 1 flag ·" in text
+    lists = text.partition("## Flags and warnings")[2]
+    assert "\n- random_token, seed 2, evaluate: odd: a \\| b\n" in lists
+    assert "\n- Incomplete: 10 of 12 runs are complete (1 FAILED, 1 PREEMPTED).\n" in lists
     assert re.search(
         r"\| random_token \| 2 \| .* \| FAILED \| .* \| evaluate \| 20 of 20 \| evaluate: no memory \|", text
     )
@@ -202,7 +221,8 @@ def _launch(root: Path, study: StudyRecord, name: str) -> None:
 )  # fmt: skip
 def test_what_else_differs_is_a_confound(tmp_path: Path, study: StudyRecord, spoil: Any, message: str | None) -> None:
     spoil(tmp_path, study)
-    found = confounds(load_study(tmp_path / "runs", "table"))
+    frames = load_study(tmp_path / "runs", "table")
+    found = [*confounds(frames), *rounding_notes(frames)]
     assert len(found) == (message is not None)
     assert message is None or message in found[0]
 
@@ -246,7 +266,7 @@ def test_a_new_metric_is_one_entry_and_its_value(tmp_path: Path, study: StudyRec
         write_study_record(tmp_path / "runs", replace(study, metrics=("brevity",)))
         text = report(tmp_path)
         assert "**Brevity of answers**, words" in text
-        assert "| REALM | 3 | 3.0 ± 1.0 |" in text
+        assert "| REALM | baseline | 3.0 ± 1.0 |" in text
         assert ",brevity," in (tmp_path / "reports" / "table" / "results.csv").read_text().splitlines()[0]
         assert "brevity of answers" in (tmp_path / "reports" / "index.html").read_text()
         assert main(["compare", "table/realm", "table/no_null", "--root", str(tmp_path)]) == 0
@@ -277,8 +297,8 @@ def test_what_was_not_run_and_what_holds_in_every_cell_is_said(tmp_path: Path, s
     told = replace(study, not_run={"closed book": "too much | text to read"}, common={"pretrain.steps": 7})
     write_study_record(tmp_path / "runs", told)
     text = report(tmp_path)
-    assert "\nIn every cell beside the preset: pretrain.steps = 7\n" in text
-    rows = text.partition("**What was not run**")[2].partition("\n\n**")[0]
+    assert "\nIn every cell, over the preset: pretrain.steps = 7\n" in text
+    rows = text.partition("**Not run**")[2].partition("\n\n**")[0]
     assert re.search(r"\| closed book +\| too much \\\| text to read +\|", rows)
 
 
@@ -313,18 +333,20 @@ def test_a_smaller_report_never_replaces_a_more_complete_one(
     assert read_json(tmp_path / "reports" / "table" / "summary.json")["coverage"]["complete"] == 11
 
 
-def test_without_runs_everything_stays(tmp_path: Path, study: StudyRecord, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_runs_everything_stays(tmp_path: Path, study: StudyRecord) -> None:
     report(tmp_path)
     before = bytes_of(tmp_path / "reports")
     shutil.rmtree(tmp_path / "runs")
     assert main(["report", "--root", str(tmp_path)]) == 0
-    assert main(["report", "table", "--root", str(tmp_path)]) == 2
-    assert "no runs of study 'table' here" in capsys.readouterr().err
+    assert main(["report", "tabel", "--root", str(tmp_path)]) == 2
+    (tmp_path / "reports" / "table" / "report.md").write_text("of older code")
+    (tmp_path / "reports" / "table" / "figures" / "deltas.png").unlink()
+    assert main(["report", "table", "--root", str(tmp_path)]) == 0, "rendered again from its data"
     assert bytes_of(tmp_path / "reports") == before
     assert main(["report", "table", "--html", "--root", str(tmp_path)]) == 0, "a page of a committed report"
     page = (tmp_path / "reports" / "table" / "report.html").read_text(encoding="utf-8")
     assert "data:image/png;base64," in page
-    assert "<script" not in page
+    assert page.count("<details>") == 4
     with pytest.raises(UserError, match="no runs and no reports here"):
         write_all(tmp_path / "elsewhere")
 
@@ -350,4 +372,5 @@ def test_the_default_run_leaves_its_metrics_and_curves(tmp_path: Path) -> None:
     assert {"retrieval_utility", "recall", "early_warnings", "by_kind", "index_freshness", "warm_start"} <= drawn
     assert "corpus_update" in drawn
     assert "### Largest gain, REALM, seed " in text
+    assert stale(tmp_path / "reports" / "default") == []
     assert json.loads((tmp_path / "reports" / "default" / "examples.json").read_text())["examples"]

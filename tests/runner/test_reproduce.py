@@ -11,8 +11,9 @@ import pytest
 
 from realm_lab.cli import main
 from realm_lab.core.files import read_json, write_json
+from realm_lab.reporting.rendered import stale
 from realm_lab.reporting.report import write_study_report
-from realm_lab.reporting.reproduce import compare_runs, contradictions, in_words
+from realm_lab.reporting.reproduce import compare_runs, in_words
 from tests.reporting.synthetic import make_study
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -39,8 +40,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
-def test_no_committed_report_contradicts_itself(folder: Path) -> None:
-    assert contradictions(folder) == []
+def test_a_committed_report_is_as_its_data_and_this_code_give_it(folder: Path) -> None:
+    assert stale(folder) == [], f"`realm-lab report {folder.name}` renders it again"
 
 
 def test_the_runs_that_made_a_report_agree(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,7 +49,7 @@ def test_the_runs_that_made_a_report_agree(made: Path, capsys: pytest.CaptureFix
     assert main(["reproduce", "--root", str(made)]) == 0
     told = capsys.readouterr().out
     assert "table/no_null: exact_match: expected 0.960 (± 0.035), found 0.960 over 3 seeds, p = 1: OK" in told
-    assert "table: report consistent; " in told
+    assert "table: report as its data gives it; " in told
     text = (made / "reports" / "table" / "report.md").read_text(encoding="utf-8")
     assert "| realm-lab reproduce table/no_null | 0.960 ± 0.035 |" in text
     assert main(["reproduce", "tabel", "--root", str(made)]) == 2
@@ -58,10 +59,15 @@ def test_the_runs_that_made_a_report_agree(made: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("name", "old", "new", "told"),
     [
-        ("report.md", "| 0.960 ± 0.010 |", "| 0.990 ± 0.010 |", "report.md: exact match, REALM: mean ± sd is 0.990"),
-        ("report.md", "| 0.960 ± 0.035 |", "| 0.960 ± 0.095 |", "report.md: Expected values"),
-        ("summary.json", '"delta": -0.6933', '"delta": -0.5', "summary.json: warm_start, exact_match: delta is -0.5"),
-        ("results.csv", ",COMPLETE,0.95,", ",COMPLETE,0.99,", "summary.json: realm, exact_match: mean is 0.96"),
+        ("report.md", "| 0.960 ± 0.010 |", "| 0.990 ± 0.010 |", "report.md: -| REALM | baseline | 0.990 ± 0.010 |"),
+        (
+            "report.md",
+            "| 0.960 ± 0.035 |",
+            "| 0.960 ± 0.095 |",
+            "report.md: -| realm-lab reproduce table/",
+        ),
+        ("summary.json", '"delta": -0.6933333333', '"delta": -0.5', 'summary.json: -        "delta": -0.5,'),
+        ("results.csv", ",COMPLETE,0.95,", ",COMPLETE,0.99,", 'summary.json: -          "mean": 0.96,'),
     ],
 )
 def test_a_planted_number_is_found(
@@ -73,7 +79,7 @@ def test_a_planted_number_is_found(
     assert old in text
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
     assert main(["reproduce", "table", "--root", str(tmp_path)]) == 1
-    assert f"table: off: {told}" in capsys.readouterr().out
+    assert f"table: {told}" in capsys.readouterr().out
 
 
 def test_a_report_of_other_numbers_than_its_runs_is_off(made: Path, tmp_path: Path) -> None:
@@ -99,12 +105,15 @@ def test_noise_is_told_from_a_wrong_number() -> None:
     assert far.state == "off"
     [same] = compare_runs(expected, table(0.91, 0.92, seconds=1.0), ["realm"], names)
     assert same.state == "off", "the very run that made the report has another number"
-    equal = table(0.90, 0.90, seconds=1.0)
-    [chance] = compare_runs(equal, table(0.90, 0.94, seconds=2.0), ["realm"], names)
-    assert chance.state == "within noise", "two seeds were equal by chance"
-    assert "expected 0.900 (± 0.359), found 0.920" in in_words(chance, "table")  # 12.71 times 0.0283
-    [other] = compare_runs(equal, table(0.94, 0.94, seconds=2.0), ["realm"], names)
+    equal = table(0.90, 0.90, 0.90, seconds=1.0)
+    [chance] = compare_runs(equal, table(0.90, 0.90, 0.93, seconds=2.0), ["realm"], names)
+    assert chance.state == "within noise", "three seeds were equal by chance"
+    assert "expected 0.900 (± 0.061), found 0.910" in in_words(chance, "table")  # 4.30 times 0.0173 · √(2/3)
+    [other] = compare_runs(equal, table(0.94, 0.94, 0.94, seconds=2.0), ["realm"], names)
     assert other.state == "off"
+    [two] = compare_runs(expected[:2], table(0.5, 0.6, seconds=2.0), ["realm"], names)
+    assert (two.state, two.p) == ("unknown", None), "two seeds do not tell their spread"
+    assert "±" not in in_words(two, "table")
     [one] = compare_runs(expected[:1], table(0.5, seconds=2.0), ["realm"], names)
     assert (one.state, one.p) == ("unknown", None)
 

@@ -46,7 +46,7 @@ def test_examples_hold_the_pictures_and_the_pages_show_them(drawn: Whole) -> Non
     assert shown
     assert all(shown)
     report = (drawn.root / "reports" / "drawn" / "report.md").read_text()
-    assert "| (b) one document | a picture" in report
+    assert "| (b) one document | an image" in report
     assert "![" in report.split("retrieved_pictures.png")[0]
     assert (drawn.root / "reports" / "drawn" / "figures" / "retrieved_pictures.png").stat().st_size > 20_000
     assert main(["report", "drawn", "--html", "--root", str(drawn.root)]) == 0

@@ -1,0 +1,195 @@
+"""The data that a report is rendered from: results.csv, curves.csv, and what only the runs know, in summary.json.
+
+`collect` reads the runs once. Everything else in the report is computed from this data, so that a committed report can
+be rendered again, byte for byte, without its runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from realm_lab.errors import UserError
+from realm_lab.params.load import show
+from realm_lab.reporting.code_notes import code_notes
+from realm_lab.reporting.comparison import (
+    Intervals,
+    MetricResult,
+    Scores,
+    as_json,
+    compare_cells,
+    question_intervals,
+)
+from realm_lab.reporting.confounds import confounds, rounding_notes
+from realm_lab.reporting.examples import Example, table_3
+from realm_lab.reporting.frames import StudyFrames, load_committed, ordered_cells, read_results, results_text
+from realm_lab.reporting.statistics import Interval
+from realm_lab.tracking.study_record import DEFAULT, SCRATCH, STUDY_RECORD, StudyRecord
+
+DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
+OF_PRETRAINING = ("refresh_operations", "refresh_share_of_time")  # curves whose last value is a cost
+KEYS = (
+    "design", "title", "presets", "commands", "machines", "runs", "flags", "confounds", "warnings", "code", "cost",
+    "worked", "own_figures",
+)  # fmt: skip
+"""What summary.json has from the runs; its other fields are computed from that and results.csv."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report before it is rendered. `data` has the fields KEYS of summary.json."""
+
+    record: StudyRecord
+    results: pd.DataFrame
+    data: dict[str, Any]
+    over_questions: Intervals
+    curves: pd.DataFrame  # of curves.csv: mean and range over the seeds
+
+    @property
+    def cells(self) -> list[tuple[str, str]]:
+        """(name, title), the baseline first."""
+        return ordered_cells(self.record)
+
+    @functools.cached_property
+    def compared(self) -> list[MetricResult]:
+        """Every metric of the study over all cells."""
+        return compare_cells(self.record, self.results, self.record.metrics, self.over_questions)
+
+    @property
+    def comparisons(self) -> dict[str, Any]:
+        """`compared` as summary.json has it."""
+        return dict(plain(as_json(self.compared)))
+
+
+def collect(
+    study: StudyFrames,
+    examples: Sequence[Example],
+    curves: pd.DataFrame,
+    figures: Sequence[dict[str, str]] = (),
+    title: str = "",
+    commands: Sequence[str] = (),
+) -> Report:
+    """Everything of a study's runs that its report needs; `figures` are the entries of its own ones.
+
+    `title` is the heading (default: the study's name), `commands` make it again (default: the study's sweep).
+    """
+    metrics = study.record.metrics or DEFAULT_METRICS
+    design = STUDY_RECORD.dump_python(study.record, mode="json") | {"metrics": list(metrics)}
+    del design["runs"]  # with what is known of them below
+    results = read_results(results_text(study.results))
+    names = (*metrics, *study.record.exploratory)
+    intervals = question_intervals(study.record, results, names, Scores(study.runs))
+    data = {
+        "design": design,
+        "title": title or f"Study: {study.record.name}",
+        "presets": sorted({run.record.preset for run in study.runs}),
+        "commands": list(commands or _commands(study)),
+        "machines": sorted({machine for run in study.runs for machine in run.environment("cpu")}),
+        "runs": _runs(study),
+        "flags": study.flags,
+        "confounds": confounds(study),
+        "warnings": [*rounding_notes(study), *study.problems],
+        "code": code_notes(study),
+        "cost": _cost(study),
+        "worked": table_3(study, examples),
+        "own_figures": list(figures),
+    }
+    return _report(plain(data), results, {key: Interval(*plain(one)) for key, one in intervals.items()}, curves)
+
+
+def load_report(folder: Path) -> Report:
+    """The same from what is committed. UserError: a file is missing or broken, or of another version of realm_lab."""
+    summary, results = load_committed(folder)
+    try:
+        intervals = {
+            (metric, cell): Interval(*told["per_example_interval"])
+            for metric, cells in summary["comparisons"].items()
+            for cell, told in cells.items()
+            if told["per_example_interval"]
+        }
+        path = folder / "curves.csv"
+        curves = read_results(path) if path.is_file() else pd.DataFrame()
+        return _report({key: summary[key] for key in KEYS}, results, intervals, curves)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"{folder}: {error!r}; write the report again") from None
+
+
+def _report(data: dict[str, Any], results: pd.DataFrame, intervals: Intervals, curves: pd.DataFrame) -> Report:
+    keys = {
+        (cell, seed): key for cell, seed, key in zip(results["cell"], results["seed"], results["run_key"], strict=True)
+    }
+    runs = [
+        {"cell": run["cell"], "seed": run["seed"], "run_key": keys[run["cell"], run["seed"]], "run": run["run"]}
+        for run in data["runs"]
+    ]
+    return Report(STUDY_RECORD.validate_python(data["design"] | {"runs": runs}), results, data, intervals, curves)
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON gives it back, numbers with ten digits like those of results.csv."""
+    if isinstance(value, float):
+        return float(f"{value:.10g}")
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return json.loads(json.dumps(value))
+
+
+def _commands(study: StudyFrames) -> tuple[str, ...]:
+    """Commands that make the results of a study again. One without a file is the default pipeline, its verbs with
+    other parameters, or a DVC experiment."""
+    record = study.record
+    if record.source:
+        return f"realm-lab sweep {record.source}", f"realm-lab report {record.name}"
+    if record.name == SCRATCH:
+        flags = [f"--preset {run.record.preset}" for run in study.runs[:1]]
+        flags += [f"--set {shlex.quote(f'{name}={show(value)}')}" for name, value in record.common.items()]
+        return " ".join(["realm-lab evaluate", *flags]), f"realm-lab report {SCRATCH}"
+    return ("dvc repro",) if record.name == DEFAULT else (f"dvc exp apply {record.name}", "dvc repro")
+
+
+def _runs(study: StudyFrames) -> list[dict[str, Any]]:
+    """Every run with its origin, and of one that is not complete its stage and the cause."""
+    found = {(run.cell, run.seed): run for run in study.runs}
+    rows = []
+    for member in study.record.runs:
+        row: dict[str, Any] = {"cell": member.cell, "seed": member.seed, "run": member.run}
+        rows.append(row)
+        run = found.get((member.cell, member.seed))
+        if run is None:
+            row["error"] = "not readable"
+            continue
+        row["commits"] = sorted(run.environment("git_commit"))
+        row["is_changed"] = "True" in run.environment("git_dirty")
+        row["corpus"] = run.record.inputs.get("corpus")
+        if run.state.stage:
+            status = run.state.stages[run.state.stage].status
+            row |= {"stage": run.state.stage, "step": status.step, "total_steps": status.total_steps}
+            row["error"] = run.state.error
+    return rows
+
+
+def _cost(study: StudyFrames) -> dict[str, Any]:
+    """Of each cell the mean minutes of a complete run by stage, and what refreshing took of pre-training."""
+    ends = study.curves.groupby(["cell", "metric", "seed"])["value"].last()
+    found: dict[str, Any] = {}
+    for name, _ in study.cells:
+        runs = [run for run in study.of(name) if run.is_complete]
+        stages = dict.fromkeys(stage for run in sorted(runs, key=lambda run: -len(run.stages)) for stage in run.stages)
+        minutes = {
+            stage: [run.state.stages[stage].status.wall_seconds / 60 for run in runs if stage in run.stages]
+            for stage in stages
+        }
+        found[name] = {"minutes": {stage: sum(times) / len(times) for stage, times in minutes.items()}}
+        for metric in OF_PRETRAINING:
+            if (name, metric) in ends:
+                found[name][metric] = float(ends[name, metric].mean())
+    return found
