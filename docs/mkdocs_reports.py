@@ -15,7 +15,8 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, **_):
-    """A link of docs/ to ../reports/, which is right on GitHub, leads into the site; its search finds no reports."""
+    """Links of docs/ to ../reports/, which are right on GitHub, lead into the site. Reports have no sidebars, and the
+    search does not find them."""
     if page.file.src_uri.startswith("reports/"):
-        page.meta["search"] = {"exclude": True}
+        page.meta |= {"search": {"exclude": True}, "hide": ["navigation", "toc"]}
     return markdown.replace("](../reports/", "](reports/")

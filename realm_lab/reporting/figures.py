@@ -25,7 +25,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
-from matplotlib.ticker import FixedFormatter
+from matplotlib.ticker import FixedLocator
 from PIL import Image
 
 from realm_lab.metrics import curve
@@ -107,11 +107,13 @@ def draw(sketch: Sketch, *, is_paper: bool = False) -> Drawing | None:
         if figure is None:
             return None
         for text in figure.findobj(Text):
-            if isinstance(text, Text) and (shown := drawable(text.get_text())) != text.get_text():
-                text.set_text(shown)
+            if isinstance(text, Text):
+                text.set_text(drawable(text.get_text()))
         for axis in (axis for place in figure.axes for axis in (place.xaxis, place.yaxis)):
-            if isinstance(formatter := axis.get_major_formatter(), FixedFormatter):
-                formatter.seq = [drawable(label) for label in formatter.seq]
+            if isinstance(axis.get_major_locator(), FixedLocator):  # ticks that were named
+                labels = [label.get_text() for label in axis.get_ticklabels()]
+                if (shown := [*map(drawable, labels)]) != labels:
+                    axis.set_ticklabels(shown)
         file = io.BytesIO()
         figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
         pdf = io.BytesIO()
@@ -253,7 +255,7 @@ def plane_figure(
         place.set_xscale("symlog")
         place.xaxis.set_major_formatter("{x:g}")  # the scale's own writes powers as formulas
     place.grid(visible=True)
-    legend(figure, loc="outside right upper")
+    legend(figure, reverse=True, loc="outside right upper")
     return figure
 
 
@@ -320,16 +322,16 @@ def history_figure(trials: pd.DataFrame, baseline: float | None, metric: str) ->
     return figure
 
 
-def legend(figure: Figure, columns: int = 1, **how: Any) -> float:
+def legend(figure: Figure, columns: int = 1, *, reverse: bool = False, **how: Any) -> float:
     """The names of the cells, each once, outside the drawing, row by row in as many of `columns` as fit into its width.
 
-    Names that differ in numbers only are sorted by these. Returns its height in inches.
+    Names that differ in numbers only are sorted by these; `reverse` the others. Returns its height in inches.
     """
     named: dict[str, Any] = {}
     for place in figure.axes:
         handles, names = place.get_legend_handles_labels()
         named |= dict(zip(names, handles, strict=True))
-    ordered = by_value([*named])
+    ordered = by_value([*reversed(named)] if reverse else [*named])
     while True:
         names = [name for column in range(columns) for name in ordered[column::columns]]  # matplotlib fills columns
         placed = figure.legend([named[name] for name in names], names, ncols=columns, **how)

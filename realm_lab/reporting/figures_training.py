@@ -31,7 +31,7 @@ def early_warnings(study: StudyFrames) -> Any:
     are the bounds at which a run is flagged."""
     lines = {bound.metric: [(bound.limit, f"flag {bound.crossed}")] for bound in BOUNDS}
     probes = [
-        Panel(f"probe_{what}_utility", f"probe of the reader: {title}", "nats a masked token", lines=bounds)
+        Panel(f"probe_{what}_utility", f"probe of the reader: {title}", "nats per masked token", lines=bounds)
         for what, title, bounds in (
             ("gold", "gold passage", lines["probe_gold_utility"]),
             ("same_article", "same article", ()),
@@ -70,9 +70,9 @@ def index_freshness(study: StudyFrames) -> Any:
 def warm_start(study: StudyFrames) -> Any:
     """The warm start: the reader as masked language model (MLM), the embedder on the inverse cloze task (ICT)."""
     panels = [
-        Panel("loss_mlm", "MLM loss", "nats a mask", 0.0),
+        Panel("loss_mlm", "MLM loss", "nats per mask", 0.0),
         Panel("accuracy_mlm", "MLM accuracy", "share of masks", 0.0, 1.03),
-        Panel("loss_ict", "ICT loss", "nats a query", 0.0),
+        Panel("loss_ict", "ICT loss", "nats per query", 0.0),
         Panel("accuracy_ict", "ICT accuracy", "share of batch", 0.0, 1.03),
     ]
     first = next((stage for run in study.runs for stage in run.stages), "")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.core.files import atomic_write, write_text
+from realm_lab.metrics import metric
 from realm_lab.params.load import show
 from realm_lab.reporting import tables
 from realm_lab.reporting.default_run import metrics_of
@@ -140,7 +141,7 @@ def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.
         has_curves="index_staleness_steps" not in results
         or results["index_staleness_steps"].isna().all()
         or not report.curves.empty,
-        delta=record.delta,
+        delta=", ".join(f"{metric(name).title}: {largest:g}" for name, largest in record.delta.items()),
         **tables.other_rows(report),
         runs=tables.run_rows(report),
         expected=expected_rows(record, results),

@@ -66,7 +66,15 @@ def sketches(report: Report) -> list[Sketch]:
         if "index_staleness_steps" in known:
             text += " The age of the index is the mean over all steps since the point before."
         alt = f"Curves of {', '.join(curve(panel.metric).title for panel in panels)} over the steps of pre-training"
-        found.append(Sketch("curves", text, alt, lambda: bands_figure(report.curves, panels, cells, styles=styles)))
+        columns = 3 if len(panels) == 3 else 2
+        found.append(
+            Sketch(
+                "curves",
+                text,
+                alt,
+                lambda: bands_figure(report.curves, panels, cells, columns=columns, styles=styles),
+            )
+        )
     return [*found, *_trade_offs(report, styles)]
 
 

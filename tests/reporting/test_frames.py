@@ -13,7 +13,15 @@ from realm_lab.errors import UserError
 from realm_lab.reporting import tables
 from realm_lab.reporting.figures import COLOURS
 from realm_lab.reporting.figures_training import retrieval_utility
-from realm_lab.reporting.frames import Summary, column, load_committed, load_study, summarise
+from realm_lab.reporting.frames import (
+    Summary,
+    column,
+    load_committed,
+    load_study,
+    read_results,
+    results_text,
+    summarise,
+)
 from realm_lab.reporting.rendering import NOTHING, mean_sd, number, probability, seeds_text, signed
 from realm_lab.reporting.report_data import collect
 from realm_lab.reporting.study_figures import study_curves
@@ -68,6 +76,31 @@ def test_cells_that_share_a_stage_both_have_its_curves_and_it_is_drawn_once(tmp_
     figure = retrieval_utility(frames)
     colours = {name: COLOURS[number] for number, (name, _) in enumerate(frames.cells)}
     assert [line.get_color() for line in figure.axes[0].lines] == [colours["realm"], colours["random_token"]]
+
+
+def test_the_age_of_the_index_is_the_mean_over_all_steps_since_the_point_before(
+    tmp_path: Path, study: StudyRecord
+) -> None:
+    """Logged every tenth step, the age of an index that is refreshed every third looks like one of every thirtieth."""
+    ages = [step % 3 for step in range(30)]
+    path = stage_folder(tmp_path / "runs", study, "realm", 0, "pretrain") / "metrics.jsonl"
+    rows = [
+        {"step": n, "time": 1.0, "index_staleness_steps": ages[n - 1], "index_staleness_steps_mean": sum(ages[:n]) / n}
+        for n in (10, 20, 30)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    curves = load_study(tmp_path / "runs", "table").curves
+    mine = curves[(curves["cell"] == "realm") & (curves["seed"] == 0) & (curves["metric"] == "index_staleness_steps")]
+    assert mine["step"].tolist() == [10, 20, 30]
+    assert mine["value"].tolist() == pytest.approx([sum(ages[n - 10 : n]) / 10 for n in (10, 20, 30)])
+
+
+def test_names_that_look_like_numbers_or_nothing_stay_names() -> None:
+    text = "cell,seed,run_key,status,exact_match\n007,0,1e5,COMPLETE,0.1\nnull,1,NA,COMPLETE,\n"
+    found = read_results(text)
+    assert found["cell"].tolist() == ["007", "null"]
+    assert found["run_key"].tolist() == ["1e5", "NA"]
+    assert results_text(found) == text
 
 
 @pytest.mark.parametrize(

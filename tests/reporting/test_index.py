@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +86,18 @@ def test_the_committed_page_is_that_of_the_committed_reports(tmp_path: Path) -> 
     text = write_index(tmp_path / "reports").read_text(encoding="utf-8")
     assert [name for name in COMMITTED if f'id="study-{name}"' not in text] == []
     assert 'role="alert"' not in text
+    committed = (REPORTS / "index.html").read_text(encoding="utf-8")
+    assert text == committed, "`realm-lab report NAME` of any committed study writes it again"
+
+
+def test_a_study_starts_with_question_verdict_figure_and_table(page: Path) -> None:
+    text = page.read_text(encoding="utf-8").partition('id="study-masks"')[2].partition("</section>")[0]
+    parts = ('class="question"', 'class="verdict"', "<figure>", "<table>", "<summary>Other metrics")
+    assert [text.index(part) for part in parts] == sorted(text.index(part) for part in parts)
+    alts = re.findall(r'<img src="[^"]*" alt="([^"]*)"', text)
+    assert len(alts) == 2
+    assert all(len(alt) > 20 and "deltas" not in alt for alt in alts), "what is seen, not a file's name"
+    assert "<ul>\n</ul>" not in text
 
 
 @pytest.mark.slow

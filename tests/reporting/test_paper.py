@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from realm_lab.cli import main
-from realm_lab.reporting.paper import latex
+from realm_lab.reporting.paper import latex, table
 from realm_lab.tracking.study_record import StudyRecord, write_study_record
 
 
@@ -20,6 +20,14 @@ def test_text_is_escaped_for_latex() -> None:
     )
     assert latex("10⁶ and 10¹²") == "10$^6$ and 10$^1$$^2$"
     assert latex("0.9 ± 0.1, −0.3, é 中") == r"0.9 $\pm$ 0.1, $-$0.3, é 中"
+
+
+def test_other_scripts_are_kept_with_a_note_on_the_engine() -> None:
+    found = table([{"cell": "数据"}], "caption", "label")
+    assert "数据" in found
+    assert found.startswith("% ")
+    assert "XeLaTeX" in found.splitlines()[0]
+    assert "XeLaTeX" not in table([{"cell": "größe ≥ 4 — ✓"}], "caption", "label")
 
 
 def test_every_table_and_figure_is_there_for_a_paper(tmp_path: Path, study: StudyRecord) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -13,11 +14,14 @@ from realm_lab.metrics import METRICS
 from realm_lab.reporting.comparison import axis_effects, compare_cells, points_of
 from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _candidate, table_3
 from realm_lab.reporting.family import Outcome
-from realm_lab.reporting.figures import COLOURS, Panel, Sketch, by_value, curves_figure, draw
+from realm_lab.reporting.figures import COLOURS, Panel, Sketch, by_value, canvas, curves_figure, draw, drawable
 from realm_lab.reporting.figures_training import quality_over_drift
 from realm_lab.reporting.frames import StudyFrames, column
 from realm_lab.reporting.interactions import interactions
-from realm_lab.reporting.study_figures import styles_of
+from realm_lab.reporting.rendering import html
+from realm_lab.reporting.report_data import Report
+from realm_lab.reporting.study_figures import sketches, styles_of
+from realm_lab.reporting.tables import axes_rows, interaction_rows
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 from tests.reporting.synthetic import CELLS
@@ -144,3 +148,56 @@ def test_names_of_cells_are_whole_within_the_figure_and_of_one_colour() -> None:
     assert extent.x0 >= 0
     assert extent.x1 <= figure.bbox.width
     assert [line.get_color() for line in figure.axes[0].lines] == [*COLOURS[1:6]]
+
+
+def test_a_study_of_two_axes_has_a_table_and_a_figure_of_them() -> None:
+    record = product()
+    times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
+    report = Report(record, frames(record).results.assign(**times), {"own_figures": []}, {}, pd.DataFrame())
+    [often, never] = axes_rows(report)
+    assert often == {"refresh": "often", "learning rate 0.002": "0.905 ± 0.007", "learning rate 0.001": "0.505 ± 0.007"}
+    assert never["learning rate 0.001"] == "0.470 ± 0.000"
+    [row] = interaction_rows(report)
+    assert [*row.items()][:2] == [("effect", "never at learning rate 0.001"), ("finding", "higher in both seeds")]
+    sketch = next(sketch for sketch in sketches(report) if sketch.name == "axes")
+    figure = sketch.make()
+    assert figure is not None
+    assert [line.get_label() for line in figure.axes[0].lines if line.get_linestyle() == "-"] == [
+        *("learning rate 0.002", "learning rate 0.001"),
+    ]
+    assert "exact match" in sketch.alt.lower()
+
+
+def test_characters_that_the_font_lacks_are_written_otherwise(recwarn: pytest.WarningsRecorder) -> None:
+    title = "größe ≥ 4 — 数据 🙂"
+    assert drawable("größe ≥ 4 —") == "größe ≥ 4 —"
+    assert drawable("数 🙂") == "U+6570 U+1F642"
+    record = product()
+    record = replace(record, axes={}, cells=(replace(record.cells[0], title=title), *record.cells[1:]))
+    times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
+    report = Report(record, frames(record).results.assign(**times), {"own_figures": []}, {}, pd.DataFrame())
+    drawn = sketches(report)
+    assert [sketch.name for sketch in drawn] == ["deltas", "cost"]
+    assert record.cells[0].name in drawn[0].alt, "the name in the place of the title"
+    assert all(draw(sketch) for sketch in drawn)
+
+    def labelled() -> Any:
+        figure = canvas(2.0)
+        place = figure.subplots()
+        place.set_yticks([0], ["数"])
+        place.set_title("🙂")
+        return figure
+
+    assert draw(Sketch("own", "", "", labelled)) == draw(Sketch("own", "", "", labelled))
+    assert [warning.message for warning in recwarn] == []
+
+
+def test_only_our_details_become_html() -> None:
+    text = (
+        '<details markdown="1">\n<summary>Flags: 2</summary>\n\n- one\n\n</details>\n\n&lt;/details&gt;\n\n<b>x</b>\n'
+    )
+    page = html(text, Path())
+    assert page.startswith("<details><summary>Flags: 2</summary>")
+    assert page.count("</details>") == 1
+    assert "&lt;/details&gt;" in page
+    assert "&lt;b&gt;x" in page

@@ -13,7 +13,10 @@ from realm_lab.cli import main
 from realm_lab.core.files import read_json, write_json
 from realm_lab.reporting.rendered import stale
 from realm_lab.reporting.report import write_study_report
+from realm_lab.reporting.report_data import load_report
 from realm_lab.reporting.reproduce import compare_runs, in_words
+from realm_lab.runner.cells import cells_of
+from realm_lab.runner.study import load_study
 from tests.reporting.synthetic import make_study
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -42,6 +45,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
 def test_a_committed_report_is_as_its_data_and_this_code_give_it(folder: Path) -> None:
     assert stale(folder) == [], f"`realm-lab report {folder.name}` renders it again"
+
+
+@pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.name)
+def test_a_committed_report_asks_the_question_of_its_study(folder: Path) -> None:
+    record = load_report(folder).record
+    if record.source:
+        study = load_study(REPOSITORY / record.source)
+        titles = {cell.name: cell.title for cell in cells_of(study)}
+        assert (record.question, {cell.name: cell.title for cell in record.cells}) == (study.question, titles)
 
 
 def test_the_runs_that_made_a_report_agree(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 "use strict";
 // On paper nothing can be unfolded.
-addEventListener("beforeprint", () => document.querySelectorAll("section:not(#explorer) details").forEach((one) => { one.open = true; }));
+addEventListener("beforeprint", () => document.querySelectorAll("main details:not(#explorer details)").forEach((one) => { one.open = true; }));
 // The explorer of worked examples: hides those that its form does not ask for.
 (() => {
   const explorer = document.getElementById("explorer");
