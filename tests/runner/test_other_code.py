@@ -7,12 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from realm_lab.core.code import CodeReader
 from realm_lab.core.files import read_json
+from realm_lab.errors import UserError
+from realm_lab.tracking.code_record import read_code
+from realm_lab.training.pretrain import PretrainTask
 
 REPOSITORY = Path(__file__).parents[2]
 STUDY = """\
@@ -165,3 +171,28 @@ def test_other_code_is_computed_again_or_accepted(project: Project) -> None:
     assert [("realm_lab.evaluation.overlap" in line, "evaluate" in line) for line in found["report"]] == [(True, True)]
     report = (project.folder / "reports" / "study" / "report.md").read_text()
     assert "realm_lab.evaluation.overlap" in report.replace("\\", "")
+
+
+class Edited(CodeReader):
+    """The code of today, in which one module has changed."""
+
+    def reached(self, roots: Iterable[str]) -> dict[str, str]:
+        return {**super().reached(roots), "realm_lab.training.warm_start": "edited"}
+
+
+def test_a_stage_goes_on_from_other_code_only_if_that_is_accepted(
+    tmp_path: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.prepare(tiny.params(), tmp_path)
+    warm_start = tiny.run("warm_start", tiny.params(), tmp_path)
+    monkeypatch.setattr("realm_lab.tracking.code_record.code_reader", lambda runs: Edited())
+    with pytest.raises(UserError, match=r"realm_lab\.training\.warm_start"):
+        tiny.run("pretrain", tiny.params(), tmp_path)
+    assert tiny.stage_run("pretrain", tiny.params(), tmp_path).status().state == "PENDING"
+    with tiny.steps_done(PretrainTask, killed_at=9):
+        tiny.run("pretrain", tiny.params({"launch.other_code": "accept"}), tmp_path)
+    record = read_code(warm_start.path)
+    assert record is not None
+    assert [one.modules for one in record.accepted] == [{"realm_lab.training.warm_start": "edited"}]
+    tiny.run("pretrain", tiny.params(), tmp_path)  # from its checkpoint: that change is known
+    assert len((read_code(warm_start.path) or record).accepted) == 1
