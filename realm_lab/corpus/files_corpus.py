@@ -21,6 +21,7 @@ from realm_lab.corpus.records import SPLITS, Document, Question, Split
 from realm_lab.corpus.regex_answers import Patterns
 from realm_lab.corpus.salient_spans import MakeTagger, RuleTagger
 from realm_lab.corpus.store import Passages
+from realm_lab.errors import UserError
 from realm_lab.params.corpus import Corpus
 
 MOST_CHARACTERS = 8_000_000  # of an article: what has one name throughout is not held in memory as a whole
@@ -100,10 +101,17 @@ class FilesCorpus:
         return cut_all(make_cutter, neighbours(documents), kind, self._workers, kept)
 
     def asked_documents(self) -> frozenset[str]:
-        """The documents that questions of any split come from, in the corpus or not."""
-        names = {name for split in SPLITS for name in getattr(self._files, f"questions_{split}")}
-        questions = read_questions(input_files(*sorted(names)))
-        return frozenset(question.document for question in questions if question.document is not None)
+        """The documents that questions of any split come from, in the corpus or not. UserError: a file has no question
+        that is of use."""
+        documents: set[str] = set()
+        for split in SPLITS:
+            for name in getattr(self._files, f"questions_{split}"):
+                dropped = Dropped()
+                questions = read_questions(input_files(name), dropped)
+                documents.update(question.document for question in questions if question.document is not None)
+                if not questions:
+                    raise UserError(f"corpus.files.questions_{split}: {name}: {nothing_kept(dropped)}")
+        return frozenset(documents)
 
     def asked(self, split: Split, rows: dict[str, list[int]], passages: Passages) -> Iterator[Asked]:
         """The questions of a split. Gold are the passages of the document (`rows`) that hold an answer."""
@@ -119,17 +127,23 @@ class FilesCorpus:
 
         `known` are the documents that are in the corpus, of those asked for. `document` is kept where the corpus holds
         it. A question from a knowledge file whose document is not in the corpus is left out (`max_articles`,
-        `drop_pages`); one from another file stays, its gold document unknown.
+        `drop_pages`); one from another file stays, its gold document unknown. UserError: files are named, and none of
+        their questions is left.
         """
         names: list[str] = getattr(self._files, f"questions_{split}")
         maximum = {"train": self._files.max_train_questions, "test": self._files.max_test_questions}.get(split)
         dropped = self._counts[f"questions_{split}"] = Dropped()
         if split == "test" or not self._files.holds_out_dev:
-            return evenly_spaced(list(self._answerable(names, dropped, known)), maximum, dropped)
-        wanted = split == "dev"
-        counted = Dropped() if wanted else dropped  # one file for two splits: what it lacks is told once
-        questions = self._answerable(self._files.questions_train, counted, known)
-        return evenly_spaced([q for q in questions if is_orqa_dev(q.question) is wanted], maximum, dropped)
+            found = list(self._answerable(names, dropped, known))
+        else:
+            wanted = split == "dev"
+            counted = Dropped() if wanted else dropped  # one file for two splits: what it lacks is told once
+            questions = self._answerable(self._files.questions_train, counted, known)
+            found = [question for question in questions if is_orqa_dev(question.question) is wanted]
+        if names and not found:
+            all_dev = "all are development questions; set corpus.files.dev_split: none"
+            raise UserError(f"corpus.files.questions_{split}: {nothing_kept(dropped) if dropped else all_dev}")
+        return evenly_spaced(found, maximum, dropped)
 
     def _answerable(self, names: Sequence[str], dropped: Dropped, known: Set[str]) -> Iterator[Question]:
         own = _same(names, self._files.knowledge)
@@ -143,6 +157,12 @@ class FilesCorpus:
 
         for question in read_questions(input_files(*names), dropped, wanted):
             yield question if question.document in known else question._replace(document=None)
+
+
+def nothing_kept(dropped: Dropped) -> str:
+    """Why a file gives no questions, and what to do."""
+    reasons = "; ".join(f"{count} dropped: {reason.removeprefix('question: ')}" for reason, count in dropped.items())
+    return f"no question is kept ({reasons or 'there is none'}); name a file of questions with answers"
 
 
 def is_orqa_dev(question: str) -> bool:

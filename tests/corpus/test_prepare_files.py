@@ -14,7 +14,7 @@ import pytest
 from realm_lab.core.files import digest
 from realm_lab.corpus import prepare as prepare_module
 from realm_lab.corpus.cutting import MIN_SENTENCE_WORDPIECES
-from realm_lab.corpus.files_corpus import is_orqa_dev
+from realm_lab.corpus.files_corpus import FilesCorpus, is_orqa_dev
 from realm_lab.corpus.prepare import corpus_inputs, prepare
 from realm_lab.corpus.store import NO_ROW
 from realm_lab.corpus.vocabulary import save_tokenizer, wordpiece_from_vocabulary
@@ -293,6 +293,45 @@ def test_bad_input_leaves_nothing(
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("split", ["train", "dev", "test"])
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("[]", "there is none"), ('[{"question": "who", "answer": "the"}]', "1 dropped: no answer")],
+)
+def test_a_file_without_a_question_to_ask_is_refused_before_anything_is_cut(
+    files_params: FilesParams, squad_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    split: str, content: str, why: str,
+) -> None:  # fmt: skip
+    path = tmp_path / "questions.json"
+    path.write_text(content)
+    monkeypatch.setattr(FilesCorpus, "cuts", None)
+    params = files_params(squad_path, **{f"corpus__files__questions_{split}": [squad_path, str(path)]})
+    with pytest.raises(UserError) as caught:
+        prepare(params, tmp_path / "out" / "corpus", 0)
+    assert str(caught.value).startswith(f"corpus.files.questions_{split}: {path}: ")
+    assert why in str(caught.value)
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+def test_questions_of_which_none_is_left_are_refused(files_params: FilesParams, tmp_path: Path) -> None:
+    first, second = squad(tmp_path / "first.json", 1), squad(tmp_path / "second.json", 1, first=1)
+    both: dict[str, Any] = {"corpus__files__knowledge": [first, second], "corpus__files__questions_test": [first]}
+    last: dict[str, Any] = {"corpus__files__questions_train": [second], "corpus__files__drop_pages": []}
+    held_out = tmp_path / "held_out.jsonl"
+    text = next(text for text in map(str, range(99)) if is_orqa_dev(text))
+    held_out.write_text(json.dumps({"question": text, "answer": "Oslo"}) + "\n")
+    refused = {
+        "its document is not in the corpus": {"corpus__files__max_articles": 1} | last,
+        "set corpus.files.dev_split: none": {"corpus__files__questions_train": [str(held_out)]},
+    }
+    third = squad(tmp_path / "third.json", 1, first=2)
+    both["corpus__files__knowledge"].insert(0, third)
+    for why, changes in refused.items():
+        with pytest.raises(UserError, match="questions_train: ") as caught:
+            prepare(files_params(first, **both | changes), tmp_path / "out" / "corpus", 0)
+        assert why in str(caught.value)
 
 
 def test_a_corpus_keeps_its_key_at_the_neutral_values_of_later_parameters(tiny: ModuleType) -> None:

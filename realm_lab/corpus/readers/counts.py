@@ -24,6 +24,8 @@ class FileCounts(NamedTuple):
         """For people."""
         shown = ", ".join(f"{name} {count:,}" for name, count in self.counts.items())
         yield f"{self.name}: {self.format}: {shown}"
+        if self.counts.get("questions") == 0:
+            yield "  no question is kept: it can be no file of questions"
         for reason, count in self.dropped.items():
             first = f", the first {self.first_dropped[reason]!r}" if reason in self.first_dropped else ""
             yield f"  {reason}: {count:,}{first}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,20 @@ from realm_lab.corpus.readers.json_records import (
 )
 from realm_lab.corpus.readers.registry import Dropped, register_reader
 from realm_lab.corpus.records import Document
-from realm_lab.corpus.text_files import plain_name, read_lines
+from realm_lab.corpus.text_files import HEAD_BYTES, plain_name, read_head, read_lines
+from realm_lab.errors import UserError
 
+_TAG = re.compile(r"O|[BIESLUM]-[A-Za-z]\S*")
 LONGEST_PARAGRAPH = 100_000  # characters: a text without blank lines is cut at line ends
 
 
 def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[Document]:
-    """Paragraphs are set apart by blank lines; those of one file are one article, without a title."""
+    """Paragraphs are set apart by blank lines; those of one file are one article, without a title.
+
+    UserError: it is a table, such as CoNLL's words with their tags.
+    """
+    if what := _table(read_head(file.path)):
+        raise UserError(f"{file.path}: {what}, not text; convert it to paragraphs with blank lines between them")
     name = file.name
     lines: list[str] = []
     first = size = 0
@@ -38,6 +46,20 @@ def _paragraphs(file: InputFile, dropped: Dropped) -> Iterator[Document]:
             size += len(line)
     if lines:
         yield Document(f"{name}:{first}", "", "\n".join(lines), name)
+
+
+def _table(head: str) -> str:
+    """What the head of a file is if each of its lines has the same columns; "" for text."""
+    is_cut = len(head.encode()) > HEAD_BYTES - 4  # of which 3 may have been half a character
+    lines = head.split("\n")[: -1 if is_cut else None]
+    lines = [line.strip("\r") for line in lines if line.strip() and not line.startswith(("#", "-DOCSTART-"))]
+    words = map(str.split, lines)
+    if len(lines) > 1 and all(len(own) > 1 and _TAG.fullmatch(own[-1]) for own in words):
+        return "has a word and its tags on each line (CoNLL)"
+    columns = {line.count("\t") + 1 for line in lines}
+    if len(lines) > 1 and len(columns) == 1 and columns != {1}:
+        return f"has {columns.pop()} columns on each line"
+    return ""
 
 
 def _heading(line: str) -> tuple[int, str]:

@@ -141,6 +141,11 @@ REFUSED: dict[str, tuple[str, bytes | None, str]] = {
     "triple_beyond_unicode": ("k.nt", b'<a:b> <a:c> "\\U00110000" .\n', ", line 1: the escape \\U00110000, which"),
     "triples_table_cut": ("k.tsv", b"subject\trelation\tobject\na\tb\tc\na\tb", ", line 3: 2 of 3 columns; expec"),
     "triples_table_with_nothing": ("k.tsv", b"subject\trelation\tobject\na\t\tc\n", ", line 2: 2 of 3 columns; expec"),
+    "tagged_words": ("c.txt", b"-DOCSTART- O\n\nAnn B-PER\nis O\n\nIn IN O I-LOC\nOslo NNP B-NP I-LOC\n",
+        ": has a word and its tags on each line (CoNLL), not text"),
+    "parsed_words": ("c.txt", b"# text = Ann is\n1\tAnn\tAnn\tPROPN\n2\tis\tbe\tAUX\n\n1\tBob\tBob\tPROPN\n",
+        ": has 4 columns on each line, not text"),
+    "table_as_text": ("c.txt", b"question\tanswer\nwho\tAnn\n", ": has 2 columns on each line, not text"),
     "long_key": ("k.jsonl", lines({"k" * 400_000: 1}), ", line 1: 'text' is missing (found: kkkk"),
 }
 # Read: the texts, and what is left out and counted.
@@ -184,6 +189,8 @@ READ: dict[str, tuple[Any, ...]] = {
     "escaped_html": ("wiki_00", lines({"id": "1", "url": "u", "title": "A &amp; B", "text": "1 &lt; 2"}), ["1 < 2"]),
     "blank_nodes": ("k.nt", b"_:a <a:c> <a:d> .\n<a:b> <a:c> _:a.\n" + TRIPLE * 2, ["a:b | a:c | d e ."],
         {"triple: blank node": 2, "triple: duplicate": 1}),
+    "text_that_ends_in_o": ("c.txt", b"Plan B-12\nO\tAnn O\nLine three.", ["Plan B-12\nO\tAnn O\nLine three."]),
+    "one_line_with_a_tab": ("c.txt", b"a\tb", ["a\tb"]),
     "date_beyond_python": ("z.parquet", parquet(text=["A"], when=pa.array([10**17], pa.timestamp("ms"))), ["A"]),
 }
 # The same of questions, of which the answers are shown.
