@@ -149,13 +149,14 @@ def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
     drawn = [(title, cells) for title, cells in drawn if cells]
     if not drawn:
         return None
-    titles = list(dict.fromkeys(cell.cell.title for _, cells in drawn for cell in cells))
+    titles = {cell.cell.name: cell.cell.title for _, cells in drawn for cell in cells}
+    rows = [*titles]
     label = textwrap.fill(f"difference from {results[0].baseline.cell.title}", TITLE_CHARACTERS // len(drawn))
     figure = canvas(0.9 + 0.34 * len(titles))
     places = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for place, (title, cells) in zip(places, drawn, strict=True):
         place.axvline(0.0, color=MUTED, zorder=1)
-        found = [(titles.index(cell.cell.title), cell.judged) for cell in cells if cell.judged]
+        found = [(rows.index(cell.cell.name), cell.judged) for cell in cells if cell.judged]
         reach = 3 * max(abs(delta) for _, judged in found for delta in judged.comparison.deltas)
         for y, judged in found:
             comparison = judged.comparison
@@ -172,7 +173,7 @@ def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
         place.grid(visible=True, axis="x")
         place.grid(visible=False, axis="y")
         place.locator_params(axis="x", nbins=4)  # labels such as "−0.125" stand apart
-    places[0].set_yticks(range(len(titles)), [wrapped(title) for title in titles])
+    places[0].set_yticks(range(len(titles)), [wrapped(title) for title in titles.values()])
     return figure
 
 

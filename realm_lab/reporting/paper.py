@@ -6,13 +6,14 @@ bold; marks at a difference are explained below the table.
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from realm_lab.core.files import write_text
-from realm_lab.reporting.comparison import CellResult, MetricResult
+from realm_lab.reporting.comparison import MetricResult
 from realm_lab.reporting.family import ALPHA, Outcome
 from realm_lab.reporting.rendering import is_number
 from realm_lab.reporting.report_data import Report
@@ -53,20 +54,15 @@ def needs_unicode(text: str) -> bool:
 def metric_table(result: MetricResult, rows: Rows, details: Rows) -> Rows:
     """Rows of `tables.result_rows` and `tables.detail_rows` as LaTeX cells: the best mean bold, a finding as a mark at
     its difference."""
-    cells: dict[str, CellResult] = {cell.cell.title: cell for cell in result.cells}
-    means = {title: round(cell.mean, result.metric.digits) for title, cell in cells.items() if cell.mean is not None}
+    digits = result.metric.digits
+    means = [round(cell.mean, digits) for cell in result.cells if cell.mean is not None]
     best = {"up": max, "down": min}.get(result.metric.better)
-    target = best(means.values()) if best and means else None
+    target = best(means) if best and means else None
     found = []
-    for row, more in zip(rows, details, strict=True):
-        ordered = (
-            {"cell": row["cell"], "n": more["n"]}
-            | {key: value for key, value in row.items() if key != "finding"}
-            | more
-        )
-        shown = {key: latex(value) for key, value in ordered.items()}
-        cell = cells.get(row["cell"])
-        if target is not None and means.get(row["cell"]) == target:
+    for cell, row, more in itertools.zip_longest(result.cells, rows, details):  # BM25 is a row without a cell
+        numbers = {key: value for key, value in row.items() if key != "finding"}
+        shown = {key: latex(value) for key, value in ({"cell": row["cell"], "n": more["n"]} | numbers | more).items()}
+        if cell and target is not None and cell.mean is not None and round(cell.mean, digits) == target:
             shown["mean ± sd"] = rf"\textbf{{\boldmath {shown['mean ± sd']}}}"
         if cell and cell.outcome in (Outcome.LOWER, Outcome.HIGHER):
             shown["Δ"] += MARKS[SIGNIFICANT]

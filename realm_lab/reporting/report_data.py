@@ -101,7 +101,8 @@ def collect(
         "worked": table_3(study, examples),
         "own_figures": list(figures),
     }
-    return _report(plain(data), results, {key: Interval(*plain(one)) for key, one in intervals.items()}, curves)
+    shown = {key: Interval(*plain(one)) for key, one in intervals.items()}
+    return _report(plain(data), results, shown, read_results(results_text(curves)))
 
 
 def load_report(folder: Path) -> Report:
@@ -118,7 +119,8 @@ def load_report(folder: Path) -> Report:
         curves = read_results(path) if path.is_file() else pd.DataFrame()
         return _report({key: summary[key] for key in KEYS}, results, intervals, curves)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise UserError(f"{folder}: {error!r}; write the report again") from None
+        message = f"{folder / 'summary.json'}: not of this version of realm_lab ({error!r})"
+        raise UserError(f"{message}; write the report again from its runs, or delete {folder}") from None
 
 
 def _report(data: dict[str, Any], results: pd.DataFrame, intervals: Intervals, curves: pd.DataFrame) -> Report:

@@ -8,6 +8,7 @@ caption, its name that of the file.
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +38,7 @@ from realm_lab.reporting.report_data import Report
 from realm_lab.tracking.study_record import StudyRecord
 
 MOST_PANELS = 3
+NAMES = " Names stand for titles that the font cannot write or that several cells have."
 OVER_TIME = ("retrieval_utility", "recall_at_5", "cloze_log_likelihood", "index_staleness_steps")
 
 
@@ -45,8 +47,10 @@ def sketches(report: Report) -> list[Sketch]:
 
     Those without data are left out.
     """
-    report = replace(report, record=_drawable(report.record))
-    record, cells = report.record, report.cells
+    record = _labelled(report.record)
+    note = NAMES if record != report.record else ""
+    report = replace(report, record=record)
+    cells = report.cells
     seeds, styles = seeds_text(record.seeds), styles_of(record)
     shown = [result for result in report.compared if any(cell.judged for cell in result.cells)][:MOST_PANELS]
     found = []
@@ -75,16 +79,19 @@ def sketches(report: Report) -> list[Sketch]:
                 lambda: bands_figure(report.curves, panels, cells, columns=columns, styles=styles),
             )
         )
-    return [*found, *_trade_offs(report, styles)]
+    return [sketch._replace(caption=sketch.caption + note) for sketch in (*found, *_trade_offs(report, styles))]
 
 
 def own_figures(study: StudyFrames, *, is_paper: bool = False) -> list[tuple[dict[str, str], Drawing]]:
     """The figures that a study names, drawn from its runs, each with its entry in summary.json; those without data are
     left out, and one that fails is a problem of the study."""
     found = []
+    record = _labelled(study.record)
+    shown, note = (study, "") if record == study.record else (replace(study, record=record), NAMES)
     for name in study.record.figures:
         try:
-            sketch = own_sketch(name, replace(study, record=_drawable(study.record)))
+            sketch = own_sketch(name, shown)
+            sketch = sketch._replace(caption=sketch.caption + note)
             if drawing := draw(sketch, is_paper=is_paper):
                 found.append((sketch.entry, drawing))
         except Exception as error:  # of the user's code, which must not take the report away
@@ -178,9 +185,11 @@ def _sketch(name: str, caption: str, alt: str, make: Any) -> Sketch:
     return Sketch(name, caption[0].upper() + caption[1:], alt[0].upper() + alt[1:], make)
 
 
-def _drawable(record: StudyRecord) -> StudyRecord:
-    """The record with names for titles that the font cannot write."""
-    if all(drawable(cell.title) == cell.title for cell in record.cells):
-        return record
-    cells = (cell if drawable(cell.title) == cell.title else replace(cell, title=cell.name) for cell in record.cells)
-    return replace(record, cells=tuple(cells))
+def _labelled(record: StudyRecord) -> StudyRecord:
+    """The record with names for titles that the font cannot write, or that several cells have."""
+    counts = Counter(cell.title for cell in record.cells)
+    cells = tuple(
+        cell if counts[cell.title] == 1 and drawable(cell.title) == cell.title else replace(cell, title=cell.name)
+        for cell in record.cells
+    )
+    return replace(record, cells=cells)

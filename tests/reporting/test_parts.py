@@ -14,7 +14,16 @@ from realm_lab.metrics import METRICS
 from realm_lab.reporting.comparison import axis_effects, compare_cells, points_of
 from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _candidate, table_3
 from realm_lab.reporting.family import Outcome
-from realm_lab.reporting.figures import COLOURS, Panel, Sketch, by_value, canvas, curves_figure, draw, drawable
+from realm_lab.reporting.figures import (
+    COLOURS,
+    Panel,
+    Sketch,
+    by_value,
+    canvas,
+    curves_figure,
+    draw,
+    drawable,
+)
 from realm_lab.reporting.figures_training import quality_over_drift
 from realm_lab.reporting.frames import StudyFrames, column
 from realm_lab.reporting.interactions import interactions
@@ -178,7 +187,8 @@ def test_characters_that_the_font_lacks_are_written_otherwise(recwarn: pytest.Wa
     report = Report(record, frames(record).results.assign(**times), {"own_figures": []}, {}, pd.DataFrame())
     drawn = sketches(report)
     assert [sketch.name for sketch in drawn] == ["deltas", "cost"]
-    assert record.cells[0].name in drawn[0].alt, "the name in the place of the title"
+    assert record.cells[0].name in drawn[0].alt, "the name instead of the title"
+    assert all("Names stand for titles" in sketch.caption for sketch in drawn)
     assert all(draw(sketch) for sketch in drawn)
 
     def labelled() -> Any:
@@ -190,6 +200,17 @@ def test_characters_that_the_font_lacks_are_written_otherwise(recwarn: pytest.Wa
 
     assert draw(Sketch("own", "", "", labelled)) == draw(Sketch("own", "", "", labelled))
     assert [warning.message for warning in recwarn] == []
+
+
+def test_cells_of_one_title_are_told_apart() -> None:
+    record = product()
+    record = replace(record, axes={}, cells=tuple(replace(cell, title="the same") for cell in record.cells))
+    times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
+    report = Report(record, frames(record).results.assign(**times), {"own_figures": []}, {}, pd.DataFrame())
+    figure = sketches(report)[0].make()
+    assert figure is not None
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == [cell.name for cell in record.cells[1:]]
 
 
 def test_only_our_details_become_html() -> None:

@@ -22,7 +22,7 @@ from realm_lab.reporting.comparison import Scores, as_json, compare_cells, quest
 from realm_lab.reporting.confounds import confounds, rounding_notes
 from realm_lab.reporting.frames import StudyFrames, load_runs, load_study
 from realm_lab.reporting.published import published
-from realm_lab.reporting.rendered import stale
+from realm_lab.reporting.rendered import render_again, stale
 from realm_lab.reporting.report import write_all, write_study_report
 from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.study_record import StudyRecord, write_study_record
@@ -179,6 +179,20 @@ def test_unfinished_runs_are_named(tmp_path: Path, study: StudyRecord) -> None:
     )
     found = as_json(compared(tmp_path))["exact_match"]
     assert (found["no_null"]["n"], found["random_token"]["n"], found["warm_start"]["n"]) == (2, 2, 3)
+
+
+def test_notes_on_the_code_and_confounds_are_shown_where_they_count(tmp_path: Path, study: StudyRecord) -> None:
+    report(tmp_path)
+    folder = tmp_path / "reports" / "table"
+    edit(folder / "summary.json", lambda found: found.update(code=["Other code made it."], confounds=["It is unfair."]))
+    render_again(folder)
+    head, results, warnings, provenance = re.split(
+        "## Results|## Flags and warnings|## Coverage and provenance", (folder / "report.md").read_text()
+    )
+    assert "Other code made it." not in head + results
+    assert warnings.count("\n- Other code made it.\n") == provenance.count("\n- Other code made it.\n") == 1
+    assert head.index("It is unfair.") < head.index("**Compared with"), "before a verdict that it voids"
+    assert stale(folder) == []
 
 
 def _env(root: Path, study: StudyRecord, cell: str = "no_null", **more: Any) -> None:
