@@ -65,7 +65,8 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
 def load_sides(runs: Path, sides: Sequence[Side]) -> StudyFrames:
     """The sides as the cells of a study, the first one its baseline."""
     titles = _titles(sides)
-    cells, members = [], []
+    cells: list[StudyCell] = []
+    members: list[StudyRun] = []
     base: dict[str, Any] = {}
     corpora: dict[str, dict[int, str]] = {}
     for side, title in zip(sides, titles, strict=True):

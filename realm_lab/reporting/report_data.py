@@ -18,7 +18,7 @@ import pandas as pd
 
 from realm_lab.errors import UserError
 from realm_lab.params.load import show
-from realm_lab.reporting.code_notes import code_notes
+from realm_lab.reporting.code_notes import code_notes, mixed_code
 from realm_lab.reporting.comparison import (
     Intervals,
     MetricResult,
@@ -94,7 +94,7 @@ def collect(
         "machines": sorted({machine for run in study.runs for machine in run.environment("cpu")}),
         "runs": _runs(study),
         "flags": study.flags,
-        "confounds": confounds(study),
+        "confounds": [*confounds(study), *mixed_code(study)],
         "warnings": [*rounding_notes(study), *study.problems],
         "code": code_notes(study),
         "cost": _cost(study),

@@ -15,6 +15,7 @@ from typing import Any
 from realm_lab.core.files import digest, write_json, write_text
 from realm_lab.params import load as config
 from realm_lab.runner.plan import DEFAULT_FIGURES as FIGURES
+from realm_lab.tracking.code_record import CodeStates, stages_of_record
 from realm_lab.tracking.run_dir import RunRecord, write_run_record
 from realm_lab.tracking.study_record import StudyCell, StudyRecord, StudyRun, write_study_record
 
@@ -92,6 +93,7 @@ def make_study(
             if (cell.name, seed) not in skip:
                 for stage, folder in record.stages.items():
                     write_stage(runs / folder, stage, digest([stage, key]), cell.name, seed, place)
+                    CodeStates(runs).write(stage, stages_of_record(runs, record), ())
     baseline, source = cells[0].name, f"experiments/{name}.yaml"
     study = StudyRecord(
         name, "Which part pays?", baseline, cells, seeds, tuple(members), METRICS, source=source, figures=figures

@@ -100,7 +100,7 @@ def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.Capture
     table = (project / "reports" / "own" / "results.csv").read_text()
     assert table.count("COMPLETE") == 2
     summary = json.loads((project / "reports" / "own" / "summary.json").read_text())
-    assert summary["warnings"] == [], "nothing is confounded"
+    assert summary["confounds"] == summary["warnings"] == []
     report = (project / "reports" / "own" / "report.md").read_text()
     assert f"{option} = 1" in report
     assert main(["mirror"]) == 0
