@@ -12,6 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from realm_lab.core.files import read_json
@@ -131,10 +132,11 @@ class Summary(NamedTuple):
 
 def summarise(values: Iterable[float]) -> Summary | None:
     """Mean, standard deviation and range of the values that are known; None when there are none."""
-    known = pd.Series(list(values), dtype=float).dropna()
-    if known.empty:
+    known = np.array([value for value in values if value is not None], float)  # pandas is slow with few values
+    known = known[~np.isnan(known)]
+    if not len(known):
         return None
-    sd = float(known.std()) if len(known) > 1 else None
+    sd = float(known.std(ddof=1)) if len(known) > 1 else None
     return Summary(len(known), float(known.mean()), sd, float(known.min()), float(known.max()))
 
 

@@ -72,6 +72,8 @@ def compare_runs(
     expected: pd.DataFrame, found: pd.DataFrame, cells: Iterable[str], metrics: Sequence[str] | None = None
 ) -> list[Check]:
     """Every number of results (time aside) in each of the cells that both have, and what to think of the difference."""
+    if found.empty:
+        return []
     names = [name for name in metrics or metric_columns(expected) if metric_of(name).source != "run"]
     checks = []
     for cell in cells:
