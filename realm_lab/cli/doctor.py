@@ -17,6 +17,8 @@ import psutil
 from rich.console import Console
 from rich.markup import escape
 
+from realm_lab.core.digests import DIGESTS, damage, made_as_one
+from realm_lab.core.files import read_json
 from realm_lab.core.launched import cores
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
@@ -52,6 +54,21 @@ def examine(params: Params | None, root: Path, params_problem: str = "") -> list
         Finding("OK", "parameters", f"preset {params.preset}, seeds {params.seeds}"),
         *_inputs(params, root),
     ]
+
+
+def verify(root: Path) -> list[Finding]:
+    """Compare every finished file with its digest; a finding for each that differs, and one with the counts."""
+    places = ("runs/stages/*/*", "models/*/*", "runs/embeddings/*", "runs/bm25/*")
+    folders = [path.parent for place in places for path in sorted(root.glob(f"{place}/{DIGESTS}"))]
+    found, count = [], 0
+    for folder in folders:
+        for name in read_json(folder / DIGESTS):
+            count += 1
+            if differs := damage(folder / name, whole=True):
+                remedy = f"delete {made_as_one(folder)} and run again"
+                found.append(Finding("wrong", "finished file", f"{folder / name}: {differs}", remedy))
+    whole = f"{count - len(found):,} of {count:,} files in {len(folders):,} folders are as they were written"
+    return [*found, Finding("wrong" if found else "OK", "finished files", whole)]
 
 
 def show(findings: list[Finding]) -> None:

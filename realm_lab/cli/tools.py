@@ -100,7 +100,10 @@ def add_tools(add: Add) -> None:
     doctor = add("doctor", _run_doctor, "check this machine and the configured inputs, and suggest fixes")
     add_parameters(doctor)
     text = "try the GPU (training, resume, search, speed) and print a report for an issue"
-    doctor.add_argument("--gpu", action="store_true", help=text)
+    only = doctor.add_mutually_exclusive_group()
+    only.add_argument("--gpu", action="store_true", help=text)
+    text = "read all finished models, embeddings and BM25 indexes, and name each file that is damaged"
+    only.add_argument("--verify", action="store_true", help=text)
 
 
 def _run_plan(options: argparse.Namespace) -> None:
@@ -141,7 +144,11 @@ def _check_gpu(options: argparse.Namespace) -> int:
 def _run_doctor(options: argparse.Namespace) -> int:
     if options.gpu:
         return _check_gpu(options)
-    from realm_lab.cli.doctor import examine, show
+    from realm_lab.cli.doctor import examine, show, verify
+
+    if options.verify:
+        show(found := verify(options.root))
+        return int(any(finding.state == "wrong" for finding in found))
 
     params, problem = None, ""
     try:

@@ -1,10 +1,12 @@
-"""Work in shards that any number of processes share: each shard is written once."""
+"""Work in shards that any number of processes share: each shard is written once, and all are published together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from realm_lab.core.digests import write_digests
+from realm_lab.core.files import write_json
 from realm_lab.core.lease import exclusive
 
 REMEDY = "delete the folder, it is built again when it is needed"
@@ -19,3 +21,11 @@ def in_shards(folder: Path, count: int, write: Callable[[int], None]) -> None:
                 if lock is not None and not lock.read():
                     write(number)
                     lock.write("finished")
+
+
+def publish(folder: Path, key: str, names: Iterable[str]) -> None:
+    """Write the digests of the files that are named, then manifest.json with the key; one of the processes does."""
+    with exclusive(folder / "publish.lock"):
+        if not (folder / "manifest.json").exists():
+            write_digests(folder, names)
+            write_json(folder / "manifest.json", {"key": key})

@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from realm_lab.core.digests import check_file
 from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.models.decoder import Generator
@@ -210,12 +211,13 @@ def read_weights(folder: Path, keep: Callable[[str], bool] | None = None) -> dic
 
 
 def read_tensors(path: Path, keep: Callable[[str], bool] | None = None) -> dict[str, Tensor]:
-    """Tensors of a safetensors file; a missing or truncated one is a UserError. `keep` picks by name."""
+    """Tensors of a safetensors file; a missing, truncated or damaged one is a UserError. `keep` picks by name."""
     if not path.exists():
         pickled, command = path.parent / "pytorch_model.bin", ""
         if pickled.exists():
             command = " with: " + shlex.join(["python", "-c", CONVERT, str(pickled), str(path)])
         raise UserError(f"{path}: no such file; convert the weights to safetensors (pickles are never loaded){command}")
+    check_file(path)
     try:
         with safe_open(str(path), "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys() if keep is None or keep(name)}  # noqa: SIM118

@@ -3,6 +3,7 @@
 <store>/<key[:12]>/identity.json     what is embedded and by which weights; written first
                    embeddings.bin    the matrix [N, D], little-endian, row after row
                    shard-00000.lock  held by the process that embeds this shard; not empty once it is finished
+                   digests.json      of the matrix, compared whenever it is opened
                    manifest.json     written last, when all shards are finished: with it the matrix is published
 
 Any number of processes (ranks, a job array) may ask for one matrix at the same time. Each embeds shards that no other
@@ -25,8 +26,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from realm_lab.core.digests import check_file
 from realm_lab.core.files import DiskFull, digest, is_disk_full, read_json, write_json
-from realm_lab.core.shards import REMEDY, in_shards
+from realm_lab.core.shards import REMEDY, in_shards, publish
 from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
 from realm_lab.models.embedder import PARTS, Embedder
@@ -186,7 +188,7 @@ class EmbeddingStore:
                 print(f"embedded {rows_R[-1] + 1:,} of {identity.rows:,} passages", file=sys.stderr)
 
         in_shards(folder, len(firsts), write)
-        write_json(folder / "manifest.json", {"key": identity.key})
+        publish(folder, identity.key, ["embeddings.bin"])
         return _open(folder)
 
     def _folder(self, identity: Identity) -> Path:
@@ -203,6 +205,7 @@ def _open(folder: Path) -> Embeddings:
     size, found = identity.rows * identity.row_bytes, path.stat().st_size if path.exists() else 0
     if found != size:
         raise UserError(f"{path}: {found} bytes, {size} were written; {REMEDY}")
+    check_file(path)
     return Embeddings(folder, identity)
 
 

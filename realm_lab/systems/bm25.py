@@ -26,8 +26,9 @@ import pyarrow as pa
 import Stemmer
 import torch
 
+from realm_lab.core.digests import damage
 from realm_lab.core.files import atomic_write, digest, read_json, write_json
-from realm_lab.core.shards import REMEDY, in_shards
+from realm_lab.core.shards import REMEDY, in_shards, publish
 from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
 from realm_lab.systems.registry import Retrieved
@@ -185,7 +186,7 @@ class Bm25Store:
 
         if not (folder / "manifest.json").exists():
             in_shards(folder, len(paths), write)
-            write_json(folder / "manifest.json", {"key": key})
+            publish(folder, key, [path.name for path in paths])
         return Bm25([_open(path) for path in paths])
 
 
@@ -196,6 +197,8 @@ def texts_of(passages: Passages, first: int = 0, count: int | None = None) -> li
 
 
 def _open(path: Path) -> pa.RecordBatch:
+    if damage(path):
+        raise UserError(f"{path}: missing or damaged; {REMEDY}")
     try:
         return pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
     except (OSError, pa.ArrowInvalid):

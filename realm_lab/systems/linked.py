@@ -153,6 +153,7 @@ class LinkedReader(Bm25Reader, ABC):
 
 def train_retriever(context: Context, run: StageRun) -> None:
     """Train a system's own model; the reader of the warm start is what fine-tuning begins with."""
+    from realm_lab.core.digests import write_digests
     from realm_lab.core.files import atomic_directory
     from realm_lab.core.process import ranks
     from realm_lab.models.folders import write_tensors
@@ -177,6 +178,7 @@ def train_retriever(context: Context, run: StageRun) -> None:
     if ranks().rank == 0:
         with atomic_directory(run.path / KEPT) as scratch:
             write_tensors(scratch / "model.safetensors", dict(model.named_parameters()))
+            write_digests(scratch)
         counts = {
             "questions_trained": len(examples),
             "questions_without_passage": len(questions) - len(examples),

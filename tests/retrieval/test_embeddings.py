@@ -199,6 +199,9 @@ def test_damage_is_refused_in_one_line(store: EmbeddingStore) -> None:
     path.write_bytes(content[:-1])
     with pytest.raises(UserError, match=r"embeddings.bin: 119 bytes, 120 were written; delete the folder"):
         store.find(identity())
+    path.write_bytes(bytes(len(content)))
+    with pytest.raises(UserError, match=rf"embeddings.bin: .*; delete {found.folder} and run again"):
+        store.find(identity())
     path.write_bytes(content)
     record = json.loads((found.folder / "identity.json").read_text())
     (found.folder / "identity.json").write_text(json.dumps(record | {"tower_digest": "z"}))

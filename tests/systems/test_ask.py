@@ -184,6 +184,35 @@ def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path, 
         fill(open_run(params, line / "elsewhere", 0, "realm"), "who is [MASK] ?")
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        "runs/stages/finetune-*/model/reader/model.safetensors",
+        "runs/stages/finetune-*/model/embedder/model.safetensors",
+        "runs/embeddings/*/embeddings.bin",
+    ],
+)
+def test_what_is_damaged_answers_nothing(
+    params: Params, line: Path, corpus: PreparedCorpus, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verify = ["doctor", "--verify", "--root", str(line)]
+    assert cli.main(verify) == 0
+    capsys.readouterr()
+    paths = {path: path.read_bytes() for path in line.glob(place)}
+    for path, content in paths.items():
+        path.write_bytes(bytes(len(content) // 2) + content[len(content) // 2 :])
+    try:
+        with pytest.raises(UserError, match=r"delete .* and run again") as caught:
+            ask(open_run(params, line, 0, "realm"), question_of(corpus))
+        assert any(str(path) in str(caught.value) for path in paths)
+        assert cli.main(verify) == 1
+        printed = capsys.readouterr().out
+        assert all(str(path) in printed for path in paths)
+    finally:
+        for path, content in paths.items():
+            path.write_bytes(content)
+
+
 def test_fill_asks_the_models_that_finetuning_begins_with(
     params: Params, line: Path, tiny: ModuleType, corpus: PreparedCorpus
 ) -> None:

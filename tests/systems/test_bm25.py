@@ -158,9 +158,11 @@ def test_a_damaged_index_is_refused(tmp_path: Path) -> None:
     passages, store = write_passages(tmp_path / "passages", TEXTS), Bm25Store(tmp_path / "store")
     store.index(passages, "one")
     [path] = tmp_path.glob("store/*/shard-00000.arrow")
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r"shard-00000.arrow: missing or damaged; delete the folder"):
-        store.index(passages, "one")
+    content = path.read_bytes()
+    for damaged in (content[:-20], content[:-600] + bytes(600)):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"shard-00000.arrow: missing or damaged; delete the folder"):
+            store.index(passages, "one")
     identity = path.with_name("identity.json")
     write_json(identity, read_json(identity) | {"rows": 1})
     with pytest.raises(UserError, match="BM25 of something else than asked for; delete the folder"):
