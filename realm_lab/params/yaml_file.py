@@ -20,7 +20,9 @@ from ruamel.yaml.events import AliasEvent
 from realm_lab.core.records import cut
 from realm_lab.errors import UserError
 
-UNREADABLE = (ValueError, OverflowError, RecursionError)  # an impossible date, thousands of digits or brackets
+# An impossible date, thousands of digits or brackets; and ruamel has bugs of which no list is complete.
+UNREADABLE = Exception
+LINE_BREAKS = re.compile("[\x85\u2028\u2029]")  # which no editor shows; to ruamel, a comment ends there
 
 
 def read_yaml(path: Path) -> Any:
@@ -73,15 +75,18 @@ def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
 def _is_unreadable(lines: Sequence[str]) -> bool:
     try:
         YAML(typ="rt").load("\n".join(lines))
-    except UNREADABLE:
-        return True
     except YAMLError:  # cut off within a value that goes on
         pass
+    except UNREADABLE:
+        return True
     return False
 
 
 def _check_plain(text: str, source: str) -> None:
-    """Refuse aliases and tags."""
+    """Refuse aliases, tags and invisible line breaks."""
+    if found := LINE_BREAKS.search(text):
+        line = text.count("\n", 0, found.start()) + 1
+        raise UserError(f"{source}, line {line}: an invisible line break, U+{ord(found[0]):04X}; delete it")
     if "*" not in text and "!" not in text:  # none of either: the text is not parsed twice
         return
     for event in YAML(typ="rt").parse(text):

@@ -20,13 +20,13 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from realm_lab.core.energy import EnergyMeter
 from realm_lab.core.files import DiskFull, atomic_write, overwrite_json, read_json, write_json, write_text
 from realm_lab.core.names import check_name
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
+from realm_lab.params.yaml_file import read_yaml
 from realm_lab.tracking.environment import changes, describe
 from realm_lab.tracking.metric_log import MetricLog
 
@@ -74,9 +74,9 @@ def stage_folder(runs: Path, stage: str, key: str) -> Path:
 def is_stage_folder(path: Path) -> bool:
     """If a folder is one of a stage: its config.yaml has the stage and the key that its name is made of."""
     try:
-        config = YAML(typ="safe").load(path / "config.yaml")
+        config = read_yaml(path / "config.yaml")
         return bool(path.name == f"{config['stage']}-{config['key'][:KEY_LENGTH]}")
-    except (OSError, YAMLError, UnicodeDecodeError, KeyError, TypeError):
+    except (UserError, KeyError, TypeError):
         return False
 
 

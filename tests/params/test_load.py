@@ -205,6 +205,8 @@ UNREADABLE = [
     (ITSELF, "params.yaml, line 2: aliases (*) and tags (!) are not read"),
     (f"seeds: {'[' * 600}{']' * 600}\n", "params.yaml, line 1: a value cannot be read (maximum recursion"),
     (f"pretrain:\n  steps: {'9' * 5000}\n", "params.yaml, line 2: a value cannot be read (Exceeds the limit"),
+    ("# one\u2028two\nseeds: [0]\n", "params.yaml, line 1: an invisible line break, U+2028"),
+    ("seeds: [0]\npretrain:\n  masking: a\x85b\n", "params.yaml, line 3: an invisible line break, U+0085"),
     ("pretrain:\n  masking: 2001-99-99\n", "params.yaml, line 2: a value cannot be read (month must be in 1..12)"),
     ("pretrain:\n  train_reader: !!bool maybe\n", "params.yaml, line 2: aliases (*) and tags (!) are not read"),
     (b"preset: \xff\n", "params.yaml: not UTF-8 at byte 8; save the file as UTF-8"),
