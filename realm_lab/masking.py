@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from realm_lab.core.extensions import Registry, own_code
+from realm_lab.core.extensions import Registry, calling, own_code
 from realm_lab.errors import UserError, nearest
 from realm_lab.params.parameters import Pretrain
 
@@ -89,7 +89,7 @@ register_masking = MASKING_SCHEMES.register  # makes a scheme selectable as `pre
 def masking_scheme(name: str) -> Scheme:
     """The scheme that `pretrain.masking` names; what a user's own function returns is checked at every call."""
     if ":" in name:
-        return _checked(name, own_code("pretrain.masking", name))
+        return _checked(name, own_code("pretrain.masking", name, "request, generator"))
     return MASKING_SCHEMES.named("pretrain.masking", name)
 
 
@@ -160,19 +160,13 @@ def _count(request: MaskRequest, generator: np.random.Generator) -> int:
 
 def _checked(name: str, scheme: Scheme) -> Scheme:
     def checked(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-        where = f"parameter 'pretrain.masking': '{name}'"
-        try:
+        with calling("pretrain.masking", name):
             returned = scheme(request, generator)
-        except UserError:  # of its options
-            raise
-        except Exception as error:  # the user's code may raise anything
-            said = " ".join(str(error).split())
-            raise UserError(f"{where} failed with {type(error).__name__} ({said}); correct it") from error
         if not _are_positions(returned, request.length):
-            given = " ".join(repr(returned).split())[:60]
+            given, last = " ".join(repr(returned).split())[:60], request.length - 1
             raise UserError(
-                f"{where} returned {given} for a sentence of {request.length} wordpieces; return distinct positions "
-                f"from 0 to {request.length - 1} as integers, at least one"
+                f"parameter 'pretrain.masking': '{name}' returned {given} for a sentence of {request.length} "
+                f"wordpieces; return distinct positions from 0 to {last} as integers, at least one"
             )
         return np.asarray(returned)
 

@@ -179,6 +179,7 @@ def truths(request, generator): return np.arange(request.length) < 2
 def table(request, generator): return np.zeros((2, 2), np.int64)
 def ragged(request, generator): return [[1], [2, 3]]
 def crash(request, generator): raise KeyError("tags")
+def plain(request): return np.array([0])
 """
 
 
@@ -249,8 +250,11 @@ def test_an_option_that_a_scheme_does_not_know_is_refused(scheme: str, options: 
 
 
 def test_a_function_that_fails_is_named(own: str) -> None:
-    with pytest.raises(UserError, match=r"'pretrain\.masking': 'own_masks_\w+:crash' failed with KeyError \('tags'\)"):
+    where = f"'pretrain.masking': '{own}"
+    with pytest.raises(UserError, match=rf"{where}:crash' failed with KeyError in {own}\.py, line 19 \('tags'\)"):
         masking_scheme(f"{own}:crash")(asked(), np.random.default_rng(0))
+    with pytest.raises(UserError, match=rf"{where}:plain' takes \(request\), but it is called with \(req"):
+        masking_scheme(f"{own}:plain")
 
 
 @pytest.mark.parametrize(
@@ -258,10 +262,9 @@ def test_a_function_that_fails_is_named(own: str) -> None:
     [
         ("no_such_module_here", None, "no"),
         ("no_such_package_here.masks", None, "no"),
-        ("broken_masks", "def f(:\n", "invalid syntax"),
-        ("raising_masks", "raise RuntimeError('two\\nlines')", "two lines"),
-        ("", None, ""),
-        (".masks", None, ""),
+        ("", None, "no name of a module"),
+        (".masks", None, "no name of a module"),
+        ("masks_that_need_more", "import no_such_module_here", "no module named 'no_such_module_here'"),
     ],
 )
 def test_a_module_that_cannot_be_imported_is_named(
@@ -276,9 +279,29 @@ def test_a_module_that_cannot_be_imported_is_named(
             function(f"{module}:f")  # type: ignore[operator]
         message = str(caught.value)
         assert message.startswith(f"parameter 'pretrain.masking': '{module}:f': module '{module}' cannot be imported (")
-        assert reason.lower() in message.lower()
+        assert function is scheme_source or reason.lower() in message.lower()
         assert "PYTHONPATH" in message
         assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "reason"),
+    [
+        ("broken_masks", "def f(:\n", r"SyntaxError \(invalid syntax \(broken_masks.py, line 1\)\)"),
+        (
+            "raising_masks",
+            "raise RuntimeError('two\\nlines')",
+            r"RuntimeError in raising_masks.py, line 1 \(two l.*\)",
+        ),
+    ],
+)
+def test_a_module_that_fails_while_it_is_imported_is_named_with_the_line(
+    own: str, module: str, source: str, reason: str, tmp_path: Path
+) -> None:
+    (tmp_path / f"{module}.py").write_text(source)
+    importlib.invalidate_caches()
+    with pytest.raises(UserError, match=f"'pretrain.masking': '{module}:f' failed with {reason}; correct it"):
+        masking_scheme(f"{module}:f")
 
 
 def test_the_schemes_of_the_docs_mask_whole_words_and_persons() -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+import inspect
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,19 +46,58 @@ class Registry(dict[str, Entry]):
         return self[name]
 
 
-def own_code(parameter: str, name: str) -> Callable[..., Any]:
-    """The function or class that `parameter` names. UserError: no such module, or no such function or class in it."""
+def own_object(parameter: str, name: str) -> Any:
+    """What `parameter` names as `package.module:name`; None where the module has no such name. UserError: the module
+    cannot be imported."""
     module, _, attribute = name.partition(":")
     reach_working_folder()
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise _unimportable(parameter, name, "that is no name of a module")
     try:
         imported = importlib.import_module(module)
-    except Exception as error:  # importing runs the user's code, which may raise anything
+    except ImportError as error:
         raise _unimportable(parameter, name, error) from error
-    found = getattr(imported, attribute, None)
-    if not callable(found):
-        raise UserError(f"parameter '{parameter}': '{name}': no function or class '{attribute}' in {imported.__file__}")
-    code: Callable[..., Any] = found
-    return code
+    except Exception as error:  # importing runs the user's code, which may raise anything
+        raise _failed(parameter, name, error) from error
+    return getattr(imported, attribute, None)
+
+
+def own_code(parameter: str, name: str, takes: str = "") -> Callable[..., Any]:
+    """The function or class that `parameter` names. `takes`: the arguments that it is called with, "settings" or
+    "request, generator". UserError: no such module, no such function or class in it, or one of other arguments."""
+    code = own_object(parameter, name)
+    if not callable(code):
+        module, _, attribute = name.partition(":")
+        file = getattr(sys.modules[module], "__file__", module)
+        raise UserError(f"parameter '{parameter}': '{name}': no function or class '{attribute}' in {file}")
+    if takes:
+        check_takes(parameter, name, code, takes)
+    found: Callable[..., Any] = code
+    return found
+
+
+def check_takes(parameter: str, name: str, code: Callable[..., Any], takes: str) -> None:
+    """Refuse a function that cannot be called with these arguments."""
+    try:
+        signature = inspect.signature(code)
+    except ValueError:  # some that are written in C have none
+        return
+    try:
+        signature.bind(*takes.split(", "))
+    except TypeError:
+        what = f"parameter '{parameter}': '{name}' takes {signature}"
+        raise UserError(f"{what}, but it is called with ({takes}); let it accept these") from None
+
+
+@contextmanager
+def calling(parameter: str, name: str) -> Iterator[None]:
+    """Turn what the user's own code raises inside into a UserError with the line that raised it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # it may raise anything
+        raise _failed(parameter, name, error) from error
 
 
 def own_source(parameter: str, name: str) -> Path | None:
@@ -69,6 +112,16 @@ def own_source(parameter: str, name: str) -> Path | None:
     if found is None or not found.has_location or found.origin is None:
         raise _unimportable(parameter, name, "no Python file of that name")
     return Path(found.origin)
+
+
+def _failed(parameter: str, name: str, error: Exception) -> UserError:
+    """Where the user's own module failed: the last line of it on the way to the error."""
+    file = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)  # None: while it was imported
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file in (frame.filename, None)]
+    frames = [] if isinstance(error, SyntaxError) else frames  # which names file and line
+    where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+    why = f"{type(error).__name__}{where} ({' '.join(str(error).split())})"
+    return UserError(f"parameter '{parameter}': '{name}' failed with {why}; correct it")
 
 
 def _unimportable(parameter: str, name: str, reason: object) -> UserError:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from realm_lab.core.extensions import Registry, own_code
+from realm_lab.core.extensions import Registry, calling, own_code
 from realm_lab.errors import UserError
 
 if TYPE_CHECKING:  # a study's file is checked without torch
@@ -39,7 +39,7 @@ def training_objective(parameter: str, name: str) -> Objective:
     """The objective that `parameter` names; of a user's own, the shape of what it returns is checked at every call.
     UserError: there is none; it names the nearest."""
     if ":" in name:
-        return _checked(parameter, name, own_code(parameter, name))
+        return _checked(parameter, name, own_code(parameter, name, "log_prior_BK, log_reader_BK, temperature"))
     return OBJECTIVES.named(parameter, name)
 
 
@@ -124,15 +124,12 @@ def distilled(log_prior_BK: Tensor, worth_BK: Tensor, temperature: float) -> Ten
 
 def _checked(parameter: str, name: str, objective: Objective) -> Objective:
     def checked(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
-        where = f"parameter '{parameter}': '{name}'"
-        try:
+        with calling(parameter, name):
             value_B = objective(log_prior_BK, log_reader_BK, temperature)
-        except Exception as error:  # the user's code may raise anything
-            said = " ".join(str(error).split())
-            raise UserError(f"{where} failed with {type(error).__name__} ({said}); correct it") from error
         shape = getattr(value_B, "shape", None)
         if shape != log_prior_BK.shape[:1]:
             given = type(value_B).__name__ if shape is None else f"the shape {tuple(shape)}"
+            where = f"parameter '{parameter}': '{name}'"
             raise UserError(f"{where} returned {given}; return a tensor [{len(log_prior_BK)}], a number an example")
         return value_B
 

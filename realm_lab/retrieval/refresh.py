@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from realm_lab.core.extensions import Registry, own_code
+from realm_lab.core.extensions import Registry, calling, check_takes, own_code
 from realm_lab.errors import UserError
 from realm_lab.params.sections import Refresh
 
@@ -47,13 +47,31 @@ register_refresh = REFRESH_POLICIES.register  # makes a policy selectable as `pr
 def refresh_policy(settings: Refresh) -> RefreshPolicy:
     """The policy that the parameters name. UserError: there is none of that name, or a user's own cannot be made."""
     name = settings.policy
-    if ":" in name:
-        policy = own_code(PARAMETER, name)(settings)
-        if not callable(getattr(policy, "wants_refresh", None)):
-            raise UserError(f"parameter '{PARAMETER}': '{name}' has no method wants_refresh; see retrieval/refresh.py")
-        found: RefreshPolicy = policy
-        return found
-    return REFRESH_POLICIES.named(PARAMETER, name)(settings)
+    return OwnPolicy(settings) if ":" in name else REFRESH_POLICIES.named(PARAMETER, name)(settings)
+
+
+def check_refresh(settings: Refresh) -> None:
+    """Refuse a policy that there is not, or a user's own that cannot be made or asked: it is asked once on trial."""
+    refresh_policy(settings).wants_refresh(Progress(1, 0, 1.0, 0.0, lambda: 1.0))
+
+
+class OwnPolicy:
+    """A user's own policy, whose errors are those of one line."""
+
+    def __init__(self, settings: Refresh):
+        self._name = settings.policy
+        make = own_code(PARAMETER, self._name, "settings")
+        with calling(PARAMETER, self._name):
+            self._policy = make(settings)
+        decide = getattr(self._policy, "wants_refresh", None)
+        if not callable(decide):
+            raise UserError(f"parameter '{PARAMETER}': '{self._name}' has no method wants_refresh(now); add it")
+        check_takes(PARAMETER, f"{self._name}.wants_refresh", decide, "now")
+
+    def wants_refresh(self, now: Progress) -> bool:
+        """As the policy decides."""
+        with calling(PARAMETER, self._name):
+            return bool(self._policy.wants_refresh(now))
 
 
 @register_refresh("never")

@@ -26,7 +26,7 @@ from realm_lab.params.load import (
     show,
 )
 from realm_lab.params.parameters import Params
-from realm_lab.retrieval.refresh import refresh_policy
+from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.cells import Cell, Place, cells_of
 from realm_lab.runner.study import LauncherSettings, Study, load_study
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
@@ -259,7 +259,7 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
 def check_names(params: Params) -> None:
     """Refuse, before any work, names of what is chosen from a registry. UserError: it says the nearest one."""
     check_masking(params.pretrain)
-    refresh_policy(params.pretrain.refresh)
+    check_refresh(params.pretrain.refresh)
     training_objective("pretrain.objective", params.pretrain.objective)
     training_objective("finetune.objective", params.finetune.objective)
     options_of(params, DEFAULT_SYSTEMS[-1])  # names systems as well

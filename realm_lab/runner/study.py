@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from realm_lab.core.extensions import own_source
+from realm_lab.core.extensions import own_code, own_source
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, nearest
 from realm_lab.metrics import METRICS, of_kind
@@ -214,6 +214,8 @@ def load_study(path: Path | str) -> Study:
         with study.at("figures", place):
             if own_source("figures", name) is None:
                 raise UserError(f"figures: '{name}' is no function; write package.module:function")
+            if not name.startswith("realm_lab."):  # of which importing costs a second, for matplotlib
+                own_code("figures", name, "study")
     for name, cell in study.cells.items():
         with study.at("cells", name, "system", prefix=f"cell '{name}': "):
             system_of(cell.system)

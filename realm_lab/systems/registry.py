@@ -22,7 +22,7 @@ from realm_lab.core.extensions import own_code
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, nearest
 from realm_lab.evaluation.answers import Answer
-from realm_lab.params.load import is_system_option
+from realm_lab.params.load import OPTIONS, is_system_option, parameter_fields
 from realm_lab.params.sections import Section
 
 if TYPE_CHECKING:
@@ -190,6 +190,7 @@ def system_of(name: str) -> type[System]:
         found = own_code("system", name)
         if not (isinstance(found, type) and issubclass(found, System)):
             raise UserError(f"system '{name}': not a subclass of realm_lab.systems.registry.System; make it one")
+        _check(name, found)
         return found
     _import_all()
     if name not in SYSTEMS:
@@ -198,6 +199,23 @@ def system_of(name: str) -> type[System]:
             f"the nearest one is '{nearest(name, SYSTEMS)}'"
         )
     return SYSTEMS[name]
+
+
+@functools.cache  # per class
+def _check(name: str, system: type[System]) -> None:
+    """Refuse a class of a user without what every system declares, or with a stage that depends on an unknown name,
+    which would choose nothing."""
+    for attribute in ("name", "title", "stages"):
+        if not getattr(system, attribute, None):
+            raise UserError(f"system '{name}': the class has no '{attribute}'; add it (docs/systems.md has an example)")
+    if not all(isinstance(stage, Stage) for stage in system.stages):
+        raise UserError(f"system '{name}': 'stages' must be a tuple of Stage; write stages = (Stage(...), EVALUATE)")
+    known = [*parameter_fields(), *(f"{OPTIONS}.{option}" for option in system.options.model_fields)]
+    for stage in system.stages:
+        for parameter in (depended.removeprefix("-") for depended in stage.depends_on):
+            if parameter not in known:
+                wrong = f"stage '{stage.name}' depends on '{parameter}', which is no parameter"
+                raise UserError(f"system '{name}': {wrong}; the nearest one is '{nearest(parameter, known)}'")
 
 
 def options_of(params: Params, system: str) -> Section:

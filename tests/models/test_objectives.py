@@ -125,6 +125,9 @@ def one_number(log_prior_BK, log_reader_BK, temperature):
 
 def wrong(log_prior_BK, log_reader_BK, temperature):
     return log_reader_BK.most(1)
+
+def cold(log_prior_BK, log_reader_BK):
+    return log_reader_BK.amax(1)
 """
 
 
@@ -139,8 +142,10 @@ def test_an_objective_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert torch.equal(best(*given), OBJECTIVES["hard_em"](*given))
     with pytest.raises(UserError, match=r"returned the shape \(\); return a tensor \[3\], a number an example"):
         number(*given)
-    with pytest.raises(UserError, match=r"'own_objective_of_test:wrong' failed with AttributeError .*; correct it"):
+    with pytest.raises(UserError, match=r":wrong' failed with AttributeError in own_objective_of_test\.py, line 9"):
         wrong(*given)
+    with pytest.raises(UserError, match=r"cold' takes \(log_prior_BK, log_reader_BK\), but it is called with"):
+        training_objective("finetune.objective", "own_objective_of_test:cold")
 
 
 def test_the_objective_of_the_docs_draws_the_retriever_to_the_best_passage() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.params.sections import Refresh
-from realm_lab.retrieval.refresh import Progress, refresh_policy
+from realm_lab.retrieval.refresh import Progress, check_refresh, refresh_policy
 
 STEPS = 60
 
@@ -61,6 +61,7 @@ def test_budget_spends_its_share(fraction: float) -> None:
 
 
 OWN = """
+from realm_lab.errors import UserError
 class Doubling:
     def __init__(self, settings):
         self.first = settings.interval_steps
@@ -69,6 +70,21 @@ class Doubling:
 class Nothing:
     def __init__(self, settings):
         pass
+class Raises:
+    def __init__(self, settings):
+        self.first = {}["interval"]
+class TakesNone:
+    def wants_refresh(self, now):
+        return True
+class DecidesAlone(Doubling):
+    def wants_refresh(self):
+        return True
+class Undecided(Doubling):
+    def wants_refresh(self, now):
+        return self.second
+class Refuses(Doubling):
+    def wants_refresh(self, now):
+        raise UserError("give it a schedule")
 """
 
 
@@ -90,12 +106,21 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             "package.module:Class",
         ),
         ("my_refresh:Nothing", "'my_refresh:Nothing' has no method wants_refresh"),
+        (
+            "my_refresh:Raises",
+            "Raises' failed with KeyError in my_refresh.py, line 13 ('interval'); correct it",
+        ),
+        ("my_refresh:TakesNone", "takes (), but it is called with (settings); let it accept these"),
+        ("my_refresh:DecidesAlone", "DecidesAlone.wants_refresh' takes (), but it is called with (now)"),
+        ("my_refresh:Undecided", "failed with AttributeError in my_refresh.py, line 22"),
         ("my_refresh:Missing", "no function or class 'Missing'"),
         ("no_such_module:Class", "module 'no_such_module' cannot be imported"),
     ],
 )
 def test_what_is_no_policy_is_refused_in_a_line(policy: str, says: str) -> None:
     with pytest.raises(UserError) as caught:
-        refresh_policy(Refresh(policy=policy))
+        check_refresh(Refresh(policy=policy))
     assert str(caught.value).startswith("parameter 'pretrain.refresh.policy': ")
     assert says in str(caught.value)
+    with pytest.raises(UserError, match="give it a schedule"):
+        check_refresh(Refresh(policy="my_refresh:Refuses"))

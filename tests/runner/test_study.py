@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,6 +139,38 @@ REFUSALS = [
 def test_a_wrong_file_is_refused(write: Write, text: str, line: int | None, message: str) -> None:
     found = refusal(write(text))
     assert found.startswith("study.yaml: " if line is None else f"study.yaml, line {line}: "), found
+    assert message in found
+
+
+OWN = """
+def policy(settings): return {}["interval"]
+def objective(log_prior, log_reader): ...
+def figure(): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        (B + "{set: {pretrain.refresh.policy: own_parts:policy}}\n", 6, "failed with KeyError in own_parts.py, line 2"),
+        (
+            B + "{set: {finetune.objective: own_parts:objective}}\n",
+            6,
+            "called with (log_prior_BK, log_reader_BK, temper",
+        ),
+        (GOOD + "figures:\n  - own_parts:figure\n", 8, "'own_parts:figure' takes (), but it is called with (study)"),
+        (GOOD + "figures: [own_parts:figur]\n", 7, "no function or class 'figur'"),
+        (GOOD + "figures: [figure]\n", 7, "write package.module:function"),
+    ],
+)
+def test_code_of_a_user_that_cannot_be_called_is_refused_before_any_work(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: int, message: str
+) -> None:
+    (tmp_path / "own_parts.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_parts", raising=False)
+    found = refusal(write(text))
+    assert found.startswith(f"study.yaml, line {line}: ")
     assert message in found
 
 

@@ -48,6 +48,16 @@ class Frequent(System):
         answers = self.context.stage("count").results()["answers"]
         return [Answer(answers[self.context.options(Rank).rank]) for _ in questions]
 '''
+WRONG = """
+
+class Bare(System):
+    name = title = "bare"
+
+
+class Misspelt(System):
+    name = title = "misspelt"
+    stages = (Stage("count", ("finetun",), "own_systems:count"), EVALUATE)
+"""
 STUDY = """
 question: Does reading help?
 seeds: [0]
@@ -128,22 +138,22 @@ class Salt(Section):
 
 
 class Reads(System):
-    name, title, options = "reads", "", Salt
+    name, title, options = "reads", "reads", Salt
     stages = (WARM_START, FINETUNE_READER, EVALUATE)
 
 
 class Answers(System):
-    name, title, options = "answers", "", Salt
+    name, title, options = "answers", "answers", Salt
     stages = (WARM_START, EVALUATE)
 
 
 class Trains(System):
-    name, title, options = "trains", "", Salt
+    name, title, options = "trains", "trains", Salt
     stages = (WARM_START, Stage("fit", ("system_options.size",), f"{__name__}:fit"), EVALUATE)
 
 
 class Ends(System):
-    name, title, options = "ends", "", Salt
+    name, title, options = "ends", "ends", Salt
     stages = (Stage("fit", (), f"{__name__}:fit"), Stage("score", (), f"{__name__}:score"))
 """
 
@@ -197,9 +207,15 @@ def test_its_source_is_in_the_keys_of_what_it_does_itself(project: Path, tiny: M
         ("own_systems:Missing", "'own_systems:Missing': no function or class 'Missing'"),
         ("no_such_module:Class", "module 'no_such_module' cannot be imported"),
         ("own_systems:count", "not a subclass of realm_lab.systems.registry.System"),
+        ("own_systems:Bare", "the class has no 'stages'"),
+        (
+            "own_systems:Misspelt",
+            "stage 'count' depends on 'finetun', which is no parameter; .* 'finetune'",
+        ),
     ],
 )
 def test_a_name_of_no_system_is_one_line(project: Path, name: str, message: str) -> None:
+    (project / "own_systems.py").write_text(SOURCE + WRONG)
     with pytest.raises(UserError, match=message):
         system_of(name)
 
@@ -213,7 +229,7 @@ def test_two_systems_of_equal_parameters_share_only_what_asks_neither(monkeypatc
     train = Stage("train", ("model",), "realm_lab.systems.stages.warm_start:warm_start")
 
     def made(chosen: str) -> type[System]:
-        return register_system(type("Made", (System,), {"name": chosen, "title": "", "stages": (train, EVALUATE)}))
+        return register_system(type("Made", (System,), {"name": chosen, "title": chosen, "stages": (train, EVALUATE)}))
 
     made("one"), made("other")
     one, other = (plan_run(Params(), name, 0).stages for name in ("one", "other"))
