@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -180,9 +180,12 @@ def _folder(key: str, name: str, path: Path) -> Finding:
     from realm_lab.corpus.vocabulary import load_tokenizer
     from realm_lab.params.checkpoint import check_checkpoint
 
-    check = {"model.checkpoint": check_checkpoint, "tokenizer.checkpoint": load_tokenizer}.get(key, Path)
+    checks: dict[str, Callable[[Path], object]] = {
+        "model.checkpoint": check_checkpoint,
+        "tokenizer.checkpoint": load_tokenizer,
+    }
     try:
-        check(path)
+        checks.get(key, Path)(path)
     except UserError as error:
         found, _, remedy = str(error).partition("; ")
         return Finding("wrong", key, found, remedy)

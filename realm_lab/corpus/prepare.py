@@ -57,9 +57,9 @@ def corpus_inputs(params: Params, seed: int) -> dict[str, object]:
     tokenizer = params.tokenizer.model_dump(mode="json")
     described: dict[str, object] = {"format": FORMAT, "corpus": corpus, "tokenizer": tokenizer}
     if params.tokenizer.checkpoint is not None:
-        files = _folder_digest(Path(params.tokenizer.checkpoint))
-        _check_tokenizer(params.tokenizer.checkpoint, *files.values())
-        described["tokenizer_files"] = files
+        tokenizer_files = _folder_digest(Path(params.tokenizer.checkpoint))
+        _check_tokenizer(params.tokenizer.checkpoint, *tokenizer_files.values())
+        described["tokenizer_files"] = tokenizer_files
         settings = normaliser_settings(params.tokenizer.checkpoint)
         if settings.get("strip_accents") is not None or not settings.get("handle_chinese_chars", True):
             described["normaliser"] = settings

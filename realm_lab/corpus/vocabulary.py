@@ -251,7 +251,7 @@ def _build(vocabulary: dict[str, int], **settings: bool | None) -> Tokenizer:
     """BERT's pipeline over a vocabulary. The `settings` of its normaliser are lowercase (True if it is not given),
     strip_accents and handle_chinese_chars."""
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=LONGEST_WORD))
-    tokenizer.normalizer = normalizers.BertNormalizer(**settings)
+    tokenizer.normalizer = normalizers.BertNormalizer(**settings)  # type: ignore[arg-type]  # None for strip_accents
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     if all(token in vocabulary for token in SPECIAL_TOKENS):

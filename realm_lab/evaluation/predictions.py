@@ -32,6 +32,11 @@ class Given(NamedTuple):
     answers: set[str]
     passages: set[tuple[str, ...]]
 
+    @property
+    def is_contradictory(self) -> bool:
+        """True if two answers, or two lists of passages, differ."""
+        return len(self.answers) > 1 or len(self.passages) > 1
+
 
 def read_references(path: Path) -> list[Question]:
     """The questions of a file, in its order, whatever their answers; their ids as `prepare` makes them.
@@ -97,14 +102,15 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
         ]
         scores["f1"] = [0.0 if p is None else f1(p, q.answers) for q, p in answers if q.answer_kind == "text"]
     if has_passages:
-        ranks = [_rank(_single(found.passages) or (), q, patterns) for q, found in pairs]
+        listed: list[tuple[Question, tuple[str, ...] | None]] = [(q, _single(found.passages)) for q, found in pairs]
+        ranks = [_rank(passages or (), q, patterns) for q, passages in listed]
         scores |= {f"recall_at_{depth}": [float(rank <= depth) for rank in ranks] for depth in DEPTHS}
     means = {name: sum(values) / len(values) for name, values in scores.items() if values}
     faults = {
         "missing": [q.id for q, found in pairs if not found.answers and not found.passages],
         "without_answer": [q.id for q, found in pairs if has_answers and found.passages and not found.answers],
         "without_passages": [q.id for q, found in pairs if has_passages and found.answers and not found.passages],
-        "contradictory": [q.id for q, found in pairs if max(map(len, found)) > 1],
+        "contradictory": [q.id for q, found in pairs if found.is_contradictory],
         "unscorable": unscorable,
         "surplus": surplus,
     }

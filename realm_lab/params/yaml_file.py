@@ -85,8 +85,8 @@ def _is_unreadable(lines: Sequence[str]) -> bool:
 def _check_plain(text: str, source: str) -> None:
     """Refuse aliases, tags and invisible line breaks."""
     if found := LINE_BREAKS.search(text):
-        line = text.count("\n", 0, found.start()) + 1
-        raise UserError(f"{source}, line {line}: an invisible line break, U+{ord(found[0]):04X}; delete it")
+        number = text.count("\n", 0, found.start()) + 1
+        raise UserError(f"{source}, line {number}: an invisible line break, U+{ord(found[0]):04X}; delete it")
     if "*" not in text and "!" not in text:  # none of either: the text is not parsed twice
         return
     for event in YAML(typ="rt").parse(text):

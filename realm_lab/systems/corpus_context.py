@@ -104,9 +104,9 @@ class CorpusContext:
         chosen, bounds = self.corpus.sentences(name), self.params.pretrain.recurring_spans
         if bounds is None:
             return chosen
-        return only_recurring(
-            chosen, [self.corpus.sentences(part) for part in PARTS], *bounds, unknown=self.special.unk
-        )
+        least, most = bounds
+        parts = [self.corpus.sentences(part) for part in PARTS]
+        return only_recurring(chosen, parts, least, most, self.special.unk)
 
     def stage(self, name: str) -> StageRun:
         """The folder of a stage of this run."""

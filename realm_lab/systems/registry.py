@@ -190,7 +190,7 @@ def system_of(name: str) -> type[System]:
         found = own_code("system", name)
         if not (isinstance(found, type) and issubclass(found, System)):
             raise UserError(f"system '{name}': not a subclass of realm_lab.systems.registry.System; make it one")
-        _check(name, found)
+        _check(name, found)  # type: ignore[arg-type]  # classes are hashable
         return found
     _import_all()
     if name not in SYSTEMS:

@@ -42,7 +42,7 @@ class Stages(ModuleType):
         self.shown: list[tuple[str, Params, Path, str]] = []
         self.failure = failure
 
-    def run(self, stage: str, params: Params, root: Path, name: str) -> None:
+    def run(self, stage: str, params: Params, root: Path, name: str, policy: str | None) -> None:
         self.calls.append((stage, params, root, name))
         if self.failure is not None:
             raise self.failure
@@ -229,7 +229,7 @@ import signal, sys, types
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import realm_lab
 from realm_lab import cli
-def run(stage, params, root, name):
+def run(stage, params, root, name, policy):
     {body}
 stages = types.ModuleType("realm_lab.runner.pipeline")
 stages.run = run

@@ -122,7 +122,10 @@ def test_code_that_is_no_python_is_named(place: Callable[[str, str], Path]) -> N
 
 
 def test_every_python_has_the_same_digests(repository: Path) -> None:
-    others = [found for minor in (12, 13, 14) if (found := shutil.which(f"python3.{minor}"))]
+    found = [path for minor in (12, 13, 14) if (path := shutil.which(f"python3.{minor}"))]
+    others = [
+        path for path in found if not subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode
+    ]
     if not others:
         pytest.skip("no other Python here")
     program = (
@@ -130,7 +133,7 @@ def test_every_python_has_the_same_digests(repository: Path) -> None:
         "from realm_lab.core.code import *\n"
         "print([source_digest(find_module(name)) for name in package_modules()])"
     )
-    expected = str([source_digest(path) for name in package_modules() if (path := code.find_module(name))])
+    expected = str([source_digest(file) for name in package_modules() if (file := code.find_module(name))])
     for other in others:
         done = subprocess.run([other, "-c", program, str(repository)], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == expected

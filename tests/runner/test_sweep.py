@@ -187,7 +187,7 @@ def test_results_are_those_of_the_runs(done: Path) -> None:
         assert (row["collapsed"], row["engine_version"]) == ("0", str(version))
         cell = summary["cells"][name]
         assert cell["coverage"] == {"runs": 1, "complete": 1, "states": {"COMPLETE": 1}}
-        value = results["recall_at_5"]
+        value = pytest.approx(results["recall_at_5"])  # results.csv has ten digits
         assert cell["metrics"]["recall_at_5"] == {"n": 1, "mean": value, "sd": None, "min": value, "max": value}
     assert table["warm_start"]["index_staleness_steps"] == ""
     log = members(done)["realm"]["pretrain"].metrics.rows()
@@ -286,7 +286,8 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
     assert sweep_here(root) == 1
     said = capsys.readouterr().err
     failed = "pretrain, seed 0 (shared by 2 cells)"
-    why = "parameter 'pretrain.masking': 'masking_of_mine:scheme' failed with RuntimeError (no mask today); correct it"
+    where = "RuntimeError in masking_of_mine.py, line 7 (no mask today)"
+    why = f"parameter 'pretrain.masking': 'masking_of_mine:scheme' failed with {where}; correct it"
     assert f"{failed}: FAILED: {why}\n" in said
     assert f"broken_too seed 0: finetune, evaluate: not run: {failed} failed: {why}\n" in said
     assert "study mini: 2 failed, 1 complete;" in said

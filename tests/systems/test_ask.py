@@ -19,7 +19,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.systems.ask import ask, fill
 from realm_lab.systems.bm25 import Bm25, texts_of
 from realm_lab.systems.context import open_run
-from realm_lab.systems.identity import corpus_folder, plan_run, record_run
+from realm_lab.systems.identity import corpus_folder, open_stage, plan_run, record_run
 
 ONE_BLANK = "write one blank into the sentence: [MASK], or several [MASK] side by side"
 Verb = Callable[..., Any]
@@ -123,8 +123,12 @@ def test_fill_follows_the_equations(said: Verb, corpus: PreparedCorpus) -> None:
 def test_a_run_is_asked_by_its_name(
     params: Params, line: Path, corpus: PreparedCorpus, said: Verb, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record_run(line / "runs", plan_run(params, "realm", 0), params)
+    plan = plan_run(params, "realm", 0)
+    record_run(line / "runs", plan, params)
     question = question_of(corpus)
+    assert cli.main(["ask", question, "--run", "realm-s0", "--root", str(line)]) == 2, "it is not finished"
+    assert "not finished" in capsys.readouterr().err
+    open_stage(line / "runs", plan, "evaluate", params).finish({})
     answer = said(ask, question)["answer"]
     assert cli.main(["ask", question, "--run", "realm-s0", "--json", "--root", str(line)]) == 0
     assert json.loads(capsys.readouterr().out)["answer"] == answer
