@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 
 Record = TypeVar("Record")
+SCALARS = int, float, datetime.date  # what YAML reads where there are no quotes
 
 
 def validation_line(error: ValidationError, location: Sequence[str | int] | None = None) -> str:
@@ -26,7 +28,8 @@ def validation_line(error: ValidationError, location: Sequence[str | int] | None
     given = problem.get("input")
     is_shown = field and problem["type"] != "missing" and not isinstance(given, dict | BaseModel)
     shown = f" (given: {cut(repr(given), 120)})" if is_shown else ""
-    return (f"{cut(field)}: " if field else "") + message + shown
+    remedy = "; put it in quotes" if problem["type"] == "string_type" and isinstance(given, SCALARS) else ""
+    return (f"{cut(field)}: " if field else "") + message + shown + remedy
 
 
 def cut(text: str, length: int = 80) -> str:

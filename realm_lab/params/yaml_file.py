@@ -7,6 +7,7 @@ with which a few lines hold millions of values.
 from __future__ import annotations
 
 import bisect
+import datetime
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -42,8 +43,6 @@ def read_yaml(path: Path) -> Any:
         return {}
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected 'key: value' lines, found a {type(document).__name__}")
-    if strange := [key for key in document if not isinstance(key, str)]:
-        raise UserError(f"{path}: unknown parameter '{cut(str(strange[0]))}'; names are words")
     return document
 
 
@@ -54,7 +53,9 @@ def parse_yaml(text: str, source: str, kind: str = "rt") -> Any:
     """
     try:
         _check_plain(text, source)
-        return YAML(typ=kind).load(text)
+        document = YAML(typ=kind).load(text)
+        _check_names(document, source)
+        return document
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark and "\n" in text else ""
@@ -93,6 +94,22 @@ def _check_plain(text: str, source: str) -> None:
         if isinstance(event, AliasEvent) or getattr(event, "tag", None):
             line = f", line {event.start_mark.line + 1}" if "\n" in text else ""
             raise UserError(f"{source}{line}: aliases (*) and tags (!) are not read; write the value out")
+
+
+def _check_names(value: Any, source: str) -> None:
+    """Refuse names that are no text, such as a date or a number without quotes, and points in time: what stands in the
+    file is lost."""
+    is_section = isinstance(value, dict)
+    for key, inner in value.items() if is_section else enumerate(value) if isinstance(value, list) else ():
+        line = line_of(value, [key])
+        where = f"{source}, line {line}" if line else source
+        if is_section and not isinstance(key, str):
+            kinds = {bool: "true or false", int: "a number", float: "a number", datetime.date: "a date"}
+            read = next((words for kind, words in kinds.items() if isinstance(key, kind)), "no text")
+            raise UserError(f"{where}: the name '{cut(str(key))}' is read as {read}; put it in quotes")
+        if isinstance(inner, datetime.datetime):
+            raise UserError(f"{where}: {inner} is read as a point in time; put it in quotes")
+        _check_names(inner, source)
 
 
 def line_of(document: Any, keys: Iterable[str | int]) -> int | None:

@@ -27,7 +27,7 @@ def on_cluster(
         if path is None:
             raise UserError(f"--profile {profile}: no such file; write {places[1]} with lines such as `partition: gpu`")
         where = f"{path} or --slurm" if given else str(path)
-        found = parse_yaml(path.read_text(encoding="utf-8"), str(path), "safe") or {}
+        found = parse_yaml(path.read_text(encoding="utf-8"), str(path)) or {}
         if not isinstance(found, dict):
             raise UserError(f"{path}: no settings; write lines such as `partition: gpu`")
         values |= found

@@ -22,5 +22,8 @@ def test_the_command_line_goes_before_the_profile_and_that_before_the_study(tmp_
     (tmp_path / "profiles" / "list.yaml").write_text("- gpu\n")
     with pytest.raises(UserError, match=r"list.yaml: no settings; write lines such as"):
         on_cluster(study, tmp_path, "list", {})
+    (tmp_path / "profiles" / "number.yaml").write_text("partition: gpu\n8: x\n")
+    with pytest.raises(UserError, match=r"number.yaml, line 2: the name '8' .*; put it in quotes"):
+        on_cluster(study, tmp_path, "number", {})
     with pytest.raises(UserError, match=r"--slurm: partitoin: .*the settings are partition, account"):
         on_cluster(study, tmp_path, None, {"partitoin": "x"})
