@@ -32,11 +32,6 @@ class Given(NamedTuple):
     answers: set[str]
     passages: set[tuple[str, ...]]
 
-    @property
-    def is_contradictory(self) -> bool:
-        """True if two answers, or two lists of passages, differ."""
-        return len(self.answers) > 1 or len(self.passages) > 1
-
 
 def read_references(path: Path) -> list[Question]:
     """The questions of a file, in its order, whatever their answers; their ids as `prepare` makes them.
@@ -102,15 +97,14 @@ def score_predictions(path: Path, questions: Sequence[Question]) -> dict[str, An
         ]
         scores["f1"] = [0.0 if p is None else f1(p, q.answers) for q, p in answers if q.answer_kind == "text"]
     if has_passages:
-        listed: list[tuple[Question, tuple[str, ...] | None]] = [(q, _single(found.passages)) for q, found in pairs]
-        ranks = [_rank(passages or (), q, patterns) for q, passages in listed]
+        ranks = [_rank(_single(found.passages), q, patterns) for q, found in pairs]
         scores |= {f"recall_at_{depth}": [float(rank <= depth) for rank in ranks] for depth in DEPTHS}
     means = {name: sum(values) / len(values) for name, values in scores.items() if values}
     faults = {
         "missing": [q.id for q, found in pairs if not found.answers and not found.passages],
         "without_answer": [q.id for q, found in pairs if has_answers and found.passages and not found.answers],
         "without_passages": [q.id for q, found in pairs if has_passages and found.answers and not found.passages],
-        "contradictory": [q.id for q, found in pairs if found.is_contradictory],
+        "contradictory": [q.id for q, found in pairs if len(found.answers) > 1 or len(found.passages) > 1],
         "unscorable": unscorable,
         "surplus": surplus,
     }
@@ -172,9 +166,9 @@ def _single(given: set[T]) -> T | None:
     return next(iter(given)) if len(given) == 1 else None
 
 
-def _rank(passages: Sequence[str], question: Question, patterns: Patterns) -> float:
+def _rank(passages: tuple[str, ...] | None, question: Question, patterns: Patterns) -> float:
     """1-based rank of the first passage that holds an answer, or infinity."""
-    for rank, text in enumerate(passages, 1):
+    for rank, text in enumerate(passages or (), 1):
         if passage_holds(text, question.answers, question.answer_kind, patterns, question.id):
             return rank
     return float("inf")
