@@ -22,6 +22,7 @@ from realm_lab.core.files import read_json
 from realm_lab.core.launched import cores
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
+from realm_lab.runner.slurm_queue import ASK_FOR_IT
 from realm_lab.tracking.environment import processor
 from realm_lab.tracking.tracking_store import default_uri, without_password
 
@@ -150,8 +151,7 @@ def _slurm() -> Finding:
         answer, is_up = str(error), False
     if is_up:
         return Finding("OK", "SLURM", answer)
-    remedy = "ask its administrator, or look at SLURM_CONF and the munge and slurmctld services"
-    return Finding("note", "SLURM", f"no controller answers: {answer}", remedy)
+    return Finding("note", "SLURM", f"no controller answers: {answer}", ASK_FOR_IT)
 
 
 def _store(params: Params | None, root: Path) -> Finding:

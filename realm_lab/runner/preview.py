@@ -14,6 +14,7 @@ from realm_lab.params.load import show
 from realm_lab.runner.cells import Cell
 from realm_lab.runner.other_code import described, other_code
 from realm_lab.runner.plan import StudyPlan
+from realm_lab.runner.schedule import Launcher
 from realm_lab.runner.search_file import SearchPlan
 from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.tasks import state_of_run, tasks_of
@@ -38,8 +39,9 @@ def plan_as_json(plan: StudyPlan, root: Path) -> list[dict[str, Any]]:
     ]
 
 
-def show_plan(plan: StudyPlan, root: Path, until: str = "") -> None:
-    """Print a row for each cell, and how much there is to do up to the stage `until`: with one, each task."""
+def show_plan(plan: StudyPlan, root: Path, until: str = "", launcher: Launcher | None = None) -> None:
+    """Print a row for each cell, and how much there is to do up to the stage `until`: with one, each task; and how a
+    launcher would start it. UserError: it could not."""
     states = StageStates(Path(root) / "runs")
     rows = []
     for cell in plan.cells:
@@ -48,9 +50,10 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "") -> None:
         counts = Counter(state_of_run(run.plan, states).state for run in runs)
         name = f"{cell.name}\n{cell.title}" if cell.title != cell.name else cell.name
         rows.append((name, _differs(plan, cell), ", ".join(str(run.seed) for run in runs), in_words(counts)))
+    tasks = tasks_of(plan.runs, states, retry_failed=True, until=until)
+    how = launcher.preview(tasks) if launcher else []
     columns = ("cell", "differs from the baseline in", "seeds", "state of its runs")
     print_table(f"{plan.name}: {plan.question}", columns, rows)
-    tasks = tasks_of(plan.runs, states, retry_failed=True, until=until)
     print(f"{len(plan.runs)} runs of {len(plan.cells)} cells; {len(tasks) or 'no'} tasks to do")
     for task in tasks if until else ():
         print(f"to do: {task.title}")
@@ -58,8 +61,11 @@ def show_plan(plan: StudyPlan, root: Path, until: str = "") -> None:
         print(in_every_cell(plan))
     if found := other_code(plan.runs, root, until):
         print(described(found))
-    if expected := expected_time(plan, root):
+    print(*how, sep="\n", end="\n" * bool(how))
+    if expected := expected_time(plan, root, launcher.at_once if launcher else None):
         print(expected)
+    if launcher:
+        launcher.try_out(tasks)
 
 
 def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bool) -> None:
@@ -77,7 +83,7 @@ def show_search(plan: SearchPlan, root: Path, trials: int | None, *, as_json: bo
     print(f"{how}, each with seeds {show(search.seeds)}; there are: {there}")
 
 
-def expected_time(plan: StudyPlan, root: Path) -> str:
+def expected_time(plan: StudyPlan, root: Path, most: int | None = None) -> str:
     """How long the runs that are not complete may take: the reference runs of the same cells, less the share of their
     stages that are done; "" if nothing is left or was measured. What runs share counts once for each of them, so it is
     an upper bound on a machine as fast as the reference's."""
@@ -97,7 +103,7 @@ def expected_time(plan: StudyPlan, root: Path) -> str:
             left.append(sum(known) / len(known) * done.count(False) / len(done))
     if not left:
         return ""
-    at_once = min(len(left), len(visible_gpus(plan.runs[0].params.launch.device)) or cores())
+    at_once = min(len(left), most or len(visible_gpus(plan.runs[0].params.launch.device)) or cores())
     time = f"{max(sum(left) / at_once, *left) * 60:.0f} min, {at_once} at a time"
     return f"up to {time} ({sum(left):.2f} device hours for {len(left)} runs, as in reports/reference)"
 

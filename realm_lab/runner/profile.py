@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError
 from realm_lab.params.yaml_file import parse_yaml
+from realm_lab.runner.sbatch import no_setting
 from realm_lab.runner.study import LauncherSettings, SlurmOptions
 
 
@@ -34,6 +35,11 @@ def on_cluster(
     try:
         slurm = SlurmOptions(**(values | dict(given)))
     except ValidationError as error:
+        problem = error.errors()[0]
         keys = ", ".join(SlurmOptions.model_fields)
-        raise UserError(f"{where}: {validation_line(error)}; the settings are {keys}") from None
+        if problem["type"] == "extra_forbidden":
+            key = str(problem["loc"][0])
+            said = f"{key}: no such setting; {no_setting(key, SlurmOptions.model_fields)}"
+            raise UserError(f"{where}: {said}; the settings are {keys}") from None
+        raise UserError(f"{where}: {validation_line(error)}") from None
     return settings.model_copy(update={"slurm": slurm})

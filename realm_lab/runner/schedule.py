@@ -37,9 +37,17 @@ class Launcher(Protocol):
 
     name: str
     detached: bool  # True: jobs go on when this process ends
+    at_once: int | None  # tasks at a time, if that is not up to this machine
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse, before anything is written, what could not be started; a UserError."""
+
+    def preview(self, tasks: Sequence[Task]) -> list[str]:
+        """What `--dry-run` says of how tasks are started, line by line; a UserError as `check`, but for what this
+        machine lacks."""
+
+    def try_out(self, tasks: Sequence[Task]) -> None:
+        """Refuse what a queue says that it would refuse; nothing is started. A UserError."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Take on tasks; returns at once. A task's `after` names tasks of this or an earlier submission; a name that is
@@ -68,6 +76,7 @@ class Schedule:
     """What the launchers of this machine have in common: tasks in order with their states, and which may start next."""
 
     detached = False
+    at_once: int | None = None
 
     def __init__(self, root: Path, study_name: str):
         self._root = Path(root)
@@ -78,6 +87,13 @@ class Schedule:
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Everything can be started here."""
+
+    def preview(self, tasks: Sequence[Task]) -> list[str]:
+        """Nothing needs to be said."""
+        return []
+
+    def try_out(self, tasks: Sequence[Task]) -> None:
+        """There is no queue."""
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Take on tasks; one that is already here and has ended badly begins again."""

@@ -75,14 +75,14 @@ def search(request: Request) -> int:
     policy = {} if request.other_code is None else {"launch.other_code": request.other_code}
     overrides = {**request.overrides, **policy}
     plan = plan_search(request.path, root, params_path=request.params_path, overrides=overrides)
-    if request.dry_run:
-        show_search(plan, root, request.trials, as_json=request.as_json)
-        return 0
     settings = plan.search.launcher
     if settings.local.processes is None:  # no more processes than trials at a time need
         local = LocalOptions(processes=plan.search.parallel * len(plan.search.seeds))
         settings = settings.model_copy(update={"local": local})
     launcher = request.launcher_for(settings, plan.name)
+    if request.dry_run:
+        show_search(plan, root, request.trials, as_json=request.as_json)
+        return 0
     launcher.check([])
     stop, owner = Stop(), None
     try:
@@ -240,7 +240,6 @@ class SearchOwner:
             return
         settle_code(item.runs, self.root, self.plan.last_stage)
         trial.set_user_attr("runs", [run.name for run in item.runs])
-        self._record()
         states = StageStates(self.root / "runs")
         item.tasks = tasks_of(
             item.runs, states, retry_failed=self._retry, until=self.plan.last_stage, each_stage_alone=True
@@ -251,6 +250,7 @@ class SearchOwner:
         new = [task for task in item.tasks if task.name not in known]
         if new:
             self._launcher.submit(new)
+        self._record()  # not before: a queue may refuse them
 
     def _look_at(self, item: OpenTrial) -> bool:
         """Tell a trial that has ended, or that is not worth going on with; True if so."""

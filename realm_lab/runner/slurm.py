@@ -17,7 +17,17 @@ import realm_lab
 from realm_lab.core.files import atomic_directory, digest, digest_file
 from realm_lab.errors import UserError
 from realm_lab.runner.slurm_job import run_job
-from realm_lab.runner.slurm_queue import SubmittedJob, cancel, job_states, latest_jobs, look_up, record_jobs
+from realm_lab.runner.slurm_queue import (
+    ASK_FOR_IT,
+    UNREACHED,
+    SubmittedJob,
+    cancel,
+    job_states,
+    latest_jobs,
+    look_up,
+    record_jobs,
+    run_program,
+)
 from realm_lab.runner.study import SlurmOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.run_dir import KEY_LENGTH
@@ -26,6 +36,10 @@ from realm_lab.tracking.study_record import study_folder
 
 PACKAGE = Path(realm_lab.__file__).resolve().parent
 MOST_ELEMENTS = 500  # of an array; SLURM's own MaxArraySize is 1001 unless configured
+NO_SBATCH = "no sbatch on this machine; submit from one that has it"
+# What submitit makes into something else than an option of that name.
+NO_FLAGS = {"setup", "srun_args", "additional_parameters", "signal_delay_s", "array_parallelism"}
+DEFAULT = "as the cluster has it"
 NEVER = 1_000_000  # of submitit's own count of time-outs, which would end a job
 
 
@@ -37,15 +51,42 @@ class SlurmLauncher:
 
     def __init__(self, options: SlurmOptions, root: Path, study: str):
         self._options = options
+        self.at_once: int | None = options.array_parallelism
         self._root, self._study = Path(root).absolute(), study
         self._folder = study_folder(self._root / "runs", study)
 
     def check(self, tasks: Sequence[Task]) -> None:
         """Refuse where there is no SLURM, and ranks that do not fit on the nodes."""
         if shutil.which("sbatch") is None:
-            raise UserError("launcher 'slurm': no sbatch on this machine; submit from one that has it, or use local")
+            raise UserError(f"launcher 'slurm': {NO_SBATCH}, or use local")
         for task in tasks:
             self._shape(task.ranks)
+
+    def preview(self, tasks: Sequence[Task]) -> list[str]:
+        """What each job asks for, and how many jobs there are in which arrays. UserError: ranks that do not fit."""
+        options, sizes = self._options, [len(array) for wave in waves(tasks) for array in arrays(wave)]
+        wanted = {
+            "partition": options.partition,
+            "account": options.account,
+            "GPUs per node": options.gpus_per_node or options.additional.get("gres", 0),
+            "memory": options.mem_gb and f"{options.mem_gb:g} GB",
+            "time limit": f"{options.timeout_min} min",
+        }
+        said = [f"{name} {DEFAULT if value is None else value}" for name, value in wanted.items()]
+        lines = [f"SLURM: {', '.join(said)}"]
+        if sizes:
+            in_arrays = f"{len(sizes)} arrays, one after the other ({' + '.join(map(str, sizes))})"
+            lines.append(f"{sum(sizes)} jobs in {in_arrays}, at most {self.at_once} at a time")
+        lines += [f"sbatch {' '.join(map(quote, self._flags(ranks)))}" for ranks in _shapes(tasks)]
+        return lines if shutil.which("sbatch") else [*lines, f"WARNING: {NO_SBATCH}"]
+
+    def try_out(self, tasks: Sequence[Task]) -> None:
+        """Ask sbatch, where it is here, whether it would take such jobs; nothing is submitted. UserError: it would not,
+        and why."""
+        for ranks in _shapes(tasks) if shutil.which("sbatch") else ():
+            code, said = run_program("sbatch", "--test-only", *self._flags(ranks), "--wrap=true")
+            if code and "error:" in said:
+                raise refusal(said)
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """One array for each wave, recorded in jobs.jsonl as soon as SLURM has it. UserError: no SLURM here, or it
@@ -90,8 +131,7 @@ class SlurmLauncher:
             with executor.batch():
                 jobs = [executor.submit(run_job, self._job(task)) for task in tasks]
         except (FailedJobError, FailedSubmissionError) as error:
-            lines = [line for line in str(error).splitlines() if "error:" in line] or str(error).splitlines()
-            raise UserError(f"{lines[0]}; change launcher.slurm of the study") from None
+            raise refusal(str(error)) from None
         return [str(job.job_id) for job in jobs]
 
     def _shape(self, ranks: int) -> tuple[int, int]:
@@ -137,10 +177,31 @@ class SlurmLauncher:
             **({"mem": f"{round(options.mem_gb * 1024)}MB"} if options.mem_gb else {}),
         }
 
+    def _flags(self, ranks: int) -> list[str]:
+        """The options of sbatch for jobs of `ranks` processes."""
+        given = self._resources(ranks, "")
+        given = {key: value for key, value in given.items() if key not in NO_FLAGS} | given["additional_parameters"]
+        named = {key.replace("_", "-"): value for key, value in given.items() if value is not None}
+        return [f"--{name}" if value is True else f"--{name}={value}" for name, value in named.items()]
+
     def _job(self, task: Task) -> dict[str, Any]:
         options, job = self._options, task.job(self._root)
         job["params"]["launch"]["threads"] = job["params"]["launch"]["threads"] or options.cpus_per_task
         return job | {"keys": dict(task.keys), "root": str(self._root), "requeue": options.requeue}
+
+
+def _shapes(tasks: Sequence[Task]) -> list[int]:
+    """How many processes tasks have, each number once."""
+    return sorted({task.ranks for task in tasks})
+
+
+def refusal(said: str) -> UserError:
+    """What sbatch says when it takes no job, in one line with the remedy."""
+    lines = [line for line in said.splitlines() if "error:" in line] or said.splitlines() or ["sbatch: no answer"]
+    unreached = [line for line in lines if UNREACHED.search(line)]
+    if unreached:
+        return UserError(f"{unreached[-1]}: no controller of SLURM answers; {ASK_FOR_IT}")
+    return UserError(f"{lines[0]}; change launcher.slurm of the study, the profile or --slurm")
 
 
 def freeze_code(folder: Path) -> Path:
@@ -167,7 +228,7 @@ def waves(tasks: Sequence[Task]) -> list[list[Task]]:
 
 def arrays(wave: Sequence[Task]) -> Iterator[list[Task]]:
     """A wave in arrays: tasks of equally many processes, at most MOST_ELEMENTS."""
-    for ranks in sorted({task.ranks for task in wave}):
+    for ranks in _shapes(wave):
         same = [task for task in wave if task.ranks == ranks]
         for start in range(0, len(same), MOST_ELEMENTS):
             yield same[start : start + MOST_ELEMENTS]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,13 @@ ASK_AGAIN_SECONDS = 20.0  # after sacct knew no end: accounts lag behind
 NOT_RUN = "not run: "  # so begins the error of a task that needs one that did not come to its end
 PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
 RUNNING = {"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
+# How SLURM's programs say that they reached no controller, whatever they were asked.
+UNREACHED = re.compile(
+    "unable to contact|resolve_ctls|config(uration)? source|fetch_?config|connection (refused|timed out)|"
+    "socket timed out|zero bytes|munge|authentication|unable to (resolve|establish)",
+    re.IGNORECASE,
+)
+ASK_FOR_IT = "ask its administrator, or look at SLURM_CONF and the munge and slurmctld services"
 NO_REASONS = {"None", "BeginTime", "Cleaning"}  # to wait
 
 

@@ -18,6 +18,7 @@ from realm_lab.metrics import METRICS, of_kind
 from realm_lab.params.load import OPTIONS, PRESETS, is_divided, is_system_option, parameter_fields, show
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.published import published
+from realm_lab.runner.sbatch import instead_of, no_setting
 from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.systems.registry import system_of
 
@@ -56,7 +57,7 @@ class SlurmOptions(Part):
     """GPUs of a job on each machine: one for each of its processes there."""
     cpus_per_task: Annotated[int, Field(ge=1)] = 1
     """Cores, and threads, of each process."""
-    mem_gb: Annotated[float, Field(gt=0)] | None = None
+    mem_gb: Annotated[float, Field(ge=0.001)] | None = None
     """Memory of a job on each machine."""
     timeout_min: Annotated[int, Field(ge=1)] = 240
     """Time limit of a job. A run that needs more goes on in the same job, queued again."""
@@ -77,6 +78,9 @@ class SlurmOptions(Part):
     def _consistent(self) -> SlurmOptions:
         if self.signal_delay_s >= 60 * self.timeout_min:
             raise ValueError(f"timeout_min: {self.timeout_min} is over before signal_delay_s ({self.signal_delay_s})")
+        for option in self.additional:
+            if instead := instead_of(option):
+                raise ValueError(f"additional: '{option}': {instead}")
         return self
 
 
@@ -301,6 +305,8 @@ def _explain(error: ValidationError, path: Path, document: Any, model: type[Stud
         return f"{where}: '{key}' is a parameter; put it under 'set:'"
     if problem["type"] == "extra_forbidden":
         of = f" of {'.'.join(above)}" if above else ""
+        if group is SlurmOptions:
+            return f"{where}: unknown key '{key}'{of}; {no_setting(key, group.model_fields)}"
         return f"{where}: unknown key '{key}'{of}; the nearest valid one is '{nearest(key, group.model_fields)}'"
     if problem["type"] == "missing":
         meaning = " ".join((group.model_fields[key].description or "").split())

@@ -77,15 +77,18 @@ def sweep(request: Request) -> int:
     if request.cell:
         plan = replace(plan, runs=tuple(run for run in plan.runs if run.cell == request.cell))
     plan = with_policy(plan, request.other_code)
+    launcher = request.launcher_for(plan.launcher, plan.name)
     if request.dry_run:
         if request.as_json:
+            tasks = tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=True)
+            launcher.preview(tasks)
+            launcher.try_out(tasks)
             print(json.dumps(plan_as_json(plan, root), indent=2))
             if found := other_code(plan.runs, root):
                 say(described(found))
         else:
-            show_plan(plan, root)
+            show_plan(plan, root, launcher=launcher)
         return 0
-    launcher = request.launcher_for(plan.launcher, plan.name)
 
     def tasks_left() -> list[Task]:
         return tasks_of(plan.runs, StageStates(root / "runs"), retry_failed=request.retry_failed)
@@ -93,11 +96,21 @@ def sweep(request: Request) -> int:
     settle_code(plan.runs, root, check=lambda: launcher.check(tasks_left()))
     tasks = tasks_left()
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
-    if request.seeds is None or not _is_part_of_what_is_done(plan, root):
-        record_study(plan, root)
+    is_recorded = request.seeds is not None and _is_part_of_what_is_done(plan, root)
     _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
+    if launcher.detached and tasks:
+        before = latest_jobs(root, plan.name)
+        try:
+            launcher.submit(tasks)
+        except UserError:
+            if latest_jobs(root, plan.name) != before:  # if none was taken, the study stays as it was
+                record_study(plan, root)
+            raise
+        say(f"submitted {_count(len(tasks), 'task')}")
+    if not is_recorded:
+        record_study(plan, root)
     if launcher.detached:
-        return _submit(launcher, tasks, plan, request, root)
+        return _follow(launcher, tasks, plan, request, root)
     return _run(launcher, tasks, plan, request, root)
 
 
@@ -152,11 +165,8 @@ def _say_beginning(
         say(f"{failed} failed and stay so: see `realm-lab status {plan.name}`, then --retry-failed")
 
 
-def _submit(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request: Request, root: Path) -> int:
-    """Give the tasks to a queue; results are collected once everything is complete."""
-    if tasks:
-        launcher.submit(tasks)
-        say(f"submitted {_count(len(tasks), 'task')}")
+def _follow(launcher: Launcher, tasks: Sequence[Task], plan: StudyPlan, request: Request, root: Path) -> int:
+    """Wait for a queue if asked to; results are collected once everything is complete."""
     try:
         with stoppable() as stop, mirroring(request, root):
             if request.follow:

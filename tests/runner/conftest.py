@@ -15,6 +15,7 @@ from realm_lab.systems.identity import code_roots, kept_corpus_folder, stage_fol
 from realm_lab.tracking.code_record import CodeStates
 from realm_lab.tracking.run_dir import stage_folder
 from tests.reporting.opened_page import browser
+from tests.runner.fake_slurm import Fake
 from tests.slurm_cluster.cluster import Cluster
 from tests.slurm_cluster.project import joined
 
@@ -30,6 +31,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """SLURM with two nodes."""
     with joined(Cluster(tmp_path_factory.mktemp("slurm"))) as running:
         yield running
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
+    return Fake(tmp_path / "fake", monkeypatch)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,64 +14,13 @@ import pytest
 
 from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
-from realm_lab.runner import slurm, slurm_job, slurm_queue
+from realm_lab.runner import slurm, slurm_job
 from realm_lab.runner.slurm import PACKAGE, SlurmLauncher, arrays, freeze_code, waves
 from realm_lab.runner.slurm_queue import latest_jobs
 from realm_lab.runner.study import SlurmOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.state import JobState
-
-# Each call is a line in `calls`; sbatch numbers its jobs from 100 and keeps their scripts; the others read an answer.
-PROGRAM = """#!{python}
-import os, pathlib, shutil, sys
-here, name = pathlib.Path({folder!r}), pathlib.Path(sys.argv[0]).name
-with open(here / "calls", "a") as file:
-    print(name, *sys.argv[1:], file=file)
-if name == "sbatch" and not (here / "sbatch.answer").exists():
-    number = 100 + len(list(here.glob("script-*")))
-    shutil.copy(sys.argv[1], here / f"script-{{number}}")
-    print("Submitted batch job", number)
-else:
-    answer = here / f"{{name}}.answer"
-    text = answer.read_text() if answer.exists() else ""
-    code, _, text = text.partition("\\n") if text else ("0", "", "")
-    print(text, end="", file=sys.stderr if int(code) else sys.stdout)
-    sys.exit(int(code))
-"""
-PROGRAMS = ("sbatch", "srun", "squeue", "sacct", "scancel", "scontrol")
-
-
-class Fake:
-    """SLURM's programs on PATH."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
-        self.folder = folder
-        (folder / "bin").mkdir(parents=True)
-        for name in PROGRAMS:
-            path = folder / "bin" / name
-            path.write_text(PROGRAM.format(python=sys.executable, folder=str(folder)))
-            path.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}")
-        for memory in ("_ended", "_asked"):
-            monkeypatch.setattr(slurm_queue, memory, {})
-
-    def answer(self, name: str, text: str, code: int = 0) -> None:
-        """What a program says from now on."""
-        (self.folder / f"{name}.answer").write_text(f"{code}\n{text}")
-
-    def calls(self, name: str) -> list[str]:
-        """The arguments of each call of a program."""
-        lines = (self.folder / "calls").read_text().splitlines() if (self.folder / "calls").exists() else []
-        return [line.partition(" ")[2] for line in lines if line.split()[0] == name]
-
-    def script(self, number: int) -> list[str]:
-        """The lines of a submitted script."""
-        return (self.folder / f"script-{number}").read_text().splitlines()
-
-
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    return Fake(tmp_path / "fake", monkeypatch)
+from tests.runner.fake_slurm import Fake
 
 
 @pytest.fixture
@@ -293,6 +243,57 @@ def test_a_refusal_of_sbatch_is_one_line(fake: Fake, root: Path, make: Any) -> N
     assert "invalid partition specified: gpus" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert latest_jobs(root, "masking") == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host\nsbatch: fatal: no config source\n",
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)\n",
+        "sbatch: error: If munged is up, restart with --num-threads=10\nsbatch: error: Munge encode failed\n",
+    ],
+)
+def test_a_controller_that_is_not_reached_is_no_fault_of_the_study(
+    fake: Fake, root: Path, make: Any, said: str
+) -> None:
+    fake.answer("sbatch", said, code=1)
+    for ask in (SlurmLauncher.submit, SlurmLauncher.try_out):
+        with pytest.raises(UserError, match="SLURM_CONF") as caught:
+            ask(slurm_launcher(root), [make("a")])
+        assert "launcher.slurm" not in str(caught.value)
+
+
+def test_a_preview_has_what_is_asked_for_and_how_many_jobs(fake: Fake, root: Path, make: Any) -> None:
+    tasks = [make("a"), make("b"), make("c", "a"), make("d", "a", ranks=4)]
+    settings = {"partition": "gpu", "gpus_per_node": 4, "mem_gb": 8, "timeout_min": 90, "array_parallelism": 7}
+    launcher = slurm_launcher(root, **settings, additional={"reservation": "a b", "contiguous": False})
+    head, jobs, one, four = launcher.preview(tasks)
+    assert all(text in head for text in ("partition gpu", "node 4", "8 GB", "90 min"))
+    assert jobs.startswith("4 jobs in 3 arrays")
+    assert "(2 + 1 + 1), at most 7 at a time" in jobs
+    launcher.submit(tasks)
+    for line, number in ((one, 100), (four, 102)):
+        flags = {name: value for name, _, value in (flag.partition("=") for flag in shlex.split(line)[1:])}
+        script = {f"--{name}": value.strip("'") for name, value in directives(fake.script(number)).items()}
+        assert flags.items() <= script.items()
+        assert script.keys() - flags.keys() <= {
+            "--array",
+            "--dependency",
+            "--output",
+            "--error",
+            "--open-mode",
+            "--signal",
+        }
+    assert launcher.at_once == 7
+
+
+def test_sbatch_is_asked_whether_it_would_take_such_jobs(fake: Fake, root: Path, make: Any) -> None:
+    slurm_launcher(root, partition="gpu").try_out([make("a"), make("b"), make("c", ranks=2)])
+    assert len(fake.calls("sbatch")) == 2
+    assert all("--test-only" in call and "--partition=gpu" in call for call in fake.calls("sbatch"))
+    fake.answer("sbatch", "sbatch: error: invalid partition specified: gpu\nallocation failure\n", code=1)
+    with pytest.raises(UserError, match=r"invalid partition specified: gpu; change launcher.slurm"):
+        slurm_launcher(root, partition="gpu").try_out([make("a")])
 
 
 def test_processes_must_fit_the_machines(fake: Fake, root: Path, make: Any) -> None:
