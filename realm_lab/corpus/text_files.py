@@ -11,6 +11,7 @@ import io
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,7 +28,10 @@ MAX_EXPANSION = 200  # times the compressed size; text of any language stays und
 MEGABYTE = 1 << 20
 PARQUET = "PAR1"  # the head of a Parquet file
 _MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\x28\xb5\x2f\xfd": ".zst"}
-_OPEN: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": zstd.open}
+_WINDOW = {
+    zstd.DecompressionParameter.window_log_max: 31
+}  # 2 GiB, the most that can be read; the library's default is 27
+_OPEN: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".zst": partial(zstd.open, options=_WINDOW)}
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -109,7 +113,12 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
         raise UserError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder; name the files in it") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error, zstd.ZstdError) as error:
+    except zstd.ZstdError as error:
+        if "memory" not in str(error):
+            raise UserError(f"{path}: cut off or damaged ({error}); fetch it again") from None
+        remedy = "unpack it yourself, or compress it with a window of at most 2 GiB (zstd --long=31 or less)"
+        raise UserError(f"{path}: its window takes more memory than there is for it ({error}); {remedy}") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: cut off or damaged ({error}); fetch it again") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}); check the file") from None

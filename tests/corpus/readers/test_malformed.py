@@ -55,6 +55,18 @@ TRIPLE = b'<a:b> <a:c> "d\\ne" .\n'
 SMALL_SQUAD = squad(id="a", question="Who?", answers=[{"text": "Ann"}])
 DAMAGED_ZSTANDARD = bytearray(zstd.compress(b"".join(lines({"text": f"some text {n * n}"}) for n in range(3000))))
 DAMAGED_ZSTANDARD[1000:1100] = bytes(100)
+
+
+def frame(exponent: int, eighths: int = 0) -> bytes:
+    """GOOD in Zstandard, not compressed, that asks for a window of 2^exponent bytes and so many eighths of that."""
+    return (
+        zstd.compress(b"")[:4]
+        + bytes([0, exponent - 10 << 3 | eighths])
+        + (1 | len(GOOD) << 3).to_bytes(3, "little")
+        + GOOD
+    )
+
+
 CATASTROPHIC = "(a+)+$"
 COPY, TAKEN_ID = "document: copy of an earlier one", "document: id of an earlier one, kept under another"
 
@@ -129,6 +141,7 @@ REFUSED: dict[str, tuple[str, bytes | None, str]] = {
     "tab_in_a_column": ("p.tsv", HEAD + b"1\ta\tb\tT\n", ", line 2: 4 columns; expected three columns"),
     "quote_left_open": ("p.tsv", HEAD + b'1\ta\tT\n2\t"b\tT\n3\tc\tT\n', ", line 3: not readable as TSV"),
     "damaged_zstandard": ("z.jsonl.zst", bytes(DAMAGED_ZSTANDARD), ": cut off or damaged ("),
+    "window_beyond_the_limit": ("z.jsonl.zst", frame(31, 1), ": its window takes more memory than there is for it ("),
     "date_within_a_record": ("z.parquet", parquet(text=["A"], other=pa.array([[10**17]], pa.list_(pa.timestamp("ms")))),
         ": cut off or damaged ("),
     "triple_cut": ("k.nt", TRIPLE + TRIPLE[:-3], ', line 2: no triple; expected <subject> <relation> <object>'),
@@ -152,6 +165,8 @@ REFUSED: dict[str, tuple[str, bytes | None, str]] = {
 READ: dict[str, tuple[Any, ...]] = {
     "gzip_without_its_name": ("c.jsonl", gzip.compress(GOOD), ["Aé"]),
     "zstandard": ("c.jsonl.zst", zstd.compress(GOOD), ["Aé"]),
+    "zstandard_with_a_long_window": ("c.jsonl.zst", frame(28), ["Aé"]),
+    "zstandard_with_the_longest_window": ("c.jsonl.zst", frame(31), ["Aé"]),
     "mark_before_lines": ("b.jsonl", BOM + GOOD, ["Aé"]),
     "mark_before_object": ("b.json", BOM + SMALL_SQUAD, ["One."]),
     "mark_before_array": ("b.json", BOM + array({"text": "A"}), ["A"]),
