@@ -161,6 +161,8 @@ def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> Vie
     everything = flatten({**record.params, "inputs": record.inputs})
     points = {stage: _points(run, state.stages[stage]) for stage, run in stages.items()}
     started_ms, ended_ms = _own_times(state)
+    if study and started_ms is None:
+        started_ms = _planned(runs, record)
     model = None
     if state.state == "COMPLETE":
         points[HEADLINE] = _headline(stages, _times([state])[1] or 0)
@@ -217,6 +219,11 @@ def _own_times(state: RunState) -> tuple[int | None, int | None]:
     return milliseconds(started), milliseconds(started + sum(status.wall_seconds for status in own))
 
 
+def _planned(runs: Path, record: RunRecord) -> int:
+    """When a run was recorded: its start as long as no stage of it has begun."""
+    return milliseconds((runs / record.name / "run.json").stat().st_mtime)
+
+
 def _times(states: Sequence[RunState]) -> tuple[int | None, int | None]:
     """When the first stage of these runs began, and when the last one ended, if any did."""
     known = [stage.status for state in states for stage in state.stages.values()]
@@ -266,6 +273,8 @@ def read_study(runs: Path, study: StudyRecord, members: Sequence[Member]) -> Vie
     is_complete = done == len(study.runs)
     found = {state.state for state in states}
     started_ms, ended_ms = _times(states)
+    if started_ms is None:
+        started_ms = min((_planned(runs, member.record) for member in members), default=None)
     tags = {
         "realm.kind": "study",
         "realm.study": study.name,

@@ -16,6 +16,7 @@ from realm_lab.tracking.mlflow_mirror import Mirror, mirror
 from realm_lab.tracking.run_dir import StageRun, stage_of, write_run_record
 from realm_lab.tracking.study_record import read_study_record, write_study_record
 from realm_lab.tracking.tracking_store import default_uri
+from realm_lab.tracking.views import UNPLANNED
 from tests.tracking import made_runs, shown
 from tests.tracking.made_runs import BEGAN_AT
 
@@ -192,6 +193,27 @@ def mirror_dying(runs: Path, uri: str, monkeypatch: pytest.MonkeyPatch, instant:
         except KeyboardInterrupt:
             return False
     return True
+
+
+def test_what_has_not_begun_is_scheduled_in_its_study_and_stays_one_run(runs: Path) -> None:
+    stages = [made_runs.planned_pretrain(runs, seed) for seed in (0, 1)]
+    write_run_record(runs, made_runs.record_of("random_mask", 7, {"pretrain": "stages/pretrain-0123"}))  # of no study
+    assert mirror(runs).created == 2
+    runs_shown = shown.content(runs)
+    assert {(run["status"], run["tags"]["realm.state"]) for run in runs_shown.values()} == {("SCHEDULED", "PENDING")}
+    assert all(run["times"][1] is None for run in runs_shown.values())
+    [whole] = shown.content(runs, kind="study").values()
+    assert whole["tags"]["realm.progress"] == "0 of 2 runs complete"
+    assert shown.content(runs, UNPLANNED) == {}
+    before = shown.everything(runs)
+    (runs / ".mirror.json").unlink()
+    again = mirror(runs)
+    assert (again.created, again.updated, again.recreated, shown.everything(runs)) == (0, 0, 0, before)
+    made_runs.set_status(stages[0], step=10)
+    made_runs.heard_of(stages[0])
+    assert mirror(runs).recreated == 1
+    assert sorted(run["tags"]["realm.state"] for run in shown.content(runs).values()) == ["PENDING", "RUNNING"]
+    assert len(shown.content(runs, kind="study")) == 1
 
 
 def test_a_running_run_grows_by_checkpoints_and_ends(runs: Path) -> None:
