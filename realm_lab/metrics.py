@@ -2,13 +2,14 @@
 
 Studies, reports, MLflow, `compare` and search read this registry, and nothing else lists metrics. Adding one
 takes an entry here and the computation that writes it under the same name, either into the results of a system's
-evaluate stage (`source="results"`) or into the metrics of its pre-training (`source="curve"`). A metric of your own,
-which no entry names, is still collected and shown, under its own name.
+evaluate stage (`source="results"`) or into the metrics of its pre-training (`source="curve"`). A value without an entry
+is still collected and shown, under its own name. A study names a metric of a user's own as `package.module:NAME`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -157,6 +158,8 @@ _BY_KIND = (
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ENTRIES}
 """Metrics of a run, one number each, by name; `results.csv` has a column for each that a study knows."""
 
+BUILT_IN = frozenset(METRICS)
+
 CURVES: dict[str, Metric] = {metric.name: metric for metric in _CURVES}
 """Metrics of pre-training over steps, by name."""
 
@@ -179,6 +182,12 @@ def of_kind(name: str, source: Source) -> Metric | None:
         if pattern.source == source and kind and name == pattern.name.format(kind=kind):
             return replace(pattern, name=name, title=pattern.title.format(kind=kind))
     return None
+
+
+def learn(entries: Iterable[Metric]) -> None:
+    """Know the metrics of a user's own that a study was planned with, as its record has them."""
+    for entry in entries:
+        METRICS.setdefault(entry.name, entry)
 
 
 def register_metric(entry: Metric) -> Metric:

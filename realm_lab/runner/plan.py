@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from realm_lab.errors import UserError, nearest
 from realm_lab.masking import check_masking
+from realm_lab.metrics import BUILT_IN, METRICS
 from realm_lab.models.objectives import training_objective
 from realm_lab.params.load import (
     Source,
@@ -28,7 +29,7 @@ from realm_lab.params.load import (
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.cells import Cell, Place, cells_of
-from realm_lab.runner.study import LauncherSettings, Study, load_study
+from realm_lab.runner.study import LauncherSettings, Study, load_study, metrics_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import options_of, system_of, with_options
 from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
@@ -115,7 +116,12 @@ def plan_study(
     }
     chosen = _seeds(study, seeds)
     runs = _runs(study, cells, resolved, chosen, base, everywhere)
-    described = study.model_dump(include={"metrics", "delta", "not_run", "figures"})
+    metrics = metrics_of(study)
+    described = study.model_dump(include={"not_run", "figures"}) | {
+        "metrics": [metric.name for metric in metrics.values()],
+        "delta": {metrics[text].name: value for text, value in study.delta.items()},
+        "own_metrics": tuple(metric for metric in metrics.values() if metric.name in METRICS.keys() - BUILT_IN),
+    }
     if len(study.axes) > 1:
         described["axes"] = {axis: [show(point) for point in points] for axis, points in study.axes.items()}
     return StudyPlan(

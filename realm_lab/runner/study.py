@@ -11,10 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from realm_lab.core.extensions import own_code, own_source
+from realm_lab.core.extensions import own_code, own_object, own_source
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, nearest
-from realm_lab.metrics import METRICS, of_kind
+from realm_lab.metrics import METRICS, Metric, learn, metric, of_kind
 from realm_lab.params.load import OPTIONS, PRESETS, is_divided, is_system_option, parameter_fields, show
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.published import published
@@ -191,7 +191,8 @@ class Study(StudyFile):
     """In the place of cells, every combination of the points of some axes. Axis -> its points: a parameter with a list
     of values, or any name with named points, each of which says which parameters it sets."""
     metrics: list[str] = ["exact_match", "recall_at_5", "retrieval_utility_end"]
-    """What is compared, the most important first: all cells in all of these are one family of tests."""
+    """What is compared, the most important first: all cells in all of these are one family of tests. A metric of your
+    own is a `Metric` in a module, `package.module:NAME`."""
     delta: dict[str, Annotated[float, Field(gt=0)]] = {}
     """Metric -> the largest difference that does not matter, in its unit: the report says where a larger one is ruled
     out."""
@@ -208,12 +209,6 @@ def load_study(path: Path | str) -> Study:
     """Read and check a study file; what the cells are is checked by `plan_study`. UserError: one line with the file,
     the line, what is wrong there, and the remedy."""
     study = read_study_file(Path(path), Study)
-    study.refuse_twice(study.metrics, "metrics")
-    for place, metric in enumerate(study.metrics):
-        if not of_kind(metric, "results"):
-            study.choose(metric, METRICS, f"metrics: unknown metric '{metric}'", "metrics", place)
-    for metric in study.delta:
-        study.choose(metric, study.metrics, f"delta: '{metric}' is none of the study's metrics", "delta", metric)
     for place, name in enumerate(study.figures):
         with study.at("figures", place):
             if own_source("figures", name) is None:
@@ -227,6 +222,37 @@ def load_study(path: Path | str) -> Study:
             with study.at("cells", name, "paper", prefix=f"cell '{name}': "):
                 published(cell.paper)
     return study
+
+
+def metrics_of(study: Study) -> dict[str, Metric]:
+    """What a study compares: each metric as the file writes it -> its definition. The modules of the study's systems
+    and schemes are imported before, since they may register some. UserError: an unknown one, or one named twice."""
+    found: dict[str, Metric] = {}
+    names: list[str] = []
+    for place, text in enumerate(study.metrics):
+        if ":" in text:
+            with study.at("metrics", place):
+                found[text] = _own_metric(text)
+        else:
+            if not of_kind(text, "results"):
+                study.choose(text, METRICS, f"metrics: unknown metric '{text}'", "metrics", place)
+            found[text] = metric(text)
+        names.append(found[text].name)
+    study.refuse_twice(names, "metrics")
+    for text in study.delta:
+        study.choose(text, found, f"delta: '{text}' is none of the study's metrics", "delta", text)
+    return found
+
+
+def _own_metric(text: str) -> Metric:
+    """A Metric of a user's module."""
+    entry = own_object("metrics", text)
+    if not isinstance(entry, Metric) or entry.source != "results":
+        raise UserError(f"metrics: '{text}' is no realm_lab.Metric of results; write NAME = Metric(name, title) there")
+    if METRICS.get(entry.name, entry) != entry:
+        raise UserError(f"metrics: '{text}': another metric is called '{entry.name}'; choose another name")
+    learn([entry])
+    return entry
 
 
 def read_study_file(path: Path, model: type[File]) -> File:

@@ -17,6 +17,7 @@ from realm_lab.core.files import read_json, write_json
 from realm_lab.core.names import check_name
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
+from realm_lab.metrics import Metric, learn
 
 STRICT = ConfigDict(extra="forbid")
 DEFAULT = "default"  # the study of the pipeline as params.yaml asks for it
@@ -63,6 +64,7 @@ class StudyRecord:
     exploratory: tuple[str, ...] = ()  # metrics that are shown beside the others, each a family of tests of its own
     delta: dict[str, float] = field(default_factory=dict)  # metric -> the largest difference that does not matter
     not_run: dict[str, str] = field(default_factory=dict)  # what a reader would look for -> why it has no cell
+    own_metrics: tuple[Metric, ...] = ()  # definitions of those of `metrics` that a user's module has
     common: dict[str, Any] = field(default_factory=dict)  # what params.yaml and --set change in the preset, everywhere
     format: int = 1
 
@@ -120,10 +122,11 @@ def write_study_record(runs: Path, record: StudyRecord) -> Path:
 
 
 def read_study_record(path: Path) -> StudyRecord:
-    """One study.json; a broken one is a UserError that names file and field."""
+    """One study.json, whose own metrics are known from then on. UserError: it is broken; file and field."""
     record = read_record(path, STUDY_RECORD, "delete the file and plan the study again")
     if path.parent.name != record.name:
         raise UserError(f"{path}: the record is of study {record.name}; rename the folder back, or delete the copy")
+    learn(record.own_metrics)
     return record
 
 

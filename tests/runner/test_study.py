@@ -167,7 +167,7 @@ def figure(): ...
         (
             B + "{set: {finetune.objective: own_parts:objective}}\n",
             6,
-            "called with (log_prior_BK, log_reader_BK, temper",
+            "called with (log_prior_BK, log_reader_BK, ",
         ),
         (GOOD + "figures:\n  - own_parts:figure\n", 8, "'own_parts:figure' takes (), but it is called with (study)"),
         (GOOD + "figures: [own_parts:figur]\n", 7, "no function or class 'figur'"),
@@ -183,6 +183,48 @@ def test_code_of_a_user_that_cannot_be_called_is_refused_before_any_work(
     found = refusal(write(text))
     assert found.startswith(f"study.yaml, line {line}: ")
     assert message in found
+
+
+METRIC = """
+import numpy as np
+from realm_lab import Metric, register_metric
+brevity = register_metric(Metric("brevity", "brevity of answers", unit="words", better="down"))
+taken = Metric("f1", "another F1")
+curve = Metric("height", "height", "curve")
+def mask(request, generator): return np.arange(1)
+"""
+
+
+def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_it(
+    planned: Planned, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_metrics.py").write_text(METRIC)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "unknown metric 'brevity'" in refusal(write(GOOD + "metrics: [brevity]\n"))
+    try:
+        masked = B + "{set: {pretrain.masking: own_metrics:mask}}\n"
+        record = record_study(planned(masked + "metrics: [f1, brevity]\ndelta: {brevity: 2}\n"), tmp_path)
+        assert [metric.title for metric in record.own_metrics] == ["brevity of answers"]
+        by_place = record_study(planned(GOOD + "metrics: [f1, own_metrics:brevity]\n"), tmp_path)
+        assert by_place.metrics == record.metrics == ("f1", "brevity")
+        assert by_place.own_metrics == record.own_metrics
+        path = tmp_path / "runs" / "studies" / "study" / "study.json"
+        del METRICS["brevity"]
+        assert read_study_record(path) == by_place
+        assert METRICS["brevity"].unit == "words", "the record is enough to show it"
+        for name, message in (
+            ("taken", "another metric is called 'f1'"),
+            ("curve", "is no realm_lab.Metric of results"),
+            ("mask", "is no realm_lab.Metric of results"),
+            ("gone", "is no realm_lab.Metric of results"),
+        ):
+            found = refusal(write(GOOD + f"metrics: [own_metrics:{name}]\n"))
+            assert found.startswith("study.yaml, line 7: metrics: 'own_metrics:")
+            assert message in found
+        assert "brevity is there twice" in refusal(write(GOOD + "metrics: [brevity, own_metrics:brevity]\n"))
+    finally:
+        METRICS.pop("brevity", None)
+        sys.modules.pop("own_metrics", None)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ import pytest
 from realm_lab.cli import main
 from realm_lab.core.files import read_json_lines
 from realm_lab.errors import UserError
+from realm_lab.metrics import METRICS
+from realm_lab.reporting.index import write_index
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import EVALUATE, Stage, System, register_system, system_names, system_of
 from realm_lab.tracking.study_record import read_study_record
@@ -21,8 +23,11 @@ from realm_lab.tracking.study_record import read_study_record
 SOURCE = '''
 from collections import Counter
 
+from realm_lab import Metric
 from realm_lab.params.sections import Section
 from realm_lab.systems.registry import EVALUATE, Answer, Stage, System
+
+LENGTH = Metric("answer_length", "mean length of the answer", unit="words", digits=1, better="down")
 
 
 class Rank(Section):
@@ -47,6 +52,9 @@ class Frequent(System):
     def answer(self, questions, retrieved=None, k=None):
         answers = self.context.stage("count").results()["answers"]
         return [Answer(answers[self.context.options(Rank).rank]) for _ in questions]
+
+    def measure(self):
+        return {"answer_length": 1.5 + self.context.options(Rank).rank}, []
 '''
 WRONG = """
 
@@ -62,6 +70,8 @@ STUDY = """
 question: Does reading help?
 seeds: [0]
 baseline: frequent
+metrics: [exact_match, "own_systems:LENGTH"]
+delta: {"own_systems:LENGTH": 0.5}
 cells:
   frequent: {system: "own_systems:Frequent"}
   second: {system: "own_systems:Frequent", set: {"system_options.own_systems:Frequent.rank": 1}}
@@ -79,6 +89,7 @@ def project(tmp_path: Path, tiny: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     sys.modules.pop("own_systems", None)
+    METRICS.pop("answer_length", None)
 
 
 def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +106,6 @@ def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.Capture
     assert "recall_at_5" not in results
     assert results["not_measured"] == {
         "retrieval": "system frequent retrieves no passages",
-        "own measurements": "system frequent reads no masked sentences",
         "corpus update": "system frequent cannot be asked with another corpus",
     }
     rows = read_json_lines(evaluated / "eval" / "predictions.jsonl")
@@ -106,6 +116,7 @@ def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.Capture
     assert study.cell("second").changes == {option: 1}
     assert study.cell("second").title == "the most frequent answer, rank = 1"
 
+    del METRICS["answer_length"]  # as in another process, which imports nothing of the user's
     assert main(["report", "own"]) == 0
     table = (project / "reports" / "own" / "results.csv").read_text()
     assert table.count("COMPLETE") == 2
@@ -113,11 +124,17 @@ def test_it_goes_the_whole_way_in_one_file(project: Path, capsys: pytest.Capture
     assert summary["confounds"] == summary["warnings"] == []
     report = (project / "reports" / "own" / "report.md").read_text()
     assert f"{option} = 1" in report
+    assert "**Mean length of the answer**, words" in report
+    assert (study.metrics, study.delta) == (("exact_match", "answer_length"), {"answer_length": 0.5})
+    assert summary["cells"]["second"]["metrics"]["answer_length"]["mean"] == 2.5
+    del METRICS["answer_length"]
+    assert "mean length of the answer" in write_index(project / "reports").read_text()
     assert main(["mirror"]) == 0
     assert main(["compare", "own/frequent", "own/second"]) == 0
     compared = (project / "reports" / "compare" / "own.frequent-vs-own.second" / "report.md").read_text()
     assert f"{option} = 1" in compared
     assert "Confounded" not in compared
+    assert "Mean length of the answer" in compared
     capsys.readouterr()
     assert main(["ask", "who ?", "--system", "own_systems:Frequent", "--json"]) == 0
     answered = json.loads(capsys.readouterr().out)
