@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from realm_lab.errors import UserError
+from realm_lab.metrics import learn
 from realm_lab.params.load import show
 from realm_lab.reporting.code_notes import code_notes, mixed_code
 from realm_lab.reporting.comparison import (
@@ -131,7 +132,9 @@ def _report(data: dict[str, Any], results: pd.DataFrame, intervals: Intervals, c
         {"cell": run["cell"], "seed": run["seed"], "run_key": keys[run["cell"], run["seed"]], "run": run["run"]}
         for run in data["runs"]
     ]
-    return Report(STUDY_RECORD.validate_python(data["design"] | {"runs": runs}), results, data, intervals, curves)
+    record = STUDY_RECORD.validate_python(data["design"] | {"runs": runs})
+    learn(record.own_metrics)
+    return Report(record, results, data, intervals, curves)
 
 
 def plain(value: Any) -> Any:
