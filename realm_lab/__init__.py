@@ -20,6 +20,7 @@ _PUBLIC = {
     "Stage": "systems.registry",
     "register_masking": "masking",
     "register_metric": "metrics",
+    "register_objective": "models.objectives",
     "register_refresh": "retrieval.refresh",
     "register_system": "systems.registry",
     "UserError": "errors",

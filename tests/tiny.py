@@ -23,7 +23,6 @@ CLOCKS = {
     "step_seconds",
     "refresh_share_of_time",
     "index_staleness_seconds",
-    "builder_restarts",
 }
 
 

@@ -166,6 +166,8 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
         yield Finding("OK", "corpus", "the toy world; no file is needed")
     else:
         files = params.corpus.files.model_dump(include=FILES)
+        if not params.corpus.files.knowledge:
+            yield Finding("missing", "corpus.files.knowledge", "no file of passages is named", "name at least one")
         named += [(f"corpus.files.{key}", name) for key, names in files.items() for name in names]
     for key, name in named:
         if name is not None and (root / name).exists():

@@ -126,7 +126,7 @@ def build_parser() -> Parser:
     add_index(adder("tools"))
     add_tools(adder("tools"))
     groups = "\n\n".join("\n".join([f"{group}:", *lines]) for group, lines in listed.items())
-    parser.epilog = f"{groups}\n\n`{PROGRAM} VERB --help` explains a verb; README.md begins with an example."
+    parser.epilog = f"{groups}\n\n`{PROGRAM} VERB --help` explains a verb; start with `{PROGRAM} doctor`."
     return parser
 
 

@@ -37,6 +37,7 @@ def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: Oth
     something in the input or in a run failed, or other code computed what would be used again; finished runs are kept.
     """
     root = Path(root)
+    check_corpus(params)
     plan = with_policy(replace(default_plan(params), name=name), policy)
     restore(plan, root)
     if (experiment := os.environ.get("DVC_EXP_NAME")) and name == DEFAULT:
@@ -69,7 +70,14 @@ def show(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
     records = (root / "data" / "records").glob("*/*")
     if absent := sum(not (root / "runs" / "stages" / record.name / "status.json").exists() for record in records):
         print(f"runs/ lacks {absent} finished stages, which DVC keeps: they are put back first")
+    check_corpus(params)
     show_plan(_as_far_as(stage, replace(default_plan(params), name=name)), root, stage)
+
+
+def check_corpus(params: Params) -> None:
+    """UserError: nothing can be prepared, since the parameters name no passages, as the bare preset `paper`."""
+    if params.corpus.source == "files" and not params.corpus.files.knowledge:
+        raise UserError("parameter 'corpus.files.knowledge': no file of passages is named; name at least one")
 
 
 def _as_far_as(stage: str, plan: StudyPlan) -> StudyPlan:

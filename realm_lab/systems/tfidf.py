@@ -14,11 +14,11 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import pairwise
 
+import mmh3
 import numpy as np
 import regex
 from bm25s.stopwords import STOPWORDS_EN_PLUS
 from scipy.sparse import csr_array
-from sklearn.utils import murmurhash3_32
 
 from realm_lab.corpus.store import Passages
 
@@ -94,7 +94,7 @@ class TfidfArticles:
 
 def _counts(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The buckets of some texts: whose, which, and how often."""
-    hashed = [np.array([murmurhash3_32(term, seed=0, positive=True) for term in terms(text)], int) for text in texts]
+    hashed = [np.array([mmh3.hash(term, seed=0, signed=False) for term in terms(text)], int) for text in texts]
     parts = [np.unique(buckets % BUCKETS, return_counts=True) for buckets in hashed]
     owners = np.repeat(np.arange(len(texts)), [len(buckets) for buckets, _ in parts])
     return owners, *(np.concatenate(part) for part in zip(*parts, strict=True))  # type: ignore[return-value]

@@ -154,3 +154,14 @@ def test_without_a_gpu_there_is_nothing_to_try(tmp_path: Path, capsys: pytest.Ca
     assert printed.out == ""
     assert printed.err.startswith("realm-lab: error: no GPU: torch ")
     assert len(printed.err.splitlines()) == 1
+
+
+def test_a_preset_that_names_no_corpus_is_refused_where_a_run_would_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["--root", str(tmp_path), "doctor", "--preset", "paper"]) == 1
+    assert "corpus.files.knowledge" in capsys.readouterr().out
+    for flags in ([], ["--dry-run"]):
+        assert cli.main(["--root", str(tmp_path), "prepare", "--preset", "paper", *flags]) == 2
+        assert "'corpus.files.knowledge'" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()

@@ -8,6 +8,7 @@ import re
 import unicodedata
 from pathlib import Path
 
+import mmh3
 import numpy as np
 import pytest
 from bm25s.stopwords import STOPWORDS_EN_PLUS
@@ -132,3 +133,11 @@ def test_articles_are_ranked_as_a_whole_and_all_their_passages_are_found(tmp_pat
     texts = ["Ur a river old stones", "Uz the mill a river", "Uk nothing", *(f"Title{n} filler{n}" for n in range(4))]
     scores = dense_scores(texts, ["stones by the river"])[0]
     assert found[0][1].tolist() == pytest.approx([scores[0]] * 2 + [scores[1]] * 2)
+
+
+@pytest.mark.parametrize(
+    ("term", "value"),
+    [("", 0), ("a", 1009084850), ("paris", 180132627), ("the city", 2067114307), ("\u00e9 \u00fc", 3493242265)],
+)
+def test_terms_are_hashed_by_murmur_as_in_drqa(term: str, value: int) -> None:
+    assert mmh3.hash(term, seed=0, signed=False) == value
