@@ -161,8 +161,6 @@ def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> Vie
     everything = flatten({**record.params, "inputs": record.inputs})
     points = {stage: _points(run, state.stages[stage]) for stage, run in stages.items()}
     started_ms, ended_ms = _own_times(state)
-    if study and started_ms is None:
-        started_ms = _planned(runs, record)
     model = None
     if state.state == "COMPLETE":
         points[HEADLINE] = _headline(stages, _times([state])[1] or 0)
@@ -173,7 +171,7 @@ def read_run(runs: Path, member: Member, codes: CodeStates | None = None) -> Vie
         key=record.run_key,
         name=mark + (f"{cell.name}-s{record.seed}" if cell else record.name),
         state=state.state,
-        started_ms=started_ms,
+        started_ms=started_ms or (_planned(runs, record) if study else None),
         ended_ms=ended_ms if state.state in ("COMPLETE", "FAILED") else None,
         note=f"Record: `runs/{record.name}/run.json`",
         tags={name: cut(value, MAX_TAG) for name, value in tags.items() if value},
