@@ -103,17 +103,6 @@ REFUSALS = [
     ("baseline: c\ncells:\n  aa:\n", 3, "baseline: 'c' is no cell; the nearest one is 'aa'"),
     ("baseline: c\n", 3, "baseline: 'c' is no cell; add cells or axes"),
     ("baseline: {pretrain.steps: 5}\ncells:\n  a:\n", 3, "points are for axes and there are none"),
-    ("baseline: 2024-01-01\ncells:\n  2024-01-01:\n", 5, "'2024-01-01' is read as a date; put it in quotes"),
-    ("baseline: a\ncells:\n  a:\n  8:\n", 6, "'8' is read as a number; put it in quotes"),
-    ("baseline: a\ncells:\n  a:\n  1.10: {}\n", 6, "is read as a number; put it in quotes"),
-    ("baseline: a\ncells:\n  a:\n  true: {}\n", 6, "is read as true or false; put it in quotes"),
-    ("baseline: a\ncells:\n  a:\n  ~: {}\n", 6, "put it in quotes"),
-    ("baseline: {w: a}\naxes:\n  w:\n    a: {pretrain.steps: 5}\n    8: {pretrain.steps: 6}\n", 7, "put it in quotes"),
-    ("baseline: a\ncells:\n  a: {title: 2024-01-01T10:00:00Z}\n", 5, "put it in quotes"),
-    ('baseline: 8\ncells: {"8": {}}\n', 3, "baseline: input should be a valid string (given: 8); put it in quotes"),
-    (GOOD + "metrics: [8]\n", 7, "put it in quotes"),
-    (GOOD + "not_run: {8: no time}\n", 7, "put it in quotes"),
-    (GOOD + "launcher: {slurm: {partition: 2024}}\n", 7, "put it in quotes"),
     ("baseline: a b\ncells: {a b: {}}\n", 4, "cell 'a b': use letters, digits"),
     # overlaps
     (B + "\n", 6, "cells 'a' and 'b' are the same run: they set the same"),
@@ -254,11 +243,6 @@ def test_every_key_is_explained_on_the_page_in_the_words_of_the_model(repository
         for name, field in model.model_fields.items():
             assert f"| `{name}` | {' '.join((field.description or '').split())} |" in page, f"{model.__name__}.{name}"
     assert all(f"`{metric}`" in page for metric in (*METRICS, *chosen_by()))
-
-
-def test_names_in_quotes_are_what_is_written(planned: Planned) -> None:
-    cells = 'cells:\n  "2024-01-01":\n  "1.10": {set: {pretrain.steps: 3}}\n  "8": {set: {pretrain.steps: 4}}\n'
-    assert [cell.name for cell in planned('baseline: "1.10"\n' + cells).cells] == ["1.10", "2024-01-01", "8"]
 
 
 def test_axes_make_every_combination_the_baseline_first(write: Write) -> None:
