@@ -68,7 +68,7 @@ repro: setup  ## run the whole pipeline (dvc repro), 4 to 5 minutes on two cores
 	echo "  realm-lab sweep quick --dry-run    # a first ablation, and how long it takes"
 
 experiments: setup  ## a table of the DVC experiments: headline metrics, and the parameters that differ
-	@dvc exp show --no-pager --only-changed --hide-workspace --drop '^(data/prepared|models|reports|params.yaml|realm_lab)'
+	@COLUMNS=200 dvc exp show --only-changed --hide-workspace --drop '^(data/prepared|models|reports|params.yaml|realm_lab)'
 
 reference: setup  ## make your results of STUDY the committed reference results (for maintainers)
 	@test -f reports/$(STUDY)/report.md || { echo "make reference: no reports/$(STUDY); run realm-lab sweep $(STUDY)" >&2; exit 1; }

@@ -81,7 +81,7 @@ def _ask(options: argparse.Namespace, system: str) -> None:
         answer = {"system": context.plan.system, "question": reply.question, "answer": reply.answer}
         print(json.dumps({**answer, "candidates": candidates}, ensure_ascii=False))
         return
-    _show(context, [("answer  ", reply.answer, "")], reply.candidates, "p(span|z,x)", reply.best)
+    _show(context, [("answer  ", reply.answer, "")], reply.candidates, ("p(span|z,x)", "answer"), reply.best)
 
 
 def _run_fill(options: argparse.Namespace) -> None:
@@ -97,17 +97,21 @@ def _run_fill(options: argparse.Namespace) -> None:
         return
     words = [("marginal      ", found.answer, f"  p = {found.marginal:.3g}")]
     words.append(("no retrieval  ", found.answer, f"  p = {found.without:.3g}"))
-    _show(context, words, found.candidates, "p(y|z,x)", None)
+    from realm_lab.core.records import cut
+
+    columns = f"p({cut(found.answer, 20)}|z,x)", "best by z alone"
+    _show(context, words, found.candidates, columns, None)
 
 
 def _show(
     context: Context,
     words: Sequence[tuple[str, str, str]],
     candidates: Sequence[ReadPassage],
-    reader_column: str,
+    columns: tuple[str, str],
     best: int | None,
 ) -> None:
-    """The answers, which run gives them, then the candidates; the answer's span is highlighted in its passage."""
+    """The answers, which run gives them, then the candidates; the answer's span is highlighted in its passage.
+    `columns`: what the reader's probability is of, and what the passage's own answer is."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -120,9 +124,9 @@ def _show(
     if not candidates:
         return
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("p(z|x)", reader_column, "utility"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("answer", no_wrap=True)
+    for name in ("p(z|x)", columns[0], "utility"):
+        table.add_column(Text(name), justify="right", no_wrap=True)
+    table.add_column(columns[1], no_wrap=True)
     table.add_column("passage")
     for number, candidate in enumerate(candidates):
         passage = candidate.passage

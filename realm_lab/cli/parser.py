@@ -220,9 +220,18 @@ def _unknown(words: Sequence[str], options: argparse.Namespace, verb: argparse.A
         remedy = f"; a parameter is changed with --set {key or dotted}={value if key else other}"
     elif options.verb in ("ask", "fill") and not shown.startswith("-"):
         remedy = "; put the whole text in quotes"
-    elif near := difflib.get_close_matches(words[0].partition("=")[0], verb._option_string_actions, n=1):
-        remedy = f"; did you mean {near[0]}?"
+    elif near := _near_option(words[0].partition("=")[0], verb):
+        remedy = f"; did you mean {near}?"
     return f"unknown arguments: {shown}{remedy}"
+
+
+def _near_option(given: str, verb: argparse.ArgumentParser) -> str:
+    """The option that was begun or mistyped; "" if none is near: --cell is no --cancel."""
+    options = {option.lstrip("-"): option for option in verb._option_string_actions}
+    name = given.lstrip("-")
+    begun = [option for option in options if len(name) > 2 and option.startswith(name)]
+    found = begun or difflib.get_close_matches(name, options, n=1, cutoff=0.75)
+    return options[found[0]] if found and given.startswith("-") else ""
 
 
 def _one_line(error: BaseException) -> str:

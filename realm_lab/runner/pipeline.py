@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: Oth
         if stage in ("prepare", "evaluate") and (expected := expected_time(plan, root)):
             say(f"to the end of the pipeline: {expected}")
         launcher = LocalLauncher(root, plan.name)
-        with stoppable(), sweeping(root, plan.name), closing(launcher):
+        with _restorable(root), stoppable(), sweeping(root, plan.name), closing(launcher):
             launcher.submit(tasks)
             states = drive(launcher, tasks, root, wait_for_others=True, say_failures=False)
         for task in tasks:  # what was kept and dropped of each corpus that was prepared now
@@ -63,6 +64,17 @@ def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: Oth
         say(f"study {name}: {stage.replace('_', '-')} is complete")
     if name == DEFAULT:
         _publish(stage, plan, root)
+
+
+@contextmanager
+def _restorable(root: Path) -> Iterator[None]:
+    """If a DVC experiment is stopped inside, say how params.yaml gets back what the experiment has changed there."""
+    try:
+        yield
+    except SystemExit:
+        if os.environ.get("DVC_EXP_NAME") and _project(root) == root:  # a queued one works in a copy
+            say("params.yaml has the experiment's values; `git checkout HEAD -- params.yaml` puts yours back")
+        raise
 
 
 def show(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:

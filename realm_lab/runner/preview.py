@@ -11,6 +11,7 @@ from typing import Any
 from realm_lab.core.files import read_json
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.params.load import show
+from realm_lab.params.sections import Refresh
 from realm_lab.runner.cells import Cell
 from realm_lab.runner.other_code import described, other_code
 from realm_lab.runner.plan import StudyPlan
@@ -20,6 +21,9 @@ from realm_lab.runner.status import in_words, print_table
 from realm_lab.runner.tasks import state_of_run, tasks_of
 from realm_lab.tracking.state import StageStates
 from realm_lab.tracking.study_record import study_folder
+
+POLICY = "pretrain.refresh.policy"
+REFRESH = [f"pretrain.refresh.{name}" for name in Refresh.model_fields]
 
 
 def plan_as_json(plan: StudyPlan, root: Path) -> list[dict[str, Any]]:
@@ -122,4 +126,7 @@ def _differs(plan: StudyPlan, cell: Cell) -> str:
     if cell.name == plan.baseline.name:
         return "(the baseline)"
     system = [] if cell.system == plan.baseline.system else [f"system = {cell.system}"]
-    return "\n".join([*system, *(f"{name} = {show(value)}" for name, value in cell.changes.items())])
+    changes = dict(cell.changes)
+    if changes.get(POLICY) == "never":  # when, and how late, is of the baseline alone
+        changes = {name: value for name, value in changes.items() if name == POLICY or name not in REFRESH}
+    return "\n".join([*system, *(f"{name} = {show(value)}" for name, value in changes.items())])

@@ -174,7 +174,11 @@ def show_studies(root: Path, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(studies, indent=2))
         return
-    rows = []
+    rows, left = [], [study["study"] for study in studies if not study["counts"]]
+    if 1 < len(left) < len(studies):  # a line is enough beside those that were run
+        studies = [study for study in studies if study["counts"]]
+    else:
+        left = []
     for study in studies:
         has_results = (Path(root) / "reports" / "reference" / study["study"]).is_dir()
         not_here = "none here; see reports/reference" if has_results else "never swept"
@@ -182,6 +186,8 @@ def show_studies(root: Path, *, as_json: bool) -> None:
     if not rows:
         raise UserError(f"{root}: no studies and no runs; go to a project, or make one: `realm-lab init FOLDER`")
     print_table("", ("study", "runs", "question"), rows)
+    if left:
+        print(f"{len(left)} more were never swept here: {', '.join(left)}")
 
 
 def _question(file: Path) -> str:

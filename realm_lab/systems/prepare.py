@@ -46,7 +46,7 @@ def prepare(context: CorpusContext, run: StageRun) -> None:
     workers = params.launch.threads or cores()
     manifest = prepare_corpus(params, folder, context.plan.seed, progress, workers=workers, make_tagger=make_tagger)
     lines = summary(manifest)
-    print("\n".join(f"corpus {folder.name}: {line}" for line in lines), file=sys.stderr)
+    print(f"corpus {folder.name}: {'; '.join(lines)}", file=sys.stderr)
     write_text(run.path / "summary.md", "\n".join(["# Prepared corpus", "", *(f"- {line}" for line in lines)]) + "\n")
     run.heartbeat(sum(written.values()), force=True)
     run.finish({"counts": manifest.counts, "dropped": manifest.dropped, "digest": manifest.digest})

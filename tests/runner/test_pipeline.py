@@ -168,6 +168,19 @@ def test_the_report_is_written_and_nothing_temporary_is_left(done: Path) -> None
     assert [name for name in names if name.endswith((".tmp", ".old")) or name == "checkpoints"] == []
 
 
+@pytest.mark.parametrize(("name", "is_said"), [("tryout", True), ("", False)])
+def test_a_stopped_experiment_says_how_the_parameters_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, is_said: bool
+) -> None:
+    monkeypatch.setenv("DVC_EXP_NAME", name)
+    with pytest.raises(SystemExit), stages._restorable(tmp_path):
+        raise SystemExit(130)
+    queued = tmp_path / ".dvc" / "tmp" / "exps" / "copy"  # has parameters of its own
+    with pytest.raises(SystemExit), stages._restorable(queued):
+        raise SystemExit(130)
+    assert capsys.readouterr().err.count("git checkout HEAD -- params.yaml") == is_said
+
+
 def test_the_second_call_does_nothing(project: Path, params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_worker(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a worker was started")

@@ -64,6 +64,18 @@ def test_the_table_says_what_differs_and_what_is_there(
         assert part in text, text
 
 
+def test_of_an_index_that_is_never_refreshed_no_interval_is_shown(
+    planned: Callable[..., StudyPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fresh = "fresh: {set: {pretrain.refresh.interval_steps: 1}}"
+    show_plan(
+        planned(f"baseline: fresh\ncells:\n  {fresh}\n  never: {{set: {{pretrain.refresh.policy: never}}}}\n"), tmp_path
+    )
+    text = capsys.readouterr().out
+    assert "pretrain.refresh.policy = never" in text
+    assert "refresh.interval_steps" not in text
+
+
 def test_the_time_that_is_left_is_that_of_the_reference_runs(plan: StudyPlan, tmp_path: Path) -> None:
     assert expected_time(plan, tmp_path) == ""
     folder = tmp_path / "reports" / "reference" / "any"

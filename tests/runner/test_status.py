@@ -187,6 +187,11 @@ def test_all_studies(root: Path, put: Put, capsys: pytest.CaptureFixture[str]) -
     for text in ("question: [", "[1]"):  # which `sweep` explains
         (root / "experiments" / "new.yaml").write_text(text)
         assert shown(root, capsys)[-1] == "new none here; see reports/reference"
+    (root / "experiments" / "newer.yaml").write_text(STUDY)
+    lines = shown(root, capsys)
+    assert lines[:2] == ["study runs question", "far 6 pending How far is it?"]
+    assert lines[2:] == ["2 more were never swept here: new, newer"]
+    (root / "experiments" / "newer.yaml").unlink()
     assert main(["status", "--root", str(root), "--json"]) == 0
     assert [study["study"] for study in json.loads(capsys.readouterr().out)] == ["far", "new"]
 

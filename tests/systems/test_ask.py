@@ -239,6 +239,9 @@ def test_the_command_line_and_its_tables(
     table = capsys.readouterr().out
     assert "(null document)" in table
     assert "no retrieval" in table
+    [head] = [line for line in table.splitlines() if line.startswith("p(z|x)")]
+    filled = table.splitlines()[0].removeprefix("marginal").partition("  p = ")[0].strip()
+    assert head.index(f"p({filled}|z,x)") < head.index("utility") < head.index("best by z alone")
     assert cli.main(["fill", f"zzyyxx ? {sentence_of(corpus)}", *options]) == 0
     assert capsys.readouterr().err == "realm-lab: not in this run's vocabulary: zzyyxx\n"
     assert cli.main(["ask", " ", *options]) == 2

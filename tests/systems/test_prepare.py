@@ -82,7 +82,7 @@ def test_the_stage_tells_what_it_prepared(tiny: ModuleType, tmp_path: Path, caps
     }
     params = tiny.params(files)
     run_stage("prepare", "realm", params, 0, tmp_path)
-    said = capsys.readouterr().err
+    [said] = capsys.readouterr().err.splitlines()
     assert "passages 50" in said
     stage = Context(params, plan_run(params, "realm", 0), tmp_path).stage("prepare")
     assert "passages 50" in (stage.path / "summary.md").read_text()
