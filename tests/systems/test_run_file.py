@@ -128,7 +128,7 @@ def test_what_cannot_be_written_is_one_line(
     capsys: pytest.CaptureFixture[str], more: list[str], message: str,
 ) -> None:  # fmt: skip
     source = "from realm_lab.systems.registry import EVALUATE, System\n\n\nclass Frequent(System):\n"
-    (tmp_path / "frequent.py").write_text(f"{source}    name, title, stages = 'frequent', '', (EVALUATE,)\n")
+    (tmp_path / "frequent.py").write_text(f"{source}    name, title, stages = 'frequent', 'frequent', (EVALUATE,)\n")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert main(["evaluate", "--run-file", "r.run", "--root", str(whole.root), *more]) == 2
