@@ -135,7 +135,7 @@ def test_a_cell_is_run_again(tmp_path: Path, tiny: ModuleType, capsys: pytest.Ca
     """By its own sweep, in a project of its own: the same numbers, until one of the report is another."""
     (tmp_path / "experiments").mkdir()
     (tmp_path / "params.yaml").write_bytes((REPOSITORY / "tests" / "tiny.yaml").read_bytes())
-    (tmp_path / "experiments" / "mine.yaml").write_text(STUDY)
+    (tmp_path / "experiments" / "mine.yaml").write_text(STUDY.replace("[0, 1]", "[0, 1, 2]"))
     for folder in ("checkpoint", "reader", "pretrain/realm-s0"):
         (tmp_path / "models" / folder).mkdir(parents=True)
     write_json(tmp_path / "models" / "pretrain" / "realm-s0" / "manifest.json", {})
@@ -154,7 +154,7 @@ def test_a_cell_is_run_again(tmp_path: Path, tiny: ModuleType, capsys: pytest.Ca
     for found in again.glob("runs/stages/evaluate-*/results.json"):
         write_json(found, read_json(found) | {"exact_match": 0.987})
     assert main(["reproduce", "mine/longer", "--rerun", *root]) == 1
-    assert "found 0.987 over 2 seeds, p = 0: off" in capsys.readouterr().out
+    assert "found 0.987 over 3 seeds, p = 0: off" in capsys.readouterr().out
 
 
 @pytest.mark.slow
