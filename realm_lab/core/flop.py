@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,12 +22,23 @@ _FORMULAS = flop_registry | {  # the kernel of processors is not in PyTorch's ow
 class FlopCount(TorchDispatchMode):
     """Counts the matrix products and attentions inside a `with`, forward and backward, as
     `torch.utils.flop_counter.FlopCounterMode` does, but runs every operator as it is: that one may take others in its
-    place, which round differently. Not counted: LSTMs on the CPU, NumPy, FAISS."""
+    place, which round differently. Not counted: LSTMs on the CPU, NumPy, FAISS, and what runs in `uncounted`."""
 
     flop = 0
+    paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        if (formula := _FORMULAS.get(func.overloadpacket)) is not None:
+        if not FlopCount.paused and (formula := _FORMULAS.get(func.overloadpacket)) is not None:
             self.flop += formula(*args, **(kwargs or {}), out_val=found)
         return found
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Pause every `FlopCount`, for work whose operations are known without counting."""
+    FlopCount.paused = True
+    try:
+        yield
+    finally:
+        FlopCount.paused = False

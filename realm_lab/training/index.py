@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from realm_lab.core.flop import uncounted
 from realm_lab.core.process import on_first_rank
 from realm_lab.models.embedder import Embedder
 from realm_lab.params.sections import Refresh
@@ -56,7 +57,7 @@ class RefreshedIndex:
         self._moves, self._builder = moves, builder
         self._pending: dict[int, Pending] = {}  # by the step of its weights, ascending
         self._refreshes = 0  # indexes that came into use after the first
-        self._refresh_flops = self._training_flops = 0.0
+        self.refresh_flops = self._training_flops = 0.0  # floating-point operations so far
         self._age_sum, self._steps = 0.0, 0
         self._made_at = self._started = time.monotonic()  # when the weights behind the index were those of the trainer
         self._busy_seconds = 0.0
@@ -64,13 +65,14 @@ class RefreshedIndex:
     def before_step(self, step: int) -> None:
         """Refresh as the policy says after `step` finished steps."""
         started = time.monotonic()
-        if step > 0:
-            now = Progress(step, len(self._pending), self._training_flops, self._refresh_flops, self._overlap)
-            if self._policy.wants_refresh(now):
-                self._ask(step)
-        due = [asked for asked in self._pending if asked + self._delay_steps <= step]
-        if due:
-            self._use(due[-1])
+        with uncounted():  # `refresh_flops` has them, wherever the index is built
+            if step > 0:
+                now = Progress(step, len(self._pending), self._training_flops, self.refresh_flops, self._overlap)
+                if self._policy.wants_refresh(now):
+                    self._ask(step)
+            due = [asked for asked in self._pending if asked + self._delay_steps <= step]
+            if due:
+                self._use(due[-1])
         self._busy_seconds += time.monotonic() - started
 
     def after_step(self, flops: float) -> None:
@@ -87,7 +89,7 @@ class RefreshedIndex:
             return [drift.overlap, float(self._cost_N[pool_U].sum())]
 
         overlap, flops = on_first_rank(check)
-        self._refresh_flops += flops
+        self.refresh_flops += flops
         return float(overlap)
 
     def _ask(self, step: int) -> None:
@@ -97,7 +99,7 @@ class RefreshedIndex:
         embedder = copy.deepcopy(current).requires_grad_(False).eval() if kept else None
         self._pending[step] = Pending(embedder, time.monotonic())
         if self._moves:
-            self._refresh_flops += float(self._cost_N.sum())
+            self.refresh_flops += float(self._cost_N.sum())
             if self._builder is not None:
                 self._builder.submit(step, embedder or current)
 
@@ -131,7 +133,7 @@ class RefreshedIndex:
             "index_staleness_steps_mean": self._age_sum / self._steps,
             "refreshes": float(self._refreshes),
             "training_operations": self._training_flops,
-            "refresh_operations": self._refresh_flops,
+            "refresh_operations": self.refresh_flops,
             "refresh_share_of_time": self._busy_seconds / max(now - self._started, 1e-9),
         }
         if np.isfinite(self._made_at):
@@ -152,7 +154,7 @@ class RefreshedIndex:
         """For a checkpoint: the index with the weights behind it, and every refresh that is under way."""
         index, snapshot = self._retriever.index, self._retriever.snapshot
         assert index is not None
-        sums = [self._refresh_flops, self._training_flops, self._age_sum, self._steps, self._refreshes]
+        sums = [self.refresh_flops, self._training_flops, self._age_sum, self._steps, self._refreshes]
         state = {
             "index.embeddings": torch.as_tensor(index.embeddings_ND),
             "index.step": torch.tensor(index.step),
@@ -168,7 +170,7 @@ class RefreshedIndex:
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned; refreshes under way are submitted again."""
-        self._refresh_flops, self._training_flops, self._age_sum, steps, refreshes = tensors["refresh.sums"].tolist()
+        self.refresh_flops, self._training_flops, self._age_sum, steps, refreshes = tensors["refresh.sums"].tolist()
         self._steps, self._refreshes, self._made_at = int(steps), int(refreshes), np.nan
         index = IndexGeneration(tensors["index.embeddings"], int(tensors["index.step"]))
         self._retriever.adopt(index, self._loaded("snapshot", tensors))

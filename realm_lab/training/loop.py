@@ -34,7 +34,8 @@ class Task(Protocol):
 
     - `evaluate(step) -> dict` and `watch(step) -> dict`: metrics of the state after `step` finished steps, asked at the
       start, at the end and every `evaluation_interval_steps` or `watch_interval_steps`; rank 0's are logged;
-    - `flags() -> Iterable[str]`: warnings for the run's status, asked after every step.
+    - `flags() -> Iterable[str]`: warnings for the run's status, asked after every step;
+    - `uncounted_flop() -> float`: operations so far of what its steps run in `core.flop.uncounted`.
     """
 
     seed: int
@@ -61,7 +62,7 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
     if first:
         run.metrics.truncate_after(step if found else -1)
         run.start(task.total_steps)
-        run.count_flop(flop)  # of the checkpoint: what came after it is done again
+        run.count_flop(_operations(task, flop))  # of the checkpoint: what came after it is done again
     if not found:
         _measure(task, run, 0)
 
@@ -82,7 +83,7 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
                 values = task.train_step(step)
             if counted:
                 flop += counted.flop * size * (step % COUNT_STEPS + 1)
-                run.count_flop(flop)
+                run.count_flop(_operations(task, flop))
             step += 1
             _check_finite(values, run.path, step)
             if logged:
@@ -105,6 +106,11 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
         handler = signal.getsignal(request.signal_number or signal.SIGTERM)
         if callable(handler):
             handler(request.signal_number or signal.SIGTERM, None)
+
+
+def _operations(task: Task, counted: float) -> float:
+    """All floating-point operations of a task; 0 where none are counted, because its code is compiled."""
+    return counted + task.uncounted_flop() if counted and hasattr(task, "uncounted_flop") else counted
 
 
 def _resume(task: Task, folder: Path, device: torch.device) -> Checkpoint | None:

@@ -210,6 +210,10 @@ class PretrainTask:
         """Warnings for the run's status."""
         return self._watch.flags()
 
+    def uncounted_flop(self) -> float:
+        """Operations of refreshing the index, which another process may do."""
+        return self._index.refresh_flops
+
     def evaluate(self, step: int) -> dict[str, float]:
         """Utility, likelihood and zero-shot recall on held-out text, with a fresh index."""
         fresh = self.retriever.searching_exactly()

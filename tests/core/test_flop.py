@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from realm_lab.core.flop import FlopCount
+from realm_lab.core.flop import FlopCount, uncounted
 
 
 def test_products_are_counted_forward_and_backward_and_change_no_bit() -> None:
@@ -27,3 +27,12 @@ def test_attention_of_processors_is_counted_as_its_two_products() -> None:
     with torch.no_grad(), FlopCount() as counted:
         nn.functional.scaled_dot_product_attention(query, key, key)
     assert counted.flop == 2 * (2 * 2 * 4 * 6 * 10 * 8)
+
+
+def test_what_is_known_without_counting_is_left_out() -> None:
+    rows = torch.randn(3, 5)
+    with FlopCount() as counted:
+        with uncounted():
+            rows.T @ rows
+        rows @ rows.T
+    assert counted.flop == 2 * 3 * 5 * 3

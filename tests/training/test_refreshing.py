@@ -12,7 +12,6 @@ import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.retrieval.retriever import Retriever
-from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training import builder
 from realm_lab.training.pretrain import PretrainTask
 from tests import tiny
@@ -102,12 +101,6 @@ def test_drift_refreshes_when_the_overlap_falls_below_the_bound(start: Path, bou
     assert found["refresh_operations"][-1] > 0  # the checks alone
 
 
-def bits(run: StageRun) -> Any:
-    """The outcome without the operations of training, which a builder process does not count."""
-    models, recorded, results = tiny.outcome(run)
-    return models, recorded, {name: value for name, value in results.items() if name != "training_flop"}
-
-
 @pytest.mark.parametrize(
     ("policy", "how", "kills"),
     [
@@ -129,14 +122,13 @@ def test_a_killed_run_resumes_to_the_same_bits(
     kills: tuple[int, ...],
 ) -> None:
     chosen = settings(policy)
-    shared = tiny.outcome if how == "inline" else bits
-    expected = shared(tiny.run("pretrain", chosen, start))
+    expected = tiny.outcome(tiny.run("pretrain", chosen, start))
     often = settings(policy, **{"launch.checkpoint_interval_seconds": 1, "launch.builder": how})
     monkeypatch.setattr("realm_lab.training.loop.time.monotonic", iter(range(0, 100_000, 2)).__next__)  # every step
     for step in kills:
         with tiny.steps_done(PretrainTask, killed_at=step):
             tiny.run("pretrain", often, root)
-    assert shared(tiny.run("pretrain", often, root)) == expected
+    assert tiny.outcome(tiny.run("pretrain", often, root)) == expected
 
 
 @pytest.mark.parametrize("policy", ["interval", "delayed", "drift", "budget"])
@@ -184,7 +176,7 @@ def test_a_builder_process_changes_no_bit(
     start: Path, root: Path, monkeypatch: pytest.MonkeyPatch, policy: str, search: str
 ) -> None:
     query = {"pretrain.search_query": search}
-    expected = bits(tiny.run("pretrain", settings(policy, **query), start))
+    expected = tiny.outcome(tiny.run("pretrain", settings(policy, **query), start))
     embed, embedded = Retriever.embed_passages, list[int]()
 
     def noted(self: Retriever, rows_U: Any = None, embedder: Any = None) -> Any:
@@ -193,7 +185,7 @@ def test_a_builder_process_changes_no_bit(
 
     monkeypatch.setattr(Retriever, "embed_passages", noted)
     run = tiny.run("pretrain", settings(policy, **query, **{"launch.builder": "process"}), root)
-    assert bits(run) == expected
+    assert tiny.outcome(run) == expected
     assert len(embedded) == 3  # for the evaluations; the first index is in the store, the trainer itself refreshes none
     assert not (run.path / "index").exists()  # it served its purpose, as the checkpoints did
 
@@ -207,8 +199,8 @@ def test_a_command_begins_a_builder(start: Path, root: Path, tmp_path: Path, mon
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     (tmp_path / "elsewhere").write_text('env > "$1"; shift; exec "$@"')
     command = f"sh '{tmp_path}/elsewhere' {tmp_path}/variables"
-    expected = bits(tiny.run("pretrain", settings("delayed"), start))
-    assert bits(tiny.run("pretrain", settings("delayed", **{"launch.builder": command}), root)) == expected
+    expected = tiny.outcome(tiny.run("pretrain", settings("delayed"), start))
+    assert tiny.outcome(tiny.run("pretrain", settings("delayed", **{"launch.builder": command}), root)) == expected
     variables = (tmp_path / "variables").read_text()
     assert "SLURM_CONF=/etc/slurm.conf" in variables
     assert "SLURM_JOB_ID" not in variables
@@ -223,14 +215,14 @@ def test_a_builder_that_fails_ends_the_run_which_resumes(
     start: Path, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = settings("delayed", **{"launch.builder": "process"})
-    expected = bits(tiny.run("pretrain", settings("delayed"), start))
+    expected = tiny.outcome(tiny.run("pretrain", settings("delayed"), start))
     with monkeypatch.context() as patches:
         patches.setattr(builder, "COMMAND", (sys.executable, "-c", BROKEN))
         with pytest.raises(UserError) as caught:
             tiny.run("pretrain", chosen, root)
     assert str(caught.value) == "the builder of the index ended with code 3, see above; run again"
     assert tiny.stage_run("pretrain", chosen, root).status().state == "FAILED"
-    assert bits(tiny.run("pretrain", chosen, root)) == expected
+    assert tiny.outcome(tiny.run("pretrain", chosen, root)) == expected
 
 
 OWN = """
