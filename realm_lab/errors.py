@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterable
 
 LONGEST_MESSAGE = 1000
+NAMES_SHOWN = 20
+SIMILAR = 0.61  # of difflib's ratio, 0 to 1: below it a suggestion misleads (--cell is not --cancel)
 
 
 class UserError(ValueError):
@@ -20,5 +22,15 @@ class UserError(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The name that `name` was probably meant to be; "" where none is known."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)), "")
+    """The known name that `name` was probably meant to be, in upper or lower case; "" where none is near."""
+    names = {other.casefold(): other for other in known}
+    return names.get(next(iter(difflib.get_close_matches(name.casefold(), names, n=1, cutoff=SIMILAR)), ""), "")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The remedy for an unknown name: the one that was probably meant; where none is near, those that are known."""
+    names = list(known)
+    if near := nearest(name, names):
+        return f"did you mean '{near}'?"
+    listed = ", ".join(names[:NAMES_SHOWN]) + ", ..." * (len(names) > NAMES_SHOWN)
+    return f"choose from: {listed}" if names else "none exists yet"

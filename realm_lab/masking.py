@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from realm_lab.core.extensions import Registry, calling, own_code
-from realm_lab.errors import UserError, nearest
+from realm_lab.errors import UserError, suggestion
 from realm_lab.params.parameters import Pretrain
 
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
@@ -64,8 +64,7 @@ class MaskRequest(NamedTuple):
         for name, value in self.options.items():
             about = f"parameter 'pretrain.masking_options': '{name}'"
             if name not in defaults:
-                near = nearest(name, defaults)
-                remedy = f"the nearest one is '{near}'" if near else "it takes none; leave masking_options empty"
+                remedy = suggestion(name, defaults) if defaults else "it takes none; leave masking_options empty"
                 raise UserError(f"{about} is no option of this masking scheme; {remedy}")
             kind = type(defaults[name])
             if type(value) is not kind and not (kind is float and type(value) is int):

@@ -234,7 +234,7 @@ def test_a_scheme_has_options_of_its_own(options: dict[str, object], masked: int
 @pytest.mark.parametrize(
     ("scheme", "options", "said"),
     [
-        (SHARE, {"shares": 0.3}, "'shares' is no option of this masking scheme; the nearest one is 'share'"),
+        (SHARE, {"shares": 0.3}, "'shares' is no option of this masking scheme; did you mean 'share'"),
         (SHARE, {"share": "a"}, "'share' is 'a'; write it as float, such as 0.5"),
         (SHARE, {"share": True}, "'share' is True; write it as float, such as 0.5"),
         *(

@@ -6,7 +6,6 @@ Everything heavy is imported inside a verb, so that help and error messages come
 from __future__ import annotations
 
 import argparse
-import difflib
 import errno
 import json
 import os
@@ -24,7 +23,7 @@ from realm_lab.cli.flags import Add, add_dry_run, add_everywhere, add_json, add_
 from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mirror, add_tools
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, nearest, suggestion
 
 PROGRAM = "realm-lab"
 EXIT_UNEXPECTED = 1
@@ -87,8 +86,8 @@ class Parser(argparse.ArgumentParser):
         if "invalid choice" in message and "VERB" in message:
             verbs = self.verbs()
             given = message.partition("invalid choice: '")[2].partition("'")[0]
-            near = [INSTEAD[given]] if given in INSTEAD else difflib.get_close_matches(given, list(verbs), n=1)
-            message = f"no verb '{given}'" + (f"; did you mean '{near[0]}'?" if near else "")
+            remedy = f"did you mean '{INSTEAD[given]}'?" if given in INSTEAD else suggestion(given, verbs)
+            message = f"no verb '{given}'; {remedy}"
         self.exit(EXIT_USER_ERROR, f"{PROGRAM}: error: {message}; see `{self.prog} --help`\n")
 
 
@@ -229,9 +228,8 @@ def _near_option(given: str, verb: argparse.ArgumentParser) -> str:
     """The option that was begun or mistyped; "" if none is near: --cell is no --cancel."""
     options = {option.lstrip("-"): option for option in verb._option_string_actions}
     name = given.lstrip("-")
-    begun = [option for option in options if len(name) > 2 and option.startswith(name)]
-    found = begun or difflib.get_close_matches(name, options, n=1, cutoff=0.75)
-    return options[found[0]] if found and given.startswith("-") else ""
+    begun = next((option for option in options if len(name) > 2 and option.startswith(name)), "")
+    return options.get(begun or nearest(name, options), "") if given.startswith("-") else ""
 
 
 def _one_line(error: BaseException) -> str:

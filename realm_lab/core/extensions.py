@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from realm_lab.core.code import reach_working_folder
-from realm_lab.errors import UserError, nearest
+from realm_lab.errors import UserError, suggestion
 
 Entry = TypeVar("Entry", bound=Callable[..., Any])
 
@@ -37,11 +37,11 @@ class Registry(dict[str, Entry]):
         return add
 
     def named(self, parameter: str, name: str) -> Entry:
-        """The entry that `parameter` names. UserError: there is none; it says the nearest."""
+        """The entry that `parameter` names. UserError: there is none; it suggests another."""
         if name not in self:
             raise UserError(
-                f"parameter '{parameter}': no {self._what} '{name}'; the nearest one is '{nearest(name, self)}'; "
-                f"choose {', '.join(sorted(self))} or package.module:{self._form}"
+                f"parameter '{parameter}': no {self._what} '{name}'; {suggestion(name, sorted(self))} "
+                f"(or package.module:{self._form})"
             )
         return self[name]
 

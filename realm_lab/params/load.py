@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from realm_lab.core.records import cut, validation_line
-from realm_lab.errors import UserError, nearest
+from realm_lab.errors import UserError, nearest, suggestion
 from realm_lab.params.checkpoint import local, with_sizes
 from realm_lab.params.parameters import Params
 from realm_lab.params.yaml_file import line_of, parse_yaml, read_yaml
@@ -91,7 +91,7 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
 def preset_values(name: Any, source: Path | str = "params.yaml") -> dict[str, Any]:
     """What preset `name` changes relative to the paper's defaults, flat."""
     if name not in PRESETS:
-        raise UserError(f"{source}: preset '{cut(str(name))}' is not one of {', '.join(PRESETS)}")
+        raise UserError(f"{source}: unknown preset '{cut(str(name))}'; {suggestion(str(name), PRESETS)}")
     return dict(_preset_values(name))
 
 
@@ -191,8 +191,21 @@ def _check_names(section: Mapping[str, Any], document: Any, path: Path, above: S
 
 
 def _unknown(where: str, key: str) -> UserError:
-    near = nearest(cut(key, 200), parameter_fields())
-    return UserError(f"{where}: unknown parameter '{cut(key)}'; the nearest valid one is '{near}'")
+    return UserError(f"{where}: unknown parameter '{cut(key)}'; {suggest_parameter(cut(key, 200))}")
+
+
+def suggest_parameter(key: str) -> str:
+    """The remedy for an unknown dotted key: the parameter that was probably meant, or those that its section has."""
+    known, (section, _, last) = list(parameter_fields()), key.rpartition(".")
+    if section and not is_section(section):
+        return suggestion(key, known if nearest(key, known) else [name for name in known if "." not in name])
+    ends = [name.rpartition(".")[2] for name in known]
+    there = [name for name in known if name.rpartition(".")[0] == section]
+    if near := nearest(last, [name.rpartition(".")[2] for name in there]):
+        return f"did you mean '{section}{'.' * bool(section)}{near}'?"
+    if not section and (end := nearest(last, ends)):  # whose section was left out
+        there = [name for name in known if name.rpartition(".")[2] == end]
+    return f"did you mean '{there[0]}'?" if len(there) == 1 else suggestion("", there)
 
 
 def show(value: Any) -> str:

@@ -11,7 +11,7 @@ import psutil
 import torch
 
 from realm_lab.core.files import read_json
-from realm_lab.errors import UserError, nearest
+from realm_lab.errors import UserError, suggestion
 from realm_lab.tracking import environment
 
 TABLE = Path(__file__).with_name("devices.json")
@@ -41,10 +41,9 @@ def find_device(name: str) -> Device:
     rows = read_json(TABLE)["devices"]
     known = {known.lower(): known for known in rows}
     if name.lower() not in known:
-        near = known[nearest(name.lower(), known)]
         raise UserError(
-            f"--device {name}: not in the table; the nearest is '{near}', all are {', '.join(rows)}; "
-            "for another machine run `realm-lab bench` there and copy runs/bench.json"
+            f"--device {name}: not in the table; {suggestion(name, rows)} "
+            "(for another machine, run `realm-lab bench` there and copy runs/bench.json)"
         )
     row = rows[known[name.lower()]]
     peaks = {kind: row[kind] and 1e12 * row[kind] for kind in ("float32", "bfloat16")}

@@ -6,7 +6,6 @@ paired seed by seed. A run against a run is one pair, whatever their seeds: it s
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from realm_lab.core.files import digest
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS
 from realm_lab.params.load import is_system_option
 from realm_lab.reporting.confounds import parameters_of
@@ -139,10 +138,10 @@ def find_side(studies: Studies, text: str) -> Side:
     if len(matches) > 1:
         raise UserError(f"'{text}' is the beginning of {len(matches)} runs ({_some(matches)}); write more of the name")
     if not matches and cell and "/" not in cell:
-        near = _nearest(study, studies.names())
-        raise UserError(f"'{text}': no runs of study {study} here; {near}; see `realm-lab status`")
+        remedy = suggestion(study, studies.names())
+        raise UserError(f"'{text}': no runs of study {study} here (see `realm-lab status`); {remedy}")
     if not matches:
-        raise UserError(f"{runs}: no run and no study '{text}'; {_nearest(name, known)}; see `realm-lab status`")
+        raise UserError(f"{runs}: no run and no study '{text}' (see `realm-lab status`); {suggestion(name, known)}")
     return Side(matches[0], (matches[0],))
 
 
@@ -157,11 +156,7 @@ def _of_study(studies: Studies, text: str, record: StudyRecord, name: str) -> Si
     if not name:
         cells = _some(f"{record.name}/{cell.name}" for cell in record.cells)
         raise UserError(f"'{text}' is a study; name its cells or their runs: {cells}, or {record.name}/CELL-sSEED")
-    raise UserError(f"'{text}': study {record.name} has no such cell or run; {_nearest(name, list(runs))}")
-
-
-def _nearest(name: str, known: Sequence[str]) -> str:
-    return f"nearest: {_some(difflib.get_close_matches(name, known, n=3, cutoff=0.0)) or 'none'}"
+    raise UserError(f"'{text}': study {record.name} has no such cell or run; {suggestion(name, runs)}")
 
 
 def _some(names: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from realm_lab.core.names import check_name, is_name
-from realm_lab.errors import nearest
+from realm_lab.errors import suggestion
 from realm_lab.params.load import show
 from realm_lab.runner.study import DEFAULT_SYSTEM, Study, overrides_of
 from realm_lab.systems.registry import system_of
@@ -70,8 +70,7 @@ def _named_cells(study: Study, common: dict[str, Any]) -> list[Cell]:
     if not isinstance(study.baseline, str):
         raise study.problem("baseline: points are for axes and there are none; name one of the cells", "baseline")
     if study.baseline not in study.cells:
-        near = nearest(study.baseline, study.cells)
-        remedy = f"the nearest one is '{near}'" if near else "add cells or axes"
+        remedy = suggestion(study.baseline, study.cells) if study.cells else "add cells or axes"
         raise study.problem(f"baseline: '{study.baseline}' is no cell; {remedy}", "baseline")
     found = []
     for name in sorted(study.cells, key=lambda name: name != study.baseline):

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from realm_lab.errors import UserError, nearest
+from realm_lab.errors import UserError
 from realm_lab.masking import check_masking
 from realm_lab.metrics import BUILT_IN, METRICS
 from realm_lab.models.objectives import training_objective
@@ -25,6 +25,7 @@ from realm_lab.params.load import (
     read_source,
     resolve,
     show,
+    suggest_parameter,
 )
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import check_refresh
@@ -221,8 +222,8 @@ def check_overrides(given: Mapping[str, Any]) -> None:
     for key in given:
         if key == "seeds":
             raise UserError("--set seeds: change 'seeds' in the file, or give --seeds N to `sweep`")
-        if key not in (names := parameter_fields()) and not is_system_option(key):
-            raise UserError(f"--set {key}: unknown parameter '{key}'; the nearest valid one is '{nearest(key, names)}'")
+        if key not in parameter_fields() and not is_system_option(key):
+            raise UserError(f"--set {key}: unknown parameter '{key}'; {suggest_parameter(key)}")
 
 
 def _resolve_all(study: Study, cells: Sequence[Cell], source: Source, common: Mapping[str, Any]) -> list[Params]:

@@ -6,7 +6,6 @@ checkpoints; what has finished there is not run twice.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from realm_lab.core.files import write_text
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, suggestion
 from realm_lab.params.yaml_file import read_yaml
 from realm_lab.runner.default_study import studies_of
 from realm_lab.runner.sweep import Request, find_study, say, sweep
@@ -45,16 +44,14 @@ def reproduce(
         {path.parent.name for place in ("*", "reference/*") for path in reports.glob(f"{place}/results.csv")}
     )
     if name and name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        remedy = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(names) or 'none'}"
-        raise UserError(f"{reports}: no report of study '{name}'; {remedy}")
+        raise UserError(f"{reports}: no report of study '{name}'; {suggestion(name, names)}")
     code = 0
     for study in [name] if name else names:
         folder = expected_folder(root, study)
         report = load_report(folder)
         expected, known = report.results, [one.name for one in report.record.cells]
         if cell and cell not in known:
-            raise UserError(f"study {study} has no cell '{cell}'; it has {', '.join(known)}")
+            raise UserError(f"study {study} has no cell '{cell}'; {suggestion(cell, known)}")
         if wrong := stale(folder):
             print(*(f"{study}: {line}" for line in wrong), sep="\n")
             code = EXIT_OFF

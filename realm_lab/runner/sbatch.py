@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+
+from realm_lab.errors import nearest
 
 # option -> setting of launcher.slurm
 SETTINGS = {
@@ -44,6 +45,6 @@ def instead_of(option: str) -> str:
 
 def no_setting(key: str, settings: Iterable[str]) -> str:
     """What to write instead of a setting that there is not."""
-    near = get_close_matches(key, list(settings), n=1)
-    guess = f"did you mean '{near[0]}'?" if near else f"an option of sbatch goes under additional: {{{key}: ...}}"
+    near = nearest(key, settings)
+    guess = f"did you mean '{near}'?" if near else f"an option of sbatch goes under additional: {{{key}: ...}}"
     return instead_of(key) or guess

@@ -13,9 +13,17 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError,
 
 from realm_lab.core.extensions import own_code, own_object, own_source
 from realm_lab.core.records import validation_line
-from realm_lab.errors import UserError, nearest
+from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS, Metric, learn, metric, of_kind
-from realm_lab.params.load import OPTIONS, PRESETS, is_divided, is_system_option, parameter_fields, show
+from realm_lab.params.load import (
+    OPTIONS,
+    PRESETS,
+    is_divided,
+    is_system_option,
+    parameter_fields,
+    show,
+    suggest_parameter,
+)
 from realm_lab.params.yaml_file import has_key, line_of, read_yaml
 from realm_lab.reporting.published import published
 from realm_lab.runner.sbatch import instead_of, no_setting
@@ -161,9 +169,9 @@ class StudyFile(Part):
             raise self.problem(f"{prefix}{error}", *keys) from None
 
     def choose(self, name: str, known: Collection[str], problem: str, *keys: str | int) -> None:
-        """Refuse a name that is none of `known`, and say the nearest one."""
+        """Refuse a name that is none of `known`, and suggest another."""
         if name not in known:
-            raise self.problem(f"{problem}; the nearest one is '{nearest(name, known)}'", *keys)
+            raise self.problem(f"{problem}; {suggestion(name, known)}", *keys)
 
     def refuse_twice(self, values: list[Any], *keys: str) -> None:
         """Each value of a list is there once."""
@@ -175,7 +183,7 @@ class StudyFile(Part):
         """Say which file it came from; then check what studies and searches have in common."""
         self._path, self._document = path, document
         if self.preset is not None:
-            self.choose(self.preset, PRESETS, f"preset '{self.preset}' is not one of {', '.join(PRESETS)}", "preset")
+            self.choose(self.preset, PRESETS, f"unknown preset '{self.preset}'", "preset")
         self.refuse_twice(self.seeds, "seeds")
         overrides_of(self, self.set, "set", launch=True)
 
@@ -288,8 +296,7 @@ def _check_parameter(study: StudyFile, name: str, place: tuple[str | int, ...], 
     if is_system_option(name):
         return
     if name not in (known := _parameters()):
-        near = nearest(name, known)
-        raise study.problem(f"unknown parameter '{name}'; the nearest valid one is '{near}'", *place)
+        raise study.problem(f"unknown parameter '{name}'; {suggest_parameter(name)}", *place)
     if known[name]:
         raise study.problem(f"'{name}' is a section; name a parameter in it, such as '{known[name]}'", *place)
 
@@ -333,7 +340,7 @@ def _explain(error: ValidationError, path: Path, document: Any, model: type[Stud
         of = f" of {'.'.join(above)}" if above else ""
         if group is SlurmOptions:
             return f"{where}: unknown key '{key}'{of}; {no_setting(key, group.model_fields)}"
-        return f"{where}: unknown key '{key}'{of}; the nearest valid one is '{nearest(key, group.model_fields)}'"
+        return f"{where}: unknown key '{key}'{of}; {suggestion(key, group.model_fields)}"
     if problem["type"] == "missing":
         meaning = " ".join((group.model_fields[key].description or "").split())
         return f"{where}: '{'.'.join([*above, key])}' is missing; add it: {meaning}"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from realm_lab.core.files import read_json
-from realm_lab.errors import UserError, nearest
+from realm_lab.errors import UserError, suggestion
 from realm_lab.params.parameters import OtherCodePolicy
 from realm_lab.runner.other_code import described, other_code, settle_code, with_policy
 from realm_lab.runner.plan import StudyPlan, plan_study, record_study
@@ -302,5 +302,5 @@ def find_study(name: str, root: Path, verb: str = "sweep") -> Path:
     known = {other.stem for other in folder.glob("*.yaml")} - {"dvc"}
     if not known:
         raise UserError(f"study '{name}': no such file, and no studies in {folder}; `realm-lab init FOLDER` has one")
-    near = nearest(f"search-{stem}" if verb == "search" else stem, known)
-    raise UserError(f"study '{name}': no such file, and no {path}; did you mean '{near}'? `realm-lab status` lists all")
+    remedy = suggestion(f"search-{stem}" if verb == "search" else stem, sorted(known))
+    raise UserError(f"study '{name}': no such file, and no {path} (`realm-lab status` lists all); {remedy}")

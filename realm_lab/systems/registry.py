@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from realm_lab.core.extensions import own_code
 from realm_lab.core.records import validation_line
-from realm_lab.errors import UserError, nearest
+from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.load import OPTIONS, is_system_option, parameter_fields
 from realm_lab.params.sections import Section
@@ -195,8 +195,7 @@ def system_of(name: str) -> type[System]:
     _import_all()
     if name not in SYSTEMS:
         raise UserError(
-            f"system '{name}': choose {', '.join(sorted(SYSTEMS))} or package.module:Class; "
-            f"the nearest one is '{nearest(name, SYSTEMS)}'"
+            f"system '{name}' does not exist; {suggestion(name, sorted(SYSTEMS))} (or package.module:Class)"
         )
     return SYSTEMS[name]
 
@@ -215,7 +214,7 @@ def _check(name: str, system: type[System]) -> None:
         for parameter in (depended.removeprefix("-") for depended in stage.depends_on):
             if parameter not in known:
                 wrong = f"stage '{stage.name}' depends on '{parameter}', which is no parameter"
-                raise UserError(f"system '{name}': {wrong}; the nearest one is '{nearest(parameter, known)}'")
+                raise UserError(f"system '{name}': {wrong}; {suggestion(parameter, known)}")
 
 
 def options_of(params: Params, system: str) -> Section:
@@ -229,8 +228,7 @@ def options_of(params: Params, system: str) -> Section:
     options, given = system_of(system).options, params.system_options.get(system, {})
     for name in given:
         if name not in options.model_fields:
-            near = nearest(name, options.model_fields)
-            remedy = f"the nearest one is '{near}'" if near else "it has none"
+            remedy = suggestion(name, options.model_fields) if options.model_fields else "it has none"
             raise UserError(f"parameter 'system_options.{system}': no option '{name}' there; {remedy}")
     try:
         return options(**given)

@@ -24,6 +24,7 @@ from realm_lab.params.load import (
     parse_override,
     preset_values,
     resolve,
+    suggest_parameter,
 )
 from realm_lab.params.parameters import Params
 from realm_lab.params.reference_page import render_params_yaml, renewed_params_yaml
@@ -49,16 +50,16 @@ def refusal(path: Path, overrides: dict[str, Any] | None = None) -> str:
     [
         (
             "preset: toy\npretrain:\n  candidates: 9\n  step: 5\n",
-            "params.yaml, line 4: unknown parameter 'pretrain.step'; the nearest valid one is 'pretrain.steps'",
+            "params.yaml, line 4: unknown parameter 'pretrain.step'; did you mean 'pretrain.steps'?",
         ),
-        ("preset: toyy\n", "params.yaml: preset 'toyy' is not one of toy, smoke, real, paper"),
+        ("preset: toyy\n", "params.yaml: unknown preset 'toyy'; did you mean 'toy'?"),
         (
             "preset: toy\npretrain.steps: 4\n",
             "params.yaml, line 2: 'pretrain.steps' has to be nested, a section a line: pretrain: steps: VALUE",
         ),
         (
             "preset: toy\nmodle:\n",
-            "params.yaml, line 2: unknown parameter 'modle'; the nearest valid one is 'model'",
+            "params.yaml, line 2: unknown parameter 'modle'; did you mean 'model'?",
         ),
     ],
 )
@@ -293,14 +294,14 @@ def test_a_line_of_the_file_goes_before_the_preset_and_an_override_before_both(t
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ({"pretrain.step": 1}, "--set pretrain.step: unknown parameter 'pretrain.step'; the nearest valid one is"),
+        ({"pretrain.step": 1}, "--set pretrain.step: unknown parameter 'pretrain.step'; did you mean"),
         ({"pretrain": {"step": 1}}, "--set pretrain.step: unknown parameter"),
         (
             {"pretrain.steps": "many"},
             "--set pretrain.steps: parameter 'pretrain.steps': input should be a valid integer",
         ),
         ({"pretrain.candidates": 1}, "--set pretrain.candidates: parameter 'pretrain': candidates: 1 leaves"),
-        ({"preset": "tou"}, "--preset: preset 'tou' is not one of"),
+        ({"preset": "tou"}, "--preset: unknown preset 'tou'; did you mean 'toy'"),
     ],
 )
 def test_what_is_wrong_with_an_override_is_not_blamed_on_the_file(
@@ -388,3 +389,18 @@ def test_a_parameter_can_be_a_mapping_of_its_own(tmp_path: Path) -> None:
     assert load(path).system_options["my.code:Mine"] == {"size": 2}
     path = write(tmp_path, "preset: smoke\npretrain:\n  masking_options: {share: [1]}\n")
     assert "params.yaml, line 3: parameter 'pretrain.masking_options': share should be text, a finite" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "remedy"),
+    [
+        ("pretrain.step", "did you mean 'pretrain.steps'?"),
+        ("modle", "did you mean 'model'?"),
+        ("maskin", "did you mean 'pretrain.masking'?"),  # without its section
+        ("pretrain.retreiver.learning_rate", "did you mean 'pretrain.retriever.learning_rate'?"),
+        ("steps", "choose from: warm_start.reader.steps, warm_start.embedder.steps, pretrain.steps, finetune.steps"),
+        ("tokenizer.foo", "choose from: tokenizer.checkpoint, tokenizer.vocabulary_size"),  # of its section
+    ],
+)
+def test_an_unknown_parameter_gets_a_near_one_or_those_of_its_section(unknown: str, remedy: str) -> None:
+    assert suggest_parameter(unknown) == remedy

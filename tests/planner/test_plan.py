@@ -115,7 +115,7 @@ def test_what_does_not_fit_is_noted(project: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--device", "H10O"), "--device H10O: not in the table; the nearest is 'H100', all are A10, A100-"),
+        (("--device", "H10O"), "--device H10O: not in the table; did you mean 'H100'? (for another"),
         (("--device", "V100", "--set", "model.precision=bfloat16"), "add --set model.precision=float32"),
         (("--passages", "1000"), "this machine has not been measured; run `realm-lab bench`, or plan for a device"),
     ],

@@ -102,8 +102,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     [
         (
             "sometimes",
-            "no policy 'sometimes'; the nearest one is 'schedule'; choose budget, drift, interval, never, schedule or "
-            "package.module:Class",
+            "no policy 'sometimes'; choose from: budget, drift, interval, never, schedule (or package.module:Class",
         ),
         ("my_refresh:Nothing", "'my_refresh:Nothing' has no method wants_refresh"),
         (

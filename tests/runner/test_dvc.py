@@ -80,14 +80,14 @@ def test_the_headline_of_the_reference_run_fits_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("pretrain: {masking: salient}", "'pretrain.masking': no scheme 'salient'; the nearest one is 'salient_span'"),
+        ("pretrain: {masking: salient}", "'pretrain.masking': no scheme 'salient'; did you mean 'salient_span'"),
         (
             "pretrain: {refresh: {policy: nevr}}",
-            "'pretrain.refresh.policy': no policy 'nevr'; the nearest one is",
+            "'pretrain.refresh.policy': no policy 'nevr'; did you mean",
         ),
-        ("finetune: {objective: emdr}", "'finetune.objective': no objective 'emdr'; the nearest one is 'emdr2'"),
-        ("system_options: {drp: {steps: 2}}", "the nearest one is 'dpr'"),
-        ("pretrain: {stps: 3}", "params.yaml, line 2: unknown parameter 'pretrain.stps'; the nearest valid one is"),
+        ("finetune: {objective: emdr}", "'finetune.objective': no objective 'emdr'; did you mean 'emdr2'"),
+        ("system_options: {drp: {steps: 2}}", "did you mean 'dpr'"),
+        ("pretrain: {stps: 3}", "params.yaml, line 2: unknown parameter 'pretrain.stps'; did you mean"),
     ],
 )
 def test_the_first_stage_refuses_what_a_later_one_would(tmp_path: Path, text: str, said: str) -> None:

@@ -199,9 +199,9 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        (SPACE + "trails: 3\n", 7, "unknown key 'trails'; the nearest valid one is 'trials'"),
+        (SPACE + "trails: 3\n", 7, "unknown key 'trails'; did you mean 'trials'"),
         (HEAD, None, "'space' is missing; add it: Parameter -> `{low, high}`"),
-        (space("{low: 1.0e-4, high: 1.0e-2}", "pretrain.retreiver.learning_rate"), 4, f"valid one is '{RATE}'"),
+        (space("{low: 1.0e-4, high: 1.0e-2}", "pretrain.retreiver.learning_rate"), 4, f"did you mean '{RATE}'?"),
         (space("{low: 1, high: 2}", "launch.threads"), 4, "changes no result, so no cell may change it"),
         (space("0.1"), 4, f"space.{RATE}: input should be a valid dictionary"),
         (space("{low: 0.1}"), 4, f"space.{RATE}: write {{low: ..., high: ...}} or {{choices: [...]}}"),
@@ -222,7 +222,7 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
         (space("{low: 1.0e-4, high: 1.0e-2}", "finetune.reader.learning_rate"), 4, "changes nothing up to 'pretrain'"),
         (SPACE + "metric: utility\n", 7, "metric: 'utility' is not measured on development data; choose one of retr"),
         (SPACE + "pruning: {after_steps: 12}\n", 7, "pruning.after_steps: a trial has 12 steps; give fewer"),
-        (SPACE + "pruning: {after_step: 4}\n", 7, "unknown key 'after_step' of pruning; the nearest"),
+        (SPACE + "pruning: {after_step: 4}\n", 7, "unknown key 'after_step' of pruning; did you mean 'after_steps'"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_its_line(
@@ -244,7 +244,7 @@ def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Pa
         ({RATE: 1e-3}, f"search-mine.yaml, line 4: space: '{RATE}': is both in --set and in 'space'"),
         ({"pretrain.stps": 3}, "^--set pretrain.stps: unknown parameter 'pretrain.stps'; .* 'pretrain.steps'"),
         ({"pretrain.steps": "x"}, "^--set: parameter 'pretrain.steps': input should be a valid integer"),
-        ({"preset": "smoek"}, "^--preset: preset 'smoek' is not one of toy, smoke"),
+        ({"preset": "smoek"}, "^--preset: unknown preset 'smoek'; did you mean 'smoke'"),
     ):
         with pytest.raises(UserError, match=said):
             plan_search(path, tmp_path, params_path=PARAMETERS, overrides=given)

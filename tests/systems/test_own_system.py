@@ -219,7 +219,7 @@ def test_its_source_is_in_the_keys_of_what_it_does_itself(project: Path, tiny: M
     [
         (
             "reaml",
-            r"system 'reaml': choose .*bm25_reader, .*, warm_start or package.module:Class; the nearest one is 'realm'",
+            r"system 'reaml' does not exist; did you mean 'realm'.*package.module:Class",
         ),
         ("own_systems:Missing", "'own_systems:Missing': no function or class 'Missing'"),
         ("no_such_module:Class", "module 'no_such_module' cannot be imported"),

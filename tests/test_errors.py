@@ -1,0 +1,32 @@
+"""The name that was probably meant, and what is said where none is near."""
+
+import pytest
+
+from realm_lab.errors import nearest, suggestion
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("pretain", "pretrain"),
+        ("PRETRAIN", "pretrain"),
+        ("h10O", "H100"),
+        ("drp", "dpr"),
+        ("own_text", ""),  # shares letters with some, and is none of them
+        ("c", ""),
+        ("cell", ""),
+        ("", ""),
+    ],
+)
+def test_a_name_is_near_or_none_is(name: str, near: str) -> None:
+    known = ["pretrain", "H100", "dpr", "b", "quick", "cancel"]
+    assert nearest(name, known) == near
+    assert suggestion(name, known) == (f"did you mean '{near}'?" if near else f"choose from: {', '.join(known)}")
+    assert nearest(name, []) == ""
+
+
+def test_a_long_list_of_names_is_cut() -> None:
+    known = [f"{number}" * 9 for number in range(100, 200)]
+    listed = suggestion("x", known)
+    assert listed.endswith(", ...")
+    assert listed.count(", ") == 20
