@@ -1,7 +1,8 @@
-"""The one exception a user is meant to see, and the name that was probably meant."""
+"""The one exception a user is meant to see, the name that was probably meant, and packages that may be missing."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 LONGEST_MESSAGE = 1000
 NAMES_SHOWN = 20
@@ -34,3 +35,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         return f"did you mean '{near}'?"
     listed = ", ".join(names[:NAMES_SHOWN]) + ", ..." * (len(names) > NAMES_SHOWN)
     return f"choose from: {listed}" if names else "none exists yet"
+
+
+@contextmanager
+def needs(what: str, package: str) -> Iterator[None]:
+    """Import inside it a package without which all but `what` works. UserError: it is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = f"{what} needs the package {package}, which is not installed here ({error})"
+        raise UserError(f"{missing}; pip install {package}") from None

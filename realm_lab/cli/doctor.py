@@ -30,7 +30,14 @@ GIB = 2**30
 LOW_DISK_GIB = 5.0  # a toy study needs well under one, a real one several
 LOW_MEMORY_GIB = 4.0  # the toy world with two workers stays below
 SLURM_TIMEOUT_SECONDS = 10.0  # scontrol retries for minutes when no controller is there
-PACKAGES = {"PyTorch": "torch", "FAISS": "faiss", "MLflow": "mlflow", "DVC": "dvc"}  # name -> module
+# name -> module, the distributions that have it, and what alone needs it ("": everything does)
+PACKAGES = {
+    "PyTorch": ("torch", ["torch"], ""),
+    "FAISS": ("faiss", ["faiss-cpu", "faiss-gpu"], "approximate search"),
+    "MLflow": ("mlflow", ["mlflow"], "`realm-lab mirror`"),
+    "DVC": ("dvc", ["dvc"], "`dvc repro` and `realm-lab init`"),
+    "submitit": ("submitit", ["submitit"], "the launcher slurm"),
+}
 FILES = {"knowledge", "knowledge_updated", "pretrain", "questions_train", "questions_dev", "questions_test"}
 State = Literal["OK", "note", "missing", "wrong"]
 STYLES = {"OK": "green", "note": "yellow", "missing": "red", "wrong": "red"}
@@ -90,19 +97,29 @@ def _python() -> Finding:
 
 
 def _packages() -> Iterator[Finding]:
-    for name, module in PACKAGES.items():
-        package = "faiss-cpu" if module == "faiss" else module
-        state: State = "OK"
+    for name, (module, distributions, only_for) in PACKAGES.items():
+        versions = [version for package in distributions for version in _versions(package)]
+        if only_for and not versions:
+            yield Finding("note", name, f"not installed; only needed by {only_for}", f"pip install {distributions[0]}")
+            continue
         try:
             if module in ("torch", "faiss"):  # that load shared libraries, which may be missing
                 importlib.import_module(module)
-            found = importlib.metadata.version(package)
-        except (ImportError, OSError) as error:  # also of a package that is not installed
-            state, found = "missing", " ".join(str(error).split())
-        yield Finding(state, name, found, "" if state == "OK" else "make setup")
-    for command, remedy in (("dvc", "source .venv/bin/activate"), ("git", "install git: runs record their commit")):
-        if not shutil.which(command):
-            yield Finding("missing", command, "not on PATH", remedy)
+            yield Finding("OK", name, versions[0])
+        except (ImportError, OSError) as error:
+            yield Finding("missing", name, " ".join(str(error).split()), "make setup")
+    if _versions("dvc") and not shutil.which("dvc"):
+        yield Finding("missing", "dvc", "not on PATH", "source .venv/bin/activate")
+    if not shutil.which("git"):
+        yield Finding("missing", "git", "not on PATH", "install git: runs record their commit")
+
+
+def _versions(package: str) -> list[str]:
+    """The version of an installed distribution; [] where it is not installed."""
+    try:
+        return [importlib.metadata.version(package)]
+    except importlib.metadata.PackageNotFoundError:
+        return []
 
 
 def _devices() -> Iterator[Finding]:

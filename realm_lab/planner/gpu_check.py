@@ -127,8 +127,10 @@ def _search(device: torch.device) -> Said:
 
 
 def _faiss() -> Said:
-    import faiss
-
+    try:
+        import faiss
+    except ModuleNotFoundError:
+        return None, "not installed; only approximate search needs it"
     count = faiss.get_num_gpus() if hasattr(faiss, "get_num_gpus") else 0
     return None, f"faiss {faiss.__version__} sees {count} GPUs; approximate indexes are built and searched on the host"
 

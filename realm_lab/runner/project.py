@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from realm_lab.core.files import write_text
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, needs
 
 TEMPLATE = Path(__file__).parents[1] / "project"
 HEAD = """\
@@ -17,7 +17,8 @@ HEAD = """\
 def init(folder: Path, preset: str) -> None:
     """Write params.yaml, dvc.yaml, experiments/, examples/ and DVC's own folder, in a Git repository or outside one.
     UserError: a file or folder of these names is there already; nothing is written."""
-    from dvc.repo import Repo
+    with needs("`realm-lab init`", "dvc"):
+        from dvc.repo import Repo
 
     from realm_lab.params.load import preset_values
     from realm_lab.params.reference_page import render_params_yaml

@@ -15,7 +15,7 @@ from typing import Any
 
 import realm_lab
 from realm_lab.core.files import atomic_directory, digest, digest_file
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, needs
 from realm_lab.runner.slurm_job import run_job
 from realm_lab.runner.slurm_queue import (
     ASK_FOR_IT,
@@ -56,9 +56,11 @@ class SlurmLauncher:
         self._folder = study_folder(self._root / "runs", study)
 
     def check(self, tasks: Sequence[Task]) -> None:
-        """Refuse where there is no SLURM, and ranks that do not fit on the nodes."""
+        """Refuse where there is no SLURM or no submitit, and ranks that do not fit on the nodes."""
         if shutil.which("sbatch") is None:
             raise UserError(f"launcher 'slurm': {NO_SBATCH}, or use local")
+        with needs("launcher 'slurm'", "submitit"):
+            import submitit  # noqa: F401
         for task in tasks:
             self._shape(task.ranks)
 

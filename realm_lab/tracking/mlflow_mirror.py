@@ -20,7 +20,7 @@ from rich.console import Console
 from realm_lab.core.code import package_modules
 from realm_lab.core.files import digest, read_json, write_json, write_text
 from realm_lab.core.lease import exclusive
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, needs
 from realm_lab.tracking.code_record import CodeStates, code_reader
 from realm_lab.tracking.run_dir import stage_of
 from realm_lab.tracking.saved_view import VIEW_TAG, link, saved_view
@@ -131,7 +131,8 @@ class Mirror:
                 "`realm-lab report` puts back what DVC keeps"
             )
         self._lock = self.runs / ".mirror.lock"  # two mirrors at once would both miss a run, and both make it
-        from realm_lab.tracking.mlflow_store import Store
+        with needs("`realm-lab mirror`", "mlflow"):
+            from realm_lab.tracking.mlflow_store import Store
 
         with exclusive(self._lock):
             self._store = Store(uri, _source(self.runs), page)

@@ -6,6 +6,7 @@ import copy
 from contextlib import ExitStack, closing
 
 from realm_lab.corpus.vocabulary import wordpieces_by_id
+from realm_lab.errors import needs
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
 from realm_lab.models.reader import Reader
@@ -68,7 +69,8 @@ def _approximate_search(settings: Search, seed: int) -> MakeSearch | None:
     """What searches the index where the parameters ask for FAISS, which is slow to import."""
     if settings.backend == "exact":
         return None
-    from realm_lab.retrieval.faiss_backends import FaissSearch
+    with needs(f"parameter 'pretrain.search.backend': {settings.backend}", "faiss-cpu"):
+        from realm_lab.retrieval.faiss_backends import FaissSearch
 
     return lambda vectors_ND, exact: FaissSearch(settings.backend, vectors_ND, settings.faiss_options(), seed, exact)
 

@@ -1,0 +1,74 @@
+"""Without DVC, MLflow, FAISS and submitit everything works but what they are for, which then names the package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from realm_lab.cli import doctor
+from realm_lab.core.files import read_json
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+MISSING = ("dvc", "faiss", "mlflow", "submitit")
+STUDY = "question: What?\npreset: smoke\nseeds: [0]\nbaseline: one\ncells: {one: {}}\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder in which Python finds none of the packages, nor do the processes that it starts."""
+    (tmp_path / "without").mkdir()
+    blocked = f"import sys\nsys.modules.update(dict.fromkeys({MISSING}))\n"
+    (tmp_path / "without" / "sitecustomize.py").write_text(blocked)
+    (tmp_path / "params.yaml").write_text("preset: smoke\n")
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "tiny.yaml").write_text(STUDY)
+    return tmp_path
+
+
+def realm_lab(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(map(str, (project / "without", REPOSITORY)))
+    environment = os.environ | {"PYTHONPATH": path}
+    command = [sys.executable, "-m", "realm_lab", *words]
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
+
+
+def refused(done: subprocess.CompletedProcess[str], package: str) -> None:
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert f"pip install {package}" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_needs_none_of_them(project: Path) -> None:
+    for words in (["prepare"], ["pretrain"], ["sweep", "tiny", "--launcher", "inline"], ["bench"]):
+        done = realm_lab(project, *words)
+        assert done.returncode == 0, done.stderr
+    assert read_json(project / "reports" / "tiny" / "summary.json")
+    refused(realm_lab(project, "pretrain", "--set", "pretrain.search.backend=faiss_flat"), "faiss-cpu")
+    refused(realm_lab(project, "mirror"), "mlflow")
+
+
+def test_a_project_needs_dvc(project: Path) -> None:
+    refused(realm_lab(project, "init", "new"), "dvc")
+    assert not (project / "new").exists()
+
+
+def test_slurm_needs_submitit(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "sbatch").write_text("#!/bin/sh\nexit 0\n")
+    (project / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(project), prepend=os.pathsep)
+    refused(realm_lab(project, "sweep", "tiny", "--launcher", "slurm"), "submitit")
+    assert not (project / "runs" / "studies").exists()
+
+
+def test_the_doctor_takes_them_for_optional(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_versions", lambda package: ["1"] * (package == "torch"))
+    found = {finding.subject: finding for finding in doctor._packages() if finding.subject != "git"}
+    assert {name: finding.state for name, finding in found.items()} == {
+        "PyTorch": "OK",
+        **dict.fromkeys(("FAISS", "MLflow", "DVC", "submitit"), "note"),
+    }
+    assert all(finding.remedy.startswith("pip install ") for name, finding in found.items() if name != "PyTorch")
