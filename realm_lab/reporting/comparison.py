@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,39 +12,34 @@ import pandas as pd
 from realm_lab.core.files import read_json_lines
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
-from realm_lab.reporting.family import Judged, Outcome, judge
+from realm_lab.reporting.family import Finding, judge
 from realm_lab.reporting.frames import Run, column, not_measured
 from realm_lab.reporting.published import Published, published
 from realm_lab.reporting.statistics import Comparison, Interval, compare, per_example_interval
 from realm_lab.tracking.run_values import finite
 from realm_lab.tracking.study_record import StudyCell, StudyRecord
 
-NO_DATA = "no data"
 Cluster = Hashable  # questions that are alike: those of one article
 
 
+class Gap(StrEnum):
+    """The reason why a cell has no finding."""
+
+    NO_DATA = "no data"  # no run of it is complete
+    NOT_MEASURED = "not measured"  # its system cannot be measured in this
+    BASELINE = "the baseline has no value"
+    NO_SHARED_SEED = "no seed of the baseline"
+
+
 class CellResult(NamedTuple):
-    """One cell in one metric. The baseline has no comparison; nor has a cell that shares no finished seed with it."""
+    """One cell in one metric: a finding or a gap. The baseline has no finding, and a gap if it has no values."""
 
     cell: StudyCell
     values: dict[int, float]  # by seed
-    judged: Judged | None
-    per_example: Interval | None  # bootstrap over clusters of questions: other questions, these very models
+    finding: Finding | None
     paper: Published | None
-    gap: str = NO_DATA  # why it is not compared
+    gap: Gap | None = None
     reason: str = ""  # why it is not measured
-
-    @property
-    def comparison(self) -> Comparison | None:
-        """With the baseline."""
-        return self.judged and self.judged.comparison
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """The result of the comparison; None without one."""
-        if self.judged and self.judged.seeds == 1 and self.per_example and self.per_example.excludes_zero:
-            return Outcome.ONE_PAIR
-        return self.judged and self.judged.outcome
 
     @property
     def mean(self) -> float | None:
@@ -153,53 +149,46 @@ def _metric_result(
     study: StudyRecord,
     name: str,
     values: Mapping[str, dict[int, float]],
-    judged: Mapping[tuple[str, str], Judged],
+    judged: Mapping[tuple[str, str], Finding],
     over_questions: Intervals,
     results: pd.DataFrame,
 ) -> MetricResult:
     cells, metric = [], metric_of(name)
     for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
-        paper = published(cell.paper) if cell.paper else None
-        gap, reason = "no seed of the baseline", ""
-        if not values[study.baseline]:
-            gap = "the baseline has no value"
-        if not values[cell.name]:
+        finding, gap, reason = judged.get((name, cell.name)), None, ""
+        if finding:
+            finding = finding._replace(per_example=over_questions.get((name, cell.name)))
+        elif not values[cell.name]:
             reasons = not_measured(results, cell.name)
-            gap, reason = NO_DATA if reasons is None else "not measured", (reasons or {}).get(metric.part, "")
-        key = name, cell.name
-        cells.append(CellResult(cell, values[cell.name], judged.get(key), over_questions.get(key), paper, gap, reason))
+            gap, reason = Gap.NOT_MEASURED, (reasons or {}).get(metric.part, "")
+            if reasons is None:
+                gap = Gap.NO_DATA
+        elif not values[study.baseline]:
+            gap = Gap.BASELINE
+        elif cell.name != study.baseline:
+            gap = Gap.NO_SHARED_SEED
+        paper = published(cell.paper) if cell.paper else None
+        cells.append(CellResult(cell, values[cell.name], finding, paper, gap, reason))
     return MetricResult(metric, cells)
 
 
 def as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
-    """The comparisons for summary.json: metric -> cell -> what was found."""
+    """The findings for summary.json: metric -> cell -> fields."""
     return {
-        result.metric.name: {
-            cell.cell.name: _cell_as_json(cell, cell.judged) for cell in result.cells[1:] if cell.judged
-        }
+        result.metric.name: {cell.cell.name: cell.finding.as_json() for cell in result.cells if cell.finding}
         for result in results
     }
 
 
-def _cell_as_json(cell: CellResult, judged: Judged) -> dict[str, Any]:
-    found = judged.comparison
-    return {
-        "finding": cell.outcome,
-        "exploratory": judged.is_exploratory,
-        "n": judged.seeds,
-        "delta": found.mean,
-        "deltas": dict(zip(map(str, found.seeds), found.deltas, strict=True)),
-        "interval": judged.interval,
-        "per_example_interval": cell.per_example,
-        "p": found.p,
-        "tests": judged.tests,
-        "corrected_p": judged.corrected_p,
-        "smallest_corrected_p": found.smallest_p,
-        "detectable_difference": judged.detectable_difference,
-        "needed_seeds": judged.needed_seeds,
-        "equivalent_within": judged.equivalent_within,
-        "equivalence_interval": judged.equivalence_interval,
+def gaps_as_json(results: Sequence[MetricResult]) -> dict[str, Any]:
+    """The cells without a finding: metric -> cell -> gap and reason."""
+    found = {
+        result.metric.name: {
+            cell.cell.name: {"gap": cell.gap, "reason": cell.reason} for cell in result.cells if cell.gap
+        }
+        for result in results
     }
+    return {name: cells for name, cells in found.items() if cells}
 
 
 class AxisEffect(NamedTuple):
@@ -207,7 +196,11 @@ class AxisEffect(NamedTuple):
 
     axis: str
     point: str
-    judged: Judged  # among all points of all axes
+    finding: Finding  # among all points of all axes
+
+    def as_json(self) -> dict[str, Any]:
+        """The effect for summary.json."""
+        return {"axis": self.axis, "point": self.point} | self.finding.as_json()
 
 
 def points_of(study: StudyRecord, cell: StudyCell) -> dict[str, str] | None:
@@ -243,4 +236,4 @@ def axis_effects(study: StudyRecord, metric: Metric, values: Mapping[str, Mappin
             deltas = {int(seed): float(pairs[seed].mean()) for seed in pairs.columns}
             if found := compare(deltas, dict.fromkeys(deltas, 0.0)):
                 compared[axis, point] = metric, found
-    return [AxisEffect(axis, point, judged) for (axis, point), judged in judge(compared, study.delta).items()]
+    return [AxisEffect(axis, point, finding) for (axis, point), finding in judge(compared, study.delta).items()]

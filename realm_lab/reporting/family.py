@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from realm_lab.metrics import Metric
 from realm_lab.reporting.power import EQUIVALENCE_LEVEL, detectable_difference, equivalence_p, needed_seeds
@@ -25,7 +25,7 @@ ALPHA = 0.05
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Outcome(StrEnum):
+class Kind(StrEnum):
     """The result of one comparison with the baseline."""
 
     LOWER = "lower"  # significantly
@@ -37,22 +37,28 @@ class Outcome(StrEnum):
     ONE_PAIR = "one pair of models"  # one seed, but its interval over questions excludes zero
 
 
-class Judged(NamedTuple):
-    """A comparison, judged among the others of its family."""
+class Finding(NamedTuple):
+    """One comparison with the baseline, judged among the others of its family. The words for it are in verdict.py."""
 
     comparison: Comparison
     metric: Metric
     tests: int  # in the family
     corrected_p: float  # of a difference
-    largest: float | None  # difference that does not matter, as the study declares; None: not declared
+    bound: float | None  # the largest difference that does not matter, as the study declares; None: not declared
     equivalence_p: float | None  # corrected
     is_exploratory: bool  # in a family separate from the study's
     span: float  # the largest possible difference
+    per_example: Interval | None = None  # bootstrap over clusters of questions: other questions, these very models
 
     @property
     def seeds(self) -> int:
         """Number of seeds that both cells have."""
         return len(self.comparison.deltas)
+
+    @property
+    def size(self) -> float:
+        """Mean difference from the baseline."""
+        return self.comparison.mean
 
     @property
     def interval(self) -> Interval | None:
@@ -76,32 +82,69 @@ class Judged(NamedTuple):
 
     @property
     def equivalent_within(self) -> float | None:
-        """The declared difference that does not matter, if a larger one is ruled out."""
-        return self.largest if self.equivalence_p is not None and self.equivalence_p <= ALPHA else None
+        """The bound, if a larger difference is ruled out."""
+        return self.bound if self.equivalence_p is not None and self.equivalence_p <= ALPHA else None
 
     @property
     def equivalence_interval(self) -> Interval | None:
-        """90 %: two one-sided tests at 5 % are significant if it lies within the largest difference."""
+        """90 %: two one-sided tests at 5 % are significant if it lies within the bound."""
         return t_interval(self.comparison.deltas, EQUIVALENCE_LEVEL).within(self.span)
 
     @property
-    def outcome(self) -> Outcome:
+    def kind(self) -> Kind:
         """NOT_SIGNIFICANT and INCONCLUSIVE only if so many seeds could have been significant."""
+        if self.seeds == 1 and self.per_example and self.per_example.excludes_zero:
+            return Kind.ONE_PAIR
         if self.corrected_p <= ALPHA:
-            return Outcome.HIGHER if self.comparison.mean > 0 else Outcome.LOWER
+            return Kind.HIGHER if self.size > 0 else Kind.LOWER
         if self.equivalent_within is not None:
-            return Outcome.EQUIVALENT
+            return Kind.EQUIVALENT
         if self.comparison.smallest_p <= ALPHA:
-            return Outcome.NOT_SIGNIFICANT if self.largest is None else Outcome.INCONCLUSIVE
-        return Outcome.TOO_FEW_SEEDS
+            return Kind.NOT_SIGNIFICANT if self.bound is None else Kind.INCONCLUSIVE
+        return Kind.TOO_FEW_SEEDS
 
     @property
-    def direction(self) -> Outcome | None:
+    def is_significant(self) -> bool:
+        """True for a difference that is larger than chance."""
+        return self.kind in (Kind.LOWER, Kind.HIGHER)
+
+    @property
+    def direction(self) -> Kind | None:
         """HIGHER or LOWER if every seed says so, significant or not; None if they disagree."""
         deltas = self.comparison.deltas
         if min(deltas) > 0:
-            return Outcome.HIGHER
-        return Outcome.LOWER if max(deltas) < 0 else None
+            return Kind.HIGHER
+        return Kind.LOWER if max(deltas) < 0 else None
+
+    @property
+    def improves(self) -> bool | None:
+        """True if the direction is that of a better value, False if a worse one; None without a direction."""
+        better = {"up": Kind.HIGHER, "down": Kind.LOWER}.get(self.metric.better)
+        return None if better is None or self.direction is None else self.direction is better
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields of a finding in summary.json."""
+        found = self.comparison
+        return {
+            "finding": self.kind,
+            "exploratory": self.is_exploratory,
+            "n": self.seeds,
+            "delta": self.size,
+            "deltas": dict(zip(map(str, found.seeds), found.deltas, strict=True)),
+            "direction": self.direction,
+            "improves": self.improves,
+            "interval": self.interval,
+            "per_example_interval": self.per_example,
+            "p": found.p,
+            "tests": self.tests,
+            "corrected_p": self.corrected_p,
+            "smallest_corrected_p": found.smallest_p,
+            "detectable_difference": self.detectable_difference,
+            "needed_seeds": self.needed_seeds,
+            "bound": self.bound,
+            "equivalent_within": self.equivalent_within,
+            "equivalence_interval": self.equivalence_interval,
+        }
 
 
 def judge(
@@ -110,7 +153,7 @@ def judge(
     *,
     is_exploratory: bool = False,
     spans: int = 1,
-) -> dict[Key, Judged]:
+) -> dict[Key, Finding]:
     """A family of comparisons; `largest`: metric -> the largest difference that does not matter. A difference of
     differences can be two `spans` of its metric."""
     deltas = [dict(zip(comparison.seeds, comparison.deltas, strict=True)) for _, comparison in found.values()]
@@ -122,7 +165,7 @@ def judge(
     }
     equivalence = dict(zip(alike, holm([*alike.values()]), strict=True))
     return {
-        key: Judged(
+        key: Finding(
             comparison,
             metric,
             len(found),

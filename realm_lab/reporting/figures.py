@@ -145,7 +145,7 @@ def canvas(height_inches: float) -> Figure:
 
 def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
     """For each metric a panel, for each cell a row: a tick a seed, the mean, and its interval; zero is the baseline."""
-    drawn = [(result.metric.title, [cell for cell in result.cells if cell.comparison]) for result in results]
+    drawn = [(result.metric.title, [cell for cell in result.cells if cell.finding]) for result in results]
     drawn = [(title, cells) for title, cells in drawn if cells]
     if not drawn:
         return None
@@ -156,12 +156,12 @@ def deltas_figure(results: Sequence[MetricResult]) -> Figure | None:
     places = figure.subplots(1, len(drawn), squeeze=False, sharey=True)[0]
     for place, (title, cells) in zip(places, drawn, strict=True):
         place.axvline(0.0, color=MUTED, zorder=1)
-        found = [(rows.index(cell.cell.name), cell.judged) for cell in cells if cell.judged]
-        reach = 3 * max(abs(delta) for _, judged in found for delta in judged.comparison.deltas)
-        for y, judged in found:
-            comparison = judged.comparison
-            if judged.interval is not None:
-                low, high = judged.interval
+        found = [(rows.index(cell.cell.name), cell.finding) for cell in cells if cell.finding]
+        reach = 3 * max(abs(delta) for _, finding in found for delta in finding.comparison.deltas)
+        for y, finding in found:
+            comparison = finding.comparison
+            if finding.interval is not None:
+                low, high = finding.interval
                 place.plot([max(low, -reach), min(high, reach)], [y, y], color=BLUE)
                 beyond = [(end, mark) for end, mark in ((-reach, "<"), (reach, ">")) if low < end < high]
                 for end, mark in beyond:

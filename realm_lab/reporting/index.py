@@ -72,7 +72,7 @@ def _study(folder: Path) -> dict[str, Any]:
         return summary | {
             "name": folder.name,
             "anchor": quote(folder.name),
-            "rest": summary["verdict"].removeprefix(summary["lead"]).strip(),
+            "rest": report.verdict.rest,
             "warnings": [*unfinished(report.results), *summary["warnings"], *summary["code"]],
             "seeds": report.record.seeds,
             "links": [name for name in ("report.html", "report.md", "results.csv") if (folder / name).is_file()],

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from realm_lab.metrics import Metric
 from realm_lab.reporting.comparison import MetricResult, points_of
-from realm_lab.reporting.family import Judged, judge
+from realm_lab.reporting.family import Finding, judge
 from realm_lab.reporting.statistics import Comparison, compare
 from realm_lab.tracking.study_record import StudyRecord
 
@@ -21,7 +21,12 @@ class Interaction(NamedTuple):
     second: str
     here: float  # mean of what `first` changes at `second`
     at_base: float  # the same at the baseline's point
-    judged: Judged  # among all interactions of the study, separate from the family of its cells
+    finding: Finding  # among all interactions of the study, separate from the family of its cells
+
+    def as_json(self) -> dict[str, Any]:
+        """The interaction for summary.json."""
+        named = {"metric": self.metric.name, "first": self.first, "second": self.second}
+        return named | {"here": self.here, "at_base": self.at_base} | self.finding.as_json()
 
 
 def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[Interaction]:
@@ -45,6 +50,6 @@ def interactions(study: StudyRecord, results: Sequence[MetricResult]) -> list[In
                     found[key] = result.metric, compared
                     effects[key] = sum(here.values()) / len(seeds), sum(at_base.values()) / len(seeds)
     return [
-        Interaction(judged.metric, *key[1:], *effects[key], judged)
-        for key, judged in judge(found, study.delta, spans=2).items()
+        Interaction(finding.metric, *key[1:], *effects[key], finding)
+        for key, finding in judge(found, study.delta, spans=2).items()
     ]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from realm_lab.core.files import write_text
 from realm_lab.reporting.comparison import MetricResult
-from realm_lab.reporting.family import ALPHA, Outcome
+from realm_lab.reporting.family import ALPHA, Kind
 from realm_lab.reporting.rendering import is_number
 from realm_lab.reporting.report_data import Report
 from realm_lab.reporting.tables import TITLES, Rows, detail_rows, other_rows, result_rows
@@ -64,10 +64,11 @@ def metric_table(result: MetricResult, rows: Rows, details: Rows) -> Rows:
         shown = {key: latex(value) for key, value in ({"cell": row["cell"], "n": more["n"]} | numbers | more).items()}
         if cell and target is not None and cell.mean is not None and round(cell.mean, digits) == target:
             shown["mean ± sd"] = rf"\textbf{{\boldmath {shown['mean ± sd']}}}"
-        if cell and cell.outcome in (Outcome.LOWER, Outcome.HIGHER):
+        finding = cell.finding if cell else None
+        if finding and finding.is_significant:
             shown["Δ"] += MARKS[SIGNIFICANT]
-        elif cell and cell.judged and cell.outcome is Outcome.TOO_FEW_SEEDS and cell.judged.direction:
-            shown["Δ"] += MARKS[ONE_WAY] * (cell.judged.seeds > 1)
+        elif finding and finding.kind is Kind.TOO_FEW_SEEDS and finding.direction:
+            shown["Δ"] += MARKS[ONE_WAY] * (finding.seeds > 1)
         found.append(shown)
     return found
 

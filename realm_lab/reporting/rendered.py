@@ -15,15 +15,16 @@ from realm_lab.core.files import atomic_write, write_text
 from realm_lab.metrics import metric
 from realm_lab.params.load import show
 from realm_lab.reporting import tables
+from realm_lab.reporting.comparison import gaps_as_json
 from realm_lab.reporting.default_run import metrics_of
 from realm_lab.reporting.figures import Drawing, Sketch, draw
 from realm_lab.reporting.frames import metric_columns, read_summary, summarise
+from realm_lab.reporting.interactions import interactions
 from realm_lab.reporting.paper import write_tables
 from realm_lab.reporting.rendering import render, seeds_text
 from realm_lab.reporting.report_data import KEYS, Report, load_report, plain
 from realm_lab.reporting.reproduce import expected_rows
 from realm_lab.reporting.study_figures import sketches
-from realm_lab.reporting.verdict import verdict
 from realm_lab.tracking.study_record import DEFAULT
 
 LAST = ("cost", "staleness")  # figures that come after those of the study's own
@@ -97,7 +98,6 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
             "collapsed": int(mine["collapsed"].sum()),
             "metrics": {name: summary._asdict() for name, summary in found.items() if summary},
         }
-    answer = verdict(record, report.compared)
     entries = [sketch.entry for sketch in sketched]
     last = [entry for entry in entries if entry["name"] in LAST]
     own = report.data["own_figures"]
@@ -105,12 +105,15 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
     answered: dict[str, Any] = {
         "study": record.name,
         "question": record.question,
-        "lead": answer.lead,
-        "verdict": str(answer),
+        "lead": report.verdict.lead,
+        "verdict": str(report.verdict),
         "coverage": tables.coverage(results),
         "figures": [*first, *own, *last],
         "cells": cells,
         "comparisons": report.comparisons,
+        "gaps": gaps_as_json(report.compared),
+        "axis_effects": [effect.as_json() for effect in report.axis_effects],
+        "interactions": [one.as_json() for one in interactions(record, report.compared)],
     }
     return dict(plain(answered | {key: report.data[key] for key in KEYS}))
 
@@ -129,7 +132,7 @@ def markdown(report: Report, summary: dict[str, Any], template: str = "study.md.
         template,
         title=data["title"],
         summary=summary,
-        rest=summary["verdict"].removeprefix(summary["lead"]).strip(),
+        rest=report.verdict.rest,
         baseline=record.cell(record.baseline).title,
         seeds=seeds_text(record.seeds),
         common=", ".join(f"{name} = {show(value)}" for name, value in record.common.items()),

@@ -21,10 +21,12 @@ from realm_lab.metrics import learn
 from realm_lab.params.load import show
 from realm_lab.reporting.code_notes import code_notes, mixed_code
 from realm_lab.reporting.comparison import (
+    AxisEffect,
     Intervals,
     MetricResult,
     Scores,
     as_json,
+    axis_effects,
     compare_cells,
     question_intervals,
 )
@@ -32,6 +34,7 @@ from realm_lab.reporting.confounds import confounds, rounding_notes
 from realm_lab.reporting.examples import Example, table_3
 from realm_lab.reporting.frames import StudyFrames, load_committed, ordered_cells, read_results, results_text
 from realm_lab.reporting.statistics import Interval
+from realm_lab.reporting.verdict import Verdict, verdict
 from realm_lab.tracking.study_record import DEFAULT, SCRATCH, STUDY_RECORD, StudyRecord
 
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
@@ -62,6 +65,19 @@ class Report:
     def compared(self) -> list[MetricResult]:
         """Every metric of the study over all cells."""
         return compare_cells(self.record, self.results, self.record.metrics, self.over_questions)
+
+    @functools.cached_property
+    def verdict(self) -> Verdict:
+        """The answer in words."""
+        return verdict(self.record, self.compared)
+
+    @property
+    def axis_effects(self) -> list[AxisEffect]:
+        """Every point of every axis by the first metric; empty without several axes."""
+        if not self.compared:
+            return []
+        first = self.compared[0]
+        return axis_effects(self.record, first.metric, {cell.cell.name: cell.values for cell in first.cells})
 
     @property
     def comparisons(self) -> dict[str, Any]:

@@ -52,13 +52,13 @@ def sketches(report: Report) -> list[Sketch]:
     report = replace(report, record=record)
     cells = report.cells
     seeds, styles = seeds_text(record.seeds), styles_of(record)
-    shown = [result for result in report.compared if any(cell.judged for cell in result.cells)][:MOST_PANELS]
+    shown = [result for result in report.compared if any(cell.finding for cell in result.cells)][:MOST_PANELS]
     found = []
     if shown:
         titles, base = ", ".join(result.metric.title for result in shown), record.cell(record.baseline).title
-        others = sum(cell.judged is not None for cell in shown[0].cells)
+        others = sum(cell.finding is not None for cell in shown[0].cells)
         text = f"Paired differences from {base}. Ticks: {seeds}; dot: their mean"
-        if any(cell.judged and cell.judged.interval for result in shown for cell in result.cells):
+        if any(cell.finding and cell.finding.interval for result in shown for cell in result.cells):
             text += "; line: Student's 95 % interval, with an arrow if it is cut off"
         alt = f"Differences of {others} cell{'s' * (others != 1)} from {base} in {titles}, with a mark for each seed"
         found.append(Sketch("deltas", f"{text}.", alt, lambda: deltas_figure(shown)))

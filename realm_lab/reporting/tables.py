@@ -9,14 +9,12 @@ from typing import Any
 import pandas as pd
 
 from realm_lab.params.load import show
-from realm_lab.reporting.comparison import CellResult, MetricResult, points_of
-from realm_lab.reporting.family import ALPHA, Judged, Outcome
+from realm_lab.reporting.comparison import MetricResult, points_of
 from realm_lab.reporting.frames import column, not_measured, ordered_cells, summarise
 from realm_lab.reporting.interactions import interactions
-from realm_lab.reporting.power import MOST_SEEDS
 from realm_lab.reporting.rendering import NOTHING, interval, mean_sd, number, signed, words
 from realm_lab.reporting.report_data import Report
-from realm_lab.reporting.statistics import FEWEST_FOR_SPREAD, FEWEST_SEEDS
+from realm_lab.reporting.verdict import detectable, in_short, needed, p_text
 from realm_lab.tracking.study_record import StudyRecord
 
 Rows = list[dict[str, str]]
@@ -74,16 +72,14 @@ def result_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
     """One metric: a row a cell, the baseline first, BM25 on the same passages where it was measured."""
     rows = []
     for cell in result.cells:
-        digits, judged = result.metric.digits, cell.judged
-        row = {"cell": cell.cell.title, "finding": in_short(cell) if cell is not result.baseline else "baseline"}
-        if cell is result.baseline and not cell.values:
-            row["finding"] = f"baseline, {cell.gap}"
+        digits, finding = result.metric.digits, cell.finding
+        row = {"cell": cell.cell.title, "finding": in_short(finding) if finding else cell.gap or ""}
+        if cell is result.baseline:
+            row["finding"] = f"baseline, {cell.gap}" if cell.gap else "baseline"
         row["mean ± sd"] = mean_sd(summarise(cell.values.values()), digits)
-        row["Δ"] = signed(judged and judged.comparison.mean, digits)
-        row["95 % interval"] = interval(judged and judged.interval, digits)
-        row["p (smallest)"] = NOTHING
-        if judged:
-            row["p (smallest)"] = f"{number(judged.corrected_p)} ({number(judged.comparison.smallest_p)})"
+        row["Δ"] = signed(finding and finding.size, digits)
+        row["95 % interval"] = interval(finding and finding.interval, digits)
+        row["p (smallest)"] = p_text(finding) if finding else NOTHING
         rows.append(row)
     if reference := [*reference_values(results, result.metric.name).values()]:
         shown = mean_sd(summarise(reference), result.metric.digits)
@@ -95,12 +91,12 @@ def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
     """The same cells: seeds and range, what so many seeds can show, other questions, and published numbers."""
     rows = []
     for cell in result.cells:
-        digits, judged, name = result.metric.digits, cell.judged, result.metric.name
+        digits, finding, name = result.metric.digits, cell.finding, result.metric.name
         row = {"cell": cell.cell.title} | _range(cell.values.values(), digits)
-        row["minimum detectable difference"] = detectable(judged) if judged else NOTHING
-        row["seeds needed"] = needed(judged) if judged else NOTHING
-        row["90 % interval"] = interval(judged.equivalence_interval if judged and judged.largest else None, digits)
-        row["95 %, questions"] = interval(cell.per_example, digits)
+        row["minimum detectable difference"] = detectable(finding) if finding else NOTHING
+        row["seeds needed"] = needed(finding) if finding else NOTHING
+        row["90 % interval"] = interval(finding.equivalence_interval if finding and finding.bound else None, digits)
+        row["95 %, questions"] = interval(finding and finding.per_example, digits)
         row["paper"] = row["paper Δ"] = row["later papers"] = NOTHING
         if cell.paper and name in cell.paper.values:
             row["paper"] = number(cell.paper.values[name])
@@ -118,47 +114,6 @@ def detail_rows(result: MetricResult, results: pd.DataFrame) -> Rows:
     return [{key: value for key, value in row.items() if key in known} for row in rows]
 
 
-def in_short(cell: CellResult) -> str:
-    """The finding of a cell in a few words."""
-    if cell.judged is None:
-        return cell.gap
-    if cell.outcome is Outcome.ONE_PAIR:
-        return f"{cell.judged.direction} in one pair of models"
-    return judged_in_short(cell.judged)
-
-
-def judged_in_short(judged: Judged) -> str:
-    """The outcome of a comparison in a few words."""
-    seeds, way = judged.seeds, judged.direction
-    if judged.outcome is Outcome.TOO_FEW_SEEDS:
-        if seeds == 1:
-            return "one seed"
-        return f"{way} in {'both' if seeds == 2 else f'all {seeds}'} seeds" if way else str(judged.outcome)
-    if judged.corrected_p <= ALPHA and judged.equivalent_within is not None:
-        return f"{judged.outcome}, within ±{bound(judged)}"
-    return str(judged.outcome)
-
-
-def bound(judged: Judged) -> str:
-    """The largest difference that does not matter, with its unit."""
-    return f"{judged.largest:g} {judged.metric.unit}".strip()
-
-
-def detectable(judged: Judged) -> str:
-    """The minimum detectable difference."""
-    if judged.seeds < FEWEST_SEEDS:
-        return NOTHING
-    found = judged.detectable_difference
-    return "none possible" if found is None else number(found, judged.metric.digits)
-
-
-def needed(judged: Judged) -> str:
-    """The number of seeds that the observed difference needs."""
-    if judged.seeds < FEWEST_FOR_SPREAD:
-        return NOTHING
-    return f"> {MOST_SEEDS}" if judged.needed_seeds is None else str(judged.needed_seeds)
-
-
 def reference_values(results: pd.DataFrame, metric: str) -> dict[int, float]:
     """seed -> value of BM25; every run of a seed measures the same, so each seed counts once."""
     name = f"{REFERENCE}.{metric}"
@@ -169,16 +124,16 @@ def interaction_rows(report: Report) -> Rows:
     """A row for each interaction of the two axes."""
     rows = []
     for one in interactions(report.record, report.compared):
-        digits, judged = one.metric.digits, one.judged
+        digits, finding = one.metric.digits, one.finding
         rows.append(
             {
                 "effect": f"{one.first} at {words([*report.record.axes][1])} {one.second}",
-                "finding": judged_in_short(judged),
+                "finding": in_short(finding),
                 "metric": one.metric.title,
-                "difference of differences": signed(judged.comparison.mean, digits),
-                "95 % interval": interval(judged.interval, digits),
-                "p (smallest)": f"{number(judged.corrected_p)} ({number(judged.comparison.smallest_p)})",
-                "minimum detectable difference": detectable(judged),
+                "difference of differences": signed(finding.size, digits),
+                "95 % interval": interval(finding.interval, digits),
+                "p (smallest)": p_text(finding),
+                "minimum detectable difference": detectable(finding),
             }
         )
     return rows

@@ -1,19 +1,20 @@
-"""The answer of a study in a few sentences, no bolder than the seeds allow. The words are in templates/verdict.j2."""
+"""Findings as text: the answer of a study in a few sentences (templates/verdict.j2), one finding in a few words.
+
+Nothing reads this text back. The same findings as fields are in summary.json.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from realm_lab.reporting.comparison import NO_DATA, AxisEffect, CellResult, MetricResult, axis_effects
-from realm_lab.reporting.family import Judged, Outcome
+from realm_lab.reporting.comparison import AxisEffect, Gap, MetricResult, axis_effects
+from realm_lab.reporting.family import ALPHA, Finding, Kind
 from realm_lab.reporting.interactions import Interaction, interactions
-from realm_lab.reporting.rendering import number, render, signed, words
-from realm_lab.reporting.statistics import FEWEST_SEEDS
-from realm_lab.reporting.tables import bound
+from realm_lab.reporting.power import MOST_SEEDS
+from realm_lab.reporting.rendering import NOTHING, number, render, signed, words
+from realm_lab.reporting.statistics import FEWEST_FOR_SPREAD, FEWEST_SEEDS
 from realm_lab.tracking.study_record import StudyRecord
-
-DIFFERENT = (Outcome.LOWER, Outcome.HIGHER)
 
 
 class Verdict(NamedTuple):
@@ -27,10 +28,10 @@ class Verdict(NamedTuple):
 
 
 class Side(NamedTuple):
-    """Cells, points or interactions of one outcome, and of one direction if there are too few seeds."""
+    """Findings of one kind, and of one direction if there are too few seeds."""
 
-    outcome: str
-    direction: str | None  # that all seeds agree on
+    kind: Kind
+    direction: Kind | None  # that all seeds agree on
     members: list[dict[str, str]]  # title and value, the strongest first
     seeds: int
     bound: str  # the difference that does not matter
@@ -41,30 +42,68 @@ def verdict(study: StudyRecord, results: list[MetricResult]) -> Verdict:
     """By the first metric, then what other metrics show."""
     first = results[0] if results else None
     if first is None or not first.baseline.values:
-        found = {"gap": first.baseline.gap, "why": first.baseline.reason} if first else {"gap": NO_DATA, "why": ""}
+        base = first.baseline if first else None
+        found = {"gap": base.gap, "why": base.reason} if base else {"gap": Gap.NO_DATA, "why": ""}
         return _sentences(answered=False, metric=first.metric.title if first else "", **found)
-    digits, base = first.metric.digits, study.cell(study.baseline)
+    digits, base_cell = first.metric.digits, study.cell(study.baseline)
     effects = axis_effects(study, first.metric, {cell.cell.name: cell.values for cell in first.cells})
     others = [cell for cell in first.cells if cell is not first.baseline]
-    compared = [
-        (cell.judged, cell.cell.title, number(cell.mean, digits), cell.outcome) for cell in others if cell.judged
-    ]
+    compared = [(cell.finding, cell.cell.title, number(cell.mean, digits)) for cell in others if cell.finding]
     mine = [one for one in interactions(study, results) if one.metric == first.metric]
     return _sentences(
         answered=True,
         metric=first.metric.title,
-        better={"up": Outcome.HIGHER, "down": Outcome.LOWER}.get(first.metric.better),
-        are_systems=all(cell.cell.system != base.system for cell in others),
-        baseline=base.title,
+        better={"up": Kind.HIGHER, "down": Kind.LOWER}.get(first.metric.better),
+        are_systems=all(cell.cell.system != base_cell.system for cell in others),
+        baseline=base_cell.title,
         mean=number(first.baseline.mean, digits),
         sides=_sides(compared),
         cells=len(others),
-        gaps=[{"title": cell.cell.title, "gap": cell.gap, "why": cell.reason} for cell in others if not cell.judged],
+        gaps=[{"title": cell.cell.title, "gap": cell.gap, "why": cell.reason} for cell in others if cell.gap],
         needed=FEWEST_SEEDS,
         axes=[_axis(study, axis, effects) for axis in study.axes] if effects else [],
-        interactions=_sides([(one.judged, *_effect(study, one), one.judged.outcome) for one in mine]),
+        interactions=_sides([(one.finding, *_effect(study, one)) for one in mine]),
         elsewhere=[] if effects else _elsewhere(results),
     )
+
+
+def in_short(finding: Finding) -> str:
+    """A finding in a few words, for a table."""
+    seeds, way = finding.seeds, finding.direction
+    if finding.kind is Kind.ONE_PAIR:
+        return f"{way} in one pair of models"
+    if finding.kind is Kind.TOO_FEW_SEEDS:
+        if seeds == 1:
+            return "one seed"
+        return f"{way} in {'both' if seeds == 2 else f'all {seeds}'} seeds" if way else str(finding.kind)
+    if finding.corrected_p <= ALPHA and finding.equivalent_within is not None:
+        return f"{finding.kind}, within ±{bound(finding)}"
+    return str(finding.kind)
+
+
+def bound(finding: Finding) -> str:
+    """The largest difference that does not matter, with its unit; "" where the study declares none."""
+    return "" if finding.bound is None else f"{finding.bound:g} {finding.metric.unit}".strip()
+
+
+def p_text(finding: Finding) -> str:
+    """p after correction, and the smallest that so many seeds can give."""
+    return f"{number(finding.corrected_p)} ({number(finding.comparison.smallest_p)})"
+
+
+def detectable(finding: Finding) -> str:
+    """The minimum detectable difference."""
+    if finding.seeds < FEWEST_SEEDS:
+        return NOTHING
+    found = finding.detectable_difference
+    return "none possible" if found is None else number(found, finding.metric.digits)
+
+
+def needed(finding: Finding) -> str:
+    """The number of seeds that the observed difference needs."""
+    if finding.seeds < FEWEST_FOR_SPREAD:
+        return NOTHING
+    return f"> {MOST_SEEDS}" if finding.needed_seeds is None else str(finding.needed_seeds)
 
 
 def _sentences(**values: Any) -> Verdict:
@@ -74,31 +113,31 @@ def _sentences(**values: Any) -> Verdict:
     return Verdict(lead, " ".join(rest))
 
 
-def _sides(found: Sequence[tuple[Judged, str, str, Outcome | None]]) -> list[Side]:
-    """(comparison, title, value, outcome) by outcome, in the order of Outcome."""
-    groups: dict[tuple[str, str | None], list[tuple[Judged, dict[str, str]]]] = {}
-    for judged, title, value, outcome in sorted(found, key=lambda one: -abs(one[0].comparison.mean)):
-        way = judged.direction if outcome in (Outcome.TOO_FEW_SEEDS, Outcome.ONE_PAIR) else None
-        groups.setdefault((str(outcome), way), []).append((judged, {"title": title, "value": value}))
-    order = [str(outcome) for outcome in Outcome]
+def _sides(found: Sequence[tuple[Finding, str, str]]) -> list[Side]:
+    """(finding, title, value) by kind, in the order of Kind."""
+    groups: dict[tuple[Kind, Kind | None], list[tuple[Finding, dict[str, str]]]] = {}
+    for finding, title, value in sorted(found, key=lambda one: -abs(one[0].size)):
+        way = finding.direction if finding.kind in (Kind.TOO_FEW_SEEDS, Kind.ONE_PAIR) else None
+        groups.setdefault((finding.kind, way), []).append((finding, {"title": title, "value": value}))
+    order = [*Kind]
     return [
         Side(
-            outcome,
+            kind,
             way,
             [member for _, member in members],
-            max(judged.seeds for judged, _ in members),
-            bound(members[0][0]) if members[0][0].largest is not None else "",
-            _detectable([judged for judged, _ in members]),
+            max(finding.seeds for finding, _ in members),
+            bound(members[0][0]),
+            _detectable([finding for finding, _ in members]),
         )
-        for (outcome, way), members in sorted(
+        for (kind, way), members in sorted(
             groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1] or "~")
         )
     ]
 
 
-def _detectable(found: Sequence[Judged]) -> str:
+def _detectable(found: Sequence[Finding]) -> str:
     """The range of the minimum detectable differences; "" if no possible one can be detected."""
-    known = [one for judged in found if (one := judged.detectable_difference) is not None]
+    known = [one for finding in found if (one := finding.detectable_difference) is not None]
     if not known:
         return ""
     digits, unit = found[0].metric.digits, found[0].metric.unit
@@ -116,31 +155,25 @@ def _effect(study: StudyRecord, one: Interaction) -> tuple[str, str]:
 
 def _elsewhere(results: list[MetricResult]) -> list[dict[str, Any]]:
     """For cells that the first metric cannot tell from the baseline: where the other measures of quality can."""
-    alike = {cell.cell.name for cell in results[0].cells if cell.judged and cell.outcome not in DIFFERENT}
+    alike = {cell.cell.name for cell in results[0].cells if cell.finding and not cell.finding.is_significant}
     found = []
     for result in (result for result in results[1:] if not result.is_cost):
-        for way in DIFFERENT:
-            cells = [cell for cell in result.cells if cell.cell.name in alike and _is_shown(cell, way)]
-            if cells:
-                members = [
-                    {
-                        "title": cell.cell.title,
-                        "value": signed(cell.comparison and cell.comparison.mean, result.metric.digits),
-                    }
-                    for cell in cells
-                ]
+        cells = [(cell.cell, cell.finding) for cell in result.cells if cell.cell.name in alike and cell.finding]
+        for way in (Kind.LOWER, Kind.HIGHER):
+            members = [
+                {"title": cell.title, "value": signed(finding.size, result.metric.digits)}
+                for cell, finding in cells
+                if finding.kind is way and not finding.is_exploratory
+            ]
+            if members:
                 found.append({"metric": result.metric.title, "way": way, "members": members})
     return found
 
 
-def _is_shown(cell: CellResult, way: Outcome) -> bool:
-    return cell.judged is not None and not cell.judged.is_exploratory and cell.judged.outcome is way
-
-
 def _axis(study: StudyRecord, axis: str, effects: list[AxisEffect]) -> dict[str, Any]:
     """What one axis does, averaged over the others."""
-    mine = [effect for effect in effects if effect.axis == axis]
-    digits = mine[0].judged.metric.digits if mine else 3
-    compared = [(e.judged, e.point, signed(e.judged.comparison.mean, digits), e.judged.outcome) for e in mine]
+    mine = [effect.finding for effect in effects if effect.axis == axis]
+    digits = mine[0].metric.digits if mine else 3
+    compared = [(e.finding, e.point, signed(e.finding.size, digits)) for e in effects if e.axis == axis]
     others = [words(other) for other in study.axes if other != axis]
     return {"name": words(axis), "others": others, "sides": _sides(compared)}

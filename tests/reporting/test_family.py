@@ -10,12 +10,11 @@ import pytest
 
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.comparison import MetricResult, as_json, compare_cells
-from realm_lab.reporting.family import Judged, Outcome, judge
+from realm_lab.reporting.family import Finding, Kind, judge
 from realm_lab.reporting.power import detectable_difference
-from realm_lab.reporting.statistics import compare, step_down_max_t, t_interval
-from realm_lab.reporting.tables import detectable, judged_in_short
-from realm_lab.reporting.tables import needed as needed_seeds
-from realm_lab.reporting.verdict import verdict
+from realm_lab.reporting.statistics import Interval, compare, step_down_max_t, t_interval
+from realm_lab.reporting.verdict import detectable, in_short, verdict
+from realm_lab.reporting.verdict import needed as needed_seeds
 from realm_lab.tracking.study_record import StudyRecord
 from tests.reporting.synthetic import CELLS
 
@@ -23,7 +22,7 @@ NARROW = (0.001, -0.002, 0.003, -0.001, 0.002, 0.001, 0.0, -0.001)
 WIDE = (0.1, 0.2, -0.1, 0.1, -0.2, 0.0, 0.05, -0.1)
 
 
-def judged(deltas: tuple[float, ...], largest: float | None, tests: int) -> Judged:
+def found_in(deltas: tuple[float, ...], largest: float | None, tests: int) -> Finding:
     """One comparison in exact match, in a family of so many tests, the others without an effect."""
     nobody = dict.fromkeys(range(len(deltas)), 0.0)
     mine, other = compare(dict(enumerate(deltas)), nobody), compare(nobody, nobody)
@@ -35,37 +34,53 @@ def judged(deltas: tuple[float, ...], largest: float | None, tests: int) -> Judg
 
 
 @pytest.mark.parametrize(
-    ("deltas", "tests", "largest", "outcome", "short", "needed"),
+    ("deltas", "tests", "largest", "kind", "short", "needed"),
     [
-        ((-0.1, -0.2, -0.1, -0.1, -0.2, -0.2), 1, None, Outcome.LOWER, "lower", "6"),
-        ((-0.01, -0.012) * 4, 1, 0.02, Outcome.LOWER, "lower, within ±0.02", "6"),
-        (NARROW, 1, 0.02, Outcome.EQUIVALENT, "equivalent", "> 100"),
-        (NARROW[:3], 1, 0.02, Outcome.EQUIVALENT, "equivalent", "> 100"),
-        (WIDE, 1, 0.02, Outcome.INCONCLUSIVE, "inconclusive", "> 100"),
-        (WIDE, 1, None, Outcome.NOT_SIGNIFICANT, "not significant", "> 100"),
-        ((0.1, 0.9, 0.11), 1, None, Outcome.TOO_FEW_SEEDS, "higher in all 3 seeds", "16"),
-        ((0.1, 0.2, 0.3, 0.1, 0.2, 0.4), 18, None, Outcome.HIGHER, "higher", "10"),
-        ((0.1, 0.2, 0.3, 0.1, 0.2), 2, None, Outcome.TOO_FEW_SEEDS, "higher in all 5 seeds", "7"),
-        ((0.1, 0.1, -0.11), 1, None, Outcome.TOO_FEW_SEEDS, "too few seeds", "> 100"),
-        ((0.1, 0.2), 1, None, Outcome.TOO_FEW_SEEDS, "higher in both seeds", "–"),
-        ((0.1,), 1, 0.02, Outcome.TOO_FEW_SEEDS, "one seed", "–"),
+        ((-0.1, -0.2, -0.1, -0.1, -0.2, -0.2), 1, None, Kind.LOWER, "lower", "6"),
+        ((-0.01, -0.012) * 4, 1, 0.02, Kind.LOWER, "lower, within ±0.02", "6"),
+        (NARROW, 1, 0.02, Kind.EQUIVALENT, "equivalent", "> 100"),
+        (NARROW[:3], 1, 0.02, Kind.EQUIVALENT, "equivalent", "> 100"),
+        (WIDE, 1, 0.02, Kind.INCONCLUSIVE, "inconclusive", "> 100"),
+        (WIDE, 1, None, Kind.NOT_SIGNIFICANT, "not significant", "> 100"),
+        ((0.1, 0.9, 0.11), 1, None, Kind.TOO_FEW_SEEDS, "higher in all 3 seeds", "16"),
+        ((0.1, 0.2, 0.3, 0.1, 0.2, 0.4), 18, None, Kind.HIGHER, "higher", "10"),
+        ((0.1, 0.2, 0.3, 0.1, 0.2), 2, None, Kind.TOO_FEW_SEEDS, "higher in all 5 seeds", "7"),
+        ((0.1, 0.1, -0.11), 1, None, Kind.TOO_FEW_SEEDS, "too few seeds", "> 100"),
+        ((0.1, 0.2), 1, None, Kind.TOO_FEW_SEEDS, "higher in both seeds", "–"),
+        ((0.1,), 1, 0.02, Kind.TOO_FEW_SEEDS, "one seed", "–"),
     ],
 )
-def test_outcomes(
-    deltas: tuple[float, ...], tests: int, largest: float | None, outcome: Outcome, short: str, needed: str
+def test_kinds_of_findings(
+    deltas: tuple[float, ...], tests: int, largest: float | None, kind: Kind, short: str, needed: str
 ) -> None:
-    found = judged(deltas, largest, tests)
-    assert (found.outcome, judged_in_short(found), needed_seeds(found)) == (outcome, short, needed)
+    found = found_in(deltas, largest, tests)
+    assert (found.kind, in_short(found), needed_seeds(found)) == (kind, short, needed)
+
+
+def test_a_finding_has_fields_for_those_who_do_not_read_english() -> None:
+    less = found_in((-0.1, -0.2, -0.1, -0.1, -0.2, -0.2), 0.02, 2)
+    told = less.as_json()
+    fields = ("finding", "direction", "improves", "n", "tests", "bound", "needed_seeds")
+    assert [told[name] for name in fields] == ["lower", "lower", False, 6, 2, 0.02, less.needed_seeds]
+    assert (told["delta"], told["interval"]) == (less.size, less.interval)
+    assert less._replace(metric=METRICS["wall_seconds"]).improves is True, "less time is better"
+    assert less._replace(metric=METRICS["index_staleness_steps"]).improves is None
+    mixed = found_in((0.1, 0.1, -0.11), None, 1)
+    assert (mixed.direction, mixed.improves, mixed.as_json()["bound"]) == (None, None, None)
+    alone = found_in((0.1,), None, 1)
+    sure = alone._replace(per_example=Interval(0.01, 0.2))
+    assert (alone.kind, sure.kind) == (Kind.TOO_FEW_SEEDS, Kind.ONE_PAIR)
+    assert in_short(sure) == "higher in one pair of models"
 
 
 def test_nothing_impossible_is_printed() -> None:
     """Two seeds have no interval, and no difference of shares is above 1."""
-    pair = judged((0.1, 0.9), None, 1)
+    pair = found_in((0.1, 0.9), None, 1)
     assert (pair.interval, pair.equivalence_interval, pair.detectable_difference, pair.needed_seeds) == (None,) * 4
-    three = judged((0.1, 0.9, 0.11), None, 1)
+    three = found_in((0.1, 0.9, 0.11), None, 1)
     assert three.comparison.interval.high > 1
     assert three.interval == (three.comparison.interval.low, 1.0)
-    wide = judged((1.0, -1.0, 1.0, -1.0, 1.0, 0.0), None, 18)
+    wide = found_in((1.0, -1.0, 1.0, -1.0, 1.0, 0.0), None, 18)
     assert (wide.detectable_difference, detectable(wide)) == (None, "none possible")
     nats = judge({0: (METRICS["retrieval_utility_end"], three.comparison)}, {})[0]
     assert nats.interval == three.comparison.interval, "nats have no bounds"
@@ -100,7 +115,7 @@ def test_the_family_is_metrics_times_cells_without_costs() -> None:
     found = compared(record, results)
     cells = {(name, cell.cell.name): cell for name, result in found.items() for cell in result.cells[1:]}
     told: dict[Any, Any] = {
-        key: cell.judged and (cell.judged.tests, cell.judged.corrected_p) for key, cell in cells.items()
+        key: cell.finding and (cell.finding.tests, cell.finding.corrected_p) for key, cell in cells.items()
     }
     families = ((WIDE, WIDE, low, uneven), (low, uneven))
     four, two = (step_down_max_t([dict(enumerate(deltas)) for deltas in family]) for family in families)
@@ -108,23 +123,24 @@ def test_the_family_is_metrics_times_cells_without_costs() -> None:
     assert told["recall_at_5", "b"] == (4, pytest.approx(four[3]))
     assert told["wall_seconds", "b"] == told["f1", "b"] == (2, pytest.approx(two[1]))
     assert four[3] > two[1]
-    assert cells["recall_at_5", "a"].outcome is Outcome.LOWER
-    apart = [cells[name, "a"].judged for name in ("wall_seconds", "f1")]
-    assert [one and (one.outcome, one.is_exploratory) for one in apart] == [(Outcome.LOWER, True)] * 2
+    apart = [cells[name, "a"].finding for name in ("wall_seconds", "f1")]
+    assert cells["recall_at_5", "a"].finding is not None
+    assert cells["recall_at_5", "a"].finding.kind is Kind.LOWER
+    assert [one and (one.kind, one.is_exploratory) for one in apart] == [(Kind.LOWER, True)] * 2
     said = verdict(record, [*found.values()])
     assert said.rest == "Other metrics that differ significantly: recall@5, zero-shot is lower for A (−0.107)."
     for declared in ({"delta": {"wall_seconds": 5.0}}, {"metrics": ("wall_seconds", "exact_match", "recall_at_5")}):
-        time = compared(replace(record, **declared), results)["wall_seconds"].cells[1].judged  # type: ignore[arg-type]
+        time = compared(replace(record, **declared), results)["wall_seconds"].cells[1].finding  # type: ignore[arg-type]
         assert time is not None
-        assert (time.tests, time.outcome, time.is_exploratory) == (6, Outcome.LOWER, False), "a question of the study"
+        assert (time.tests, time.kind, time.is_exploratory) == (6, Kind.LOWER, False), "a question of the study"
 
 
 def test_equivalence_is_corrected_over_all_that_is_looked_at() -> None:
     border = tuple(0.0 + 0.024 * sign for sign in (1, -1, 1, -1, 1, -1, 1, -1))  # alone p is .028
     alone = compared(*study_of({"exact_match": {"a": border}}, delta={"exact_match": 0.02}))
     both = compared(*study_of({"exact_match": {"a": border, "b": border}}, delta={"exact_match": 0.02}))
-    assert alone["exact_match"].cells[1].outcome is Outcome.EQUIVALENT
-    assert both["exact_match"].cells[1].outcome is Outcome.INCONCLUSIVE
+    kinds = [found["exact_match"].cells[1].finding.kind for found in (alone, both)]  # type: ignore[union-attr]
+    assert kinds == [Kind.EQUIVALENT, Kind.INCONCLUSIVE]
 
 
 def test_the_verdict_tells_equivalence_from_too_little_data() -> None:

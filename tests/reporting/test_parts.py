@@ -13,7 +13,7 @@ import pytest
 from realm_lab.metrics import METRICS
 from realm_lab.reporting.comparison import axis_effects, compare_cells, points_of
 from realm_lab.reporting.examples import PASSAGE_CHARACTERS, _candidate, table_3
-from realm_lab.reporting.family import Outcome
+from realm_lab.reporting.family import Kind
 from realm_lab.reporting.figures import (
     COLOURS,
     Panel,
@@ -74,15 +74,18 @@ def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
     metric = METRICS["exact_match"]
     refresh, rate = axis_effects(record, metric, values)
     assert (refresh.axis, refresh.point, rate.axis, rate.point) == ("refresh", "never", RATE, "0.001")
-    assert refresh.judged.comparison.deltas == pytest.approx((-0.265, -0.275))
-    assert rate.judged.comparison.deltas == pytest.approx(((-0.4 + 0.07) / 2,) * 2)
-    assert refresh.judged.tests == 2, "all points of all axes are one family"
+    assert refresh.finding.comparison.deltas == pytest.approx((-0.265, -0.275))
+    assert rate.finding.comparison.deltas == pytest.approx(((-0.4 + 0.07) / 2,) * 2)
+    assert refresh.finding.tests == 2, "all points of all axes are one family"
     values.pop("never,learning_rate=0.001")
-    assert axis_effects(record, metric, values)[0].judged.comparison.deltas == pytest.approx((-0.5, -0.51)), (
+    assert axis_effects(record, metric, values)[0].finding.comparison.deltas == pytest.approx((-0.5, -0.51)), (
         "pairs with both cells"
     )
     assert axis_effects(StudyRecord("s", "", "realm", CELLS, (0,), ()), metric, {"realm": {0: 1.0}}) == []
     answer = verdict(record, compare_cells(record, study.results, ["exact_match"]))
+    told = axis_effects(record, metric, values)[0].as_json()
+    fields = ("axis", "point", "finding", "direction")
+    assert [told[name] for name in fields] == ["refresh", "never", "too few seeds", "lower"]
     assert "the effect of refresh on exact match depends on learning rate needs at least 6 seeds" in answer.lead
     assert "never at learning rate 0.001 (−0.035 instead of −0.505)" in answer.lead
     assert (
@@ -96,8 +99,16 @@ def test_an_interaction_is_the_difference_of_an_axis_effect_between_points_of_th
     [found] = interactions(record, compare_cells(record, frames(record).results, ["exact_match"]))
     assert (found.metric.name, found.first, found.second) == ("exact_match", "never", "0.001")
     assert (found.here, found.at_base) == (pytest.approx(-0.035), pytest.approx(-0.505))
-    assert found.judged.comparison.mean == pytest.approx(0.47)  # -.03 at the low rate, -.5 at the high one
-    assert (found.judged.outcome, found.judged.span) == (Outcome.TOO_FEW_SEEDS, 2.0)
+    assert found.finding.comparison.mean == pytest.approx(0.47)  # -.03 at the low rate, -.5 at the high one
+    assert (found.finding.kind, found.finding.span) == (Kind.TOO_FEW_SEEDS, 2.0)
+    told = found.as_json()
+    assert (told["metric"], told["first"], told["second"], told["here"]) == (
+        "exact_match",
+        "never",
+        "0.001",
+        found.here,
+    )
+    assert told["direction"] == "higher"
     one_axis = replace(record, axes={"refresh": AXES["refresh"]})
     assert interactions(one_axis, compare_cells(one_axis, frames(record).results, ["exact_match"])) == []
     colours = styles_of(record)

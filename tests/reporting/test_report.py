@@ -159,6 +159,14 @@ def test_what_cannot_be_compared_says_why(tmp_path: Path, study: StudyRecord) ->
         "No answer: recall@5, zero-shot of the baseline is not measured (it finds nothing)."
     )
     assert verdict_of("warm_start") == "No answer yet: the baseline has no finished run."
+    write_study_report(tmp_path, "table")
+    summary = read_json(tmp_path / "reports" / "table" / "summary.json")
+    assert summary["gaps"]["recall_at_5"] == {
+        "warm_start": {"gap": "no data", "reason": ""},
+        "random_token": {"gap": "no seed of the baseline", "reason": ""},
+        "no_null": {"gap": "not measured", "reason": "it finds nothing"},
+    }
+    assert "recall_at_5" not in summary["comparisons"] or not summary["comparisons"]["recall_at_5"]
 
 
 def test_unfinished_runs_are_named(tmp_path: Path, study: StudyRecord) -> None:
