@@ -104,7 +104,8 @@ def load_record(name: PathLike, root: PathLike = ".") -> RunRecord:
     runs = Path(root) / "runs"
     found = find_side(studies_of(Path(root)), str(name))
     if len(found.runs) > 1:
-        raise UserError(f"'{name}' is {len(found.runs)} runs, one a seed; name one: {name}-sSEED")
+        first = read_run_record(runs / found.runs[0] / "run.json").seed
+        raise UserError(f"'{name}' matches {len(found.runs)} runs (one per seed); add -s{first}: {name}-s{first}")
     return read_run_record(runs / found.runs[0] / "run.json")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 LONGEST_MESSAGE = 1000
+KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
 NAMES_SHOWN = 20
 SIMILAR = 0.61  # of difflib's ratio, 0 to 1: below it a suggestion misleads (--cell is not --cancel)
 
@@ -20,6 +21,11 @@ class UserError(ValueError):
         text = str(message)
         half = LONGEST_MESSAGE // 2
         super().__init__(text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}")
+
+
+def in_words(kind: type) -> str:
+    """A type as people call it: `a string`."""
+    return KINDS.get(kind, "nothing" if kind is type(None) else kind.__name__)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from realm_lab.core.extensions import Registry, calling, own_code
-from realm_lab.errors import UserError, suggestion
+from realm_lab.errors import UserError, in_words, suggestion
 from realm_lab.params.parameters import Pretrain
 
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
@@ -68,7 +68,7 @@ class MaskRequest(NamedTuple):
                 raise UserError(f"{about} is no option of this masking scheme; {remedy}")
             kind = type(defaults[name])
             if type(value) is not kind and not (kind is float and type(value) is int):
-                raise UserError(f"{about} is {value!r}; write it as {kind.__name__}, such as {defaults[name]!r}")
+                raise UserError(f"{about} must be {in_words(kind)}, such as {defaults[name]!r}, got {value!r}")
         return defaults | dict(self.options)
 
 

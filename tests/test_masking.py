@@ -235,8 +235,8 @@ def test_a_scheme_has_options_of_its_own(options: dict[str, object], masked: int
     ("scheme", "options", "said"),
     [
         (SHARE, {"shares": 0.3}, "'shares' is no option of this masking scheme; did you mean 'share'"),
-        (SHARE, {"share": "a"}, "'share' is 'a'; write it as float, such as 0.5"),
-        (SHARE, {"share": True}, "'share' is True; write it as float, such as 0.5"),
+        (SHARE, {"share": "a"}, "'share' must be a number, such as 0.5, got 'a'"),
+        (SHARE, {"share": True}, "'share' must be a number, such as 0.5, got True"),
         *(
             (name, {"share": 1.0}, "'share' is no option of this masking scheme; it takes none; leave masking_options")
             for name in BUILT_IN

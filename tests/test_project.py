@@ -40,7 +40,7 @@ def test_a_project_is_made_once_and_its_parameters_are_the_preset(
     assert load(tmp_path / "mine" / "params.yaml").preset == "smoke"
     assert (tmp_path / "mine" / "examples" / "countries.jsonl").is_file()
     assert cli.main(["--root", str(tmp_path), "init", "mine"]) == 2
-    assert "is there already; name a new folder" in capsys.readouterr().err
+    assert "already exists; choose another folder" in capsys.readouterr().err
     assert cli.main(["--root", str(tmp_path), "init", "other", "--preset", "smoky"]) == 2
     assert not (tmp_path / "other").exists()
 

@@ -76,10 +76,14 @@ def add_which(options: argparse._ActionsContainer) -> None:
 
 
 def positive(text: str) -> int:
-    """A whole number from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number from 1 on")
-    return int(text)
+    """A whole number of at least 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got '{text}'") from None
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
 
 
 def share(text: str) -> float:
@@ -87,7 +91,7 @@ def share(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = 0.0
+        raise argparse.ArgumentTypeError(f"must be a number, got '{text}'") from None
     if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number above 0, at most 1")
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, got {text}")
     return value

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from realm_lab.cli.flags import Add, add_dry_run, add_json, add_other_code, add_parameters, overrides_of, positive
+from realm_lab.errors import UserError
 
 if TYPE_CHECKING:
     from realm_lab.runner.sweep import Request
@@ -86,7 +87,7 @@ def _request(options: argparse.Namespace, study: str) -> Request:
         "params_path": options.params,
         "overrides": overrides_of(options),
         "as_json": options.json,
-        "slurm": dict(parse_override(text) for text in options.slurm),
+        "slurm": dict(parse_override(text, "--slurm", "partition=gpu") for text in options.slurm),
     }
     return Request(**{field.name: given[field.name] for field in fields(Request) if field.name in given})
 
@@ -102,12 +103,15 @@ def _run_status(options: argparse.Namespace) -> None:
 
 def recorded(study: str, root: Path) -> str:
     """The name of a study that has runs here, or a file. UserError: it has neither; with the nearest name."""
-    from realm_lab.runner.sweep import find_study
+    from realm_lab.runner.sweep import find_study, study_of_cell
     from realm_lab.tracking.study_record import DEFAULT, Studies
 
+    known, above = (DEFAULT, *Studies(root / "runs").names()), study_of_cell(study)
+    if above in known:
+        raise UserError(f"'{study}' is a cell or a run of study {above}; name the study alone")
     name = Path(study).name.removesuffix(".yaml")
-    if name != DEFAULT and name not in Studies(root / "runs").names():
-        find_study(name, root)
+    if above or name not in known:
+        find_study(study, root)
     return name
 
 

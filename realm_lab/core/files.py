@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, in_words
 
 MARK = ".realm_lab"  # in every directory that we wrote as a whole, and may therefore replace
 # How libraries say that a disk is full and lose the number: Rust's, and NumPy's where a write ends before its time.
@@ -150,12 +150,12 @@ def check_replaceable(path: Path) -> None:
     path = Path(path)
     here = Path.cwd()
     if path.resolve() in (here, *here.parents):
-        raise UserError(f"'{path}': is or holds the working directory, so it is not replaced; name a folder inside it")
+        raise UserError(f"'{path}' is or holds the working directory, so it is not replaced; name a folder inside it")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise UserError(f"{path}: is a file or a link, not a folder; move it away or name another folder")
+        raise UserError(f"{path} is a file or a link, not a folder; move it away or name another folder")
     if path.is_dir() and not is_ours(path) and any(path.iterdir()):
         raise UserError(
-            f"{path}: was not written by realm-lab (no {MARK} in it), so it is not replaced; "
+            f"{path} was not written by realm-lab (no {MARK} in it), so it is not replaced; "
             "move it away or name another folder"
         )
 
@@ -165,7 +165,7 @@ def check_output(path: Path, inputs: Iterable[Path]) -> None:
     path = Path(path)
     for other in map(Path, inputs) if path.exists() else ():
         if other.exists() and (path.samefile(other) or other.resolve() in path.resolve().parents):
-            raise UserError(f"{path}: is an input, which the output would replace; name another file")
+            raise UserError(f"{path} is an input, which the output would replace; name another file")
 
 
 def remove_directory(path: Path) -> None:
@@ -222,7 +222,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object; another value is a UserError, as is what `read_json` refuses."""
     found = read_json(path)
     if not isinstance(found, dict):
-        raise UserError(f"{path}: a {type(found).__name__} where an object should be; copy or repair the file")
+        raise UserError(f"{path} must be an object, got {in_words(type(found))}; copy or repair the file")
     return found
 
 

@@ -334,9 +334,7 @@ class PreparedCorpus:
     def __init__(self, folder: Path):
         self.folder = Path(folder)
         if not (self.folder / "manifest.json").exists():
-            raise UserError(
-                f"{self.folder}: not a prepared corpus; run `realm-lab evaluate`, or the stages one by one, first"
-            )
+            raise UserError(f"{self.folder}: not a prepared corpus; run `realm-lab prepare`")
         self.manifest = Manifest(**read_json(self.folder / "manifest.json"))
         self._token_dtype = token_dtype(self.manifest.vocabulary_size, self.pictures is not None)
 

@@ -89,7 +89,7 @@ def _decode(data: bytes, path: Path, line: int) -> str:
         raise UserError(f"{path}, line {line}: not UTF-8 (byte 0x{data[error.start]:02x}); save it as UTF-8") from None
     if "\0" in text:
         line += text.count("\n", 0, text.index("\0"))
-        raise UserError(f"{path}, line {line}: holds a NUL byte; save it as UTF-8 text, or delete the byte")
+        raise UserError(f"{path}, line {line}: a NUL byte; save it as UTF-8 text, or delete the byte")
     return text.removeprefix("\ufeff") if line == 1 else text
 
 
@@ -112,7 +112,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; check the path") from None
     except IsADirectoryError:
-        raise UserError(f"{path}: is a folder; name the files in it") from None
+        raise UserError(f"{path} is a folder; name the files in it") from None
     except zstd.ZstdError as error:
         if "memory" not in str(error):
             raise UserError(f"{path}: cut off or damaged ({error}); fetch it again") from None
@@ -121,7 +121,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: cut off or damaged ({error}); fetch it again") from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error}); check the file") from None
+        raise UserError(f"{path} cannot be read ({error.strerror or error}); check the file") from None
 
 
 class _Measured(io.RawIOBase):

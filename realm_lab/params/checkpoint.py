@@ -48,13 +48,13 @@ def _fetched(name: str) -> str:
     try:
         return str(snapshot_download(repository, local_files_only=True, **given))
     except LocalEntryNotFoundError:  # or not all of it
-        print(f"{HUB}{name}: is fetched from the Hub", file=sys.stderr)
+        print(f"fetching {HUB}{name} from the Hub", file=sys.stderr)
     except ValueError as error:
         raise UserError(f"{HUB}{name}: {error}") from None
     try:
         return str(snapshot_download(repository, **given))
     except (OSError, ValueError) as error:
-        raise UserError(f"{HUB}{name}: cannot be fetched ({error}); {hub_remedy(repository)}") from None
+        raise UserError(f"{HUB}{name} cannot be fetched ({error}); {hub_remedy(repository)}") from None
 
 
 def check_model_type(config: Mapping[str, Any], path: Path) -> None:

@@ -130,12 +130,12 @@ def is_divided(key: str, above: str = "") -> bool:
     return key == OPTIONS or key not in parameter_fields() or is_section(key)
 
 
-def parse_override(text: str) -> tuple[str, Any]:
-    """`pretrain.steps=100` -> ("pretrain.steps", 100), the value read as YAML."""
+def parse_override(text: str, flag: str = "--set", example: str = "pretrain.steps=100") -> tuple[str, Any]:
+    """`pretrain.steps=100` -> ("pretrain.steps", 100), the value read as YAML. `flag` is what it was given with."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"--set {cut(text)}: write it as KEY=VALUE, for example pretrain.steps=100")
-    return key.strip(), parse_yaml(value, f"--set {cut(text)}", "safe")
+        raise UserError(f"{flag} {cut(text)}: write it as KEY=VALUE, for example {example}")
+    return key.strip(), parse_yaml(value, f"{flag} {cut(text)}", "safe")
 
 
 def explain(error: ValidationError, path: Path, document: Any, overrides: Mapping[str, Any] | None = None) -> str:

@@ -339,7 +339,7 @@ class Params(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Params:
         if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError("seeds: a seed is named twice; name each once")
+            raise ValueError("seeds: one is listed twice; list each once")
         if self.corpus.source == "files" and not self.corpus.files.knowledge and self.preset != "paper":
             raise ValueError("corpus.files.knowledge is empty: name at least one file of passages")
         if self.corpus.source == "toy" and self.corpus.files.knowledge:

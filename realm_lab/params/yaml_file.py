@@ -19,7 +19,7 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.events import AliasEvent
 
 from realm_lab.core.records import cut
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, in_words
 
 # An impossible date, thousands of digits or brackets; and ruamel has bugs of which no list is complete.
 UNREADABLE = Exception
@@ -35,14 +35,14 @@ def read_yaml(path: Path) -> Any:
             f"{path}: no such file; run from the project's folder, give --params FILE, or `realm-lab init FOLDER`"
         ) from None
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); give another with --params FILE") from None
+        raise UserError(f"{path} cannot be read ({error.strerror}); give another with --params FILE") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from None
     document = parse_yaml(text, str(path))
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise UserError(f"{path}: expected 'key: value' lines, found a {type(document).__name__}")
+        raise UserError(f"{path}: expected 'key: value' lines, got {in_words(type(document))}")
     return document
 
 

@@ -49,7 +49,7 @@ def compare_runs(studies: Studies, texts: Sequence[str], out: Path | None, *, is
     name = name if len(name) <= NAME_CHARACTERS else f"{name[:NAME_CHARACTERS]}-{digest(name)[:8]}"
     folder = (out or studies.runs.parent / "reports" / "compare") / name
     if out is not None and out.exists() and not out.is_dir():
-        raise UserError(f"--out {out}: is a file; name a folder")
+        raise UserError(f"--out {out} is a file; name a folder")
     title = f"Comparison: {' and '.join(title for _, title in study.cells)}"
     write_report(study, folder, title, [f"realm-lab compare {' '.join(side.name for side in sides)}"], explorer=True)
     page = write_page(folder)

@@ -118,7 +118,7 @@ def _points(study: Study, axis: str) -> list[Point]:
         else:
             point = Point(show(value), changes_title(overrides), overrides, place)
         if any(point.name == other.name or point.overrides == other.overrides for other in found):
-            raise study.problem(f"axis '{axis}': point '{point.name}' is there twice; keep one", *place)
+            raise study.problem(f"axis '{axis}': point '{point.name}' is listed twice; keep one", *place)
         found.append(point)
     return found
 

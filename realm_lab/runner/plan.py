@@ -291,5 +291,9 @@ def _overlap(study: Study, one: Cell, two: Cell, base: dict[str, Any], common: M
     if same and not said:
         why = f"params.yaml sets {same[0]} = {show(common[same[0]])} for every cell; empty that line"
         return study.problem(f"cells '{one.name}' and '{two.name}' are the same run: {why}", *place)
-    why = f"they differ in parameters that matter to no stage of the run ({said})" if said else "they set the same"
+    why = (
+        f"they differ in parameters that matter to no stage of the run ({said})"
+        if said
+        else "they have identical parameters"
+    )
     return study.problem(f"cells '{one.name}' and '{two.name}' are the same run: {why}; delete one of them", *place)

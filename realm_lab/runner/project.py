@@ -38,7 +38,7 @@ def init(folder: Path, preset: str) -> None:
     texts[study] = texts[study].replace("preset: toy\n", f"preset: {preset}\n")
     there = [name for name in (*texts, ".dvc") if name != ".gitignore" and (folder / name).exists()]
     if there:
-        raise UserError(f"{folder / there[0]}: is there already; name a new folder")
+        raise UserError(f"{folder / there[0]} already exists; choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
     in_git = [place for place in (folder.resolve(), *folder.resolve().parents) if (place / ".git").exists()]
     repo = Repo.init(str(folder), no_scm=not in_git, subdir=bool(in_git) and in_git[0] != folder.resolve())

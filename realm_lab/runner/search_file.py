@@ -157,17 +157,17 @@ def plan_search(
     overrides_of(search, dict.fromkeys(search.space), "space")  # they are parameters of a cell
     baseline = {name: with_options(flatten(base), search.space)[name] for name in search.space}
     for name, dimension in search.space.items():
-        with search.at("space", name, prefix=f"space: '{name}': "):
+        with search.at("space", name, prefix="space: "):
             if name in common or name in given:
                 place = "'set'" if name in common else "--set"
-                raise UserError(f"is both in {place} and in 'space'; keep one")
+                raise UserError(f"'{name}' is both in {place} and in 'space'; keep one")
             own = baseline[name]
             if dimension.choices is None and (isinstance(own, bool) or not isinstance(own, int | float)):
-                raise UserError("is no number; list its values as 'choices'")
+                raise UserError(f"'{name}' is no number; list its values as 'choices'")
             if isinstance(own, int) and isinstance(dimension.step, float):
-                raise UserError("takes whole numbers; so must its step be")
+                raise UserError(f"'{name}' takes whole numbers; so must its step be")
             if own not in dimension:
-                raise UserError(f"the baseline's own value, {show(own)}, is not in it; widen it")
+                raise UserError(f"'{name}' is {show(own)} in the baseline, which is not in its range; widen it")
             for end in dimension.ends:
                 _params(values | {name: end})
     plan = SearchPlan(search, values, base, baseline)

@@ -174,10 +174,10 @@ class StudyFile(Part):
             raise self.problem(f"{problem}; {suggestion(name, known)}", *keys)
 
     def refuse_twice(self, values: list[Any], *keys: str) -> None:
-        """Each value of a list is there once."""
+        """Each value is listed once."""
         for place, value in enumerate(values):
             if value in values[:place]:
-                raise self.problem(f"{'.'.join(keys)}: {show(value)} is there twice; keep one", *keys, place)
+                raise self.problem(f"{'.'.join(keys)}: {show(value)} is listed twice; keep one", *keys, place)
 
     def read_from(self, path: Path, document: Any) -> None:
         """Say which file it came from; then check what studies and searches have in common."""

@@ -284,10 +284,19 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def study_of_cell(name: str) -> str:
+    """STUDY of `STUDY/CELL`; "" for other names and for paths of files."""
+    parts = Path(name).parts
+    return parts[0] if len(parts) == 2 and not name.endswith(".yaml") and parts[0] not in ("experiments", "/") else ""
+
+
 def find_study(name: str, root: Path, verb: str = "sweep") -> Path:
     """The file of a study, or of a search (`verb` search): a path, or a name in ROOT/experiments. UserError: there is
     none, and which is nearest; or it is one for the other verb."""
     given, folder = Path(name), Path(root) / "experiments"
+    if study := study_of_cell(name):
+        find_study(study, root, verb)
+        raise UserError(f"'{name}' is a cell or a run of study {study}; name the study alone")
     stem = given.name.removesuffix(".yaml")
     path = folder / f"{stem}.yaml"
     places = [given, folder / f"search-{stem}.yaml", path] if verb == "search" else [given, path]
@@ -295,8 +304,8 @@ def find_study(name: str, root: Path, verb: str = "sweep") -> Path:
         if found.suffix == ".yaml" and found.is_file() and found.name != "dvc.yaml":
             fits = "search" if re.search(r"^space:", found.read_text("utf-8", "replace"), re.MULTILINE) else "sweep"
             if fits != verb:
-                kind = "a search" if fits == "search" else "a study"
-                raise UserError(f"{found}: is {kind}; run `realm-lab {fits} {found.stem}`")
+                kind, other = ("a search", "a study") if fits == "search" else ("a study", "a search")
+                raise UserError(f"{found} is {kind}, not {other}; run `realm-lab {fits} {found.stem}`")
             check_study_name(found.stem, str(found), "rename the file")
             return found
     known = {other.stem for other in folder.glob("*.yaml")} - {"dvc"}

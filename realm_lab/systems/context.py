@@ -22,7 +22,7 @@ from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.corpus_context import CorpusContext
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, plan_run
+from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import System, system_of, with_options
 from realm_lab.tracking.run_dir import KEY_LENGTH, read_run_records
 
@@ -71,11 +71,8 @@ class Context(CorpusContext):
         for manifest in sorted((self.root / "models" / stage).glob("*/manifest.json")):
             if read_json(manifest).get("key") == key:
                 return manifest.parent
-        remedy = f"run `realm-lab {stage.replace('_', '-')}`"
-        if self.plan.system not in DEFAULT_SYSTEMS:  # the verbs of stages do those alone
-            remedy = f"run a study with a cell `system: {self.plan.system}`"
         raise UserError(
-            f"{folder}: the {stage} stage has not finished for these parameters; {remedy}"
+            f"{folder}: the {stage} stage has not finished for these parameters; {self.to_finish(stage)}"
             f"{self._nearest_finished(stage)}"
         )
 

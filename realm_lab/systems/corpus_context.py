@@ -20,7 +20,7 @@ from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain, load_tok
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import Section
-from realm_lab.systems.identity import Plan, corpus_folder, open_stage
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, corpus_folder, open_stage
 from realm_lab.systems.registry import options_of, system_of
 from realm_lab.tracking.run_dir import StageRun
 
@@ -52,12 +52,21 @@ class CorpusContext:
             raise UserError(
                 f"seed {self.plan.seed}: no corpus is prepared for it; the parameters have the seeds {known}"
             )
+        if not (folder / "manifest.json").exists():
+            remedy = self.to_finish("evaluate")
+            raise UserError(f"no finished run for these parameters yet; {remedy}, then ask again")
         corpus = PreparedCorpus(folder)
         if corpus.pictures is not None and not self.params.model.pictures:
             raise UserError("the knowledge corpus has pictures; set model.pictures to true")
         if corpus.pictures is not None and not system_of(self.plan.system).reads_pictures:
             raise UserError(f"system {self.plan.system} reads text alone, and the knowledge corpus has pictures")
         return corpus
+
+    def to_finish(self, stage: str) -> str:
+        """The remedy where a stage of the run is missing: a verb does those of the default systems alone."""
+        if self.plan.system in DEFAULT_SYSTEMS:
+            return f"run `realm-lab {stage.replace('_', '-')}` with the same --params, --preset and --set"
+        return f"run a study with a cell `system: {self.plan.system}`"
 
     @property
     def vocabulary_size(self) -> int:

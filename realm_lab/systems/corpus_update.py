@@ -80,6 +80,7 @@ def evaluate_update(context: Context, update: CorpusUpdate) -> dict[str, Any]:
     check_name(name, "--name")
     for group in update.clozes:
         check_name(group, "--cloze")
+    _ = context.corpus  # a run that has none is refused before it is recorded
     folder = context.runs / record_run(context.runs, plan, params).name / "corpus_updates" / name
     corpora = {side: _knowledge(context, update, side, folder) for side in ("old", "new")}
     results: dict[str, Any] = {

@@ -194,7 +194,7 @@ def test_folders_that_hold_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"tokenizer.json: words were added to its vocabulary \('covid'\)"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("[]")
-    with pytest.raises(UserError, match=r"tokenizer.json: a list where an object should be"):
+    with pytest.raises(UserError, match=r"tokenizer.json must be an object, got a list"):
         load_tokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(UserError, match=r"tokenizer.json, line 1: not valid JSON"):

@@ -91,11 +91,11 @@ def test_a_model_of_the_hub_is_fetched_once(hub: http.server.ThreadingHTTPServer
     first = loaded("hf://org/name", hub.server_port)
     folder, *sizes = first.stdout.split()
     assert sizes == ["48", "3"], first.stdout + first.stderr
-    assert "hf://org/name: is fetched from the Hub" in first.stderr
+    assert "fetching hf://org/name from the Hub" in first.stderr
     assert {path.name for path in Path(folder).iterdir()} == FILES.keys() - {"pytorch_model.bin"}
     again = loaded("hf://org/name", 1)  # no server there
     assert (again.stdout, "fetched" in again.stderr) == (first.stdout, False)
     wrong = loaded("hf://org/other", hub.server_port)
-    assert wrong.stdout.startswith("UserError hf://org/other: cannot be fetched ("), wrong.stderr
+    assert wrong.stdout.startswith("UserError hf://org/other cannot be fetched ("), wrong.stderr
     assert "hf download org/other --local-dir" in wrong.stdout
     assert loaded("hf://a/b/c", hub.server_port).stdout.startswith("UserError hf://a/b/c: ")

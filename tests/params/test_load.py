@@ -133,7 +133,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({SCHEDULE: [[5, 5]]}, "schedule has the steps [5]", "not 0 and then ascending"),
     ({SCHEDULE: [[0, 5], [9, 1], [9, 2]]}, "schedule has the steps [0, 9, 9]", "not 0 and then ascending"),
     ({"finetune.train_reader": False, "finetune.train_query_tower": False}, "'finetune': nothing is trained", "to 0"),
-    ({"seeds": [1, 0, 1]}, "seeds: a seed is named twice", "name each once"),
+    ({"seeds": [1, 0, 1]}, "seeds: one is listed twice", "list each once"),
 ]
 
 

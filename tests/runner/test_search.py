@@ -212,9 +212,9 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
         ),
         (space("{low: 1.0e-2, high: 1.0e-4}"), 4, "low 0.01 is not below high 0.0001"),
         (space("{low: 0, high: 1.0e-2, log: true}"), 4, "a log scale begins above 0"),
-        (space("{low: -1.0, high: 1.0e-2}"), 4, f"'{RATE}': parameter '{RATE}': input should be greater"),
+        (space("{low: -1.0, high: 1.0e-2}"), 4, f"parameter '{RATE}': input should be greater"),
         (space("{low: 1, high: 9, step: 0.5}", INTERVAL), 4, "so must its step be"),
-        (space("{low: 1.0e-3, high: 1.0e-2}"), 4, "own value, 0.0005, is not in it"),
+        (space("{low: 1.0e-3, high: 1.0e-2}"), 4, "is 0.0005 in the baseline, which is not in its range"),
         (space("{choices: [salient_span]}", "pretrain.masking"), 4, "should have at least 2 items"),
         (space("{choices: [salient_span, [1]]}", "pretrain.masking"), 4, "(given: [1])"),
         (space("{low: 1.0e-4, high: 1.0e-2}", more=f"set: {{{RATE}: 1.0e-3}}\n"), 4, "both in 'set' and in 'space'"),
@@ -241,7 +241,7 @@ def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Pa
     plan = plan_search(path, tmp_path, params_path=PARAMETERS, overrides={"preset": "smoke", "pretrain.steps": 8})
     assert (plan.base.preset, plan.base.pretrain.steps, plan.runs("", {})[0].params.pretrain.steps) == ("smoke", 8, 8)
     for given, said in (
-        ({RATE: 1e-3}, f"search-mine.yaml, line 4: space: '{RATE}': is both in --set and in 'space'"),
+        ({RATE: 1e-3}, f"search-mine.yaml, line 4: space: '{RATE}' is both in --set and in 'space'"),
         ({"pretrain.stps": 3}, "^--set pretrain.stps: unknown parameter 'pretrain.stps'; .* 'pretrain.steps'"),
         ({"pretrain.steps": "x"}, "^--set: parameter 'pretrain.steps': input should be a valid integer"),
         ({"preset": "smoek"}, "^--preset: unknown preset 'smoek'; did you mean 'smoke'"),

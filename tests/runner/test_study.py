@@ -65,7 +65,7 @@ REFUSALS = [
     ("baseline: a\ncells:\n  a:\n  a: {system: warm_start}\n", 6, 'duplicate key "a"; keep one of the two'),
     (GOOD + "preset: toi\n", 7, "unknown preset 'toi'; did you mean 'toy'"),
     (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "unknown metric 'recall_at5'; did you mean 'recall_at_5'"),
-    (GOOD + "metrics: [f1, f1]\n", 7, "f1 is there twice"),
+    (GOOD + "metrics: [f1, f1]\n", 7, "f1 is listed twice"),
     (GOOD + "delta:\n  exact_mach: 0.1\n", 8, "none of the study's metrics; did you mean 'exact_match'"),
     (GOOD + "delta: {exact_match: 0}\n", 7, "delta.exact_match: input should be greater than 0"),
     # launchers
@@ -105,7 +105,7 @@ REFUSALS = [
     ("baseline: {pretrain.steps: 5}\ncells:\n  a:\n", 3, "points are for axes and there are none"),
     ("baseline: a b\ncells: {a b: {}}\n", 4, "cell 'a b': use letters, digits"),
     # overlaps
-    (B + "\n", 6, "cells 'a' and 'b' are the same run: they set the same"),
+    (B + "\n", 6, "cells 'a' and 'b' are the same run: they have identical parameters"),
     (
         "baseline: a\ncells:\n  a: {system: warm_start}\n"
         "  b: {system: warm_start, set: {pretrain.initial_reader: scratch}}\n",
@@ -118,7 +118,7 @@ REFUSALS = [
     ("baseline: {refresh: oftn, pretrain.candidates: 6}\n" + AXES.strip(), 3, "'oftn' is no point of axis 'refresh'"),
     ("baseline: {refesh: often}\n" + AXES.strip(), 3, "'refesh' is no axis; did you mean 'refresh'"),
     ("baseline: {pretrain.steps: 5}\naxes: {pretrain.steps: []}\n", 4, "axis 'pretrain.steps' has no points"),
-    ("baseline: {pretrain.steps: 5}\naxes: {pretrain.steps: [5, 5]}\n", 4, "point '5' is there twice"),
+    ("baseline: {pretrain.steps: 5}\naxes: {pretrain.steps: [5, 5]}\n", 4, "point '5' is listed twice"),
     (
         "baseline: {refresh: a}\naxes: {refresh: [{pretrain.steps: 5}]}\n",
         4,
@@ -210,7 +210,7 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
             found = refusal(write(GOOD + f"metrics: [own_metrics:{name}]\n"))
             assert found.startswith("study.yaml, line 7: metrics: 'own_metrics:")
             assert message in found
-        assert "brevity is there twice" in refusal(write(GOOD + "metrics: [brevity, own_metrics:brevity]\n"))
+        assert "brevity is listed twice" in refusal(write(GOOD + "metrics: [brevity, own_metrics:brevity]\n"))
     finally:
         METRICS.pop("brevity", None)
         sys.modules.pop("own_metrics", None)
@@ -220,7 +220,7 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
     ("seeds", "message"),
     [
         ("seeds: []", "seeds: list should have at least 1 item"),
-        ("seeds: [0, 1, 0]", "seeds: 0 is there twice; keep one"),
+        ("seeds: [0, 1, 0]", "seeds: 0 is listed twice; keep one"),
         ("seeds: [0, -1]", "seeds.1: input should be greater than or equal to 0 (given: -1)"),
         ("seeds: [true]", "seeds.0: input should be a valid integer"),
         ("", "'seeds' is missing; add it: One run of each cell for every seed"),

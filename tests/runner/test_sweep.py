@@ -325,9 +325,18 @@ def test_a_failure_stops_what_needs_it_and_nothing_else(
     [
         (
             "sweep mni",
-            "study 'mni': no such file, and no {root}/experiments/mni.yaml; did you mean 'mini'? `realm-lab status` "
-            "lists all",
+            "study 'mni': no such file, and no {root}/experiments/mni.yaml (`realm-lab status` lists all); "
+            "did you mean 'mini'?",
         ),
+        ("status nope/realm", "study 'nope': no such file"),
+        ("sweep mni/realm", "study 'mni': no such file, and no {root}/experiments/mni.yaml"),
+        ("status mini/realm", "'mini/realm' is a cell or a run of study mini"),
+        ("report default/realm", "'default/realm' is a cell or a run of study default"),
+        ("search mini", "mini.yaml is a study, not a search; run `realm-lab sweep mini`"),
+        ("sweep search-mine", "search-mine.yaml is a search, not a study; run `realm-lab search search-mine`"),
+        ("sweep mini --slurm partition", "--slurm partition: write it as KEY=VALUE, for example partition=gpu"),
+        ("ask who", "no finished run for these parameters yet; run `realm-lab evaluate`"),
+        ("evaluate --corpus {root}/params.yaml", "no finished run for these parameters yet; run `realm-lab evaluate`"),
         ("sweep mini --set pretrain.stpes=3", "--set pretrain.stpes: unknown parameter"),
         (
             "sweep mini --launcher slurm",

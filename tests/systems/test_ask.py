@@ -184,7 +184,7 @@ def test_an_unfinished_run_is_named_with_what_to_do(params: Params, line: Path, 
         fill(open_run(other, line, 0, "realm"), "who is [MASK] ?")
     with pytest.raises(UserError, match="seed 1: no corpus is prepared for it; the parameters have the seeds 0"):
         fill(open_run(params, line, 1, "realm"), "who is [MASK] ?")
-    with pytest.raises(UserError, match="not a prepared corpus; run `realm-lab evaluate`"):
+    with pytest.raises(UserError, match="no finished run for these parameters yet; run `realm-lab evaluate`"):
         fill(open_run(params, line / "elsewhere", 0, "realm"), "who is [MASK] ?")
 
 

@@ -74,9 +74,9 @@ def files_of(name: Path | str) -> list[Path]:
     tables = sorted(folder.rglob("*.parquet")) if not extracted else []
     files = extracted or tables or sorted(filter(is_picture, folder.rglob("*")))
     if not files:
-        raise UserError(f"{name}: is a folder without wiki_*, Parquet or image files; name the files in it")
+        raise UserError(f"{name} is a folder without wiki_*, Parquet or image files; name the files in it")
     if folders := sorted({file.parent.name for file in tables})[1:]:
-        raise UserError(f"{name}: holds several data sets; name one of its folders, such as {folders[0]}")
+        raise UserError(f"{name} holds several data sets; name one of its folders, such as {folders[0]}")
     files = [file for file in files if file.name.startswith("train")] or files
     shards = [match for file in files if (match := _SHARD.match(file.name))]
     if shards and len(shards) < sum({match[1]: int(match[2]) for match in shards}.values()):

@@ -18,7 +18,7 @@ from realm_lab.corpus.readers.parquet import parquet_rows
 from realm_lab.corpus.readers.registry import Dropped, register_reader
 from realm_lab.corpus.records import AnswerKind, Document, Question
 from realm_lab.corpus.text_files import MAX_LINE_MB, MEGABYTE, PARQUET, plain_name, read_head, read_lines, read_text
-from realm_lab.errors import UserError
+from realm_lab.errors import UserError, in_words
 
 LINE_SUFFIXES = (".jsonl", ".jsonlines", ".ndjson")
 DOCUMENT_IDS = ("id", "_id", "docid", "doc_id")  # keys of an id, the first that is there counts
@@ -42,13 +42,15 @@ class Record(NamedTuple):
     def field(self, key: str, kind: type) -> Any:
         """A field that must be there, of the right type and with proper Unicode."""
         if not isinstance(self.fields, dict):
-            raise UserError(f"{self.where}: a {type(self.fields).__name__} where an object should be; {self.remedy}")
+            raise UserError(f"{self.where} must be an object, got {in_words(type(self.fields))}; {self.remedy}")
         if key not in self.fields:
             found = ", ".join(name[:40] for name in list(self.fields)[:6]) or "nothing"
             raise UserError(f"{self.where}: '{key}' is missing (found: {found}); {self.remedy}")
         value = self.fields[key]
         if not isinstance(value, kind):
-            raise UserError(f"{self.where}: '{key}' is a {type(value).__name__}, not a {kind.__name__}; {self.remedy}")
+            raise UserError(
+                f"{self.where}: '{key}' must be {in_words(kind)}, got {in_words(type(value))}; {self.remedy}"
+            )
         if isinstance(value, str) and _LONE_SURROGATE.search(value):
             raise UserError(
                 f"{self.where}: '{key}' holds half of a surrogate pair, which is no character; repair the text"

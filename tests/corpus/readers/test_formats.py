@@ -241,7 +241,9 @@ def test_members_of_an_array_before_a_fault_are_given_out(tmp_path: Path) -> Non
     put(path, (text[:-1] + ",\n\n5]").encode())
     documents = read_documents(input_files(path))
     assert [next(documents).text.split()[0] for _ in range(1000)] == [str(number) for number in range(1000)]
-    with pytest.raises(UserError, match=rf"record 1001 \(line {text.count(chr(10)) + 3}\): a int where"):
+    with pytest.raises(
+        UserError, match=rf"record 1001 \(line {text.count(chr(10)) + 3}\) must be an object, got a number"
+    ):
         next(documents)
 
 

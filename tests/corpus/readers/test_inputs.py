@@ -62,7 +62,7 @@ def test_what_is_missing_from_a_folder_is_said(tmp_path: Path) -> None:
     pages(tmp_path / "en" / "train-00002-of-00003.parquet", "C")
     assert ": only 2 shards of 3 are there; fetch the rest" in complaint(tmp_path)
     pages(tmp_path / "de" / "train-00000-of-00001.parquet", "A")
-    assert ": holds several data sets; name one of its folders, such as en" in complaint(tmp_path)
+    assert " holds several data sets; name one of its folders, such as en" in complaint(tmp_path)
     assert titles(tmp_path / "de") == ["A"]
 
 
