@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 Source = Literal["results", "curve", "run"]
 Split = Literal["test", "dev", "train", ""]
+Part = Literal["retrieval", "own measurements", "answers", "corpus update", "BM25"]
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Metric:
     steps), or computed from the run itself (age of the index, time). `split` is the data that it is measured on: only a
     metric of split "dev" may choose a learning rate or pay a search. `better` is the direction that is an improvement,
     "" where neither is. `headline` metrics are shown first everywhere. `low` and `high` bound its values; None: no
-    bound.
+    bound. `part` is the part of the evaluate stage that measures it: a system that lacks it has no value.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Metric:
     result: str = ""  # the name in the results, where it differs
     low: float | None = None
     high: float | None = None
+    part: Part = "own measurements"
 
     @property
     def key(self) -> str:
@@ -50,29 +52,32 @@ class Metric:
         """The largest difference that two values can have; infinite without bounds."""
         return math.inf if self.low is None or self.high is None else self.high - self.low
 
-    @property
-    def part(self) -> str:
-        """The part of an evaluation that measures it, by the name that `not_measured` has for it."""
-        if self.name.startswith(("retrieval_utility", "cloze")):
-            return "own measurements"
-        return "retrieval" if "recall" in self.name or "retrieved" in self.name else "answers"
-
 
 def _share(*given: Any, **more: Any) -> Metric:
     """A metric from 0 to 1."""
     return replace(Metric(*given, **more), low=0.0, high=1.0)
 
 
+def _answers(*given: Any, **more: Any) -> Metric:
+    """A share that needs answers."""
+    return _share(*given, part="answers", **more)
+
+
+def _recall(*given: Any, **more: Any) -> Metric:
+    """A share that needs retrieval alone."""
+    return _share(*given, part="retrieval", **more)
+
+
 def _start_and_end(name: str, title: str, **more: Any) -> list[Metric]:
-    """What evaluate measures with the weights before and after pre-training; `title` has {when} for that."""
+    """What a system measures with the weights before and after pre-training; `title` has {when} for that."""
     when = {"start": "before pre-training", "end": "after pre-training"}
     return [Metric(f"{name}_{end}", title.replace("{when}", words), **more) for end, words in when.items()]
 
 
 _ENTRIES = (
-    _share("exact_match", "exact match", headline=True),
-    _share("recall_at_1", "recall@1, zero-shot", headline=True),
-    _share("recall_at_5", "recall@5, zero-shot", headline=True),
+    _answers("exact_match", "exact match", headline=True),
+    _recall("recall_at_1", "recall@1, zero-shot", headline=True),
+    _recall("recall_at_5", "recall@5, zero-shot", headline=True),
     Metric(
         "retrieval_utility", "retrieval utility", unit="nats", digits=2, headline=True, result="retrieval_utility_end"
     ),
@@ -82,23 +87,23 @@ _ENTRIES = (
     Metric("training_teraflop", "floating-point operations of training", "run", "", "10¹²", 2, "down"),
     Metric("peak_memory_gibibytes", "most memory of a process", "run", "", "GiB", 2, "down"),
     Metric("energy_kilojoules", "energy of the machine", "run", "", "kJ", 1, "down"),
-    Metric("parameters", "weights that retrieve and answer", digits=0, better="down"),
-    _share("exact_match_dev", "exact match, development questions", split="dev"),
-    _share("exact_match_span", "exact match of the span (released code)"),
-    _share("f1", "F1"),
-    _share("exact_match_relation_asked", "exact match, relations that training asks for"),
-    _share("exact_match_relation_held_out", "exact match, held-out relations"),
-    _share("recall_at_5_wording_encyclopedia", "recall@5, zero-shot, questions in the words of Z"),
-    _share("recall_at_5_wording_news", "recall@5, zero-shot, questions in other words"),
-    _share("recall_at_20", "recall@20, zero-shot"),
-    _share("recall_at_1_finetuned", "recall@1, fine-tuned"),
-    _share("recall_at_5_finetuned", "recall@5, fine-tuned"),
-    _share("recall_at_20_finetuned", "recall@20, fine-tuned"),
-    _share("gold_recall_at_1", "recall@1 of the gold passage"),
-    _share("gold_recall_at_5", "recall@5 of the gold passage"),
-    _share("gold_recall_at_20", "recall@20 of the gold passage"),
-    _share("path_recall_at_5", "recall@5 of every passage of the path"),
-    _share("path_recall_at_20", "recall@20 of every passage of the path"),
+    Metric("parameters", "weights that retrieve and answer", digits=0, better="down", part="answers"),
+    _answers("exact_match_dev", "exact match, development questions", split="dev"),
+    _answers("exact_match_span", "exact match of the span (released code)"),
+    _answers("f1", "F1"),
+    _answers("exact_match_relation_asked", "exact match, relations that training asks for"),
+    _answers("exact_match_relation_held_out", "exact match, held-out relations"),
+    _recall("recall_at_5_wording_encyclopedia", "recall@5, zero-shot, questions in the words of Z"),
+    _recall("recall_at_5_wording_news", "recall@5, zero-shot, questions in other words"),
+    _recall("recall_at_20", "recall@20, zero-shot"),
+    _recall("recall_at_1_finetuned", "recall@1, fine-tuned"),
+    _recall("recall_at_5_finetuned", "recall@5, fine-tuned"),
+    _recall("recall_at_20_finetuned", "recall@20, fine-tuned"),
+    _recall("gold_recall_at_1", "recall@1 of the gold passage"),
+    _recall("gold_recall_at_5", "recall@5 of the gold passage"),
+    _recall("gold_recall_at_20", "recall@20 of the gold passage"),
+    _recall("path_recall_at_5", "recall@5 of every passage of the path"),
+    _recall("path_recall_at_20", "recall@20 of every passage of the path"),
     *_start_and_end("retrieval_utility", "retrieval utility {when}", unit="nats", digits=2),
     *_start_and_end("retrieval_utility_top1", "utility of the top passage {when}", unit="nats", digits=2),
     *_start_and_end("retrieval_utility_best", "utility of the best candidate {when}", unit="nats", digits=2),
@@ -142,9 +147,9 @@ _CURVES = (
 _BY_KIND = (
     _share("gold_among_candidates_{kind}", "gold passage among the candidates, {kind} masked", "curve", "train"),
     _share("null_probability_{kind}", "p(null document), {kind} masked", "curve", "train", better=""),
-    _share("retrieved_at_5_{kind}", "share of {kind} in the first five passages, zero-shot", better=""),
-    _share("gold_recall_at_5_{kind}", "recall@5 of the gold passage, {kind}"),
-    _share("gold_first_{kind}", "{kind} first, where gold passages are in several forms", better=""),
+    _recall("retrieved_at_5_{kind}", "share of {kind} in the first five passages, zero-shot", better=""),
+    _recall("gold_recall_at_5_{kind}", "recall@5 of the gold passage, {kind}"),
+    _recall("gold_first_{kind}", "{kind} first, where gold passages are in several forms", better=""),
     _share("cloze_probability_{kind}_start", "p(z|x) of {kind} before pre-training", better=""),
     _share("cloze_probability_{kind}_end", "p(z|x) of {kind} after pre-training", better=""),
     _share("cloze_gold_among_candidates_{kind}", "gold passage among the candidates, {kind} clozes", "curve", "dev"),

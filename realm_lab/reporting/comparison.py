@@ -13,7 +13,7 @@ from realm_lab.core.files import read_json_lines
 from realm_lab.metrics import Metric
 from realm_lab.metrics import metric as metric_of
 from realm_lab.reporting.family import Finding, judge
-from realm_lab.reporting.frames import Run, column, not_measured
+from realm_lab.reporting.frames import NotMeasured, Run, column, metric_columns
 from realm_lab.reporting.published import Published, published
 from realm_lab.reporting.statistics import Comparison, Interval, compare, per_example_interval
 from realm_lab.tracking.run_values import finite
@@ -117,7 +117,11 @@ def question_intervals(study: StudyRecord, results: pd.DataFrame, metrics: Seque
 
 
 def compare_cells(
-    study: StudyRecord, results: pd.DataFrame, metrics: Sequence[str], over_questions: Intervals | None = None
+    study: StudyRecord,
+    results: pd.DataFrame,
+    metrics: Sequence[str],
+    over_questions: Intervals | None = None,
+    not_measured: NotMeasured | None = None,
 ) -> list[MetricResult]:
     """Every one of the metrics, and of the study's exploratory ones, that was measured.
 
@@ -137,7 +141,9 @@ def compare_cells(
     for name in (name for name in names if name not in declared):
         mine = {key: one for key, one in found.items() if key[0] == name}
         judged |= judge(mine, {}, is_exploratory=True)
-    return [_metric_result(study, name, values[name], judged, over_questions or {}, results) for name in names]
+    known = results.dropna(how="all", subset=metric_columns(results))["cell"]
+    gaps = {cell: (not_measured or {}).get(cell, {}) for cell in known}
+    return [_metric_result(study, name, values[name], judged, over_questions or {}, gaps) for name in names]
 
 
 def _is_tested(name: str, first: str, study: StudyRecord) -> bool:
@@ -151,18 +157,17 @@ def _metric_result(
     values: Mapping[str, dict[int, float]],
     judged: Mapping[tuple[str, str], Finding],
     over_questions: Intervals,
-    results: pd.DataFrame,
+    not_measured: NotMeasured,
 ) -> MetricResult:
+    """`not_measured` has every cell with a run that has numbers."""
     cells, metric = [], metric_of(name)
     for cell in sorted(study.cells, key=lambda cell: cell.name != study.baseline):
         finding, gap, reason = judged.get((name, cell.name)), None, ""
         if finding:
             finding = finding._replace(per_example=over_questions.get((name, cell.name)))
         elif not values[cell.name]:
-            reasons = not_measured(results, cell.name)
-            gap, reason = Gap.NOT_MEASURED, (reasons or {}).get(metric.part, "")
-            if reasons is None:
-                gap = Gap.NO_DATA
+            gap = Gap.NOT_MEASURED if cell.name in not_measured else Gap.NO_DATA
+            reason = not_measured.get(cell.name, {}).get(metric.part, "")
         elif not values[study.baseline]:
             gap = Gap.BASELINE
         elif cell.name != study.baseline:

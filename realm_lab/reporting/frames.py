@@ -29,6 +29,7 @@ MORE = ("engine_version", "collapsed", "flags", "not_measured")
 TEXTS = ("study", "cell", "run_key", "status", "flags", "not_measured", "metric")
 AGE = "index_staleness_steps"
 WHOLE: dict[str, Any] = {"seed": int, "step": int, "seeds": int, "collapsed": int, "engine_version": "Int64"}
+NotMeasured = Mapping[str, Mapping[str, str]]  # cell -> part of the evaluation -> why
 CURVE_COLUMNS = ["cell", "seed", "metric", "step", "value"]
 
 
@@ -79,6 +80,15 @@ class StudyFrames:
     def flags(self) -> list[str]:
         """Warnings of all runs."""
         return [f"{run.cell}, seed {run.seed}, {flag}" for run in self.runs for flag in run.flags]
+
+    @property
+    def not_measured(self) -> NotMeasured:
+        """Cell -> part of the evaluation -> why its system cannot be measured in it; cells without one are left out."""
+        found = {
+            name: {part: why for run in self.of(name) for part, why in run.not_measured.items()}
+            for name, _ in self.cells
+        }
+        return {name: parts for name, parts in found.items() if parts}
 
     def of(self, cell: str) -> list[Run]:
         """The runs of a cell, by seed."""
@@ -146,15 +156,6 @@ def column(results: pd.DataFrame, cell: str, metric: str) -> dict[int, float]:
         return {}
     rows = (results["cell"] == cell) & results[metric].notna()  # two columns of them: whole rows are slow to copy
     return dict(zip(results["seed"][rows].tolist(), results[metric][rows].astype(float).tolist(), strict=True))
-
-
-def not_measured(results: pd.DataFrame, cell: str) -> dict[str, str] | None:
-    """Part of the evaluation -> why a cell's system cannot be measured in it; None where no run of it has a number."""
-    rows = results[results["cell"] == cell].dropna(how="all", subset=metric_columns(results))
-    if rows.empty:
-        return None
-    texts = rows["not_measured"].dropna() if "not_measured" in rows else ()  # results of older code have no such column
-    return dict(part.split(": ", 1) for text in texts for part in str(text).split(" | ") if part)
 
 
 def load_study(runs: Path, name: str, jobs: Mapping[str, JobState] | None = None) -> StudyFrames:

@@ -41,7 +41,7 @@ DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recal
 OF_PRETRAINING = ("refresh_operations", "refresh_share_of_time")  # curves whose last value is a cost
 KEYS = (
     "design", "title", "presets", "commands", "machines", "runs", "flags", "confounds", "warnings", "code", "cost",
-    "worked", "own_figures",
+    "not_measured", "worked", "own_figures",
 )  # fmt: skip
 """What summary.json has from the runs; its other fields are computed from that and results.csv."""
 
@@ -64,7 +64,8 @@ class Report:
     @functools.cached_property
     def compared(self) -> list[MetricResult]:
         """Every metric of the study over all cells."""
-        return compare_cells(self.record, self.results, self.record.metrics, self.over_questions)
+        over_questions, not_measured = self.over_questions, self.data["not_measured"]
+        return compare_cells(self.record, self.results, self.record.metrics, over_questions, not_measured)
 
     @functools.cached_property
     def verdict(self) -> Verdict:
@@ -115,6 +116,7 @@ def collect(
         "warnings": [*rounding_notes(study), *study.problems],
         "code": code_notes(study),
         "cost": _cost(study),
+        "not_measured": study.not_measured,
         "worked": table_3(study, examples),
         "own_figures": list(figures),
     }

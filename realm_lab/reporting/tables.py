@@ -10,7 +10,7 @@ import pandas as pd
 
 from realm_lab.params.load import show
 from realm_lab.reporting.comparison import MetricResult, points_of
-from realm_lab.reporting.frames import column, not_measured, ordered_cells, summarise
+from realm_lab.reporting.frames import column, ordered_cells, summarise
 from realm_lab.reporting.interactions import interactions
 from realm_lab.reporting.rendering import NOTHING, interval, mean_sd, number, signed, words
 from realm_lab.reporting.report_data import Report
@@ -222,7 +222,7 @@ def other_rows(report: Report) -> dict[str, Rows]:
         "not_measured": [
             {"cell": title, "part": part, "why": reason}
             for name, title in cells
-            for part, reason in (not_measured(results, name) or {}).items()
+            for part, reason in report.data["not_measured"].get(name, {}).items()
         ],
         "not_run": [{"system": name, "why": why} for name, why in report.record.not_run.items()],
     }

@@ -17,6 +17,7 @@ from realm_lab.evaluation.examples import question_examples
 from realm_lab.evaluation.open_qa import Scores, mean_scores
 from realm_lab.evaluation.overlap import Overlap, find_overlaps, split_by_overlap
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics
+from realm_lab.metrics import Part
 from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context
 from realm_lab.systems.registry import System, Unsupported, system_of
@@ -69,12 +70,17 @@ def evaluate(context: Context, run: StageRun) -> None:
     def bm25() -> None:
         results["bm25"] = test.recalls(context.bm25.search(test.texts, DEEPEST).rows_QK)[0]
 
-    names = ("retrieval", "own measurements", "answers", "corpus update", "BM25")
-    parts: tuple[Callable[[], None], ...] = (retrieval, own_measurements, answering, corpus_update, bm25)
+    parts: dict[Part, Callable[[], None]] = {
+        "retrieval": retrieval,
+        "own measurements": own_measurements,
+        "answers": answering,
+        "corpus update": corpus_update,
+        "BM25": bm25,
+    }
     run.start(len(parts))
-    for number, (name, part) in enumerate(zip(names, parts, strict=True), 1):
+    for number, (name, measure) in enumerate(parts.items(), 1):
         try:
-            part()
+            measure()
         except Unsupported as reason:
             results.setdefault("not_measured", {})[name] = str(reason)
         run.heartbeat(number, force=True)

@@ -141,7 +141,7 @@ def test_what_cannot_be_compared_says_why(tmp_path: Path, study: StudyRecord) ->
     def verdict_of(baseline: str) -> str:
         record = replace(study, baseline=baseline)
         frames = load_runs(tmp_path / "runs", record)
-        return str(verdict(record, compare_cells(record, frames.results, ["recall_at_5"])))
+        return str(verdict(record, compare_cells(record, frames.results, ["recall_at_5"], None, frames.not_measured)))
 
     def results(cell: str, seed: int) -> Path:
         return stage_folder(tmp_path / "runs", study, cell, seed, "evaluate") / "results.json"
