@@ -20,8 +20,8 @@ PACKAGE = REPOSITORY / "realm_lab"
 
 # From the bottom: a package may import those before it.
 PACKAGES = (
-    "errors core params metrics tracking corpus masking models retrieval evaluation training reporting systems runner "
-    "planner api cli __main__"
+    "errors core params metrics tracking corpus masking models retrieval evaluation training reporting systems contrib "
+    "runner planner api cli __main__"
 ).split()
 TORCH_FREE = ("errors", "params", "metrics", "tracking", "corpus", "reporting", "cli")
 ONLY_DOOR = {
@@ -121,6 +121,11 @@ def test_imports_point_down(module: str) -> None:
         if item.target.startswith("realm_lab") and package_of(item.target):
             other = PACKAGES.index(package_of(item.target))
             assert other <= own, f"{MODULES[module]}:{item.line}: {package_of(module)} must not import {item.target}"
+
+
+def test_the_core_imports_nothing_of_contrib() -> None:
+    core = [module for module in MODULES if package_of(module) != "contrib"]
+    assert [module for module in core if any(package_of(item.target) == "contrib" for item in imports(module))] == []
 
 
 def test_there_are_no_cycles() -> None:

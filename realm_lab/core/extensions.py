@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.metadata
 import importlib.util
 import inspect
 import sys
@@ -15,6 +17,7 @@ from typing import Any, TypeVar
 from realm_lab.core.code import reach_working_folder
 from realm_lab.errors import UserError, suggestion
 
+PLUGINS = "realm_lab.plugins"
 Entry = TypeVar("Entry", bound=Callable[..., Any])
 
 
@@ -44,6 +47,15 @@ class Registry(dict[str, Entry]):
                 f"(or package.module:{self._form})"
             )
         return self[name]
+
+
+@functools.cache
+def import_plugins() -> None:
+    """Import the modules that installed packages name as entry points of the group `realm_lab.plugins`, which register
+    parts. UserError: one of them fails."""
+    for entry in importlib.metadata.entry_points(group=PLUGINS):
+        with calling(f"entry point '{entry.name}' of {PLUGINS}", entry.value):
+            entry.load()
 
 
 def own_object(parameter: str, name: str) -> Any:

@@ -6,7 +6,6 @@ reader/    config.json, model.safetensors (BertForMaskedLM), span_head.safetenso
 embedder/  config.json, model.safetensors (BertModel: the query tower, with its pooler where it has one),
            embedder.json (EmbedderShape), projections.safetensors (projections, their norms, the null vector),
            document/ (BertModel: the document tower, where the towers are separate)
-generator/ config.json, model.safetensors (BertModel: its encoder), decoder.safetensors
 A tower that reads pictures has `patch_values` in its config.json and `embeddings.patch_projection.*` among its tensors.
 """
 
@@ -25,7 +24,6 @@ from torch import Tensor, nn
 from realm_lab.core.digests import check_file
 from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
-from realm_lab.models.decoder import Generator
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise_patches
 from realm_lab.models.reader import Reader
@@ -45,7 +43,6 @@ PATCHES = {
 }
 EMBEDDER_JSON = "embedder.json"
 SPAN_HEAD_FILE = "span_head.safetensors"
-DECODER_FILE = "decoder.safetensors"
 SPAN_HEAD = ("span_projection", "span_norm", "span_score")
 SPAN_NAMES = {f"{part}.{kind}": f"{part}.{kind}" for part in SPAN_HEAD for kind in ("weight", "bias")}
 SELECTION_NAMES = {"selection.weight": "selection.weight"}
@@ -245,11 +242,11 @@ def write_reader(reader: Reader, folder: Path, span_head: bool = True) -> None:
 
 def write_embedder(embedder: Embedder, folder: Path, null_offset: float = 0.0) -> None:
     """Save an embedder: its query tower as a BertModel folder, and what else it needs beside it."""
-    _write_tower(folder, embedder.query_encoder, embedder.query_pooler)
+    write_tower(folder, embedder.query_encoder, embedder.query_pooler)
     parts = named_tensors(embedder, _beside_towers(embedder)) | {"null_offset": torch.tensor(null_offset)}
     write_tensors(folder / "projections.safetensors", parts)
     if not embedder.share_towers:
-        _write_tower(folder / "document", embedder.document_encoder, embedder.document_pooler)
+        write_tower(folder / "document", embedder.document_encoder, embedder.document_pooler)
     write_json(folder / EMBEDDER_JSON, embedder.head._asdict())
 
 
@@ -275,26 +272,8 @@ def load_tower(encoder: Encoder, pooler: nn.Linear | None, weights: Mapping[str,
         load_named(pooler, weights, POOLER, folder)
 
 
-def write_generator(generator: Generator, folder: Path) -> None:
-    """Save an encoder-decoder: its encoder as a BertModel folder, and the decoder beside it."""
-    _write_tower(folder, generator.encoder, None)
-    write_tensors(folder / DECODER_FILE, named_tensors(generator, _of_decoder(generator)))
-
-
-def read_generator(folder: Path) -> Generator:
-    """Load what write_generator saved."""
-    shape, weights = read_checkpoint(folder)
-    generator = Generator(shape)
-    from_bert(generator.encoder, weights, folder)
-    load_named(generator, read_tensors(folder / DECODER_FILE), _of_decoder(generator), folder)
-    return generator
-
-
-def _of_decoder(generator: Generator) -> Names:
-    return {name: name for name, _ in generator.named_parameters() if not name.startswith("encoder.")}
-
-
-def _write_tower(folder: Path, encoder: Encoder, pooler: nn.Linear | None) -> None:
+def write_tower(folder: Path, encoder: Encoder, pooler: nn.Linear | None) -> None:
+    """Save an encoder as a BertModel folder, with the pooler where it has one."""
     weights = to_bert(encoder)
     if pooler is not None:
         weights |= named_tensors(pooler, POOLER)

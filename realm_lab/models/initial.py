@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from realm_lab.core.seeding import derive_seed
 from realm_lab.corpus.pictures import PATCH_VALUES
 from realm_lab.errors import UserError
-from realm_lab.models.decoder import Generator, initialise_generator
 from realm_lab.models.embedder import Embedder, EmbedderShape
 from realm_lab.models.encoder import Encoder, EncoderShape, initialise
 from realm_lab.models.folders import (
@@ -110,14 +109,6 @@ def new_embedder(params: Params, vocabulary_size: int, seed: int, encoder: Encod
     embedder = Embedder(encoder.shape, embedder_shape(params))
     embedder.start_from(encoder, generator, pooler)
     return embedder
-
-
-def new_generator(encoder: Encoder, seed: int) -> Generator:
-    """An encoder-decoder with a copy of the encoder's weights and a decoder drawn from the seed."""
-    generator = Generator(encoder.shape)
-    generator.encoder.load_state_dict(encoder.state_dict())
-    initialise_generator(generator, torch.Generator().manual_seed(derive_seed(seed, "initial-decoder")))
-    return generator
 
 
 def read_initial_encoder(folder: Path, params: Params, vocabulary_size: int) -> Encoder:

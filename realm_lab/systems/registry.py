@@ -3,8 +3,8 @@
 A system is whatever is trained and evaluated as a whole: REALM, its own warm start, BM25 with a reader. It declares the
 stages that it consists of, each with the parameters that it depends on, and how a finished run of it retrieves and
 answers. Identity, the runner, DVC, studies, reports, MLflow and the command line work from this declaration and name no
-system. A new system is one file in this folder (`@register_system`), or a class of your own, `package.module:Class`,
-wherever a system is asked for. docs/systems.md shows one.
+system. A new system is a class of your own, `package.module:Class` wherever a system is asked for, or registered by a
+plug-in (core/extensions.py). docs/systems.md shows one.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import functools
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from realm_lab.core.extensions import own_code
+from realm_lab.core.extensions import import_plugins, own_code
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer
@@ -166,6 +165,7 @@ class System:
         return found
 
 
+CORE_SYSTEMS = ("bm25_reader", "orqa", "realm", "warm_start")  # their modules, which have their names
 SYSTEMS: dict[str, type[System]] = {}
 Class = TypeVar("Class", bound=type[System])
 
@@ -249,7 +249,7 @@ def _default(name: str) -> Any:
 
 @functools.cache
 def _import_all() -> None:
-    """Import the files of this folder that register a system."""
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        if "\n@register_system\n" in path.read_text(encoding="utf-8"):
-            importlib.import_module(f"realm_lab.systems.{path.stem}")
+    """Import what registers systems: those of the core, and the plug-ins that are installed."""
+    for name in CORE_SYSTEMS:
+        importlib.import_module(f"realm_lab.systems.{name}")
+    import_plugins()

@@ -25,7 +25,7 @@ from realm_lab.training.warm_start import WarmStartTask
 from tests import tiny
 from tests.device import planted, pretend
 from tests.device.waits import Waits
-from tests.systems.conftest import Whole
+from tests.whole import Whole
 
 DEVICE = pretend.load()
 CLOSE = 1e-4  # relative: attention on the device is another kernel, and gradients of 12 steps carry its rounding on

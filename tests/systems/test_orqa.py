@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from realm_lab.core.seeding import epoch_order
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import System
-from tests.systems.conftest import Whole
+from tests.whole import Whole
 
 
 @pytest.fixture(scope="module")

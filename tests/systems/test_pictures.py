@@ -16,7 +16,7 @@ from realm_lab.models.folders import read_embedder, read_shape, write_embedder
 from realm_lab.models.initial import new_embedder, read_initial_embedder
 from realm_lab.params.load import load
 from realm_lab.systems.context import open_run
-from tests.systems.conftest import Whole
+from tests.whole import Whole
 
 PICTURES = {"corpus.toy.pictures": "facts", "corpus.toy.fillers_per_entity": 0, "model.pictures": True}
 

@@ -14,7 +14,7 @@ import pytest
 from realm_lab.systems.registry import system_of
 from realm_lab.tracking.run_dir import StageRun
 from realm_lab.training import loop
-from tests.systems.conftest import OPTIONS
+from tests.whole import OPTIONS
 
 SHORT = {"warm_start.reader.steps": 2, "warm_start.embedder.steps": 2, "finetune.steps": 8}
 LINKED = {"path_retriever": {"steps": 8, "batch_size": 4, "negatives": 5, "first": 3}}

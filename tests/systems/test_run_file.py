@@ -17,7 +17,7 @@ from realm_lab.systems import run_file
 from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context
 from realm_lab.systems.registry import Retrieved
-from tests.systems.conftest import Whole
+from tests.whole import Whole
 
 Run = dict[str, dict[str, float]]  # question -> passage -> score
 

@@ -1,0 +1,1 @@
+"""Parts beyond REALM itself, registered as a user's own parts would be: the core never imports them."""

@@ -1,0 +1,153 @@
+"""Closed-book question answering (Roberts et al. 2020; the T5 rows of Guu et al. 2020, Table 1): no retrieval, facts
+live in weights.
+
+Span corruption on the pre-training corpus X and on the passages of Z, which nothing else would show to the model; then
+salient spans of X; then questions. What Z states is answered as far as the weights hold it, and a corpus update changes
+nothing.
+
+Simplified: one model from scratch (or from model.checkpoint) of the size of the other systems' encoder, with a decoder
+of that size, instead of T5; BERT's post-norm layers with absolute positions; one [MASK] for T5's numbered sentinels;
+AdamW with warm-up and decay instead of Adafactor at a constant learning rate; no mixture of tasks; the first answer is
+the target, and the answer is decoded from wordpieces, in lower case where the tokenizer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from realm_lab.contrib.rivals.generative import learn, load_generator, question_examples
+from realm_lab.evaluation.answers import Answer
+from realm_lab.params.sections import Fraction, NonNegative, Positive, Section
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, System, Unsupported, register_system
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from realm_lab.contrib.rivals.models.decoder import Example, Generator
+    from realm_lab.corpus.store import Passages
+    from realm_lab.systems.context import Context
+    from realm_lab.tracking.run_dir import StageRun
+
+BATCH = ("model", "system_options.batch_size", "system_options.learning_rate")
+
+
+class ClosedBookOptions(Section):
+    """`system_options.closed_book`."""
+
+    corruption_steps: NonNegative = 1_000_000
+    """Steps of span corruption (Raffel et al. 2020)."""
+    salient_span_steps: NonNegative = 100_000
+    """Steps on salient spans (Roberts et al. 2020)."""
+    question_steps: NonNegative = 10_000
+    """Steps on questions (Roberts et al. 2020)."""
+    batch_size: Positive = 384
+    """Texts a step (the paper's 196,608 tokens in texts of 512)."""
+    learning_rate: Fraction = 1e-3
+    """Peak learning rate of each stage (the paper's, constant)."""
+
+
+def _stage(name: str, work: str, *more: str) -> Stage:
+    return Stage(name, (*BATCH, *more), f"realm_lab.contrib.rivals.closed_book:{work}", uses_ranks=False)
+
+
+@register_system
+class ClosedBook(System):
+    """An encoder-decoder that reads the question alone."""
+
+    name = "closed_book"
+    title = "closed book"
+    options = ClosedBookOptions
+    stages = (
+        _stage("span_corruption", "corrupt", "system_options.corruption_steps"),
+        _stage("salient_spans", "write_salient_spans", "system_options.salient_span_steps", "pretrain.recurring_spans"),
+        _stage("finetune", "answer_questions", "system_options.question_steps", "finetune.max_span_wordpieces"),
+        EVALUATE,
+    )
+
+    context: Context
+
+    @cached_property
+    def model(self) -> Generator:
+        """The fine-tuned encoder-decoder."""
+        return load_generator(self.context, "finetune").to(self.context.device).eval()
+
+    def answer(
+        self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
+    ) -> list[Answer]:
+        from realm_lab.contrib.rivals.models.decoder import Example
+        from realm_lab.contrib.rivals.writing import write_together
+
+        if retrieved is not None:
+            raise Unsupported(f"system {self.name} reads no passages")
+        context = self.context
+        examples = [Example(tokens, ()) for tokens in context.question_tokens(questions)]
+        written = write_together(self.params, self.model, context.special, examples)
+        return [Answer(context.tokenizer.decode(list(each.wordpieces))) for each in written]
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.model]
+
+    def on_corpus(self, passages: Passages, digest: str) -> System:
+        """Itself: it reads no corpus."""
+        return self
+
+
+def corrupt(context: Context, run: StageRun) -> None:
+    """Span corruption of the sentences of X and the passages of Z, each text equally often."""
+    from realm_lab.contrib.rivals.models.generators import new_generator
+    from realm_lab.contrib.rivals.training.generation import corrupt_spans
+    from realm_lab.models.initial import new_reader
+
+    sentences, bodies = context.corpus.sentences().tokens, context.passages.bodies
+    encoder = new_reader(context.params, context.vocabulary_size, context.plan.seed).encoder
+
+    def example(item: int, generator: np.random.Generator) -> Example:
+        tokens = sentences[item] if item < len(sentences) else bodies[item - len(sentences)]
+        return corrupt_spans(tokens, context.special, generator)
+
+    count = len(sentences) + len(bodies)
+    options, model = context.options(ClosedBookOptions), new_generator(encoder, context.plan.seed)
+    _learn(context, run, model, count, example, options.corruption_steps)
+
+
+def write_salient_spans(context: Context, run: StageRun) -> None:
+    """A salient span of a sentence of X is left out, and to be written (Roberts et al. 2020)."""
+    from realm_lab.contrib.rivals.training.generation import blank
+
+    sentences = context.sentences()
+    rows = sentences.rows_with_spans()
+
+    def example(item: int, generator: np.random.Generator) -> Example:
+        spans = sentences.salient_spans(int(rows[item]))
+        chosen = int(generator.integers(len(spans)))
+        return blank(sentences.tokens[int(rows[item])], spans[chosen : chosen + 1], context.special)
+
+    options, model = context.options(ClosedBookOptions), load_generator(context, "span_corruption")
+    _learn(context, run, model, len(rows), example, options.salient_span_steps)
+
+
+def answer_questions(context: Context, run: StageRun) -> None:
+    """Questions and their answers."""
+    examples = question_examples(context)
+    options, model = context.options(ClosedBookOptions), load_generator(context, "salient_spans")
+    _learn(context, run, model, len(examples), lambda item, _: examples[item], options.question_steps)
+
+
+def _learn(
+    context: Context,
+    run: StageRun,
+    model: Generator,
+    count: int,
+    example: Callable[[int, np.random.Generator], Example],
+    steps: int,
+) -> None:
+    from realm_lab.contrib.rivals.training.generation import GenerationTask, drawing
+
+    options, seed = context.options(ClosedBookOptions), context.plan.seed
+    draw = drawing(count, options.batch_size, seed, run.stage, example)
+    given = context.params, seed, model.to(context.device), context.special, draw, steps, options.learning_rate
+    learn(context, run, GenerationTask(*given))

@@ -1,0 +1,167 @@
+"""DrQA (Chen et al. 2017): articles by hashed TF-IDF, all their passages read by LSTMs, the answer the span of largest
+unnormalised exp(start + end) of all passages.
+
+The ranking is the released one (tfidf.py); its paragraphs are the passages of the corpus. Passages are retrieved in
+their order in the best article, then in the second, so that recall@k is that of k passages of few articles.
+
+Simplified: words are the wordpieces of the corpus, whose vectors start at random and all learn, where the paper has
+GloVe's, fixed but for the 1,000 most frequent in questions; one feature says that a wordpiece is in the question, and
+there are no lemmas, parts of speech or entities (the released multitask model has none either); examples are the gold
+passages and those of distant supervision together, without its filter by named entities and lengths of paragraphs;
+AdamW with a constant learning rate and clipping at 1, where the paper has Adamax and 10; a fixed number of steps; the
+longest answer is finetune.max_span_wordpieces (the paper's 15 words).
+"""
+
+# Shapes: Q questions, K passages
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from realm_lab.evaluation.answers import Answer
+from realm_lab.params.sections import Dropout, Fraction, NonNegative, Positive, Section
+from realm_lab.systems.reading import PassageSystem
+from realm_lab.systems.registry import EVALUATE, Retrieved, Stage, register_system
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torch import nn
+
+    from realm_lab.contrib.rivals.models.document_reader import DocumentReader
+    from realm_lab.contrib.rivals.tfidf import TfidfArticles
+    from realm_lab.corpus.store import Passages
+    from realm_lab.systems.context import Context, Knowledge
+    from realm_lab.tracking.run_dir import StageRun
+
+
+class DrqaOptions(Section):
+    """`system_options.drqa`."""
+
+    articles: Positive = 5
+    """Articles whose passages are read of each question (the paper's)."""
+    steps: NonNegative = 240_000
+    """Optimiser steps (40 epochs of the released multitask model's 192,396 examples)."""
+    batch_size: Positive = 32
+    """Examples a step (the released code's)."""
+    learning_rate: Fraction = 2e-3
+    """Constant (the released code's, of Adamax)."""
+    embedding_size: Positive = 300
+    """Of a word vector (the paper's)."""
+    hidden_size: Positive = 128
+    """Of each LSTM, one direction (the paper's)."""
+    dropout: Dropout = 0.4
+    """On word vectors, and on what goes into and out of the LSTMs (the released code's)."""
+
+
+@register_system
+class Drqa(PassageSystem):
+    """TF-IDF over articles and a reader of paragraphs."""
+
+    name = "drqa"
+    title = "DrQA"
+    options = DrqaOptions
+    fixed: ClassVar = {"softmax": "joint"}  # spans of all passages compare by start + end
+    stages = (
+        Stage(
+            "document_reader",
+            ("finetune.max_span_wordpieces", "model.precision", "system_options"),
+            "realm_lab.contrib.rivals.drqa:train_reader",
+            by_system=True,
+            uses_ranks=False,
+        ),
+        EVALUATE,
+    )
+
+    def __init__(self, context: Context, knowledge: Knowledge | None = None):
+        super().__init__(context)
+        self._knowledge = knowledge
+
+    @cached_property
+    def tfidf(self) -> TfidfArticles:
+        """The index over the articles."""
+        from realm_lab.contrib.rivals.tfidf import TfidfArticles
+
+        return TfidfArticles(self.passages)
+
+    def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
+        return Retrieved.padded(self.tfidf.search(questions, k), k)
+
+    def answer(
+        self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
+    ) -> list[Answer]:
+        import torch
+
+        from realm_lab.evaluation.answering import read_answers
+
+        if retrieved is None:
+            found = self.tfidf.search(questions, k or self.own.articles)
+            retrieved = Retrieved.padded(found, k or max(1, *(len(rows) for rows, _ in found)))
+        context = self.context
+        scores_QK = torch.zeros(retrieved.rows_QK.shape, device=context.device)  # TF-IDF's have no say
+        models = self.reader, context.tokenizer, context.special
+        queries = context.question_tokens(questions)
+        return read_answers(self.params, self.passages, *models, queries, retrieved.rows_QK, scores_QK)
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.reader]
+
+    def on_corpus(self, passages: Passages, digest: str) -> Drqa:
+        updated = Drqa(self.context, self.updated(passages, digest))
+        updated.reader = self.reader
+        return updated
+
+    @cached_property
+    def reader(self) -> DocumentReader:
+        """The trained reader."""
+        from realm_lab.models.folders import load_parameters
+
+        reader = new_reader(self.context, self.own)
+        load_parameters(reader, self.context.model_folder("document_reader") / "model.safetensors")
+        return reader
+
+
+def new_reader(context: Context, own: DrqaOptions) -> DocumentReader:
+    """A reader drawn from the run's seed."""
+    import torch
+
+    from realm_lab.contrib.rivals.models.document_reader import DocumentReader
+    from realm_lab.core.seeding import derive_seed
+
+    with torch.random.fork_rng(devices=[]):  # drawn on the CPU: equal on every device
+        torch.manual_seed(derive_seed(context.plan.seed, "document-reader"))
+        reader = DocumentReader(context.vocabulary_size, own.embedding_size, own.hidden_size, own.dropout)
+    return reader.to(context.device)
+
+
+def train_reader(context: Context, run: StageRun) -> None:
+    """Train the reader on passages of the training questions that hold the answer."""
+    from realm_lab.contrib.rivals.tfidf import STOP_WORDS
+    from realm_lab.contrib.rivals.training.document_reader import DocumentReaderTask, distant_examples
+    from realm_lab.corpus.vocabulary import wordpieces_by_id
+    from realm_lab.models.folders import write_tensors
+    from realm_lab.systems.stages.ending import end_stage
+    from realm_lab.training.loop import train
+
+    system = cast(Drqa, context.system)
+    own, questions, passages = system.own, context.corpus.questions("train"), context.passages
+    answers = context.answer_wordpieces(questions)
+    words = enumerate(wordpieces_by_id(context.tokenizer))
+    ignored = frozenset(i for i, word in words if word in STOP_WORDS or not any(map(str.isalnum, word)))
+    rows = [rows for rows, _ in system.tfidf.search(questions.texts, own.articles)]
+    width, read = context.params.finetune.max_span_wordpieces, context.params.corpus.passage_length - 1
+    examples = distant_examples(questions, answers, rows, passages, ignored, width, read)
+    reader = new_reader(context, own)
+    sizes = own.steps, own.batch_size, own.learning_rate
+    texts = questions, passages, context.special
+    task = DocumentReaderTask(context.params, context.plan.seed, *sizes, reader, examples, *texts)
+    train(task, run, context.params.launch, context.device)
+    trained = {example.question for example in examples}
+    counts = {"examples": len(examples), "questions_without_example": len(questions) - len(trained)}
+
+    def write(scratch: Path) -> None:
+        write_tensors(scratch / "model.safetensors", dict(reader.named_parameters()))
+
+    end_stage(run, write, counts)

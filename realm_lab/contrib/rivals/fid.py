@@ -1,0 +1,68 @@
+"""Fusion-in-Decoder (Izacard and Grave 2021): the question is read with each passage apart, and one decoder looks at
+the states of all of them, so that it can put together what several passages say.
+
+The passages are BM25's or those of the warm start's towers. With `retriever: distilled` the query tower learns from
+the decoder's attention (Izacard and Grave 2021b).
+
+Simplified: the encoder of the warm start with a decoder that learned to write from its pairs (`denoise`), instead of
+T5; passages without titles, as all systems here read them; AdamW with warm-up and decay instead of Adam at a constant
+learning rate; the first answer is the target. Attention is distilled in the second half of the reader's steps, with
+one frozen index of the warm start, instead of in rounds of reader, retriever and new passages; p(z|x) is the softmax of
+f(x, z), not of f(x, z) over the square root of its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from realm_lab.contrib.rivals.generative import DENOISE, FINETUNE, PassageWriter, WriterOptions
+from realm_lab.params.sections import Candidates, Fraction, NonNegative, Positive
+from realm_lab.systems.realm import WARM_START
+from realm_lab.systems.registry import EVALUATE, Retrieved, register_system
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from realm_lab.contrib.rivals.models.decoder import Example
+    from realm_lab.contrib.rivals.writing import Written
+
+
+class FidOptions(WriterOptions):
+    """`system_options.fid`."""
+
+    steps: NonNegative = 10_000
+    """Steps on questions (the paper's)."""
+    batch_size: Positive = 64
+    """Questions a step (the paper's)."""
+    learning_rate: Fraction = 1e-4
+    """Peak learning rate of these (the paper's, constant); that of a query tower is finetune.retriever's."""
+    passages: Candidates = 100
+    """Passages read for each question (the paper's)."""
+    retriever: Literal["bm25", "warm_start", "distilled"] = "bm25"
+    """Whose passages are read (the paper: BM25's or DPR's); `distilled`: the query tower learns from attention."""
+
+
+@register_system
+class Fid(PassageWriter):
+    """An encoder-decoder over the joined states of many passages."""
+
+    name = "fid"
+    title = "Fusion-in-Decoder"
+    options = FidOptions
+    stages = (WARM_START, DENOISE, FINETUNE, EVALUATE)
+
+    @property
+    def objective(self) -> str | None:
+        return "distilled" if self.own.retriever == "distilled" else None
+
+    def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
+        return self.bm25.search(questions, k) if self.own.retriever == "bm25" else super().retrieve(questions, k)
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.model] if self.own.retriever == "bm25" else super().modules()
+
+    def write(self, examples: Sequence[Example], log_prior_QK: Tensor) -> Iterable[Written]:
+        from realm_lab.contrib.rivals.writing import write_together
+
+        return write_together(self.params, self.model, self.context.special, examples)

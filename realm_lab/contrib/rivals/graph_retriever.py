@@ -1,0 +1,112 @@
+"""GraphRetriever (Min et al. 2019): passages of BM25 and what they link to, judged together by their relations.
+
+The first passages of BM25 and, hop by hop, those that they link to are a graph; each passage's vector is mixed with
+those of the passages it is related to before one is chosen (models/graphs.py). The paper's reader was never released.
+Simplified: seeds are passages of BM25, without entity linking; an edge is a title that a passage names
+(links.py), not a relation of Wikidata, so that there are three relations: links to, is linked from, has the same
+title; the choice of a passage and the spans have an encoder each, trained one after the other, the first with the
+learning rate of finetune.reader, and p(z|x) is the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from realm_lab.contrib.rivals.linked import STAGES, LinkedOptions, LinkedReader
+from realm_lab.params.sections import NonNegative, Positive
+from realm_lab.systems.registry import Retrieved, register_system
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+    from realm_lab.contrib.rivals.models.graphs import GraphModel
+    from realm_lab.contrib.rivals.training.linked import Example
+    from realm_lab.models.encoder import Encoder
+
+
+class GraphRetrieverOptions(LinkedOptions):
+    """`system_options.graph_retriever`."""
+
+    negatives: Positive = 100
+    """Passages of a question's graph in a step that are neither of its path nor hold the answer."""
+    seeds: Positive = 10
+    """Passages of BM25 that the graph begins with (10 titles of TF-IDF in the released code)."""
+    hops: NonNegative = 2
+    """Links between a seed and a passage of the graph, at most (released code)."""
+    passages: Positive = 100
+    """Passages of a graph; what the links leave free is filled up by BM25 (released code)."""
+    layers: NonNegative = 2
+    """Mixings; 0: every passage is judged alone (ParReader++, the paper's baseline)."""
+
+
+@register_system
+class GraphRetriever(LinkedReader):
+    """Passages that are told of each other before one is chosen."""
+
+    name = "graph_retriever"
+    title = "GraphRetriever"
+    options = GraphRetrieverOptions
+    stages = STAGES
+
+    def new_model(self, encoder: Encoder, generator: torch.Generator) -> GraphModel:
+        from realm_lab.contrib.rivals.models.graphs import GraphModel
+
+        return GraphModel(encoder, self.own.layers, generator)
+
+    def graph(self, bm25: np.ndarray) -> np.ndarray:
+        """The rows of a graph: the seeds, what they link to, what that links to, then the other passages of BM25; of
+        each hop the best by BM25's order first, then in the order of the passages that link to them."""
+        import numpy as np
+
+        own, place = self.own, {int(row): number for number, row in enumerate(bm25)}
+        rows = dict.fromkeys(bm25[: own.seeds].tolist())
+        frontier = list(rows)
+        for _ in range(own.hops):
+            linked = dict.fromkeys(row for by in frontier for row in self.links.of(by).tolist() if row not in rows)
+            frontier = sorted(linked, key=lambda row: place.get(row, len(bm25)))[: own.passages - len(rows)]
+            rows |= dict.fromkeys(frontier)
+        return np.array([*(rows | dict.fromkeys(place))][: own.passages], np.int64)
+
+    def example(
+        self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
+    ) -> Example | None:
+        """A gold path is read in any case, and its end is the positive; else those of the graph with the answer are."""
+        import numpy as np
+
+        from realm_lab.contrib.rivals.training.linked import Example
+
+        graph = self.graph(bm25)
+        positives = path[-1:] if is_gold else np.union1d(path, np.intersect1d(graph, holding))
+        if not len(positives):
+            return None
+        kept = np.union1d(path, positives)
+        return Example(number, kept, positives, np.setdiff1d(graph, np.concatenate([kept, holding])))
+
+    def loss(self, model: GraphModel, vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
+        import numpy as np
+        import torch
+
+        positive_P = torch.from_numpy(np.isin(rows_P, example.positives)).to(vectors_PD.device)
+        return model.loss(vectors_PD, self._relations(rows_P, vectors_PD), positive_P)
+
+    def _relations(self, rows_P: np.ndarray, like: Tensor) -> Tensor:
+        import torch
+
+        return torch.from_numpy(self.links.relations(rows_P)).to(like.device)
+
+    def search(self, tokens: np.ndarray, bm25: np.ndarray) -> tuple[list[int], list[float]]:
+        """The passages of the graph with their logits, the likeliest choice first."""
+        import torch
+
+        rows_P = self.graph(bm25)
+        with torch.no_grad():
+            vectors_PD = self.pair_encoder(self.model).vectors([tokens] * len(rows_P), rows_P.tolist())
+            logits = self.model(vectors_PD, self._relations(rows_P, vectors_PD)).cpu()
+        order = logits.argsort(descending=True, stable=True)
+        return rows_P[order.numpy()].tolist(), logits[order].tolist()
+
+    def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
+        return Retrieved.padded(self.found(questions), k)

@@ -1,0 +1,45 @@
+"""Hard EM (Min et al. 2019): the answer occurs in a passage several times, and the reader finds out which place is
+meant. BM25 finds the passages; `variant` is the paper's comparison: hard EM, the first place alone, or all (MML).
+
+Simplified: BM25 over passages, not TF-IDF over articles and then BM25 over their paragraphs; a passage is chosen by the
+softmax of a head over [CLS] among the positive and its negatives, where the paper has for each passage by itself a
+class "no answer" over the maximum of all positions, and classes "yes" and "no", which no question here has.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+from realm_lab.contrib.rivals.selecting import FINETUNE_SELECTING, MakeTask, SelectingOptions, SelectsPassage
+from realm_lab.params.sections import NonNegative, Positive
+from realm_lab.systems.bm25_reader import Bm25Reader
+from realm_lab.systems.realm import WARM_START
+from realm_lab.systems.registry import EVALUATE, register_system
+
+
+class HardEmOptions(SelectingOptions):
+    """`system_options.hard_em`."""
+
+    negatives: NonNegative = 1
+    """As of the other systems whose reader selects the passage (the code's)."""
+    variant: Literal["hard_em", "first_only", "mml"] = "hard_em"
+    """Which of the answer's places in a passage count: the likeliest, the first, or all by their sum."""
+    tau_steps: Positive = 8000
+    """A step t is one of the likeliest place with probability min(t / tau, 0.8), before that mostly of the sum (8000:
+    the paper's for Natural Questions)."""
+
+
+@register_system
+class HardEm(SelectsPassage, Bm25Reader):
+    """BM25 and a reader that learns from the likeliest place of the answer."""
+
+    name = "hard_em"
+    title = "hard EM"
+    options = HardEmOptions
+    stages = (WARM_START, FINETUNE_SELECTING, EVALUATE)
+
+    def task(self) -> MakeTask:
+        from realm_lab.contrib.rivals.training.hard_em import HardEmTask
+
+        return partial(HardEmTask, variant=self.own.variant, tau_steps=self.own.tau_steps)

@@ -1,0 +1,187 @@
+"""What systems share that begin with BM25 and follow links (links.py): a retriever in a stage of its own,
+trained on the passages of each question, then the span reader on what it finds. Nothing is registered here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from realm_lab.errors import UserError
+from realm_lab.params.sections import NonNegative, Positive, Section
+from realm_lab.systems.bm25_reader import FINETUNE_READER, Bm25Reader
+from realm_lab.systems.realm import WARM_START
+from realm_lab.systems.registry import EVALUATE, Stage
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor, nn
+
+    from realm_lab.contrib.rivals.links import Links
+    from realm_lab.contrib.rivals.models.pair_encoder import PairEncoder
+    from realm_lab.contrib.rivals.training.linked import Example
+    from realm_lab.corpus.store import Questions
+    from realm_lab.models.encoder import Encoder
+    from realm_lab.systems.context import Context
+    from realm_lab.tracking.run_dir import StageRun
+
+KEPT = "retriever"
+STAGES = (
+    WARM_START,
+    Stage(
+        "retriever",
+        ("model", "finetune.reader", "system_options"),
+        "realm_lab.contrib.rivals.linked:train_retriever",
+        by_system=True,
+        keeps=KEPT,
+    ),
+    FINETUNE_READER,
+    EVALUATE,
+)
+
+
+class LinkedOptions(Section):
+    """Options of the systems that follow links."""
+
+    steps: NonNegative = 29_700
+    """Optimiser steps of the retriever (3 epochs of 79,168 questions)."""
+    batch_size: Positive = 8
+    """Questions a step (PathRetriever's released code)."""
+
+
+class LinkedReader(Bm25Reader, ABC):
+    """A subclass says what its model is, what it learns from, and how it retrieves."""
+
+    depth: ClassVar[int] = 100  # passages of BM25 that there are to begin with, and to find the answer in
+
+    @abstractmethod
+    def new_model(self, encoder: Encoder, generator: torch.Generator) -> Any:
+        """The untrained model, its encoder being that of the warm start's reader."""
+
+    @abstractmethod
+    def example(
+        self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
+    ) -> Example | None:
+        """What is learned from a question, if anything: its path, which is gold, or else the best passage of BM25 with
+        the answer, or empty; what BM25 finds; and the passages near it that hold the answer."""
+
+    @abstractmethod
+    def loss(self, model: Any, vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
+        """Of one example."""
+
+    @abstractmethod
+    def search(self, tokens: np.ndarray, bm25: np.ndarray) -> Any:
+        """What the trained model finds for the wordpieces of a question and its best rows of BM25; best first."""
+
+    def __init__(self, *given: Any):
+        super().__init__(*given)
+        self._found: dict[str, Any] = {}
+
+    def found(self, questions: Sequence[str]) -> list[Any]:
+        """`search` of each question, done once."""
+        new = [question for question in dict.fromkeys(questions) if question not in self._found]
+        if new:
+            found_QK = self.bm25.search(new, self.depth).rows_QK
+            for question, tokens, rows_K in zip(new, self.context.question_tokens(new), found_QK, strict=True):
+                self._found[question] = self.search(tokens, rows_K[rows_K >= 0])
+        return [self._found[question] for question in questions]
+
+    @cached_property
+    def links(self) -> Links:
+        """The links of the knowledge corpus that is read."""
+        import numpy as np
+
+        from realm_lab.contrib.rivals.links import Links
+        from realm_lab.corpus.vocabulary import wordpieces_by_id
+
+        words = wordpieces_by_id(self.context.tokenizer)
+        continues = np.array([piece.startswith("##") for piece in words])
+        return Links(self.passages, continues, self.context.special.unk)
+
+    def initial_model(self) -> Any:
+        """The model before its training, on the device."""
+        import torch
+
+        from realm_lab.core.seeding import derive_seed
+
+        generator = torch.Generator().manual_seed(derive_seed(self.context.plan.seed, "linked-retriever"))
+        encoder = self.context.load_reader("warm_start").encoder
+        return self.new_model(encoder, generator).to(self.context.device)
+
+    @cached_property
+    def model(self) -> Any:
+        """The trained model."""
+        from realm_lab.models.folders import load_parameters
+
+        run = self.context.stage(KEPT)
+        run.results()  # it has finished
+        model = self.initial_model()
+        load_parameters(model, run.path / KEPT / "model.safetensors")
+        return model.eval()
+
+    def modules(self) -> Sequence[nn.Module]:
+        return [self.models.reader, self.model]
+
+    def pair_encoder(self, model: Any) -> PairEncoder:
+        """The model's encoder with the passages that are read."""
+        from realm_lab.contrib.rivals.models.pair_encoder import PairEncoder
+
+        return PairEncoder(self.context.params, model.encoder, self.passages, self.context.special)
+
+    def examples(self, questions: Questions) -> list[Example]:
+        """All training questions that something can be learned from."""
+        import numpy as np
+
+        from realm_lab.models.spans import holds_answer
+
+        found_QK = self.bm25.search(questions.texts, self.depth).rows_QK
+        answers, examples = self.context.answer_wordpieces(questions), []
+        for number, rows_K in enumerate(found_QK):
+            rows, path = rows_K[rows_K >= 0], questions.paths[number]
+            near = np.unique(np.concatenate([rows, questions.gold[number], *map(self.links.of, [*path, *rows])]))
+            is_gold_row = np.isin(near, questions.gold[number])
+            holding = near[holds_answer(self.passages.bodies, near, answers[number]) | is_gold_row]
+            if not len(path):
+                path = np.array([*questions.gold[number], *rows[np.isin(rows, holding)]][:1], np.int64)
+            is_gold = bool(np.isin(path[-1:], questions.gold[number]).all() and len(path))
+            example = self.example(number, path.astype(np.int64), is_gold, rows, holding)
+            examples += [example] if example else []
+        return examples
+
+
+def train_retriever(context: Context, run: StageRun) -> None:
+    """Train a system's own model; the reader of the warm start is what fine-tuning begins with."""
+    from realm_lab.contrib.rivals.training.linked import LinkedTask
+    from realm_lab.core.digests import write_digests
+    from realm_lab.core.files import atomic_directory
+    from realm_lab.core.process import ranks
+    from realm_lab.models.folders import write_tensors
+    from realm_lab.systems.stages.ending import close, compile_encoders
+    from realm_lab.training.loop import train
+
+    system, params, questions = context.system, context.params, context.corpus.questions("train")
+    assert isinstance(system, LinkedReader)
+    examples = system.examples(questions)
+    if not examples:
+        raise UserError("no training question has a passage with its answer; name questions in corpus.files")
+    model = system.initial_model()
+    compile_encoders(params, model.encoder)
+    encoder = system.pair_encoder(model)
+
+    def loss(vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
+        return system.loss(model, vectors_PD, rows_P, example)
+
+    task = LinkedTask(params, context.plan.seed, system.own, model, encoder, loss, examples, questions)
+    train(task, run, params.launch, context.device)
+    if ranks().rank == 0:
+        with atomic_directory(run.path / KEPT) as scratch:
+            write_tensors(scratch / "model.safetensors", dict(model.named_parameters()))
+            write_digests(scratch)
+        counts = {
+            "questions_trained": len(examples),
+            "questions_without_passage": len(questions) - len(examples),
+            "passages_without_links": system.links.passages_without,
+        }
+        close(run, **counts)

@@ -1,0 +1,133 @@
+"""PathRetriever (Asai et al. 2020): paths of passages over links, found by a recurrent beam search, read as one text.
+
+As in the released code: a question is encoded with each passage, the states are normalised, every step is a binary
+choice, a learned vector ends the path, and the two best candidates of a step stay for the next (models/paths.py).
+Simplified: links are titles that a passage names (links.py), not hyperlinks, at most LINKED of a passage; paths
+begin with passages of BM25, not with those of TF-IDF's articles; a path of the greatest length is scored with its end
+too; the encoder begins as the warm start's reader, with the learning rate of finetune.reader. The reader sees the
+passages of a path as one text, from the last to the first, and weighs paths by one softmax over the spans of all, the
+paths' log-probabilities added (`finetune.softmax: joint`), not by a head for "answerable". Without gold paths, a path
+is the gold passage or else the best of BM25 with the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from realm_lab.contrib.rivals.linked import STAGES, LinkedOptions, LinkedReader
+from realm_lab.params.sections import Positive
+from realm_lab.systems.registry import Retrieved, register_system
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
+
+    from realm_lab.contrib.rivals.models.paths import Path, PathModel
+    from realm_lab.contrib.rivals.training.linked import Example
+    from realm_lab.corpus.joined import JoinedPassages
+    from realm_lab.evaluation.answers import Answer
+    from realm_lab.models.encoder import Encoder
+
+LINKED = 100  # links of a passage that are followed, the best by BM25's order first
+
+
+class PathRetrieverOptions(LinkedOptions):
+    """`system_options.path_retriever`."""
+
+    negatives: Positive = 79
+    """Passages of a question in a step that are not of its path (released code, for Natural Questions: 80 with it)."""
+    first: Positive = 20
+    """Passages of BM25 with which a path may begin (20 articles of TF-IDF in the released code)."""
+    beam: Positive = 8
+    """Paths that are followed (released code); finetune.candidates of them are read."""
+    longest: Positive = 2
+    """Passages of the longest path (released code, for Natural Questions: 3 steps, of which the last is the end)."""
+
+
+@register_system
+class PathRetriever(LinkedReader):
+    """Passages one after the other, each found with the help of those before it."""
+
+    name = "path_retriever"
+    title = "PathRetriever"
+    options = PathRetrieverOptions
+    stages = STAGES
+    fixed: ClassVar = {"softmax": "joint"}
+
+    def new_model(self, encoder: Encoder, generator: torch.Generator) -> PathModel:
+        from realm_lab.contrib.rivals.models.paths import PathModel
+
+        return PathModel(encoder, generator)
+
+    def example(
+        self, number: int, path: np.ndarray, is_gold: bool, bm25: np.ndarray, holding: np.ndarray
+    ) -> Example | None:
+        """Negatives are what BM25 finds and what the passages of the path and the first of BM25 link to."""
+        import numpy as np
+
+        from realm_lab.contrib.rivals.training.linked import Example
+
+        if not len(path):
+            return None
+        near = np.concatenate([bm25, *map(self.links.of, [*path, *bm25[: self.own.first]])])
+        others = np.setdiff1d(near, np.concatenate([path, holding]))
+        return Example(number, path, path[-1:], others)
+
+    def loss(self, model: PathModel, vectors_PD: Tensor, rows_P: np.ndarray, example: Example) -> Tensor:
+        return model.loss(vectors_PD, len(example.kept))
+
+    def search(self, tokens: np.ndarray, bm25: np.ndarray) -> list[Path]:
+        """The best paths, best first."""
+        from realm_lab.contrib.rivals.models.paths import best_paths
+
+        encoder, own = self.pair_encoder(self.model), self.own
+        place = {int(row): number for number, row in enumerate(bm25)}
+
+        def linked(row: int) -> list[int]:
+            return sorted(self.links.of(row).tolist(), key=lambda other: place.get(other, len(bm25)))[:LINKED]
+
+        def encode(rows: Sequence[int]) -> Tensor:
+            return encoder.vectors([tokens] * len(rows), rows)
+
+        return best_paths(self.model, encode, bm25[: own.first].tolist(), linked, own.beam, own.longest)
+
+    def retrieve(self, questions: Sequence[str], k: int) -> Retrieved:
+        """The passages of the best paths, of each path from its last to its first, which the last needs."""
+        found = []
+        for paths in self.found(questions):
+            scores: dict[int, float] = {}
+            for path in paths:
+                for row in path.rows[::-1]:
+                    scores.setdefault(row, path.log_prob)
+            found.append((list(scores), list(scores.values())))
+        return Retrieved.padded(found, k)
+
+    def readable(self, questions: Sequence[str], k: int) -> tuple[JoinedPassages, Retrieved]:
+        """Paths as passages: the bodies of each, from its last to its first."""
+        from realm_lab.corpus.joined import JoinedPassages
+
+        numbers: dict[tuple[int, ...], int] = {}
+        found = [
+            ([numbers.setdefault(path.rows, len(numbers)) for path in paths], [path.log_prob for path in paths])
+            for paths in self.found(questions)
+        ]
+        return JoinedPassages(self.passages, [rows[::-1] for rows in numbers]), Retrieved.padded(found, k)
+
+    def answer(
+        self, questions: Sequence[str], retrieved: Retrieved | None = None, k: int | None = None
+    ) -> list[Answer]:
+        """From the best paths; a candidate's row is the passage of its path that holds the span."""
+        answers = super().answer(questions, retrieved, k)
+        if retrieved is not None:
+            return answers
+        joined, _ = self.readable(questions, 1)
+        placed = []
+        for answer in answers:
+            found = []
+            for candidate in answer.candidates:
+                row, span = joined.place(candidate.row, candidate.span)
+                found.append(candidate._replace(row=row, span=span))
+            placed.append(answer._replace(candidates=found))
+        return placed

@@ -1,0 +1,63 @@
+"""RAG (Lewis et al. 2020): a decoder writes behind each passage apart, and the answer is marginal over the passages of
+a retriever whose query tower learns with it.
+
+Decoding is greedy. RAG-Token takes the likeliest word of the marginal at each place. RAG-Sequence writes one answer
+from each passage and takes that of largest marginal probability, each answer scored under every passage (the paper's
+"thorough decoding", with beams of 1).
+
+Simplified: the encoder of the warm start with a decoder that learned to write from its pairs (`denoise`), instead of
+BART; the warm start's towers instead of DPR's; passages without titles, as all systems here read them; the first answer
+is the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from realm_lab.contrib.rivals.generative import DENOISE, FINETUNE, PassageWriter, WriterOptions
+from realm_lab.params.sections import Candidates, Fraction, NonNegative, Positive
+from realm_lab.systems.realm import WARM_START
+from realm_lab.systems.registry import EVALUATE, register_system
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from realm_lab.contrib.rivals.models.decoder import Example
+    from realm_lab.contrib.rivals.writing import Written
+
+
+class RagOptions(WriterOptions):
+    """`system_options.rag`."""
+
+    steps: NonNegative = 10_000
+    """Steps on questions (the paper names none; Fusion-in-Decoder's)."""
+    batch_size: Positive = 64
+    """Questions a step (the paper names none; Fusion-in-Decoder's)."""
+    learning_rate: Fraction = 3e-5
+    """Peak learning rate of the reader (the paper names none; BART's); that of the query tower is
+    finetune.retriever's."""
+    passages: Candidates = 5
+    """Passages read for each question (the paper: 5 or 10)."""
+    marginal: Literal["sequence", "token"] = "sequence"
+    """Whether a passage is behind the whole answer or behind each word (section 2.1)."""
+
+
+@register_system
+class Rag(PassageWriter):
+    """An encoder-decoder, marginal over passages."""
+
+    name = "rag"
+    title = "RAG"
+    options = RagOptions
+    stages = (WARM_START, DENOISE, FINETUNE, EVALUATE)
+
+    @property
+    def objective(self) -> str:
+        return str(self.own.marginal)
+
+    def write(self, examples: Sequence[Example], log_prior_QK: Tensor) -> Iterable[Written]:
+        from realm_lab.contrib.rivals.writing import write_marginal
+
+        models = self.params, self.model, self.context.special
+        return write_marginal(*models, examples, log_prior_QK, self.own.marginal)

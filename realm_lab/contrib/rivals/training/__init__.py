@@ -1,0 +1,1 @@
+"""Training tasks of the rival systems."""

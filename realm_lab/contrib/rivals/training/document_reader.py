@@ -1,0 +1,118 @@
+"""Training of DrQA's document reader (Chen et al. 2017, sections 3.2 and 4.4), with passages that hold the answer as
+examples (distant supervision)."""
+
+# Shapes: N examples, P positions of a passage, R passages
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from realm_lab.contrib.rivals.models.document_reader import DocumentReader
+from realm_lab.core.process import autocast
+from realm_lab.core.seeding import epoch_order
+from realm_lab.corpus.store import Passages, Questions
+from realm_lab.corpus.vocabulary import SpecialIds
+from realm_lab.errors import UserError
+from realm_lab.models.inputs import join
+from realm_lab.models.spans import find_answer, holds_answer
+from realm_lab.params.parameters import Params
+from realm_lab.params.sections import Optimiser
+from realm_lab.training.optimiser import ModelsTask, TrainedModels
+
+WINDOW = 20  # words on both sides of an answer that are compared (the released script's)
+EXAMPLES = 5  # of a question (the released script's)
+
+
+class Example(NamedTuple):
+    """A question, a passage, and the answer's first and last wordpiece in it."""
+
+    question: int
+    row: int
+    start: int
+    end: int
+
+
+def distant_examples(
+    questions: Questions,
+    answers: Sequence[Sequence[np.ndarray]],
+    rows: Sequence[np.ndarray],
+    passages: Passages,
+    ignored: frozenset[int],
+    max_width: int,
+    read: int,
+) -> list[Example]:
+    """At most EXAMPLES of a question: of each of its gold passages and of `rows`, best first, that holds the answer,
+    the place whose surroundings share most unigrams and bigrams with the question, and at least one. Those with an
+    `ignored` wordpiece, of stop words and punctuation, do not count. The reader sees the first `read` wordpieces of a
+    passage."""
+    examples: list[Example] = []
+    for number, found_R in enumerate(rows):
+        query, first = questions.tokens[number], len(examples)
+        asked = _ngrams(query, ignored)
+        rows_R = np.array(list(dict.fromkeys([*questions.gold[number].tolist(), *found_R.tolist()])), np.int64)
+        for row in rows_R[holds_answer(passages.bodies, rows_R, answers[number])].tolist():
+            body, shared = passages.bodies[row][:read], []
+            for start, width in find_answer(body, answers[number], max_width):
+                window = body[max(0, start - WINDOW) : start + width + 1 + WINDOW]
+                shared.append((len(asked & _ngrams(window, ignored)), -start, start + width))
+            if shared and max(shared)[0] and len(examples) < first + EXAMPLES:
+                _, start, end = max(shared)
+                examples.append(Example(number, row, -start, end))
+    return examples
+
+
+def _ngrams(tokens: np.ndarray, ignored: frozenset[int]) -> set[tuple[int, ...]]:
+    words = tokens.tolist()
+    ngrams = [(word,) for word in words] + list(pairwise(words))
+    return {ngram for ngram in ngrams if ignored.isdisjoint(ngram)}
+
+
+class DocumentReaderTask(ModelsTask):
+    """-log p(start) - log p(end), each a softmax over its passage."""
+
+    def __init__(
+        self,
+        params: Params,
+        seed: int,
+        steps: int,
+        batch_size: int,
+        learning_rate: float,
+        reader: DocumentReader,
+        examples: Sequence[Example],
+        questions: Questions,
+        passages: Passages,
+        special: SpecialIds,
+    ):
+        if not examples:
+            raise UserError("no training question has a passage with its answer; name questions in corpus.files")
+        self.seed, self.total_steps, self._batch_size = seed, steps, batch_size
+        self._params, self._reader, self._special = params, reader, special
+        self._examples, self._questions, self._passages = examples, questions, passages
+        self._order = epoch_order(len(examples), seed, "document-reader-examples")
+        settings = Optimiser(learning_rate=learning_rate, warmup_steps=0, final_fraction=1.0, recipe="short")
+        self._models = TrainedModels(reader, nn.Module())
+        self._models.train("document_reader", reader, settings, steps, set())
+
+    def train_step(self, step: int) -> dict[str, float]:
+        """One step on the mean over a batch of examples."""
+        chosen = self._order.take(step * self._batch_size, self._batch_size).tolist()
+        examples = [self._examples[place] for place in chosen]
+        corpus, device = self._params.corpus, self._reader.words.weight.device
+        queries = [self._questions.tokens[example.question][: corpus.sentence_length - 2] for example in examples]
+        bodies = [self._passages.bodies[example.row] for example in examples]
+        batch = join(queries, bodies, self._special, corpus.sentence_length + corpus.passage_length).to(device)
+        self._reader.train()
+        self._models.zero_grad()
+        with autocast(device, self._params.model.precision):
+            found = self._reader.endpoints(batch)
+        ends = torch.tensor([(example.start, example.end) for example in examples], device=device)
+        loss = functional.cross_entropy(found.start_NP, ends[:, 0]) + functional.cross_entropy(found.end_NP, ends[:, 1])
+        loss.backward()
+        return {"loss": loss.item(), **self._models.step(step)}

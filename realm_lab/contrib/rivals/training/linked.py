@@ -1,0 +1,91 @@
+"""Training of a model that judges the linked passages of a question together (paths.py and graphs.py of ../models)."""
+
+# Shapes: P passages of a question, D hidden size
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from realm_lab.contrib.rivals.models.pair_encoder import PairEncoder
+from realm_lab.core.process import share, summed
+from realm_lab.core.seeding import epoch_order, numpy_generator
+from realm_lab.corpus.store import Questions
+from realm_lab.models.initial import frozen_names
+from realm_lab.params.parameters import Params
+from realm_lab.training.optimiser import ModelsTask, TrainedModels
+
+
+class Example(NamedTuple):
+    """A training question; rows are of the knowledge corpus."""
+
+    number: int  # of the question
+    kept: np.ndarray  # passages that every step reads; of a path in its order
+    positives: np.ndarray  # those that answer
+    others: np.ndarray  # negatives, of which a step reads some
+
+
+class Settings(Protocol):
+    """What the options of a system say of the training."""
+
+    steps: int
+    batch_size: int
+    negatives: int
+
+
+Loss = Callable[[Tensor, np.ndarray, Example], Tensor]
+"""Of the vectors [P, D] and rows [P] of an example's passages, the kept ones first."""
+
+
+class LinkedTask(ModelsTask):
+    """The mean of a loss over questions, each with its passages: those that are kept and some negatives, drawn anew in
+    every step."""
+
+    def __init__(
+        self,
+        params: Params,
+        seed: int,
+        settings: Settings,
+        model: nn.Module,
+        encoder: PairEncoder,
+        loss: Loss,
+        examples: Sequence[Example],
+        questions: Questions,
+    ):
+        self.seed, self.total_steps, self._settings = seed, settings.steps, settings
+        self._model, self._encoder, self._loss, self._micro_batch = model, encoder, loss, params.launch.micro_batch
+        self._examples, self._questions = examples, questions
+        self._order = epoch_order(len(examples), seed, "linked-questions")
+        self._models = TrainedModels(model, nn.Module())
+        frozen = frozen_names(model, params)
+        self._models.train("retriever", model, params.finetune.reader, settings.steps, frozen)
+
+    def train_step(self, step: int) -> dict[str, float]:
+        """One step on the mean loss of `batch_size` questions."""
+        size = self._settings.batch_size
+        mine = self._order.take(step * size, size)[share(size)]
+        self._model.train()
+        self._models.zero_grad()
+        total, at_once = 0.0, self._micro_batch or size
+        for start in range(0, len(mine), at_once):
+            loss = self._sum([self._examples[number] for number in mine[start : start + at_once]], step) / size
+            loss.backward()
+            total += loss.item()
+        return {"loss": summed(total)[0], **self._models.step(step)}
+
+    def _sum(self, examples: Sequence[Example], step: int) -> Tensor:
+        """The sum of some questions' losses."""
+        rows = [self._rows(example, step) for example in examples]
+        queries = [self._questions.tokens[e.number] for e, own in zip(examples, rows, strict=True) for _ in own]
+        vectors = self._encoder.vectors(queries, np.concatenate(rows).tolist()).split([len(own) for own in rows])
+        return torch.stack([self._loss(*each) for each in zip(vectors, rows, examples, strict=True)]).sum()
+
+    def _rows(self, example: Example, step: int) -> np.ndarray:
+        """The passages of a question in a step, int64 [P]."""
+        rng = numpy_generator(self.seed, "linked-negatives", step, example.number)
+        count = min(self._settings.negatives, len(example.others))
+        return np.concatenate([example.kept, rng.choice(example.others, count, replace=False)])

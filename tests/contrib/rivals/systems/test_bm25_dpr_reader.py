@@ -1,0 +1,53 @@
+"""BM25 with DPR's reader as a whole: it is resumed to the bit, answers from the passage that it selects, and fails
+where a question has other words than the passage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from tests.whole import Whole
+
+
+@pytest.fixture(scope="module")
+def results(whole: Whole) -> dict[str, Any]:
+    return whole.results("bm25_dpr_reader")
+
+
+def test_it_goes_the_whole_way(whole: Whole, results: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert results["questions"] == 12
+    assert results["recall_at_20"] == results["bm25"]["recall_at_20"]
+    assert results["not_measured"].keys() == {"own measurements"}
+    assert results["corpus_update"]["changed_questions"] > 0
+    context = whole.context("bm25_dpr_reader")
+    heads = load_file(context.model_folder("finetune") / "reader" / "span_head.safetensors")
+    assert heads["selection.weight"].shape == (1, 16)
+    assert context.load_reader("finetune").selection.weight.equal(heads["selection.weight"])  # type: ignore[union-attr]
+    assert len(whole.ask("bm25_dpr_reader", capsys)["candidates"]) == 5
+
+
+def test_it_answers_from_the_passage_that_it_selects(whole: Whole, results: dict[str, Any]) -> None:
+    system = whole.context("bm25_dpr_reader").system
+    texts = system.context.corpus.questions("test").texts[:12]
+    answers = system.answer(texts)
+    for answer in answers:
+        priors = [candidate.log_prior for candidate in answer.candidates]
+        assert answer.best == int(np.argmax(priors))
+        assert np.exp(priors).sum() == pytest.approx(1, abs=1e-4)
+    products = [np.argmax([each.log_prior + each.log_span for each in answer.candidates]) for answer in answers]
+    assert any(int(best) != answer.best for best, answer in zip(products, answers, strict=True))
+    shuffled = system.retrieve(texts, 20)
+    again = system.answer(texts, shuffled._replace(scores_QK=-shuffled.scores_QK))
+    assert [answer.text for answer in again] == [answer.text for answer in answers]  # the retriever has no say
+
+
+def test_it_finds_less_where_a_question_has_other_words_than_the_passage(whole: Whole, results: dict[str, Any]) -> None:
+    context = whole.context("bm25_dpr_reader")
+    questions = context.corpus.questions("test")
+    rows_QK = context.system.retrieve(questions.texts, 1).rows_QK
+    hits = [questions.gold[number][0] in rows for number, rows in enumerate(rows_QK)]
+    same_words, other_words = np.mean(hits[::2]), np.mean(hits[1::2])
+    assert same_words > other_words + 0.1

@@ -1,0 +1,128 @@
+"""DPR as a whole: its stage is resumed to the bit, fine-tuning leaves its towers alone, and it answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from realm_lab.cli import main
+from realm_lab.contrib.rivals import dpr
+from realm_lab.errors import UserError
+from realm_lab.systems.bm25 import Bm25, texts_of
+from realm_lab.systems.context import Context
+from realm_lab.systems.identity import plan_run
+from tests.whole import Whole
+
+WEIGHTS = ("model.safetensors", "projections.safetensors")
+
+
+@pytest.fixture(scope="module")
+def results(whole: Whole) -> dict[str, Any]:
+    return whole.results("dpr")
+
+
+def test_it_goes_the_whole_way(whole: Whole, results: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    assert results["questions"] == 12
+    assert results["recall_at_20"] == results["recall_at_20_finetuned"]  # its towers do not learn while the reader does
+    assert "not_measured" not in results
+    trained = whole.context("dpr").stage("dpr").results()
+    total = len(whole.context("dpr").corpus.questions("train"))
+    assert trained["questions_trained"] + trained["questions_without_passage"] == total
+    assert trained["questions_without_negative"] == 0
+    assert 0 <= trained["accuracy_in_batch"] <= 1
+    assert len(whole.ask("dpr", capsys)["candidates"]) == 5
+
+
+def test_its_towers_learn_in_their_stage_alone(whole: Whole, results: dict[str, Any]) -> None:
+    context = whole.context("dpr")
+    assert context.trained() == "dpr"
+    folders = {stage: context.model_folder(stage) / "embedder" for stage in ("warm_start", "dpr", "finetune")}
+    for name in WEIGHTS:
+        began, learned, ended = (load_file(folders[stage] / name) for stage in folders)
+        for part, value in learned.items():
+            assert value.equal(ended[part]), part
+        assert any(not value.equal(began[part]) for part, value in learned.items())
+    readers = [load_file(context.model_folder(stage) / "reader" / WEIGHTS[0]) for stage in ("warm_start", "dpr")]
+    assert all(value.equal(readers[1][part]) for part, value in readers[0].items())
+
+
+def test_a_reader_on_a_fixed_retriever_has_no_early_loss(tiny: ModuleType, tmp_path: Path) -> None:
+    """It would train nothing, and be asked for more passages than there are."""
+    short = {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 0, "finetune.steps": 2}
+    params = tiny.params(short | {"finetune.early_loss_candidates": 5000})
+    tiny.run("warm_start", params, tiny.prepare(params, tmp_path), "bm25_reader")
+    rows = tiny.metrics(tiny.run("finetune", params, tmp_path, "bm25_reader"))
+    assert all("loss_early" not in row for row in rows)
+
+
+@pytest.mark.slow
+def test_two_processes_do_what_one_does(tiny: ModuleType, tmp_path: Path) -> None:
+    """A batch that cannot be halved; the negatives of both are each other's."""
+    changes = {"system_options": {"dpr": {"steps": 6, "batch_size": 5}}, "finetune.steps": 1}
+    params = tiny.params(changes)
+    one, two = tmp_path / "one", tmp_path / "two"
+    tiny.run("warm_start", params, tiny.prepare(params, one), "dpr")
+    shutil.copytree(one, two)
+    alone = tiny.metrics(tiny.run("dpr", params, one, "dpr"))
+    shared = tiny.params(changes | {"launch.ranks": 2})
+    (two / "params.yaml").write_text(json.dumps(shared.model_dump(mode="json")))
+    (two / "experiments").mkdir()
+    (two / "experiments" / "dpr.yaml").write_text(
+        '{"question": "?", "seeds": [0], "baseline": "only", "cells": {"only": {"system": "dpr"}}}'
+    )
+    assert main(["sweep", "dpr", "--launcher", "local", "--root", str(two)]) == 0
+    together = tiny.metrics(tiny.stage_run("dpr", shared, two, "dpr"))
+    assert [row.keys() for row in together] == [row.keys() for row in alone]
+    for row, other in zip(alone, together, strict=True):
+        for name, value in row.items():
+            assert other[name] == pytest.approx(value, rel=1e-4, abs=1e-5), (row["step"], name)
+
+
+def test_without_any_passage_with_an_answer_it_says_so(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = whole.context("dpr")
+    questions = context.corpus.questions("train")
+    none: Any = SimpleNamespace(
+        tokens=questions.tokens, texts=questions.texts, answers=[["no such answer"]] * len(questions),
+        gold=[np.empty(0, np.int64)] * len(questions),
+    )  # fmt: skip
+    monkeypatch.setattr(context.corpus, "questions", lambda split: none)
+    with pytest.raises(UserError, match="no training question has a passage with its answer"):
+        dpr.train_towers(context, context.stage("dpr"))
+
+
+@pytest.mark.slow
+def test_it_finds_what_is_said_in_other_words_where_bm25_finds_nothing(tiny: ModuleType, tmp_path: Path) -> None:
+    """A passage has two words, a question two that mean the same; training asks for other pairs than the test."""
+    asked, told = ([one + two for one in ones for two in ("an", "el", "im", "ok")] for ones in ("shl", "prt"))
+    every = [(one, two) for one in range(12) for two in range(one)]
+    pairs = [every[number] for number in np.random.default_rng(0).permutation(len(every))]
+    texts = [{"id": f"{one}-{two}", "text": f"The {told[one]} {told[two]} is here in Oslo."} for one, two in pairs]
+    questions = [
+        {"question": f"{asked[one]} {asked[two]} ?", "answer": f"{told[one]} {told[two]}", "document": f"{one}-{two}"}
+        for one, two in pairs
+    ]
+    settings: dict[str, Any] = {"corpus.source": "files", "corpus.tagger": "rule", "corpus.pretrain_corpus": "same"}
+    parts = {"knowledge": texts, "questions_train": questions[12:], "questions_test": questions[:12]}
+    for name, records in parts.items():
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        settings[f"corpus.files.{name}"] = [str(path)]
+    settings |= {"tokenizer.vocabulary_size": 300, "model.hidden_size": 32, "model.projection_size": 32}
+    settings |= {"warm_start.reader.steps": 1, "warm_start.embedder.steps": 0}
+    params = tiny.params(settings | {"system_options.dpr": {"steps": 300, "batch_size": 16, "negatives": 1}})
+    tiny.run("warm_start", params, tiny.prepare(params, tmp_path), "dpr")
+    tiny.run("dpr", params, tmp_path, "dpr")
+    context = Context(params, plan_run(params, "dpr", 0), tmp_path)
+    wanted = context.corpus.questions("test")
+    by_words = Bm25.of_texts(texts_of(context.passages)).search(wanted.texts, 5)
+    learned = context.system.before_finetuning().retrieve(wanted.texts, 5)
+    golds = [wanted.gold[number][0] for number in range(len(wanted))]
+    assert not by_words.scores_QK.any()  # no passage has a word of the question
+    assert np.mean([gold in rows for gold, rows in zip(golds, learned.rows_QK, strict=True)]) > 0.8

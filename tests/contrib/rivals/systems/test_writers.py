@@ -1,0 +1,61 @@
+"""Fusion-in-Decoder and RAG as wholes: they answer from passages, and their query towers learn where they should."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from realm_lab.contrib.rivals.writing import Written, answer_of
+from tests.whole import Whole
+
+
+@pytest.mark.parametrize("name", ["fid", "rag"])
+def test_it_goes_the_whole_way(whole: Whole, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    results = whole.results(name)
+    assert results["questions"] == 12
+    assert results["not_measured"].keys() == {"own measurements"}
+    assert results["corpus_update"]["changed_questions"]
+    assert name == "rag" or results["recall_at_20_finetuned"] == results["recall_at_20"]
+    if name == "fid":
+        assert results["recall_at_5"] == results["bm25"]["recall_at_5"]
+    answered = whole.ask(name, capsys)
+    assert len(answered["candidates"]) == 5
+    assert sum(candidate["probability"] for candidate in answered["candidates"]) == pytest.approx(1.0)
+
+
+def test_both_begin_with_the_same_stages(whole: Whole) -> None:
+    fid, rag = (whole.context(name).plan.stages for name in ("fid", "rag"))
+    assert fid["denoise"] == rag["denoise"]
+    assert fid["finetune"] != rag["finetune"]
+
+
+def test_the_query_tower_of_rag_learns_alone(whole: Whole) -> None:
+    whole.results("rag")
+    context = whole.context("rag")
+    began, ended = (context.model_folder(stage) / "embedder" for stage in ("warm_start", "finetune"))
+    documents = load_file(ended / "document" / "model.safetensors")
+    for part, value in load_file(began / "model.safetensors").items():  # one tower for both
+        assert value.equal(documents[part]), part
+    before, after = (load_file(folder / "projections.safetensors") for folder in (began, ended))
+    assert before["document_projection.weight"].equal(after["document_projection.weight"])
+    assert not before["query_projection.weight"].equal(after["query_projection.weight"])
+
+
+def test_a_written_answer_is_from_the_likeliest_passage_that_holds_it(whole: Whole) -> None:
+    whole.results("fid")
+    context = whole.context("fid")
+    bodies = context.passages.text.column("body")
+    word = bodies[7].split()[1]
+    without = next(row for row, body in enumerate(bodies) if word.lower() not in body.lower())
+    written = Written(context.wordpieces([word])[0], np.array([-1.0, -1.0, -1.0]))
+    rows_K, log_prior_K = np.array([without, 7, -1]), np.array([-1.0, -2.0, -3.0])
+    answer = answer_of(context.tokenizer, context.passages, written, rows_K, log_prior_K)
+    assert [candidate.row for candidate in answer.candidates] == [without, 7]
+    assert answer.best == 1
+    assert answer.source is not None
+    assert bodies[7][slice(*answer.source.span)].lower() == answer.text
+    assert answer.candidates[0].text == ""
+    nothing = answer_of(context.tokenizer, context.passages, written, np.array([-1, -1, -1]), log_prior_K)
+    assert nothing.candidates == []
+    assert nothing.source is None

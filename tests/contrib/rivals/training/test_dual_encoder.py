@@ -1,0 +1,127 @@
+"""Positives and negatives of DPR, and its loss once more by hand."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from realm_lab.contrib.rivals.training import dual_encoder
+from realm_lab.contrib.rivals.training.dual_encoder import DualEncoderTask, LabelledPassages, label
+from realm_lab.core.seeding import epoch_order
+from realm_lab.corpus.store import NO_ROW
+from realm_lab.corpus.vocabulary import encode_batch_plain
+from realm_lab.errors import UserError
+from realm_lab.systems.bm25 import Bm25, texts_of
+from tests.tiny_system import TinySystem
+
+DEPTH, STEPS, BATCH = 20, 4, 6
+
+
+class Labelled:
+    """The tiny corpus's training questions with what BM25 finds."""
+
+    def __init__(self, system: TinySystem):
+        self.questions, self.passages = system.corpus.questions("train"), system.passages
+        self.answers = [
+            [np.array(encoding.ids, np.int64) for encoding in encode_batch_plain(system.tokenizer, own)]
+            for own in self.questions.answers
+        ]
+        self.found_QK = Bm25.of_texts(texts_of(self.passages)).search(self.questions.texts, DEPTH).rows_QK
+        self.found = label(self.questions, self.answers, self.passages, self.found_QK)
+
+    def holds(self, number: int, row: int) -> bool:
+        """By letters, not by wordpieces."""
+        body = f" {self.passages.text.row(row)['body'].lower()} "
+        return any(f" {answer.lower()} " in body for answer in self.questions.answers[number])
+
+
+@pytest.fixture(scope="module")
+def labelled(system: TinySystem) -> Labelled:
+    return Labelled(system)
+
+
+def test_negatives_never_hold_the_answer_and_are_the_best_of_bm25(labelled: Labelled) -> None:
+    rows = zip(*(column.tolist() for column in labelled.found), strict=True)
+    for number, positive, negative in rows:
+        assert positive == labelled.questions.gold[number][0]
+        assert labelled.holds(number, positive)
+        first = next(row for row in labelled.found_QK[number].tolist() if not labelled.holds(number, row))
+        assert negative == first
+    assert len(labelled.found.questions) == len(labelled.questions)
+
+
+def test_without_gold_the_best_passage_with_the_answer_is_the_positive_or_the_question_is_dropped(
+    labelled: Labelled,
+) -> None:
+    empty: Any = SimpleNamespace(gold=[np.empty(0, np.int32)] * len(labelled.questions))
+    shallow = labelled.found_QK[:, :1]
+    found = label(empty, labelled.answers, labelled.passages, shallow)
+    expected = []
+    for number, rows in enumerate(shallow.tolist()):
+        holding = [row for row in rows if row >= 0 and labelled.holds(number, row)]
+        expected += [(number, holding[0])] if holding else []
+    assert list(zip(found.questions.tolist(), found.positives.tolist(), strict=True)) == expected
+    assert 0 < len(expected) < len(labelled.questions)  # some are dropped
+    assert found.negatives.tolist() == [NO_ROW] * len(expected)  # the one passage holds the answer
+
+
+def task(system: TinySystem, labelled: Labelled, pairs: LabelledPassages) -> DualEncoderTask:
+    embedder = copy.deepcopy(system.embedder)
+    models = copy.deepcopy(system.reader), embedder, pairs, labelled.questions, labelled.answers, system.passages
+    return DualEncoderTask(system.params, 0, STEPS, BATCH, *models, system.special)
+
+
+def expected_loss(system: TinySystem, labelled: Labelled, pairs: LabelledPassages, device: Any) -> torch.Tensor:
+    """-log of each positive's share, passage by passage, with an explicit list of who is whose negative."""
+    retriever = system.retriever(device)
+    chosen = epoch_order(len(pairs.questions), 0, "dual-encoder-questions").take(0, BATCH).tolist()
+    losses = []
+    for place, pair in enumerate(chosen):
+        number = int(pairs.questions[pair])
+        rows = [int(pairs.positives[pair])]
+        for other, theirs in enumerate(chosen):
+            offered = [pairs.negatives[theirs]] + [pairs.positives[theirs]] * (other != place)
+            rows += [
+                int(row) for row in offered if row != NO_ROW and row != rows[0] and not labelled.holds(number, row)
+            ]
+        query_D = retriever.embed_queries([labelled.questions.tokens[number]])[0]
+        scores = torch.stack([query_D @ retriever._documents(np.array([row]))[0] for row in rows])
+        losses.append(-scores.log_softmax(0)[0])
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_the_loss_and_its_gradient_are_those_of_the_paper(
+    system: TinySystem, labelled: Labelled, missing: bool
+) -> None:
+    pairs = labelled.found
+    if missing:
+        pairs = pairs._replace(negatives=np.where(np.arange(len(pairs.negatives)) % 2, pairs.negatives, NO_ROW))
+    other = copy.deepcopy(system.embedder).requires_grad_(True)
+    loss = expected_loss(system, labelled, pairs, other)
+    loss.backward()
+    norm = torch.stack([value.grad.norm() for value in other.parameters() if value.grad is not None]).norm()
+    found = task(system, labelled, pairs).train_step(0)
+    assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert found["gradient_norm_retriever"] == pytest.approx(norm.item(), rel=1e-4)
+    assert "gradient_norm_reader" not in found
+
+
+def test_it_learns_to_find_the_positives(system: TinySystem, labelled: Labelled) -> None:
+    first = LabelledPassages(*(column[:BATCH] for column in labelled.found))
+    trained = task(system, labelled, first)
+    losses = [trained.train_step(step)["loss"] for step in range(STEPS)]
+    assert losses[-1] < losses[0]
+
+
+def test_a_batch_smaller_than_the_ranks_is_refused(
+    system: TinySystem, labelled: Labelled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dual_encoder, "ranks", lambda: SimpleNamespace(rank=0, size=BATCH + 1))
+    with pytest.raises(UserError, match=r"'system_options.dpr.batch_size' is 6, fewer than the 7 ranks"):
+        task(system, labelled, labelled.found)

@@ -1,0 +1,109 @@
+"""Hard EM, the first place and the sum: their losses by hand, the schedule, and what a place that is not meant does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from realm_lab.contrib.rivals.training.hard_em import HardEmTask
+from realm_lab.contrib.rivals.training.selection import SelectionTask
+from realm_lab.core.seeding import epoch_order
+from realm_lab.models.spans import NO_ANSWER, answer_log_probs, best_answer_log_probs, span_log_probs
+from realm_lab.training.optimiser import ScheduledAdamW
+from tests.contrib.rivals.training.selecting import BATCH, Found, by_hand, make_task
+from tests.tiny_system import TinySystem
+
+TAU = 10
+OVER_SPANS: dict[str, Callable[[Tensor], Tensor]] = {
+    "hard_em": lambda gold: gold.max(),
+    "first_only": lambda gold: gold[0],
+    "mml": lambda gold: gold.logsumexp(0),
+}
+
+
+def hard_em_task(system: TinySystem, found: Found, variant: Any) -> Any:
+    return make_task(system, found, partial(HardEmTask, variant=variant, tau_steps=TAU))
+
+
+@pytest.mark.parametrize("variant", OVER_SPANS)
+def test_the_loss_is_that_of_the_variant(system: TinySystem, monkeypatch: pytest.MonkeyPatch, variant: str) -> None:
+    monkeypatch.setattr(ScheduledAdamW, "step", lambda self, step: {})
+    task = hard_em_task(system, Found(system), variant)
+    for number, answers in enumerate(task._answers):  # the name of its passage is in it more than once
+        task._answers[number] = [*answers, system.passages.titles[system.corpus.questions("train").gold[number][0]]]
+    monkeypatch.setattr("realm_lab.contrib.rivals.training.hard_em.MOST_HARD", 1.0)
+    first = epoch_order(len(task._answers), task.seed, "finetune-questions").take(0, BATCH)
+    task._order = SimpleNamespace(take=lambda start, count: first)  # what by_hand reads
+    values = task.train_step(TAU)
+    assert values["hard_update"] == float(variant == "hard_em")
+    losses = {name: by_hand(task, system, over_spans).item() for name, over_spans in OVER_SPANS.items()}
+    assert values["loss"] == pytest.approx(losses[variant], rel=1e-5)
+    assert len({round(loss, 4) for loss in losses.values()}) == 3
+
+
+def test_the_probability_of_a_hard_step_rises_to_its_most(system: TinySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SelectionTask, "train_step", lambda self, step: {})
+    found = Found(system)
+    task = hard_em_task(system, found, "hard_em")
+    task._tau_steps = 2000
+    hard = [task.train_step(step)["hard_update"] for step in range(4000)]
+    assert hard[0] == 0
+    assert np.mean(hard[:1000]) == pytest.approx(0.25, abs=0.04)
+    assert np.mean(hard[1000:1600]) == pytest.approx(0.65, abs=0.06)
+    assert np.mean(hard[1600:]) == pytest.approx(0.8, abs=0.03)
+    assert [task.train_step(step)["hard_update"] for step in (3000, 3001)] == hard[3000:3002]  # whatever was before
+    for variant in ("first_only", "mml"):
+        other = hard_em_task(system, found, variant)
+        assert not any(other.train_step(step)["hard_update"] for step in range(0, 400, 7))
+
+
+def test_the_likeliest_place_is_the_largest_of_those_marked() -> None:
+    generator = torch.Generator().manual_seed(0)
+    log_probs_NLW = span_log_probs(torch.randn(5, 7, 3, generator=generator))
+    marked_NLW = torch.rand(5, 7, 3, generator=generator) < 0.2
+    marked_NLW[2] = False
+    found = best_answer_log_probs(log_probs_NLW, marked_NLW).tolist()
+    for number, value in enumerate(found):
+        places = marked_NLW[number].nonzero().tolist()
+        expected = max((log_probs_NLW[number, s, w].item() for s, w in places), default=NO_ANSWER)
+        assert value == pytest.approx(expected)
+
+
+LIKELY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "hard_em": best_answer_log_probs,
+    "first_only": answer_log_probs,
+    "mml": answer_log_probs,
+}
+
+
+@pytest.mark.parametrize(
+    ("variant", "least", "most"), [("hard_em", 0.95, 1.0), ("mml", 0.5, 0.8), ("first_only", 0.0, 0.05)]
+)
+def test_a_place_that_is_not_meant_is_unlearned_by_hard_em_alone(variant: str, least: float, most: float) -> None:
+    """100 passages of 9 places: one with the mark of what is asked for, whose weight is ahead a little, and before it
+    one where the answer occurs too, with a mark of its own. What they make of it where that is another word."""
+    asked, other, places = 0, 1, 9
+    generator = torch.Generator().manual_seed(0)
+    marks_NL = torch.randint(2, 8, (100, places), generator=generator)
+    marks_NL[:, 2], marks_NL[:, 6] = other, asked
+    answer_NLW = torch.zeros(100, places, 1, dtype=torch.bool)
+    answer_NLW[:, 2] = True
+    answer_NLW[:, 6] = variant != "first_only"
+    weights = torch.zeros(8)
+    weights[asked] = 0.02
+    weights.requires_grad_()
+    optimiser = torch.optim.SGD([weights], 1.0)
+    for _ in range(150):
+        optimiser.zero_grad()
+        loss = -LIKELY[variant](span_log_probs(weights[marks_NL][:, :, None]), answer_NLW).mean()
+        loss.backward()
+        optimiser.step()
+    probability = span_log_probs(weights[marks_NL][:, :, None]).exp()[:, 6].mean().item()
+    assert least <= probability <= most

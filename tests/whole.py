@@ -1,0 +1,63 @@
+"""A project in which each system goes the whole way: a fixture for conftest files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from realm_lab.cli import main
+from realm_lab.params.load import load
+from realm_lab.systems.context import Context, open_run
+
+WRITER: dict[str, Any] = {"denoise_steps": 4, "denoise_batch_size": 4, "steps": 8, "batch_size": 4, "passages": 3}
+OPTIONS: dict[str, Any] = {
+    "dpr": {"steps": 12, "batch_size": 8, "negatives": 3},
+    "bm25_dpr_reader": {"negatives": 3},
+    "hard_em": {"tau_steps": 6},
+    "drqa": {"steps": 6, "batch_size": 8, "embedding_size": 12, "hidden_size": 8},
+    "closed_book": {"corruption_steps": 8, "salient_span_steps": 8, "question_steps": 8, "batch_size": 8},
+    "fid": WRITER,
+    "rag": WRITER,
+}
+
+
+class Whole:
+    """A project folder; `results` sends a system through a study, once."""
+
+    def __init__(self, root: Path, tiny: ModuleType):
+        self.root, self._tiny = root, tiny
+        (root / "experiments").mkdir()
+        self.set({"system_options": OPTIONS})
+
+    def set(self, values: dict[str, Any]) -> None:
+        """Write params.yaml: the tiny parameters and `values` of the top level."""
+        lines = [f"{name}: {json.dumps(value)}\n" for name, value in values.items()]
+        (self.root / "params.yaml").write_text(self._tiny.PARAMETERS.read_text() + "".join(lines))
+
+    def context(self, system: str) -> Context:
+        return open_run(load(self.root / "params.yaml"), self.root, 0, system)
+
+    def results(self, system: str) -> dict[str, Any]:
+        """All stages, by the command line; what the last one measured."""
+        study = {"question": "Does it run?", "seeds": [0], "baseline": "only", "cells": {"only": {"system": system}}}
+        (self.root / "experiments" / f"{system}.yaml").write_text(json.dumps(study))
+        assert main(["sweep", system, "--launcher", "inline", "--root", str(self.root)]) == 0
+        found: dict[str, Any] = self.context(system).stage("evaluate").results()
+        return found
+
+    def ask(self, system: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+        """What the command line answers to a test question."""
+        question = self.context(system).corpus.questions("test").texts[0]
+        capsys.readouterr()
+        assert main(["ask", question, "--system", system, "--json", "--root", str(self.root)]) == 0
+        answered: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return answered
+
+
+@pytest.fixture(scope="session")
+def whole(tiny: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    return Whole(tmp_path_factory.mktemp("whole"), tiny)
