@@ -54,13 +54,8 @@ class _Group:
 
 def pick_device(name: str) -> torch.device:
     """`auto` is a GPU where there is one; of several ranks on a machine, each has its own device."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        found = int(torch.get_device_module(device).device_count())
-    except (RuntimeError, AttributeError):  # no such name, or a kind that is no place to compute
-        raise UserError(f"parameter 'launch.device': torch knows no device {name!r}; use auto, cpu or cuda") from None
+    device = device_named(name)
+    found = int(torch.get_device_module(device).device_count())
     if not found:
         raise UserError(f"parameter 'launch.device': {name} was asked for but torch sees none; use auto or cpu")
     place = launched()
@@ -70,6 +65,18 @@ def pick_device(name: str) -> torch.device:
         remedy = "lower launch.ranks, or set launch.device to cpu"
         raise UserError(f"{place.local_rank + 1} ranks or more on a machine with {found} GPUs; {remedy}")
     return torch.device(device.type, place.local_rank)
+
+
+def device_named(name: str) -> torch.device:
+    """A device that torch can compute on, of which this machine may have none. UserError: torch knows no such name."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.get_device_module(device).device_count()
+    except (RuntimeError, AttributeError):  # no such name, or a kind that is no place to compute
+        raise UserError(f"parameter 'launch.device': torch knows no device {name!r}; use auto, cpu or cuda") from None
+    return device
 
 
 def to_device(values: Tensor | np.ndarray, device: torch.device) -> Tensor:

@@ -35,6 +35,8 @@ from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_r
 from realm_lab.systems.registry import options_of, system_of, with_options
 from realm_lab.tracking.study_record import DEFAULT, StudyCell, StudyRecord, StudyRun, write_study_record
 
+DEVICES = "auto", "cpu", "cuda"  # of any torch; a job may run where there is a GPU
+
 
 @dataclass(frozen=True)
 class PlannedRun:
@@ -270,6 +272,10 @@ def check_names(params: Params) -> None:
     training_objective("pretrain.objective", params.pretrain.objective)
     training_objective("finetune.objective", params.finetune.objective)
     options_of(params, DEFAULT_SYSTEMS[-1])  # names systems as well
+    if params.launch.device not in DEVICES:
+        from realm_lab.core.process import device_named  # torch takes seconds, for rare names alone
+
+        device_named(params.launch.device)
 
 
 def _seeds(study: Study, wanted: int | None) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.load import explain, flatten, read_source, resolve, show
 from realm_lab.params.parameters import Params
-from realm_lab.runner.plan import PlannedRun, check_overrides
+from realm_lab.runner.plan import PlannedRun, check_names, check_overrides
 from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, overrides_of, read_study_file
 from realm_lab.systems.identity import plan_run
 from realm_lab.systems.registry import with_options
@@ -197,6 +197,8 @@ def _check_metric(search: Search, corpus: Corpus) -> None:
 
 def _params(values: Mapping[str, Any]) -> Params:
     try:
-        return resolve(values)
+        params = resolve(values)
     except ValidationError as error:
         raise UserError(explain(error, Path(), None).partition(": ")[2]) from None
+    check_names(params)
+    return params

@@ -86,6 +86,7 @@ def test_the_headline_of_the_reference_run_fits_a_terminal() -> None:
             "'pretrain.refresh.policy': no policy 'nevr'; did you mean",
         ),
         ("finetune: {objective: emdr}", "'finetune.objective': no objective 'emdr'; did you mean 'emdr2'"),
+        ("launch: {device: tpu}", "'launch.device': torch knows no device 'tpu'"),
         ("system_options: {drp: {steps: 2}}", "did you mean 'dpr'"),
         ("pretrain: {stps: 3}", "params.yaml, line 2: unknown parameter 'pretrain.stps'; did you mean"),
     ],

@@ -65,6 +65,7 @@ REFUSALS = [
     ("baseline: a\ncells:\n  a:\n  a: {system: warm_start}\n", 6, 'duplicate key "a"; keep one of the two'),
     (GOOD + "preset: toi\n", 7, "unknown preset 'toi'; did you mean 'toy'"),
     (GOOD + "metrics: [exact_match, recall_at5]\n", 7, "unknown metric 'recall_at5'; did you mean 'recall_at_5'"),
+    (GOOD + "set: {launch.device: tpu}\n", 7, "'launch.device': torch knows no device 'tpu'; use auto, cpu or cuda"),
     (GOOD + "metrics: [f1, f1]\n", 7, "f1 is listed twice"),
     (GOOD + "delta:\n  exact_mach: 0.1\n", 8, "none of the study's metrics; did you mean 'exact_match'"),
     (GOOD + "delta: {exact_match: 0}\n", 7, "delta.exact_match: input should be greater than 0"),
@@ -335,6 +336,7 @@ def test_seeds_of_the_command_line(write: Write, wanted: int | None, seeds: tupl
     [
         ("pretrain.masking", "cell 'token' changes 'pretrain.masking', which --set pretrain.masking would undo"),
         ("pretrain.maskin", "--set pretrain.maskin: unknown parameter 'pretrain.maskin'; did you mean"),
+        ("launch.device", "'launch.device': torch knows no device 'random_span'; use auto, cpu or cuda"),
         ("seeds", "give --seeds N"),
         ("preset", "--preset: unknown preset 'random_span'; choose from: toy"),
     ],
@@ -343,6 +345,7 @@ def test_the_command_line_goes_over_the_study_but_undoes_no_cell(planned: Planne
     text = "preset: toy\nset: {pretrain.steps: 9}\n"
     plan = planned(text + CELLS, overrides={"pretrain.steps": 7, "preset": "smoke"})
     assert {(run.params.preset, run.params.pretrain.steps) for run in plan.runs} == {("smoke", 7)}
+    assert planned(CELLS, overrides={"launch.device": "cuda"}), "a job may run on another machine, which has a GPU"
     with pytest.raises(UserError) as caught:
         planned(CELLS, overrides={key: "random_span"})
     assert message in str(caught.value)
