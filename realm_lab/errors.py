@@ -13,12 +13,23 @@ SIMILAR = 0.61  # of difflib's ratio, 0 to 1: below it a suggestion misleads (--
 class UserError(ValueError):
     """Bad input, told in one line that names the file, line or parameter and the remedy.
 
-    The command line prints the message alone and exits with code 2. Of a message that quotes a long input the middle is
-    left out.
+    The fields are what went wrong (`problem`), the dotted name of a `parameter`, the `path` of a file or the flag that
+    it was given with, the `line` there and the `remedy`; "" or None where there is none. The command line prints the
+    message alone and exits with code 2. Of a message that quotes a long input the middle is left out.
     """
 
-    def __init__(self, message: object = ""):
-        text = str(message)
+    def __init__(
+        self,
+        problem: object = "",
+        *,
+        parameter: str = "",
+        path: object = "",
+        line: int | None = None,
+        remedy: str = "",
+    ):
+        self.problem, self.parameter, self.path, self.line, self.remedy = str(problem), parameter, path, line, remedy
+        where = f"{path}, line {line}: " if line else f"{path}: " if path else ""
+        text = f"{where}{problem}{'; ' * bool(remedy)}{remedy}"
         half = LONGEST_MESSAGE // 2
         super().__init__(text if len(text) <= LONGEST_MESSAGE else f"{text[:half]} ... {text[-half:]}")
 

@@ -62,13 +62,15 @@ class MaskRequest(NamedTuple):
         """The scheme's options, those that are not given at their default. UserError: an option that is not among the
         defaults, or of another kind than its default."""
         for name, value in self.options.items():
-            about = f"parameter 'pretrain.masking_options': '{name}'"
+            parameter = "pretrain.masking_options"
+            about = f"parameter '{parameter}': '{name}'"
             if name not in defaults:
                 remedy = suggestion(name, defaults) if defaults else "it takes none; leave masking_options empty"
-                raise UserError(f"{about} is no option of this masking scheme; {remedy}")
+                raise UserError(f"{about} is no option of this masking scheme", parameter=parameter, remedy=remedy)
             kind = type(defaults[name])
             if type(value) is not kind and not (kind is float and type(value) is int):
-                raise UserError(f"{about} must be {in_words(kind)}, such as {defaults[name]!r}, got {value!r}")
+                problem = f"{about} must be {in_words(kind)}, such as {defaults[name]!r}, got {value!r}"
+                raise UserError(problem, parameter=parameter)
         return defaults | dict(self.options)
 
 

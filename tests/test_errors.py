@@ -1,8 +1,10 @@
 """The name that was probably meant, and what is said where none is near."""
 
+import copy
+
 import pytest
 
-from realm_lab.errors import nearest, suggestion
+from realm_lab.errors import UserError, nearest, suggestion
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,14 @@ def test_a_long_list_of_names_is_cut() -> None:
     listed = suggestion("x", known)
     assert listed.endswith(", ...")
     assert listed.count(", ") == 20
+
+
+def test_an_error_has_fields_and_one_line() -> None:
+    error = UserError("it is wrong", parameter="a.b", path="f.yaml", line=3, remedy="mend it")
+    assert str(error) == "f.yaml, line 3: it is wrong; mend it"
+    again = copy.copy(error)
+    assert (vars(again), str(again)) == (vars(error), str(error))
+    assert (str(UserError("it is wrong", path="--set")), str(UserError("it is wrong"))) == (
+        "--set: it is wrong",
+        "it is wrong",
+    )

@@ -44,7 +44,8 @@ class Registry(dict[str, Entry]):
         if name not in self:
             raise UserError(
                 f"parameter '{parameter}': no {self._what} '{name}'; {suggestion(name, sorted(self))} "
-                f"(or package.module:{self._form})"
+                f"(or package.module:{self._form})",
+                parameter=parameter,
             )
         return self[name]
 
@@ -81,7 +82,8 @@ def own_code(parameter: str, name: str, takes: str = "") -> Callable[..., Any]:
     if not callable(code):
         module, _, attribute = name.partition(":")
         file = getattr(sys.modules[module], "__file__", module)
-        raise UserError(f"parameter '{parameter}': '{name}': no function or class '{attribute}' in {file}")
+        problem = f"parameter '{parameter}': '{name}': no function or class '{attribute}' in {file}"
+        raise UserError(problem, parameter=parameter)
     if takes:
         check_takes(parameter, name, code, takes)
     found: Callable[..., Any] = code
@@ -98,7 +100,7 @@ def check_takes(parameter: str, name: str, code: Callable[..., Any], takes: str)
         signature.bind(*takes.split(", "))
     except TypeError:
         what = f"parameter '{parameter}': '{name}' takes {signature}"
-        raise UserError(f"{what}, but it is called with ({takes}); let it accept these") from None
+        raise UserError(f"{what}, but it is called with ({takes}); let it accept these", parameter=parameter) from None
 
 
 @contextmanager
@@ -133,10 +135,13 @@ def _failed(parameter: str, name: str, error: Exception) -> UserError:
     frames = [] if isinstance(error, SyntaxError) else frames  # which names file and line
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     why = f"{type(error).__name__}{where} ({' '.join(str(error).split())})"
-    return UserError(f"parameter '{parameter}': '{name}' failed with {why}; correct it")
+    return UserError(f"parameter '{parameter}': '{name}' failed with {why}; correct it", parameter=parameter)
 
 
 def _unimportable(parameter: str, name: str, reason: object) -> UserError:
     why, module = " ".join(str(reason).split()), name.partition(":")[0]
     remedy = "install it, or put it into this folder or on PYTHONPATH"
-    return UserError(f"parameter '{parameter}': '{name}': module '{module}' cannot be imported ({why}); {remedy}")
+    return UserError(
+        f"parameter '{parameter}': '{name}': module '{module}' cannot be imported ({why}); {remedy}",
+        parameter=parameter,
+    )

@@ -75,7 +75,8 @@ def device_named(name: str) -> torch.device:
         device = torch.device(name)
         torch.get_device_module(device).device_count()
     except (RuntimeError, AttributeError):  # no such name, or a kind that is no place to compute
-        raise UserError(f"parameter 'launch.device': torch knows no device {name!r}; use auto, cpu or cuda") from None
+        problem = f"parameter 'launch.device': torch knows no device {name!r}"
+        raise UserError(problem, parameter="launch.device", remedy="use auto, cpu or cuda") from None
     return device
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -16,20 +17,77 @@ Record = TypeVar("Record")
 SCALARS = int, float, datetime.date  # what YAML reads where there are no quotes
 
 
-def validation_line(error: ValidationError, location: Sequence[str | int] | None = None) -> str:
-    """The first thing that pydantic found wrong: `FIELD: what is wrong (given: VALUE)`.
+# Type of pydantic's error -> what the value must be, with the bounds that pydantic names.
+MUST_BE = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a section of names and values"),
+    "finite_number": "a finite number",
+    "string_type": "a string",
+    "list_type": "a list",
+    "literal_error": "{expected}",
+    "greater_than": "above {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "below {lt:g}",
+    "less_than_equal": "at most {le:g}",
+    "too_short": "a list of at least {min_length}",
+    "too_long": "a list of at most {max_length}",
+    "string_too_short": "a text of at least {min_length} character",
+    "multiple_of": "a multiple of {multiple_of}",
+}
 
-    `location` replaces pydantic's own, for example without the names of a union's types; empty: no field is named.
-    """
-    problem = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in (problem["loc"] if location is None else location))
-    message = problem["msg"].removeprefix("Value error, ")
+
+class Problem(NamedTuple):
+    """The first thing that pydantic found wrong. `location`: the keys that lead to it; `parameters`: the dotted names
+    that contradict each other, or the one that is wrong."""
+
+    text: str
+    location: tuple[str | int, ...]
+    parameters: tuple[str, ...]
+    is_contradiction: bool
+
+
+class Contradiction(ValueError):
+    """Values that do not go together, of the `parameters` of a section. `problem` begins with the name of one."""
+
+    def __init__(self, problem: str, *parameters: str):
+        super().__init__(problem)
+        self.problem, self.parameters = problem, parameters
+
+
+def problem_of(error: ValidationError, location: Sequence[str | int] | None = None) -> Problem:
+    """`FIELD must be ..., got VALUE`, or the contradiction. `location` replaces pydantic's own, for example without the
+    names of a union's types; empty: no field is named."""
+    problems = error.errors(include_url=False)
+    found = problems[0]
+    place = tuple(found["loc"] if location is None else location)
+    field, kind, given, context = ".".join(map(str, place)), found["type"], found.get("input"), found.get("ctx", {})
+    if isinstance(cause := context.get("error"), Contradiction):
+        section = f"{field}." if field else ""
+        names = tuple(f"{section}{name}" for name in cause.parameters)
+        return Problem(f"{section}{cause.problem}", place, names, True)
+    names = (".".join(itertools.takewhile(lambda part: not part.isdecimal(), map(str, place))),)
+    shown = cut(repr(given), 120)
+    if kind in MUST_BE:
+        # of a union pydantic names each type that the value could have had
+        same = [one for one in problems if place and one["loc"][:-1] == found["loc"][:-1] and place != found["loc"]]
+        kinds = dict.fromkeys(
+            MUST_BE[one["type"]].format(**one.get("ctx", {})) for one in same or [found] if one["type"] in MUST_BE
+        )
+        remedy = "; put it in quotes" if kind == "string_type" and isinstance(given, SCALARS) else ""
+        text = f"{cut(field) or 'it'} must be {' or '.join(kinds)}, got {shown}{remedy}"
+        return Problem(text, place, names, False)
+    message = found["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
-    given = problem.get("input")
-    is_shown = field and problem["type"] != "missing" and not isinstance(given, dict | BaseModel)
-    shown = f" (given: {cut(repr(given), 120)})" if is_shown else ""
-    remedy = "; put it in quotes" if problem["type"] == "string_type" and isinstance(given, SCALARS) else ""
-    return (f"{cut(field)}: " if field else "") + message + shown + remedy
+    is_shown = field and kind != "missing" and not isinstance(given, dict | BaseModel)
+    text = (f"{cut(field)}: " if field else "") + message + (f" (given: {shown})" if is_shown else "")
+    return Problem(text, place, names, False)
+
+
+def validation_line(error: ValidationError, location: Sequence[str | int] | None = None) -> str:
+    """The text of the first problem."""
+    return problem_of(error, location).text
 
 
 def cut(text: str, length: int = 80) -> str:

@@ -104,7 +104,9 @@ def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, An
     found = {f"model.{ours}": config[theirs] for ours, theirs in SIZES.items() if theirs in config}
     for name, size in found.items():
         if given.get(name) is not None and given[name] != size:
-            raise UserError(f"parameter '{name}' is {given[name]}, but {path} has {size}; leave it empty")
+            raise UserError(
+                f"parameter '{name}' is {given[name]}, but {path} has {size}; leave it empty", parameter=name
+            )
     return values | found
 
 

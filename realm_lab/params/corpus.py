@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from realm_lab.core.records import Contradiction
 from realm_lab.params.sections import OBSERVES, Fraction, NonNegative, Positive, Section, neutral
 
 EASY_WORLD = {
@@ -153,20 +154,45 @@ class Corpus(Section):
     @model_validator(mode="after")
     def _tagger_fits(self) -> Corpus:
         if self.tagger == "exact" and self.source == "files":
-            raise ValueError("tagger: exact spans exist only in the toy world; use tagger: rule")
+            raise Contradiction(
+                "tagger: exact spans exist only in the toy world; "
+                "also set corpus.tagger to rule, or start from preset real",
+                "tagger",
+                "source",
+            )
         if self.tagger == "model" and self.source == "toy":
-            raise ValueError("tagger: model reads English, which the toy world does not speak; use tagger: exact")
+            raise Contradiction(
+                "tagger: model reads English, which the toy world does not speak; use tagger: exact", "tagger", "source"
+            )
         if self.pretrain_corpus == "same" and self.toy.second_language != "none":
-            raise ValueError("toy.second_language is that of X, which is Z; set pretrain_corpus to separate")
+            raise Contradiction(
+                "toy.second_language is that of X, which is Z; set pretrain_corpus to separate",
+                "toy.second_language",
+                "pretrain_corpus",
+            )
         if self.toy.pictures != "none" and (
             self.pretrain_corpus == "same"
             or (self.toy.triples, self.toy.second_language, self.toy.hops) != ("none", "none", 1)
         ):
-            raise ValueError(
-                "toy.pictures goes with pretrain_corpus: separate, and without triples, a second language or two hops"
+            raise Contradiction(
+                "toy.pictures goes with pretrain_corpus: separate, and without triples, a second language or two hops",
+                "toy.pictures",
+                "pretrain_corpus",
+                "toy.triples",
+                "toy.second_language",
+                "toy.hops",
             )
         if self.pretrain_corpus == "same" and self.files.pretrain:
-            raise ValueError("pretrain_corpus: same ignores files.pretrain; set it to separate, or name no such files")
+            raise Contradiction(
+                "pretrain_corpus: same ignores files.pretrain; set it to separate, or name no such files",
+                "pretrain_corpus",
+                "files.pretrain",
+            )
         if self.source == "files" and self.pretrain_corpus == "separate" and not self.files.pretrain:
-            raise ValueError("pretrain_corpus: separate needs files.pretrain; name its files, or set it to same")
+            raise Contradiction(
+                "pretrain_corpus: separate needs files.pretrain; name its files, or set it to same",
+                "pretrain_corpus",
+                "files.pretrain",
+                "source",
+            )
         return self

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from realm_lab.core.records import cut, validation_line
+from realm_lab.core.records import cut, problem_of
 from realm_lab.errors import UserError, nearest, suggestion
 from realm_lab.params.checkpoint import local, with_sizes
 from realm_lab.params.parameters import Params
@@ -34,7 +34,7 @@ def load(path: Path | str = "params.yaml", overrides: Mapping[str, Any] | None =
     try:
         return resolve(source.values)
     except ValidationError as error:
-        raise UserError(explain(error, source.path, source.document, overrides)) from None
+        raise explain(error, source, overrides) from None
 
 
 class Source(NamedTuple):
@@ -138,22 +138,47 @@ def parse_override(text: str, flag: str = "--set", example: str = "pretrain.step
     return key.strip(), parse_yaml(value, f"{flag} {cut(text)}", "safe")
 
 
-def explain(error: ValidationError, path: Path, document: Any, overrides: Mapping[str, Any] | None = None) -> str:
-    """What pydantic found wrong, in one line: the file with its line, or the override, and the parameter."""
-    problem = error.errors(include_url=False)[0]
-    location = [str(part) for part in problem["loc"]]
-    named = location
-    if isinstance(problem.get("input"), dict | BaseModel):  # of a section: which of its parameters is meant?
-        message = problem["msg"].removeprefix("Value error, ")
-        named = [*location, *message.split()[0].strip(":,").split(".")]
-    key = ".".join(location)
-    line = line_of(document, named)
-    where = f"{path}, line {line}" if line else str(path)
-    for override in overrides or {}:
-        if f"{'.'.join(named)}.".startswith(f"{override}."):
-            where = f"--set {override}"
-    about = f"parameter '{key}': " if key else ""
-    return f"{where}: {about}{validation_line(error, location).removeprefix(f'{key}: ')}"
+def explain(error: ValidationError, source: Source, overrides: Mapping[str, Any] | None = None) -> UserError:
+    """What pydantic found wrong, placed; of a contradiction, with the values that the preset chose."""
+    found = problem_of(error)
+    text, given = found.text, [*flatten(overrides or {}), *_written(source)]
+    if found.is_contradiction:
+        chosen = [name for name in found.parameters if not any(is_same_or_inside(name, key) for key in given)]
+        notes = [f"{name} is {show(source.values[name])}" for name in chosen if name in source.values]
+        text += f" (in preset '{source.values['preset']}', {', '.join(notes)})" if notes else ""
+    location = () if found.is_contradiction else found.location
+    return placed(text, found.parameters, source, overrides, location)
+
+
+def placed(
+    problem: str,
+    parameters: Sequence[str],
+    source: Source,
+    overrides: Mapping[str, Any] | None = None,
+    location: Sequence[str | int] = (),
+) -> UserError:
+    """An error about `parameters` with its place: the override, or else the line of the file, that gave a value to the
+    first of them that has one. `location` leads further into that value."""
+    for is_flag, given in ((True, flatten(overrides or {})), (False, _written(source))):
+        for name in parameters:
+            for key in given:
+                if not is_same_or_inside(name, key):
+                    continue
+                if is_flag:
+                    return UserError(problem, parameter=key, path="--set" if key == parameters[0] else f"--set {key}")
+                keys = location if key == name and location else key.split(".")
+                return UserError(problem, parameter=key, path=source.path, line=line_of(source.document, keys))
+    return UserError(problem, parameter=parameters[0], path=source.path)
+
+
+def _written(source: Source) -> dict[str, Any]:
+    """Flat: the lines of the file that have a value."""
+    return {key: value for key, value in flatten(source.document).items() if value is not None}
+
+
+def is_same_or_inside(name: str, key: str) -> bool:
+    """True where one of two dotted keys is the other, or a section that it is in."""
+    return f"{name}.".startswith(f"{key}.") or f"{key}.".startswith(f"{name}.")
 
 
 @functools.cache

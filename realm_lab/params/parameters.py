@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from realm_lab.core.records import Contradiction
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.sections import (
     OBSERVES,
@@ -86,9 +87,17 @@ class Model(Section):
     @model_validator(mode="after")
     def _fits(self) -> Model:
         if self.hidden_size % self.heads:
-            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change either")
+            raise Contradiction(
+                f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change either",
+                "hidden_size",
+                "heads",
+            )
         if self.share_projection and not self.share_towers:
-            raise ValueError("share_projection: true needs share_towers: true; one projection cannot serve two towers")
+            raise Contradiction(
+                "share_projection: true needs share_towers: true; one projection cannot serve two towers",
+                "share_projection",
+                "share_towers",
+            )
         return self
 
 
@@ -199,16 +208,37 @@ class Pretrain(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Pretrain:
         if self.null_document != "off" and self.candidates < 2:
-            raise ValueError("candidates: 1 leaves no place beside the null document; raise it, or set that to off")
+            raise Contradiction(
+                "candidates: 1 leaves no place beside the null document; raise it, or set that to off",
+                "candidates",
+                "null_document",
+            )
         trains_retriever = self.train_query_tower or self.train_document_tower
         if not (self.train_reader or trains_retriever) and self.steps:
-            raise ValueError("nothing is trained: set train_reader or a tower to true, or steps to 0")
+            raise Contradiction(
+                "train_reader and both towers are false: nothing is trained; set one to true, or steps to 0",
+                "train_reader",
+                "train_query_tower",
+                "train_document_tower",
+                "steps",
+            )
         if self.null_document == "learned" and not trains_retriever:
-            raise ValueError("null_document: learned needs a tower that trains; a frozen retriever learns no vector")
+            raise Contradiction(
+                "null_document: learned needs a tower that trains; a frozen retriever learns no vector",
+                "null_document",
+                "train_query_tower",
+                "train_document_tower",
+            )
         if self.sentence_choice == "any" and self.masking == "salient_span":
-            raise ValueError("sentence_choice: any has sentences that masking: salient_span cannot mask; use by_span")
+            raise Contradiction(
+                "sentence_choice: any has sentences that masking: salient_span cannot mask; use by_span",
+                "sentence_choice",
+                "masking",
+            )
         if self.marginal == "token" and self.objective != "marginal":
-            raise ValueError(f"objective: {self.objective} needs whole answers; set marginal to example")
+            raise Contradiction(
+                f"objective: {self.objective} needs whole answers; set marginal to example", "objective", "marginal"
+            )
         return self
 
 
@@ -249,11 +279,25 @@ class Finetune(Section):
     @model_validator(mode="after")
     def _trains(self) -> Finetune:
         if self.steps and not (self.train_reader or self.train_query_tower):
-            raise ValueError("nothing is trained: set train_reader or train_query_tower to true, or steps to 0")
+            raise Contradiction(
+                "train_reader and train_query_tower are false: nothing is trained; set one to true, or steps to 0",
+                "train_reader",
+                "train_query_tower",
+                "steps",
+            )
         if self.softmax != "factored" and self.objective != "marginal":
-            raise ValueError(f"objective: {self.objective} needs a p(z|x) of the retriever; set softmax to factored")
+            raise Contradiction(
+                f"objective: {self.objective} needs a p(z|x) of the retriever; set softmax to factored",
+                "objective",
+                "softmax",
+            )
         if self.softmax == "selected" and self.train_query_tower and not self.early_loss_candidates and self.steps:
-            raise ValueError("softmax: selected leaves the query tower without a loss; set train_query_tower to false")
+            raise Contradiction(
+                "softmax: selected leaves the query tower without a loss; set train_query_tower to false",
+                "softmax",
+                "train_query_tower",
+                "early_loss_candidates",
+            )
         return self
 
 
@@ -339,14 +383,24 @@ class Params(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Params:
         if len(set(self.seeds)) != len(self.seeds):
-            raise ValueError("seeds: one is listed twice; list each once")
+            raise Contradiction("seeds: one is listed twice; list each once", "seeds")
         if self.corpus.source == "files" and not self.corpus.files.knowledge and self.preset != "paper":
-            raise ValueError("corpus.files.knowledge is empty: name at least one file of passages")
+            raise Contradiction(
+                "corpus.files.knowledge is empty: name at least one file of passages",
+                "corpus.files.knowledge",
+                "corpus.source",
+            )
         if self.corpus.source == "toy" and self.corpus.files.knowledge:
-            raise ValueError("corpus.files.knowledge is named, but corpus.source is toy; set corpus.source to files")
+            raise Contradiction(
+                "corpus.files.knowledge is named, but corpus.source is toy; set corpus.source to files",
+                "corpus.files.knowledge",
+                "corpus.source",
+            )
         unresolved = self.preset == "paper" and not self.corpus.files.knowledge  # the bare defaults
         if self.warm_start.embedder.initial_encoder == "checkpoint" and not (self.model.checkpoint or unresolved):
-            raise ValueError(
-                "warm_start.embedder.initial_encoder: checkpoint needs model.checkpoint; name a folder there"
+            raise Contradiction(
+                "warm_start.embedder.initial_encoder: checkpoint needs model.checkpoint; name a folder there",
+                "warm_start.embedder.initial_encoder",
+                "model.checkpoint",
             )
         return self

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
+from realm_lab.core.records import Contradiction
+
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -61,7 +63,7 @@ class Section(BaseModel):
     def _is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Pydantic would take `true` for the number 1."""
         if isinstance(value, bool) and info.field_name and cls.model_fields[info.field_name].annotation is not bool:
-            raise ValueError("input should not be true or false")
+            raise ValueError("must not be true or false")
         return value
 
 
@@ -138,9 +140,15 @@ class Search(Section):
         for part in self.options.replace(" ", "").split(",") if self.options else ():
             name, _, number = part.partition("=")
             if name not in known:
-                raise ValueError(f"options: {self.backend} has no option {name!r}, but {', '.join(known) or 'none'}")
+                raise Contradiction(
+                    f"options: {self.backend} has no option {name!r}, but {', '.join(known) or 'none'}",
+                    "options",
+                    "backend",
+                )
             if not number.isdecimal() or int(number) < 1 or name in options:
-                raise ValueError(f"options: {part!r} is not NAME=NUMBER with a number from 1, each name once")
+                raise Contradiction(
+                    f"options: {part!r} is not NAME=NUMBER with a number from 1, each name once", "options"
+                )
             options[name] = int(number)
         return options
 
@@ -170,7 +178,11 @@ class Refresh(Section):
     def _check_schedule(self) -> Refresh:
         steps = [from_step for from_step, _ in self.schedule]
         if (steps and (steps[0] or steps != sorted(set(steps)))) or (self.policy == "schedule" and not steps):
-            raise ValueError(f"schedule has the steps {steps}, not 0 and then ascending; write [[0, 100], [1000, 500]]")
+            raise Contradiction(
+                f"schedule has the steps {steps}, not 0 and then ascending; write [[0, 100], [1000, 500]]",
+                "schedule",
+                "policy",
+            )
         return self
 
 

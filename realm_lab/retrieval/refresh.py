@@ -65,7 +65,8 @@ class OwnPolicy:
             self._policy = make(settings)
         decide = getattr(self._policy, "wants_refresh", None)
         if not callable(decide):
-            raise UserError(f"parameter '{PARAMETER}': '{self._name}' has no method wants_refresh(now); add it")
+            problem = f"parameter '{PARAMETER}': '{self._name}' has no method wants_refresh(now)"
+            raise UserError(problem, parameter=PARAMETER, remedy="add it")
         check_takes(PARAMETER, f"{self._name}.wants_refresh", decide, "now")
 
     def wants_refresh(self, now: Progress) -> bool:

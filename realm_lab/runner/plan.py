@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError
 from realm_lab.masking import check_masking
 from realm_lab.metrics import BUILT_IN, METRICS
@@ -20,8 +21,10 @@ from realm_lab.params.load import (
     beyond_preset,
     explain,
     flatten,
+    is_same_or_inside,
     is_system_option,
     parameter_fields,
+    placed,
     read_source,
     resolve,
     show,
@@ -237,8 +240,8 @@ def _resolve_all(study: Study, cells: Sequence[Cell], source: Source, common: Ma
             raise
         for cell in cells_of(study):
             _resolve(study, cell, source)  # what is wrong without --set is the file's
-        given, wrong = [f"{key}={show(value)}" for key, value in common.items()], str(error).partition(": ")[2]
-        raise UserError(f"--set {', '.join(given)}: {wrong}") from None
+        given = [f"{key}={show(value)}" for key, value in common.items()]
+        raise UserError(f"--set {', '.join(given)}: {error.problem}", parameter=error.parameter) from None
 
 
 def _resolve(study: Study, cell: Cell, source: Source) -> Params:
@@ -248,19 +251,14 @@ def _resolve(study: Study, cell: Cell, source: Source) -> Params:
         check_names(params)
         return params
     except ValidationError as error:
-        name = ".".join(map(str, error.errors()[0]["loc"]))
-        unexplained = explain(error, source.path, source.document)
-        message = unexplained.partition(": ")[2]
+        names, message, unset = problem_of(error).parameters, problem_of(error).text, explain(error, source)
     except UserError as error:
-        name = str(error).partition("'")[2].partition("'")[0]  # parameter 'NAME': ...
-        unexplained = message = str(error)
+        names, message, unset = (error.parameter,), str(error), placed(str(error), [error.parameter], source)
     # what set it: the parameter itself, a section above it or a parameter in it; of several, the first that is named
-    inside = f"{name}." if name else ""
-    near = [key for key in cell.overrides if inside.startswith(f"{key}.") or f"{key}.".startswith(inside)]
+    near = [key for name in names if name for key in cell.overrides if is_same_or_inside(name, key)]
     own = [key for key in near if key in cell.places]
-    own.sort(key=lambda key: f"{message} {key}".find(key.rsplit(".", 1)[-1]))
-    if not near and name in parameter_fields():  # of params.yaml itself
-        raise UserError(unexplained)
+    if not near and any(names):  # of params.yaml itself
+        raise unset
     place: Place = cell.places[own[0]] if own else ("set", near[0]) if near else ("cells", cell.name)
     raise study.problem(f"cell '{cell.name}': {message}", *place)
 

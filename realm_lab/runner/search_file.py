@@ -9,10 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError
 from realm_lab.metrics import CURVES, METRICS
 from realm_lab.params.corpus import Corpus
-from realm_lab.params.load import explain, flatten, read_source, resolve, show
+from realm_lab.params.load import flatten, read_source, resolve, show
 from realm_lab.params.parameters import Params
 from realm_lab.runner.plan import PlannedRun, check_names, check_overrides
 from realm_lab.runner.study import DEFAULT_SYSTEM, Part, StudyFile, overrides_of, read_study_file
@@ -199,6 +200,7 @@ def _params(values: Mapping[str, Any]) -> Params:
     try:
         params = resolve(values)
     except ValidationError as error:
-        raise UserError(explain(error, Path(), None).partition(": ")[2]) from None
+        found = problem_of(error)
+        raise UserError(found.text, parameter=found.parameters[0]) from None
     check_names(params)
     return params

@@ -158,7 +158,7 @@ class StudyFile(Part):
     def problem(self, message: str, *keys: str | int) -> UserError:
         """An error at a place of the file, which `keys` lead to as far as they are there."""
         line = line_of(self._document, keys)
-        return UserError(f"{self._path}, line {line}: {message}" if line else f"{self._path}: {message}")
+        return UserError(message, path=self._path, line=line)
 
     @contextmanager
     def at(self, *keys: str | int, prefix: str = "") -> Iterator[None]:

@@ -188,11 +188,11 @@ def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -
     folder, no models in it, or others than BERT's; `names` are what else the parameter may be."""
     if names and not folder.is_dir():
         choices = f"choose {', '.join(names)}, or give a local folder with config.json and safetensors"
-        raise UserError(f"parameter '{parameter}': no folder '{folder}'; {choices}")
+        raise UserError(f"parameter '{parameter}': no folder '{folder}'; {choices}", parameter=parameter)
     try:
         check_checkpoint(folder, names)
     except UserError as error:
-        raise UserError(f"parameter '{parameter}': {error}") from None
+        raise UserError(f"parameter '{parameter}': {error}", parameter=parameter) from None
     paths = sorted(path for pattern in ("*.safetensors", "*.json") for path in folder.rglob(pattern) if path.is_file())
     return digest({path.relative_to(folder).as_posix(): digest_file(path) for path in paths})
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from realm_lab.core.extensions import import_plugins, own_code
-from realm_lab.core.records import validation_line
+from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer
 from realm_lab.params.load import OPTIONS, is_system_option, parameter_fields
@@ -224,16 +224,19 @@ def options_of(params: Params, system: str) -> Section:
         try:
             system_of(name)
         except UserError as error:
-            raise UserError(f"parameter 'system_options': {error}") from None
+            raise UserError(f"parameter 'system_options': {error}", parameter=f"{OPTIONS}.{name}") from None
+    where = f"{OPTIONS}.{system}"
     options, given = system_of(system).options, params.system_options.get(system, {})
     for name in given:
         if name not in options.model_fields:
             remedy = suggestion(name, options.model_fields) if options.model_fields else "it has none"
-            raise UserError(f"parameter 'system_options.{system}': no option '{name}' there; {remedy}")
+            raise UserError(f"parameter '{where}': no option '{name}' there; {remedy}", parameter=f"{where}.{name}")
     try:
         return options(**given)
     except ValidationError as error:
-        raise UserError(f"parameter 'system_options.{system}': {validation_line(error)}") from None
+        found = problem_of(error)
+        parameter = f"{where}.{found.parameters[0]}"
+        raise UserError(f"parameter '{where}': {found.text}", parameter=parameter) from None
 
 
 def with_options(flat: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -51,8 +51,8 @@ def study(write: Any, root: Path) -> list[str]:
         (["--slurm", "gres=gpu:1"], "goes under additional: {gres: ...}"),
         (["--slurm", "time=10"], "use the setting timeout_min"),
         (["--slurm", "additional={time: 10}"], "use the setting timeout_min"),
-        (["--slurm", "timeout_min=0"], "timeout_min: "),
-        (["--slurm", "mem_gb=0.0001"], "mem_gb: "),
+        (["--slurm", "timeout_min=0"], "timeout_min must be at least 1, got 0"),
+        (["--slurm", "mem_gb=0.0001"], "mem_gb must be at least 0.001"),
         (["--slurm", "nodes=2", "--set", "launch.ranks=3"], "launcher.slurm.nodes: 3 processes"),
     ],
 )

@@ -204,7 +204,7 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
         (space("{low: 1.0e-4, high: 1.0e-2}", "pretrain.retreiver.learning_rate"), 4, f"did you mean '{RATE}'?"),
         (space("{low: 1, high: 2}", "launch.threads"), 4, "changes no result, so no cell may change it"),
         (space("{choices: [salient_span, salient]}", "pretrain.masking"), 4, "'pretrain.masking': no scheme 'salient'"),
-        (space("0.1"), 4, f"space.{RATE}: input should be a valid dictionary"),
+        (space("0.1"), 4, f"space.{RATE} must be a section of names and values, got 0.1"),
         (space("{low: 0.1}"), 4, f"space.{RATE}: write {{low: ..., high: ...}} or {{choices: [...]}}"),
         (
             space("{low: 1.0e-4, high: 1.0e-2, setp: 2}"),
@@ -213,11 +213,11 @@ def space(entry: str, name: str = RATE, more: str = "") -> str:
         ),
         (space("{low: 1.0e-2, high: 1.0e-4}"), 4, "low 0.01 is not below high 0.0001"),
         (space("{low: 0, high: 1.0e-2, log: true}"), 4, "a log scale begins above 0"),
-        (space("{low: -1.0, high: 1.0e-2}"), 4, f"parameter '{RATE}': input should be greater"),
+        (space("{low: -1.0, high: 1.0e-2}"), 4, f"space: {RATE} must be at least 0, got -1.0"),
         (space("{low: 1, high: 9, step: 0.5}", INTERVAL), 4, "so must its step be"),
         (space("{low: 1.0e-3, high: 1.0e-2}"), 4, "is 0.0005 in the baseline, which is not in its range"),
-        (space("{choices: [salient_span]}", "pretrain.masking"), 4, "should have at least 2 items"),
-        (space("{choices: [salient_span, [1]]}", "pretrain.masking"), 4, "(given: [1])"),
+        (space("{choices: [salient_span]}", "pretrain.masking"), 4, "must be a list of at least 2"),
+        (space("{choices: [salient_span, [1]]}", "pretrain.masking"), 4, "choices.1 must be true or false or "),
         (space("{low: 1.0e-4, high: 1.0e-2}", more=f"set: {{{RATE}: 1.0e-3}}\n"), 4, "both in 'set' and in 'space'"),
         (space("{low: 1, high: 2}", "pretrain.masking"), 4, "is no number; list its values as 'choices'"),
         (space("{low: 1.0e-4, high: 1.0e-2}", "finetune.reader.learning_rate"), 4, "changes nothing up to 'pretrain'"),
@@ -244,7 +244,7 @@ def test_the_command_line_goes_over_the_file_but_not_over_the_space(tmp_path: Pa
     for given, said in (
         ({RATE: 1e-3}, f"search-mine.yaml, line 4: space: '{RATE}' is both in --set and in 'space'"),
         ({"pretrain.stps": 3}, "^--set pretrain.stps: unknown parameter 'pretrain.stps'; .* 'pretrain.steps'"),
-        ({"pretrain.steps": "x"}, "^--set: parameter 'pretrain.steps': input should be a valid integer"),
+        ({"pretrain.steps": "x"}, "^--set: pretrain.steps must be a whole number, got 'x'"),
         ({"preset": "smoek"}, "^--preset: unknown preset 'smoek'; did you mean 'smoke'"),
     ):
         with pytest.raises(UserError, match=said):

@@ -68,17 +68,17 @@ REFUSALS = [
     (GOOD + "set: {launch.device: tpu}\n", 7, "'launch.device': torch knows no device 'tpu'; use auto, cpu or cuda"),
     (GOOD + "metrics: [f1, f1]\n", 7, "f1 is listed twice"),
     (GOOD + "delta:\n  exact_mach: 0.1\n", 8, "none of the study's metrics; did you mean 'exact_match'"),
-    (GOOD + "delta: {exact_match: 0}\n", 7, "delta.exact_match: input should be greater than 0"),
+    (GOOD + "delta: {exact_match: 0}\n", 7, "delta.exact_match must be above 0, got 0"),
     # launchers
     (GOOD + "launcher: {slrum: {}}\n", 7, "unknown key 'slrum' of launcher; did you mean 'slurm'"),
-    (GOOD + "launcher: {default: cloud}\n", 7, "launcher.default: input should be 'inline', 'local' or 'slurm'"),
+    (GOOD + "launcher: {default: cloud}\n", 7, "launcher.default must be 'inline', 'local' or 'slurm', got 'cloud'"),
     (
         GOOD + "launcher:\n  local: {proceses: 2}\n",
         8,
         "unknown key 'proceses' of launcher.local; did you mean 'processes'",
     ),
     (GOOD + "launcher: {slurm: {timeout_min: 2}}\n", 7, "timeout_min: 2 is over before signal_delay_s (120)"),
-    (GOOD + "launcher: {slurm: {nodes: 0}}\n", 7, "launcher.slurm.nodes: input should be greater than or equal to 1"),
+    (GOOD + "launcher: {slurm: {nodes: 0}}\n", 7, "launcher.slurm.nodes must be at least 1, got 0"),
     # parameters
     (
         B + "\n    set:\n      pretrain.candidate: 5\n",
@@ -86,7 +86,7 @@ REFUSALS = [
         "unknown parameter 'pretrain.candidate'; did you mean 'pretrain.candidates'",
     ),
     (GOOD + "set: {pretrain.refresh: never}\n", 7, "'pretrain.refresh' is a section; name a parameter in it"),
-    (GOOD + "set: {pretrain.steps: {a: 1}}\n", 7, "parameter 'pretrain.steps': input should be a valid integer"),
+    (GOOD + "set: {pretrain.steps: {a: 1}}\n", 7, "pretrain.steps must be a whole number, got {'a': 1}"),
     (GOOD + "set: {pretrain.steps: 5, pretrain: {steps: 6}}\n", 7, "parameter 'pretrain.steps' is set twice"),
     (GOOD + "set: {seeds: [1]}\n", 7, "use the study's own key 'seeds'"),
     (GOOD + "set: {preset: toy}\n", 7, "use the study's own key 'preset'"),
@@ -131,7 +131,7 @@ REFUSALS = [
         "baseline: {pretrain.null_document: encoded, pretrain.candidates: 6}\naxes:\n"
         '  pretrain.null_document: ["off", encoded]\n  pretrain.candidates: [1, 6]\n',
         6,
-        "cell 'null_document=encoded,candidates=1': parameter 'pretrain': candidates: 1 leaves",
+        "cell 'null_document=encoded,candidates=1': pretrain.candidates: 1 leaves",
     ),
 ]
 
@@ -220,10 +220,10 @@ def test_a_metric_of_a_users_module_is_named_by_place_or_once_the_cells_import_i
 @pytest.mark.parametrize(
     ("seeds", "message"),
     [
-        ("seeds: []", "seeds: list should have at least 1 item"),
+        ("seeds: []", "seeds must be a list of at least 1"),
         ("seeds: [0, 1, 0]", "seeds: 0 is listed twice; keep one"),
-        ("seeds: [0, -1]", "seeds.1: input should be greater than or equal to 0 (given: -1)"),
-        ("seeds: [true]", "seeds.0: input should be a valid integer"),
+        ("seeds: [0, -1]", "seeds.1 must be at least 0, got -1"),
+        ("seeds: [true]", "seeds.0 must be a whole number, got True"),
         ("", "'seeds' is missing; add it: One run of each cell for every seed"),
     ],
 )
@@ -234,7 +234,7 @@ def test_wrong_seeds_are_refused(write: Write, seeds: str, message: str) -> None
 def test_what_is_wrong_elsewhere_is_said_of_it(write: Write, tmp_path: Path) -> None:
     params = tmp_path / "params.yaml"
     params.write_text("preset: smoke\npretrain:\n  steps: soon\n", encoding="utf-8")
-    with pytest.raises(UserError, match=r"params\.yaml, line 3: parameter 'pretrain\.steps'"):
+    with pytest.raises(UserError, match=r"params\.yaml, line 3: pretrain\.steps must be"):
         plan_study(write(CELLS), tmp_path)
 
 

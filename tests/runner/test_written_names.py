@@ -14,7 +14,11 @@ REFUSALS: list[tuple[str, int, str]] = [
     ("baseline: a\ncells:\n  a:\n  ~: {}\n", 6, "put it in quotes"),
     ("baseline: {w: a}\naxes:\n  w:\n    a: {pretrain.steps: 5}\n    8: {pretrain.steps: 6}\n", 7, "put it in quotes"),
     ("baseline: a\ncells:\n  a: {title: 2024-01-01T10:00:00Z}\n", 5, "put it in quotes"),
-    ('baseline: 8\ncells: {"8": {}}\n', 3, "baseline: input should be a valid string (given: 8); put it in quotes"),
+    (
+        'baseline: 8\ncells: {"8": {}}\n',
+        3,
+        "baseline must be a string or a section of names and values, got 8; put it in quotes",
+    ),
     (GOOD + "metrics: [8]\n", 7, "put it in quotes"),
     (GOOD + "not_run: {8: no time}\n", 7, "put it in quotes"),
     (GOOD + "launcher: {slurm: {partition: 2024}}\n", 7, "put it in quotes"),

@@ -99,7 +99,7 @@ def test_the_content_of_the_folder_counts_and_its_place_does_not(
     [
         ({}, "parameter 'system_options.embedding': folder: field required"),
         ({"folder": "nowhere"}, "parameter 'system_options.embedding.folder': nowhere/config.json: no such file"),
-        ({"folder": "x", "pooling": "max"}, "pooling: input should be 'mean' or 'cls' .given: 'max'."),
+        ({"folder": "x", "pooling": "max"}, "pooling must be 'mean' or 'cls', got 'max'"),
     ],
 )
 def test_a_folder_that_is_not_there_is_one_line(tiny: ModuleType, own: dict[str, Any], message: str) -> None:

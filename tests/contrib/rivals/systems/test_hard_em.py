@@ -30,5 +30,5 @@ def test_a_variant_is_another_run(tiny: ModuleType) -> None:
     assert stages(variant="hard_em", negatives=1) == plain  # spelled out
     for other in (stages(variant="mml"), stages(tau_steps=7)):
         assert [name for name in plain if plain[name] == other[name]] == ["warm_start"]
-    with pytest.raises(UserError, match=r"variant: input should be 'hard_em', 'first_only' or 'mml' .given: 'soft'."):
+    with pytest.raises(UserError, match=r"variant must be 'hard_em', 'first_only' or 'mml', got 'soft'"):
         stages(variant="soft")
