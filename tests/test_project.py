@@ -151,4 +151,5 @@ def test_with_the_wheel_alone_dvc_repro_runs(tmp_path: Path) -> None:
     assert shell("dvc", "status", folder=project) == "parameters:\n\talways changed\n"  # and nothing else
     assert (project / "reports" / "index.html").is_file()
     assert "quick" in shell("realm-lab", "sweep", "quick", "--seeds", "1", "--dry-run", folder=project)
+    assert "own_text" in shell("realm-lab", "sweep", "own_text", "--dry-run", folder=project)
     assert "runs/stages" not in shell("realm-lab", "gc", folder=project)
