@@ -39,6 +39,7 @@ RATE = "pretrain.retriever.learning_rate"
 AXES: dict[str, tuple[str, ...]] = {"refresh": ("often", "never"), RATE: ("0.002", "0.001")}
 # exact match by (refresh, rate) and seed: never refreshing costs .5 at the high rate, .03 at the low one
 LEVELS = {("often", "0.002"): 0.9, ("often", "0.001"): 0.5, ("never", "0.002"): 0.4, ("never", "0.001"): 0.47}
+NO_RUNS: dict[str, Any] = {"own_figures": [], "not_measured": {}}  # what a report has from runs
 CURVE = ["cell", "seed", "metric", "step", "value"]
 
 
@@ -173,7 +174,7 @@ def test_names_of_cells_are_whole_within_the_figure_and_of_one_colour() -> None:
 def test_a_study_of_two_axes_has_a_table_and_a_figure_of_them() -> None:
     record = product()
     times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
-    report = Report(record, frames(record).results.assign(**times), {"own_figures": []}, {}, pd.DataFrame())
+    report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
     [often, never] = axes_rows(report)
     assert often == {"refresh": "often", "learning rate 0.002": "0.905 ± 0.007", "learning rate 0.001": "0.505 ± 0.007"}
     assert never["learning rate 0.001"] == "0.470 ± 0.000"
@@ -195,7 +196,7 @@ def test_characters_that_the_font_lacks_are_written_otherwise(recwarn: pytest.Wa
     record = product()
     record = replace(record, axes={}, cells=(replace(record.cells[0], title=title), *record.cells[1:]))
     times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
-    report = Report(record, frames(record).results.assign(**times), {"own_figures": []}, {}, pd.DataFrame())
+    report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
     drawn = sketches(report)
     assert [sketch.name for sketch in drawn] == ["deltas", "cost"]
     assert record.cells[0].name in drawn[0].alt, "the name instead of the title"
@@ -217,7 +218,7 @@ def test_cells_of_one_title_are_told_apart() -> None:
     record = product()
     record = replace(record, axes={}, cells=tuple(replace(cell, title="the same") for cell in record.cells))
     times = {"wall_seconds": 60.0, "index_staleness_steps": 1.0}
-    report = Report(record, frames(record).results.assign(**times), {"own_figures": []}, {}, pd.DataFrame())
+    report = Report(record, frames(record).results.assign(**times), NO_RUNS, {}, pd.DataFrame())
     figure = sketches(report)[0].make()
     assert figure is not None
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
