@@ -10,7 +10,7 @@ import functools
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +196,7 @@ def _runs(study: StudyFrames) -> list[dict[str, Any]]:
         if run.state.stage:
             status = run.state.stages[run.state.stage].status
             row |= {"stage": run.state.stage, "step": status.step, "total_steps": status.total_steps}
-            row["error"] = run.state.error
+            row |= {"error": run.state.error, "why": asdict(run.state.reason) if run.state.reason else None}
     return rows
 
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from realm_lab.runner.tasks import Task
 from realm_lab.tracking.metric_log import MetricLog
-from realm_lab.tracking.state import UNFINISHED, JobState
+from realm_lab.tracking.state import UNFINISHED, Cause, JobState
 
 SECONDS_BETWEEN_LINES = 60.0
 
@@ -77,9 +77,10 @@ class SweepProgress:
             for flag in (flag for status in statuses for flag in status.flags):
                 self._say(f"{task.title}: FLAGGED: {flag}", "bold red")
         elif self._say_failures:
-            why = state.error or ""
-            is_own = state.state == "FAILED" and not why.startswith("not run: ")
-            self._say(f"{task.title}: {'FAILED: ' * is_own}{why or state.state.lower()}", "bold red" * is_own)
+            is_needed = state.reason is not None and state.reason.cause is Cause.NEEDED
+            is_own = state.state == "FAILED" and not is_needed
+            why = state.error or state.state.lower()
+            self._say(f"{task.title}: {'FAILED: ' * is_own}{why}", "bold red" * is_own)
 
     def _say(self, line: str, style: str = "") -> None:
         self.console.print(line, markup=False, highlight=False, style=style)

@@ -21,12 +21,11 @@ from realm_lab.core.files import write_text
 from realm_lab.core.launched import cores, visible_gpus
 from realm_lab.core.lease import Taken
 from realm_lab.errors import UserError
-from realm_lab.runner.slurm_queue import NOT_RUN
 from realm_lab.runner.study import LauncherSettings, LocalOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome, Workers
 from realm_lab.tracking.run_lease import LOST_CODE, TAKEN_CODE, writer_of
-from realm_lab.tracking.state import UNFINISHED, JobState
+from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason
 from realm_lab.tracking.study_record import study_folder
 
 LOOK_AGAIN_SECONDS = 1.0  # between two looks at a task that waits for another process
@@ -118,13 +117,14 @@ class Schedule:
         before = [(self.tasks[name], self.states[name]) for name in task.after if name in self.states]
         for needed, state in before:
             if state.state in UNFINISHED:
-                return JobState("PENDING", error=f"waits for {needed.title}")
-            if state.state != "COMPLETE" and (state.error or "").startswith(NOT_RUN):
-                return JobState(state.state, error=state.error)
-            if state.state == "FAILED":
-                return JobState("FAILED", error=f"{NOT_RUN}{needed.title} failed: {state.error}")
-            if state.state != "COMPLETE":
-                return JobState("CANCELLED", error=f"{NOT_RUN}{needed.title} was stopped")
+                return JobState("PENDING", reason=Reason(Cause.WAITS, needed.title))
+            if state.state == "COMPLETE":
+                continue
+            if state.reason is not None and state.reason.cause is Cause.NEEDED:
+                return JobState(state.state, reason=state.reason)
+            has_failed = state.state == "FAILED"
+            why = Reason(Cause.NEEDED, needed.title, state.state, (state.error or "") * has_failed)
+            return JobState("FAILED" if has_failed else "CANCELLED", reason=why)
         now = time.monotonic()
         if now - self._looked_at.get(task.name, -LOOK_AGAIN_SECONDS) < LOOK_AGAIN_SECONDS:
             return self.states[task.name]
@@ -133,13 +133,14 @@ class Schedule:
         other = self.other_writer(task)
         if other is not None:
             self._looked_at[task.name] = now
-            return JobState("PENDING", error=f"taken by {other}")
+            return JobState("PENDING", reason=Reason(Cause.TAKEN, other))
         return None
 
     def put_off(self, task: Task) -> None:
         """Another process was quicker to begin it; it may be between two stages now."""
         self._looked_at[task.name] = time.monotonic()
-        self.states[task.name] = JobState("PENDING", error=f"taken by {self.other_writer(task) or 'another process'}")
+        other = self.other_writer(task) or "another process"
+        self.states[task.name] = JobState("PENDING", reason=Reason(Cause.TAKEN, other))
 
     def other_writer(self, task: Task) -> str | None:
         """The other process that works on a stage of the task, in words; None if there is none."""
@@ -153,7 +154,7 @@ class Schedule:
         """Those of them that wait are not begun."""
         for name, state in self.states.items():
             if name in names and state.state == "PENDING":
-                self.states[name] = JobState("CANCELLED", error="cancelled")
+                self.states[name] = JobState("CANCELLED", reason=Reason(Cause.CANCELLED))
 
     def close(self) -> None:
         self.cancel(list(self.states))
@@ -180,17 +181,17 @@ class InlineLauncher(Schedule):
             for stage in task.stages:
                 run_stage(stage, task.system, task.params, task.seed, self._root)
         except (KeyboardInterrupt, SystemExit):
-            states[task.name] = JobState("PREEMPTED", pid, "stopped by a signal")
+            states[task.name] = JobState("PREEMPTED", pid, Reason(Cause.SIGNAL))
             raise
         except Taken:
             self.put_off(task)
         except UserError as error:
-            states[task.name] = JobState("FAILED", pid, " ".join(str(error).split()))
+            states[task.name] = JobState("FAILED", pid, Reason(Cause.ERROR, detail=" ".join(str(error).split())))
         except Exception as error:
             log = self._logs / f"{task.name}.txt"
             write_text(log, traceback.format_exc())
-            line = f"{type(error).__name__}: {' '.join(str(error).split())} (see {log})"
-            states[task.name] = JobState("FAILED", pid, line)
+            line = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            states[task.name] = JobState("FAILED", pid, Reason(Cause.ERROR, detail=line, log=str(log)))
         else:
             states[task.name] = JobState("COMPLETE", pid)
 
@@ -286,13 +287,13 @@ class LocalLauncher(Schedule):
         if outcome.code == 0:
             state = JobState("COMPLETE", job)
         elif outcome.was_stopped:
-            state = JobState("PREEMPTED", job, "stopped by a signal")
+            state = JobState("PREEMPTED", job, Reason(Cause.SIGNAL))
         elif task.is_done(self._root):  # by another process, which was quicker
             state = JobState("COMPLETE", job)
         elif outcome.code in (TAKEN_CODE, LOST_CODE) or self.other_writer(task):  # the stage is another's
             self.put_off(task)
             return
         else:
-            log = f" (see {self._logs / task.name}.txt)" if outcome.code == 1 else ""
-            state = JobState("FAILED", job, outcome.line + log)
+            log = str(self._logs / f"{task.name}.txt") if outcome.code == 1 else ""
+            state = JobState("FAILED", job, Reason(Cause.ERROR, detail=outcome.line, log=log))
         self.states[task.name] = state

@@ -19,6 +19,7 @@ from realm_lab.errors import UserError, needs
 from realm_lab.runner.slurm_job import run_job
 from realm_lab.runner.slurm_queue import (
     ASK_FOR_IT,
+    ENDS,
     UNREACHED,
     SubmittedJob,
     cancel,
@@ -189,7 +190,8 @@ class SlurmLauncher:
     def _job(self, task: Task) -> dict[str, Any]:
         options, job = self._options, task.job(self._root)
         job["params"]["launch"]["threads"] = job["params"]["launch"]["threads"] or options.cpus_per_task
-        return job | {"keys": dict(task.keys), "root": str(self._root), "requeue": options.requeue}
+        more = {"keys": dict(task.keys), "root": str(self._root), "requeue": options.requeue}
+        return job | more | {"ends": str(self._folder / ENDS)}
 
 
 def _shapes(tasks: Sequence[Task]) -> list[int]:

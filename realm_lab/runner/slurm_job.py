@@ -13,14 +13,15 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from realm_lab.core.files import becomes_true
+from realm_lab.core.files import becomes_true, write_json
 from realm_lab.core.launched import STOP_SIGNALS, exit_on_signals, slurm_job
 from realm_lab.errors import UserError
-from realm_lab.runner.slurm_queue import NOT_RUN, run_program
-from realm_lab.tracking.state import StageStates, State
+from realm_lab.runner.slurm_queue import run_program
+from realm_lab.tracking.state import Cause, Reason, StageStates, State
 
 STOP_CODES = tuple(128 + number for number in STOP_SIGNALS)
 MOST_RESTARTS = 100  # of one job, which otherwise might come back for ever without a step done
@@ -29,40 +30,58 @@ MOST_RESTARTS = 100  # of one job, which otherwise might come back for ever with
 def run_job(job: dict[str, Any]) -> None:
     """Do the stages of one task; every rank calls this. `job` is plain data:
 
-    what the worker is told (stages, system, seed, params, root), `keys` of those stages, and `requeue`.
+    what the worker is told (stages, system, seed, params, root), `keys` of those stages, `requeue`, and the folder
+    `ends` for the reason if it does no stage.
     """
     exit_on_signals()
+    end = Path(job["ends"]) / f"{slurm_job()}.json"
+    is_first = int(os.environ.get("SLURM_PROCID", "0")) == 0
+    if is_first:
+        end.unlink(missing_ok=True)  # of an earlier start
     try:
-        _work(job)
+        why = _what_is_missing(job)
+        if why is None:
+            _work(job)
     except UserError as error:
-        print(error, file=sys.stderr, flush=True)
-        raise SystemExit(2) from None
+        why = Reason(Cause.ERROR, detail=str(error))
     except SystemExit as stop:
         if stop.code in STOP_CODES:
             _stopped(is_queued_again=job["requeue"])
         raise
+    if why is not None:
+        if is_first:
+            write_json(end, asdict(why))
+        print(why, file=sys.stderr, flush=True)
+        raise SystemExit(2)
+
+
+def _what_is_missing(job: Mapping[str, Any]) -> Reason | None:
+    """Why the stages cannot be done: a file has changed, or a stage before them is not complete."""
+    from realm_lab.params.parameters import Params
+    from realm_lab.systems.identity import plan_run
+
+    plan = plan_run(Params(**job["params"]), job["system"], job["seed"])
+    for stage in job["stages"]:
+        if plan.key(stage) != job["keys"][stage]:
+            changed = f"{stage} {job['system']}: a file that its parameters name has changed since; sweep again"
+            return Reason(Cause.ERROR, detail=changed)
+    before = ["prepare", *plan.stages]
+    for stage in before[: before.index(job["stages"][0])]:
+        state = _state_in_the_end(Path(job["root"]) / "runs", stage, plan.key(stage))
+        if state != "COMPLETE":
+            return Reason(Cause.NEEDED, stage, state)
+    return None
 
 
 def _work(job: Mapping[str, Any]) -> None:
     from realm_lab.core.process import disconnect
     from realm_lab.params.parameters import Params
     from realm_lab.runner.worker import run_stage
-    from realm_lab.systems.identity import plan_run
 
-    root, system, stages = Path(job["root"]), job["system"], job["stages"]
     params = Params(**job["params"])
-    plan = plan_run(params, system, job["seed"])
-    for stage in stages:
-        if plan.key(stage) != job["keys"][stage]:
-            raise UserError(f"{stage} {system}: a file that its parameters name has changed since; sweep again")
-    all_stages = ["prepare", *plan.stages]
-    for stage in all_stages[: all_stages.index(stages[0])]:
-        state = _state_in_the_end(root / "runs", stage, plan.key(stage))
-        if state != "COMPLETE":
-            raise UserError(f"{NOT_RUN}{stages[0]} needs {stage}, which is {state}; sweep again")
     try:
-        for stage in stages:
-            run_stage(stage, system, params, job["seed"], root)
+        for stage in job["stages"]:
+            run_stage(stage, job["system"], params, job["seed"], Path(job["root"]))
     finally:
         disconnect(failed=sys.exc_info()[0] is not None)
 

@@ -1,7 +1,7 @@
 """The jobs of a study in SLURM: which were submitted (jobs.jsonl), and what squeue says about them.
 
-How a job has ended is in the files of its stages, and in its log; of a job that ended without a word there squeue tells
-for some minutes, and then sacct, where the cluster keeps accounts.
+How a job has ended is in the files of its stages, or in ends/ where it did none, and in its log; of a job that ended
+without a word there squeue tells for some minutes, and then sacct, where the cluster keeps accounts.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
 from realm_lab.core.files import read_json_lines, room_for
-from realm_lab.core.records import validated
+from realm_lab.core.records import read_record, validated
 from realm_lab.errors import UserError
 from realm_lab.tracking.run_dir import StageRun, stage_folder
-from realm_lab.tracking.state import JobState
+from realm_lab.tracking.state import Cause, JobState, Reason, error_of
 from realm_lab.tracking.study_record import study_folder
 
 ANSWER_SECONDS = 60.0
 ASK_AGAIN_SECONDS = 20.0  # after sacct knew no end: accounts lag behind
-NOT_RUN = "not run: "  # so begins the error of a task that needs one that did not come to its end
 PENDING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
 RUNNING = {"RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED"}
 # How SLURM's programs say that they reached no controller, whatever they were asked.
@@ -67,6 +66,8 @@ class SubmittedJob:
 
 
 SUBMITTED = TypeAdapter(SubmittedJob)
+REASON = TypeAdapter(Reason)
+ENDS = "ends"  # folder of a study: how a job ended that did no stage, a Reason in JSON for each
 
 
 def record_jobs(root: Path, study: str, jobs: Iterable[SubmittedJob]) -> None:
@@ -123,7 +124,8 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None)
     if queued is not None and queued.is_live:
         if queued.state not in PENDING:
             return JobState("RUNNING", job.job)
-        return JobState("QUEUED", job.job, None if queued.reason in NO_REASONS else f"SLURM: {queued.reason}")
+        why = None if queued.reason in NO_REASONS else Reason(Cause.QUEUE, queue=queued.reason)
+        return JobState("QUEUED", job.job, why)
     statuses = [run.status() for run in job.runs(root)]
     if all(status.state == "COMPLETE" for status in statuses):
         return JobState("COMPLETE", job.job)
@@ -131,17 +133,22 @@ def _job_state(root: Path, study: str, job: SubmittedJob, queued: Queued | None)
         return JobState("CANCELLED", job.job)
     for status in statuses:
         if status.state == "FAILED":
-            return JobState("FAILED", job.job, (status.error or "unknown error").removeprefix("UserError: "))
+            return JobState("FAILED", job.job, error_of(status))
         if status.state == "PREEMPTED":
             return JobState("PREEMPTED", job.job)
-    words = f"SLURM: {queued.state if queued else 'the job is gone'}"
-    last = _last_words(study_folder(Path(root) / "runs", study) / "slurm" / f"{job.job}_0_log.err") or ""
+    folder = study_folder(Path(root) / "runs", study)
+    last = _last_words(folder / "slurm" / f"{job.job}_0_log.err") or ""
+    why = Reason(Cause.QUEUE, queue=queued.state if queued else "")
     if all(status.state != "RUNNING" for status in statuses):
-        words = last or words
+        ended = folder / ENDS / f"{job.job}.json"
+        if ended.exists():
+            why = read_record(ended, REASON)
+        elif last:
+            why = Reason(Cause.ERROR, detail=last)
     elif last.startswith("slurmstepd"):  # killed in the middle of its work, and SLURM says why
-        words += f", {last.partition('error: ')[2]}"
-    stopped = words.startswith(NOT_RUN) and " is FAILED" not in words  # what it needs may go on
-    return JobState("CANCELLED" if stopped else "FAILED", job.job, words)
+        why = replace(why, detail=last.partition("error: ")[2])
+    may_go_on = why.cause is Cause.NEEDED and why.state != "FAILED"
+    return JobState("CANCELLED" if may_go_on else "FAILED", job.job, why)
 
 
 def _last_words(log: Path) -> str | None:

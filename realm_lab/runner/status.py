@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,7 @@ def study_status(name: str, root: Path) -> dict[str, Any]:
                 "steps_per_second": deciding.status.steps_per_second if deciding else 0.0,
                 "left_seconds": _left_seconds(state),
                 "error": deciding.error if deciding else None,
+                "why": asdict(deciding.reason) if deciding and deciding.reason else None,
                 "reason": shown if state.state == "COMPLETE" else _reason(state, record, sweeping),
                 "flags": [f"{stage}: {flag}" for stage, flags in state.flags.items() for flag in flags],
                 "job": deciding.job if deciding else "",

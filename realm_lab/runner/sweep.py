@@ -29,7 +29,7 @@ from realm_lab.runner.stopping import Stop, stop_sweepers, stoppable, sweeping
 from realm_lab.runner.study import LauncherSettings
 from realm_lab.runner.tasks import Task, state_of_run, tasks_of
 from realm_lab.tracking.run_dir import read_run_record
-from realm_lab.tracking.state import UNFINISHED, JobState, StageStates, State, at_work, run_state
+from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason, StageStates, State, at_work, run_state
 from realm_lab.tracking.study_record import check_study_name, read_study_record, study_folder
 
 POLL_SECONDS = 0.2
@@ -141,8 +141,8 @@ def _leave_alone(tasks: Sequence[Task], root: Path) -> tuple[list[Task], list[st
         if live:
             left.append(f"{task.title}: {live.state.lower()} as job {live.job}")
         elif holder or blocking & set(task.after):
-            who = f"taken by {holder.owner}" if holder else "waits for one of these"
-            left.append(f"{task.title}: {who}")
+            why = Reason(Cause.TAKEN, str(holder.owner)) if holder else Reason(Cause.WAITS, "one of these")
+            left.append(f"{task.title}: {why}")
             blocking.add(task.name)
         else:
             free.append(task)

@@ -81,8 +81,7 @@ def _note_failure(run: StageRun, error: BaseException) -> None:
     if isinstance(error, RankLost):
         run.lose(str(error))
     else:
-        kind = "UserError" if isinstance(error, UserError) else type(error).__name__
-        run.fail(f"{kind}: {error}")
+        run.fail(str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}")
 
 
 def _claim(context: Context, run: StageRun, claims: ExitStack) -> bool:

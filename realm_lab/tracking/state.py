@@ -7,11 +7,14 @@
     COMPLETE    finished, with results
 
 QUEUED and CANCELLED need what a scheduler says (`jobs`); from the folders alone they are PENDING or PREEMPTED.
+A `Reason` has the cause of a state as fields. Its text is made here alone, and never read back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -24,13 +27,65 @@ STATES: tuple[State, ...] = ("RUNNING", "QUEUED", "PREEMPTED", "LOST", "CANCELLE
 UNFINISHED: tuple[State, ...] = ("PENDING", "QUEUED", "RUNNING")  # of a job
 
 
+class Cause(StrEnum):
+    """The cause of a state."""
+
+    ERROR = "error"  # of its own
+    NEEDED = "needed"  # not run: another task or stage did not end well
+    WAITS = "waits"  # for another task
+    TAKEN = "taken"  # another process works on it
+    QUEUE = "queue"  # as SLURM has it
+    SIGNAL = "signal"  # stopped by one
+    CANCELLED = "cancelled"
+    GONE = "gone"  # its process is
+
+
+@dataclass(frozen=True)
+class Reason:
+    """The reason why a stage or task does not run, or how it ended. `str` makes the text."""
+
+    cause: Cause
+    about: str = ""  # the other task, stage or process
+    state: State | None = None  # of what is needed
+    detail: str = ""  # an error in one line
+    queue: str = ""  # what SLURM knows: the job's state, or why it waits
+    log: str = ""  # the file with more
+
+    def __str__(self) -> str:
+        detail = f": {self.detail}" if self.detail else ""
+        match self.cause:
+            case Cause.ERROR:
+                return self.detail + (f" (see {self.log})" if self.log else "")
+            case Cause.NEEDED:
+                how = "failed" if self.state == "FAILED" else f"is {(self.state or 'PENDING').lower()}"
+                return f"not run: {self.about} {how}{detail}"
+            case Cause.WAITS:
+                return f"waits for {self.about}"
+            case Cause.TAKEN:
+                return f"taken by {self.about}"
+            case Cause.QUEUE:
+                return f"SLURM: {self.queue or 'the job is gone'}" + (f", {self.detail}" if self.detail else "")
+            case Cause.GONE:
+                gone = self.detail or f"{self.about} is gone or silent"
+                return f"{gone} ({self.queue})" if self.queue else gone
+            case Cause.SIGNAL:
+                return "stopped by a signal"
+            case Cause.CANCELLED:
+                return "cancelled"
+
+
 class StageState(NamedTuple):
-    """One stage: its state, what its status.json says, and the scheduler's job, if it has one."""
+    """One stage: its state, what its status.json says, the scheduler's job, if it has one, and the reason."""
 
     state: State
     status: Status
     job: str = ""
-    error: str | None = None
+    reason: Reason | None = None
+
+    @property
+    def error(self) -> str | None:
+        """The reason as text."""
+        return None if self.reason is None else str(self.reason)
 
 
 class RunState(NamedTuple):
@@ -45,12 +100,14 @@ class RunState(NamedTuple):
         return next((name for name, stage in self.stages.items() if stage.state != "COMPLETE"), None)
 
     @property
+    def reason(self) -> Reason | None:
+        """Why the deciding stage does not run; None where nothing is wrong."""
+        return None if self.stage is None else self.stages[self.stage].reason
+
+    @property
     def error(self) -> str | None:
-        """Why the deciding stage does not run, as `<stage>: <last line>`; None where nothing is wrong."""
-        name = self.stage
-        if name is None or self.stages[name].error is None:
-            return None
-        return f"{name}: {self.stages[name].error}"
+        """The reason as text, with the stage: `<stage>: <last line>`."""
+        return None if self.reason is None else f"{self.stage}: {self.reason}"
 
     @property
     def flags(self) -> dict[str, tuple[str, ...]]:
@@ -74,7 +131,12 @@ class JobState(NamedTuple):
 
     state: State
     job: str = ""
-    error: str | None = None
+    reason: Reason | None = None
+
+    @property
+    def error(self) -> str | None:
+        """The reason as text."""
+        return None if self.reason is None else str(self.reason)
 
 
 class StageStates:
@@ -111,8 +173,13 @@ class StageStates:
 def stage_state(folder: Path, job: JobState | None = None) -> StageState:
     """The state of the stage in a folder, which need not exist."""
     status = StageRun(folder, folder.name.partition("-")[0]).status()
-    state, error = _state(folder, status, job)
-    return StageState(state, status, job.job if job else "", error)
+    state, reason = _state(folder, status, job)
+    return StageState(state, status, job.job if job else "", reason)
+
+
+def error_of(status: Status) -> Reason:
+    """The reason of a stage that failed."""
+    return Reason(Cause.ERROR, detail=status.error or "unknown error")
 
 
 def run_state_of(stages: Mapping[str, StageState]) -> RunState:
@@ -137,7 +204,7 @@ def at_work(folder: Path, job: JobState | None) -> Holder | None:
     return holder if holder.owner.job != job.job else None
 
 
-def _state(folder: Path, status: Status, job: JobState | None) -> tuple[State, str | None]:
+def _state(folder: Path, status: Status, job: JobState | None) -> tuple[State, Reason | None]:
     if status.state == "COMPLETE":
         # without results, what it made is gone: to be done again
         return ("COMPLETE", None) if (folder / "results.json").exists() else ("PENDING", None)
@@ -145,16 +212,17 @@ def _state(folder: Path, status: Status, job: JobState | None) -> tuple[State, s
     if status.state == "RUNNING" and (is_running or at_work(folder, job) is not None):
         return "RUNNING", None
     if job is not None and job.state in UNFINISHED:  # also of a run that waits to go on
-        return "QUEUED", job.error
+        return "QUEUED", job.reason
     if status.state == "RUNNING":
-        gone = status.error or f"process {status.pid} on {status.host} is gone or silent"
         if job is not None and job.state == "CANCELLED":  # killed before it had written a checkpoint
-            return "CANCELLED", job.error
-        return "LOST", f"{gone} ({job.error})" if job is not None and job.error else gone
+            return "CANCELLED", job.reason
+        process = f"process {status.pid} on {status.host}"
+        told = job.error if job is not None else None
+        return "LOST", Reason(Cause.GONE, process, detail=status.error or "", queue=told or "")
     if status.state == "FAILED":
-        return "FAILED", (status.error or "unknown error").removeprefix("UserError: ")
+        return "FAILED", error_of(status)
     if job is not None and job.state in ("FAILED", "LOST"):  # it ended without a word in the folder
-        return "LOST", job.error
+        return "LOST", job.reason
     if job is not None and job.state == "CANCELLED":
-        return "CANCELLED", job.error
+        return "CANCELLED", job.reason
     return status.state, None

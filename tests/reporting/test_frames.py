@@ -106,7 +106,7 @@ def test_names_that_look_like_numbers_or_nothing_stay_names() -> None:
 @pytest.mark.parametrize(
     ("status", "state", "why"),
     [
-        ({"state": "FAILED", "error": "UserError: out of memory"}, "FAILED", "pretrain: out of memory"),
+        ({"state": "FAILED", "error": "out of memory"}, "FAILED", "pretrain: out of memory"),
         ({"state": "PREEMPTED"}, "PREEMPTED", NOTHING),
         ({"state": "RUNNING", "host": socket.gethostname(), "pid": GONE}, "LOST", "is gone or silent"),
     ],

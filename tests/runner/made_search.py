@@ -14,7 +14,7 @@ from realm_lab.runner.search_file import plan_search
 from realm_lab.runner.tasks import Task
 from realm_lab.systems.identity import code_roots, kept_corpus_folder, open_stage, plan_run, stage_folders
 from realm_lab.tracking.code_record import CodeStates
-from realm_lab.tracking.state import UNFINISHED, JobState
+from realm_lab.tracking.state import UNFINISHED, Cause, JobState, Reason
 
 PARAMETERS = Path(__file__).parents[1] / "tiny.yaml"
 SPACE = """
@@ -75,7 +75,7 @@ class FakeLauncher:
             if all(state == "COMPLETE" for state in before):
                 self.states[name] = self._advance(self.tasks[name])
             elif "FAILED" in before:
-                self.states[name] = JobState("FAILED", error="not run: the one before failed")
+                self.states[name] = JobState("FAILED", reason=Reason(Cause.NEEDED, "the one before", "FAILED"))
         return dict(self.states)
 
     def cancel(self, names: Collection[str]) -> None:
@@ -102,7 +102,7 @@ class FakeLauncher:
             if stage == "pretrain":
                 if self._fails(task.params):
                     run.fail("RuntimeError: no luck")
-                    return JobState("FAILED", error="RuntimeError: no luck")
+                    return JobState("FAILED", reason=Reason(Cause.ERROR, detail="RuntimeError: no luck"))
                 step = STEPS[len(run.metrics.rows())]
                 value = self._scores(task.params, task.seed) * step / STEPS[-1]
                 run.metrics.log(step, {"retrieval_utility": value, "cloze_exact_match": 0.5})

@@ -232,7 +232,7 @@ def test_a_changed_parameter_redoes_what_is_downstream_and_one_failure_spares_th
     failed = tiny.stage_run("finetune", changed, project)
     kept = tiny.stage_run("finetune", changed, project, "warm_start")
     assert (failed.status().state, kept.status().state) == ("FAILED", "COMPLETE")
-    assert failed.status().error == "UserError: " + message.removeprefix("realm seed 0: finetune: ")
+    assert failed.status().error == message.removeprefix("realm seed 0: finetune: ")
     assert not (failed.path / "model").exists()
 
     broken.write_bytes(whole)

@@ -18,7 +18,7 @@ from realm_lab.runner.schedule import InlineLauncher, LocalLauncher, share_out
 from realm_lab.runner.study import LocalOptions
 from realm_lab.runner.tasks import Task
 from realm_lab.runner.workers import Outcome
-from realm_lab.tracking.state import JobState
+from realm_lab.tracking.state import Cause, JobState, Reason
 
 STAGES = ("pretrain", "finetune")
 
@@ -158,7 +158,7 @@ def test_what_comes_before_is_waited_for(machine: Machine, params: Params) -> No
     pool.poll()
     assert (machine.running, machine.started[0].given["threads"]) == (["first", "other"], 2)
     machine.end("other")
-    assert pool.poll()["then"] == JobState("PENDING", error="waits for first seed 0: pretrain, finetune")
+    assert pool.poll()["then"] == JobState("PENDING", reason=Reason(Cause.WAITS, "first seed 0: pretrain, finetune"))
     machine.end("first")
     assert pool.poll()["then"].state == "RUNNING"
 
@@ -176,10 +176,11 @@ def test_a_failed_prefix_stops_what_needs_it_and_nothing_else(machine: Machine, 
     machine.end("after-good")
     states = pool.poll()
     log = machine.root / "runs" / "studies" / "study" / "logs" / "bad.txt"
-    assert states["bad"] == JobState("FAILED", "123", f"RuntimeError: odd (see {log})")
+    odd = Reason(Cause.ERROR, detail="RuntimeError: odd", log=str(log))
+    assert states["bad"] == JobState("FAILED", "123", odd)
     assert machine.started[0].given["log"] == log
-    line = f"not run: bad seed 0: pretrain, finetune failed: RuntimeError: odd (see {log})"
-    assert [states[name] for name in ("needs", "needs-too")] == [JobState("FAILED", error=line)] * 2
+    why = Reason(Cause.NEEDED, "bad seed 0: pretrain, finetune", "FAILED", str(odd))
+    assert [states[name] for name in ("needs", "needs-too")] == [JobState("FAILED", reason=why)] * 2
     assert [states[name].state for name in ("good", "after-good")] == ["COMPLETE", "COMPLETE"]
     assert [workers.name for workers in machine.started] == ["bad", "good", "after-good"]
     assert machine.started[0].settled == ["pretrain", "finetune"]
@@ -192,7 +193,9 @@ def test_a_task_that_was_stopped_from_outside_is_not_started_again(machine: Mach
     machine.end("t", 143, "stopped by a signal; run again to resume")
     states = pool.poll()
     assert states["t"].state == "PREEMPTED"
-    assert states["then"] == JobState("CANCELLED", error="not run: t seed 0: pretrain, finetune was stopped")
+    assert states["then"] == JobState(
+        "CANCELLED", reason=Reason(Cause.NEEDED, "t seed 0: pretrain, finetune", "PREEMPTED")
+    )
     assert len(machine.started) == 1
     pool.submit([task("t", params)])  # asked for again, it is
     assert pool.poll()["t"].state == "RUNNING"
@@ -218,11 +221,11 @@ def test_what_others_do_is_waited_for(machine: Machine, params: Params, monkeypa
     pool = launcher(machine)
     one, two = task("one", params), task("two", params)
     pool.submit([one, two])
-    assert pool.poll()["one"] == JobState("PENDING", error="taken by process 7 on far")
+    assert pool.poll()["one"] == JobState("PENDING", reason=Reason(Cause.TAKEN, "process 7 on far"))
     assert machine.running == ["two"]
     theirs.add("two")  # the other was quicker: our process found the stage taken
     machine.end("two", 4, "process 7 on far works on this stage; wait for it")
-    assert pool.poll()["two"] == JobState("PENDING", error="taken by process 7 on far")
+    assert pool.poll()["two"] == JobState("PENDING", reason=Reason(Cause.TAKEN, "process 7 on far"))
     theirs.discard("two")
     assert pool.poll()["two"].state == "RUNNING"
     theirs.add("two")
@@ -282,7 +285,8 @@ def test_inline_does_one_task_at_a_time_and_a_failure_is_one_line(
     log = tmp_path / "runs" / "studies" / "study" / "logs" / "1.txt"
     assert (states["0"].state, states["0"].error) == ("FAILED", "the file is gone")
     assert (states["1"].state, states["1"].error) == ("FAILED", f"ZeroDivisionError: by zero (see {log})")
-    assert str(states["2"].error).startswith("not run: cell seed 1: pretrain, finetune failed: ZeroDivisionError")
+    assert states["2"].reason is not None
+    assert (states["2"].reason.cause, states["2"].reason.about) == (Cause.NEEDED, "cell seed 1: pretrain, finetune")
     assert states["3"].state == "COMPLETE"
     assert "Traceback" in log.read_text()
     assert asked["done"] == [(0, "pretrain"), (1, "pretrain"), (3, "pretrain"), (3, "finetune")]
@@ -300,7 +304,7 @@ def test_inline_leaves_the_rest_for_later_on_a_signal(tmp_path: Path, params: Pa
 def test_inline_waits_for_who_was_quicker(tmp_path: Path, params: Params, asked: dict[str, Any]) -> None:
     asked["raises"] = {0: Taken("process 7 on far works on this stage; wait for it")}
     made = inline(tmp_path, params, {}, 1)
-    assert made.poll()["0"] == JobState("PENDING", error="taken by another process")  # between two stages
+    assert made.poll()["0"] == JobState("PENDING", reason=Reason(Cause.TAKEN, "another process"))  # between two stages
     complete(tmp_path, Task("0", STAGES, "realm", 0, params, dict.fromkeys(STAGES, "0" * 64), (), ()))
     assert made.poll()["0"].state == "COMPLETE"
     assert asked["done"] == [(0, "pretrain")]

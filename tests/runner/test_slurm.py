@@ -6,20 +6,21 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from realm_lab.core.files import write_json
+from realm_lab.core.files import read_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.runner import slurm, slurm_job
 from realm_lab.runner.slurm import PACKAGE, SlurmLauncher, arrays, freeze_code, waves
 from realm_lab.runner.slurm_queue import latest_jobs
 from realm_lab.runner.study import SlurmOptions
 from realm_lab.runner.tasks import Task
-from realm_lab.tracking.state import JobState
+from realm_lab.tracking.state import Cause, JobState, Reason, State
 from tests.runner.fake_slurm import Fake
 
 
@@ -156,7 +157,7 @@ def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
     lines = [f"100_{names.index(name)}|{words}" for name, words in said.items()]
     fake.answer("squeue", "\n".join([*lines, "100_11|RUNNING|None\n"]))
     status(root, "e", "COMPLETE")
-    status(root, "f", "FAILED", "UserError: the loss is nan")
+    status(root, "f", "FAILED", "the loss is nan")
     status(root, "g", "PREEMPTED")
     status(root, "h", "PREEMPTED")
     status(root, "i", "RUNNING")
@@ -164,16 +165,16 @@ def test_how_jobs_stand(fake: Fake, root: Path, make: Any) -> None:
     logs = root / "runs/studies/masking/slurm"
     (logs / "100_9_0_log.err").write_text("boom\nsrun: error: vm: task 0: Exited with exit code 2\n")
     assert launcher.poll() == {
-        "a": JobState("QUEUED", "100_0", "SLURM: Dependency"),
-        "b": JobState("QUEUED", "100_1", "SLURM: JobArrayTaskLimit"),
-        "c": JobState("QUEUED", "100_2", "SLURM: JobHeldUser"),
+        "a": JobState("QUEUED", "100_0", Reason(Cause.QUEUE, queue="Dependency")),
+        "b": JobState("QUEUED", "100_1", Reason(Cause.QUEUE, queue="JobArrayTaskLimit")),
+        "c": JobState("QUEUED", "100_2", Reason(Cause.QUEUE, queue="JobHeldUser")),
         "d": JobState("RUNNING", "100_3"),
         "e": JobState("COMPLETE", "100_4"),
-        "f": JobState("FAILED", "100_5", "the loss is nan"),
+        "f": JobState("FAILED", "100_5", Reason(Cause.ERROR, detail="the loss is nan")),
         "g": JobState("PREEMPTED", "100_6"),
         "h": JobState("CANCELLED", "100_7"),
-        "i": JobState("FAILED", "100_8", "SLURM: NODE_FAIL"),
-        "j": JobState("FAILED", "100_9", "boom"),
+        "i": JobState("FAILED", "100_8", Reason(Cause.QUEUE, queue="NODE_FAIL")),
+        "j": JobState("FAILED", "100_9", Reason(Cause.ERROR, detail="boom")),
         "k": JobState("COMPLETE", "100_10"),
     }
     assert fake.calls("squeue")[-1].endswith("--jobs=100")
@@ -196,9 +197,11 @@ def test_of_what_squeue_has_forgotten_the_accounts_tell(fake: Fake, root: Path, 
     ended = {
         "a": JobState("RUNNING", "100_0"),
         "b": JobState("CANCELLED", "100_1"),
-        "c": JobState("FAILED", "100_2", "SLURM: OUT_OF_MEMORY"),  # the last word is older than its end
-        "d": JobState("FAILED", "100_3", "SLURM: the job is gone"),
-        "e": JobState("FAILED", "100_4", "a last word"),
+        "c": JobState(
+            "FAILED", "100_2", Reason(Cause.QUEUE, queue="OUT_OF_MEMORY")
+        ),  # the last word is older than its end
+        "d": JobState("FAILED", "100_3", Reason(Cause.QUEUE)),
+        "e": JobState("FAILED", "100_4", Reason(Cause.ERROR, detail="a last word")),
         "f": JobState("COMPLETE", "100_5"),
         "g": JobState("CANCELLED", "100_6"),
         "h": JobState("CANCELLED", "100_7"),  # before it began
@@ -213,10 +216,13 @@ def test_what_could_not_start_is_not_a_failure_of_its_own(fake: Fake, root: Path
     launcher = slurm_launcher(root)
     launcher.submit([make("a"), make("b")])
     fake.answer("squeue", "slurm_load_jobs error: Invalid job id specified\n", code=1)
-    logs = root / "runs/studies/masking/slurm"
-    for number, state in enumerate(("PREEMPTED", "FAILED")):
-        (logs / f"100_{number}_0_log.err").write_text(f"not run: finetune needs pretrain-ab, which is {state}\n")
-    assert [state.state for state in launcher.poll().values()] == ["CANCELLED", "FAILED"]
+    states: tuple[State, ...] = ("PREEMPTED", "FAILED")
+    reasons = [Reason(Cause.NEEDED, "pretrain", state) for state in states]
+    for number, reason in enumerate(reasons):
+        write_json(root / f"runs/studies/masking/ends/100_{number}.json", asdict(reason))
+    found = launcher.poll()
+    assert found["a"] == JobState("CANCELLED", "100_0", reasons[0])
+    assert found["b"] == JobState("FAILED", "100_1", reasons[1])
 
 
 def test_when_slurm_does_not_answer_nothing_is_concluded(fake: Fake, root: Path, make: Any) -> None:
@@ -365,12 +371,25 @@ def test_a_job_whose_beginning_is_missing_says_so(
     params = tiny.params()
     plan = plan_run(params, "realm", 0)
     task = Task("a", ("pretrain",), "realm", 0, params, {"pretrain": plan.stages["pretrain"]}, (), ("realm",))
-    job = task.job(tmp_path) | {"keys": task.keys, "root": str(tmp_path)}
+    more = {"keys": task.keys, "root": str(tmp_path), "requeue": False, "ends": str(tmp_path / "ends")}
+    job = task.job(tmp_path) | more
     monkeypatch.setattr("realm_lab.core.files.SEEN_SECONDS", 0.0)
-    with pytest.raises(UserError, match=r"^not run: pretrain needs prepare, which is PENDING"):
-        slurm_job._work(job)
+    monkeypatch.setattr(slurm_job, "exit_on_signals", lambda: None)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+
+    def end(job: dict[str, Any]) -> Any:
+        with pytest.raises(SystemExit) as caught:
+            slurm_job.run_job(job)
+        assert caught.value.code == 2
+        return read_json(tmp_path / "ends" / "17.json")
+
+    needed = end(job)
+    assert (needed["cause"], needed["about"], needed["state"]) == ("needed", "prepare", "PENDING")
     tiny.prepare(params, tmp_path)
-    with pytest.raises(UserError, match=r"^not run: pretrain needs warm_start, which is PENDING"):
-        slurm_job._work(job)
-    with pytest.raises(UserError, match="a file that its parameters name has changed since"):
-        slurm_job._work(job | {"keys": {"pretrain": "b" * 64}})
+    assert end(job)["about"] == "warm_start"
+    assert end(job | {"keys": {"pretrain": "b" * 64}})["cause"] == "error"
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    (tmp_path / "ends" / "17.json").unlink()
+    with pytest.raises(SystemExit):
+        slurm_job.run_job(job)
+    assert not (tmp_path / "ends" / "17.json").exists(), "the first rank says it"

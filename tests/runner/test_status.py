@@ -86,7 +86,7 @@ def test_every_state_has_its_line(root: Path, put: Put, capsys: pytest.CaptureFi
     put("c", "finetune", "PREEMPTED", step=7, total_steps=12)
     put("c", "pretrain", "COMPLETE")
     put("d", "pretrain", "RUNNING", step=3, total_steps=12, **GONE)
-    put("e", "pretrain", "FAILED", step=5, total_steps=12, error="UserError: the loss is nan at step 5")
+    put("e", "pretrain", "FAILED", step=5, total_steps=12, error="the loss is nan at step 5")
     with writing(running):
         lines = shown(root, capsys, "far")
     assert lines[0] == "far: 6 runs, 1 running, 1 preempted, 1 lost, 1 failed, 1 pending, 1 complete"
@@ -119,7 +119,7 @@ def test_what_runs_share_is_said_and_whose_turn_comes_later(
 def test_a_shared_failure_is_that_of_every_run_that_needs_it(
     root: Path, put: Put, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put("a", "prepare", "FAILED", error="UserError: no such file: passages.jsonl")
+    put("a", "prepare", "FAILED", error="no such file: passages.jsonl")
     lines = shown(root, capsys, "far")
     assert lines[0] == "far: 6 runs, 6 failed"
     assert lines[2:] == [

@@ -15,7 +15,7 @@ from realm_lab.core.files import write_json
 from realm_lab.core.lease import this_process
 from realm_lab.tracking.run_dir import stage_folder
 from realm_lab.tracking.run_lease import LIMIT_SECONDS
-from realm_lab.tracking.state import JobState, RunState, StageState, State, run_state, stage_state
+from realm_lab.tracking.state import Cause, JobState, Reason, RunState, StageState, State, run_state, stage_state
 from tests.tracking.test_run_dir import record_of
 
 STAGES = ("warm_start", "pretrain", "finetune")
@@ -44,7 +44,7 @@ def found(runs: Path, job: JobState | None = None) -> RunState:
     [
         (None, {}, "PENDING", None),
         ("PREEMPTED", {}, "PREEMPTED", None),
-        ("FAILED", {"error": "UserError: loss is nan"}, "FAILED", "pretrain: loss is nan"),
+        ("FAILED", {"error": "loss is nan"}, "FAILED", "pretrain: loss is nan"),
         ("RUNNING", {"host": "far", "pid": 1}, "LOST", "pretrain: process 1 on far is gone or silent"),
         ("COMPLETE", {}, "PENDING", None),
     ],
@@ -69,9 +69,9 @@ def test_a_run_is_what_its_first_unfinished_stage_is(
 @pytest.mark.parametrize(
     ("left", "job", "state"),
     [
-        (None, JobState("QUEUED", "7", "SLURM: Priority"), "QUEUED"),
+        (None, JobState("QUEUED", "7", Reason(Cause.QUEUE, queue="Priority")), "QUEUED"),
         (None, JobState("CANCELLED", "7"), "CANCELLED"),
-        (None, JobState("FAILED", "7", "SLURM: OUT_OF_MEMORY"), "LOST"),
+        (None, JobState("FAILED", "7", Reason(Cause.QUEUE, queue="OUT_OF_MEMORY")), "LOST"),
         ("PREEMPTED", JobState("RUNNING", "7"), "QUEUED"),
         ("PREEMPTED", JobState("COMPLETE", "7"), "PREEMPTED"),
         ("FAILED", JobState("FAILED", "7"), "FAILED"),
@@ -97,7 +97,9 @@ def test_of_a_job_its_scheduler_knows_more_than_the_age_of_its_lease(tmp_path: P
             folder / "lease" / "writer.json",
             {"owner": owner, "token": str(silent_seconds), "heard": time.time() - silent_seconds},
         )
-        return stage_state(folder, JobState(state, job, "SLURM: FAILED" if state == "FAILED" else None))
+        return stage_state(
+            folder, JobState(state, job, Reason(Cause.QUEUE, queue="FAILED") if state == "FAILED" else None)
+        )
 
     lost = "process 1 on far is gone or silent (SLURM: FAILED)"
     ended = said("FAILED", "17_3", 1.0)
