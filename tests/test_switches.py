@@ -15,6 +15,7 @@ import pytest
 
 from realm_lab.params.load import flatten
 from realm_lab.systems.identity import plan_run
+from realm_lab.tracking.run_dir import Flag
 from tests import tiny
 
 STAGES = ("warm_start", "pretrain", "finetune")
@@ -64,7 +65,7 @@ class Outcome(NamedTuple):
     reader: dict[str, bytes]
     embedder: dict[str, bytes]
     metrics: list[dict[str, Any]]
-    flags: tuple[str, ...]
+    flags: tuple[Flag, ...]
 
 
 def optimiser(place: str, moves: tuple[str, ...] = BOTH) -> dict[str, Switch]:

@@ -15,9 +15,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter
 from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
 
@@ -34,6 +34,25 @@ State = Literal["PENDING", "RUNNING", "PREEMPTED", "COMPLETE", "FAILED"]
 KEY_LENGTH = 12
 KIB = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
 HEARTBEAT_INTERVAL_SECONDS = 2.0
+
+
+COLLAPSED = "collapsed"  # name of a flag: retrieval is lost, or no longer matters
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Flag:
+    """A warning about a stage: `name` for programs, `text` for people."""
+
+    name: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _as_flag(value: Any) -> Any:
+    """A flag of older code, whose status.json has the text alone: its name was what is before the colon."""
+    return {"name": value.partition(":")[0], "text": value} if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -60,7 +79,7 @@ class Status:
     training_flop: float = 0.0
     energy_joules: float = 0.0
     error: str | None = None
-    flags: tuple[str, ...] = ()
+    flags: tuple[Annotated[Flag, BeforeValidator(_as_flag)], ...] = ()
 
 
 STATUS = TypeAdapter(Status)
@@ -170,18 +189,18 @@ class StageRun:
         """Set the floating-point operations of training so far; written with the next heartbeat."""
         self._current = replace(self._now(), training_flop=flop)
 
-    def flag(self, name: str) -> None:
-        """Add a warning such as "collapsed" to the status, once."""
+    def flag(self, flag: Flag) -> None:
+        """Add a warning to the status, once."""
         current = self._now()
-        if name not in current.flags:
-            self._write(replace(current, flags=(*current.flags, name)))
+        if flag not in current.flags:
+            self._write(replace(current, flags=(*current.flags, flag)))
 
     def finish(self, results: Mapping[str, Any]) -> None:
         """Write results.json, then COMPLETE. Non-finite numbers become null and set the flag non_finite_results."""
         plain, non_finite = _plain(results)
         write_json(self.path / "results.json", plain)
         if non_finite:
-            self.flag("non_finite_results")
+            self.flag(Flag("non_finite_results", "non_finite_results"))
         self._write(replace(self._now(), state="COMPLETE", finished_at=time.time(), error=None))
 
     def fail(self, message: str) -> None:

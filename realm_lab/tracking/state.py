@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from realm_lab.core.lease import Holder
-from realm_lab.tracking.run_dir import KEY_LENGTH, RunRecord, StageRun, Status, stage_folder
+from realm_lab.tracking.run_dir import COLLAPSED, KEY_LENGTH, Flag, RunRecord, StageRun, Status, stage_folder
 from realm_lab.tracking.run_lease import writer_of
 
 State = Literal["PENDING", "QUEUED", "RUNNING", "PREEMPTED", "LOST", "CANCELLED", "FAILED", "COMPLETE"]
@@ -110,14 +110,14 @@ class RunState(NamedTuple):
         return None if self.reason is None else f"{self.stage}: {self.reason}"
 
     @property
-    def flags(self) -> dict[str, tuple[str, ...]]:
-        """stage -> its warnings, such as "collapsed: ..."; stages without any are left out."""
+    def flags(self) -> dict[str, tuple[Flag, ...]]:
+        """stage -> its warnings; stages without any are left out."""
         return {name: stage.status.flags for name, stage in self.stages.items() if stage.status.flags}
 
     @property
     def has_collapsed(self) -> bool:
         """True if one of its stages was flagged as collapsed."""
-        return any(flag.startswith("collapsed") for flags in self.flags.values() for flag in flags)
+        return any(flag.name == COLLAPSED for flags in self.flags.values() for flag in flags)
 
     @property
     def wall_seconds(self) -> float:

@@ -34,7 +34,7 @@ class Task(Protocol):
 
     - `evaluate(step) -> dict` and `watch(step) -> dict`: metrics of the state after `step` finished steps, asked at the
       start, at the end and every `evaluation_interval_steps` or `watch_interval_steps`; rank 0's are logged;
-    - `flags() -> Iterable[str]`: warnings for the run's status, asked after every step;
+    - `flags() -> Iterable[Flag]`: warnings for the run's status, asked after every step;
     - `uncounted_flop() -> float`: operations so far of what its steps run in `core.flop.uncounted`.
     """
 
@@ -92,8 +92,8 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
             if first:
                 run.heartbeat(step, force=finished)
             if first and hasattr(task, "flags"):
-                for name in task.flags():
-                    run.flag(name)
+                for flag in task.flags():
+                    run.flag(flag)
             asked = request.signal_number != 0
             if size > 1:  # all ranks stop at the same step, or none
                 asked = any_rank(asked)

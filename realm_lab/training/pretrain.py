@@ -30,6 +30,7 @@ from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.rows import NULL
+from realm_lab.tracking.run_dir import Flag
 from realm_lab.training.builder import ProcessBuilder
 from realm_lab.training.flops import PretrainingFlops
 from realm_lab.training.index import RefreshedIndex
@@ -206,7 +207,7 @@ class PretrainTask:
         self._watch.update(step, self._health | values)
         return values
 
-    def flags(self) -> tuple[str, ...]:
+    def flags(self) -> tuple[Flag, ...]:
         """Warnings for the run's status."""
         return self._watch.flags()
 

@@ -21,6 +21,7 @@ from realm_lab.models.initial import frozen_names
 from realm_lab.models.inputs import Batch, join, length_groups
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
+from realm_lab.tracking.run_dir import Flag
 from realm_lab.training.optimiser import TrainedModels
 from realm_lab.training.pairs import REMOVAL_RATE, Captions, PairSampler
 
@@ -55,7 +56,7 @@ class WarmStartTask:
         self._attempt_steps = -(-embedder_settings.steps // 4)
         self.total_steps = self.reader_steps + self._attempts * self._attempt_steps + embedder_settings.steps
         self._accuracy_A = torch.zeros(self._attempts + 1, dtype=torch.float64)  # the last is that of the whole phase
-        self._flags: tuple[str, ...] = ()
+        self._flags: tuple[Flag, ...] = ()
         self._initial = {name: value.clone() for name, value in embedder.state_dict().items()}
         self._device = next(reader.parameters()).device
         self._multi = np.flatnonzero(passages.sentence_starts.lengths > 1)
@@ -90,7 +91,8 @@ class WarmStartTask:
             self._accuracy_A[attempt] += values["accuracy_ict"] / min(steps, LAST_STEPS)
         accuracy = self._accuracy_A[-1].item()
         if attempt < 0 and JUDGED_STEPS <= steps == step + 1 and accuracy < LOW_ACCURACY:
-            self._flags = (f"accuracy of the Inverse Cloze Task {accuracy:.2f}, below {LOW_ACCURACY}",)
+            text = f"accuracy of the Inverse Cloze Task {accuracy:.2f}, below {LOW_ACCURACY}"
+            self._flags = (Flag("low_accuracy_ict", text),)
         return values
 
     def _place(self, step: int) -> tuple[int, int, int]:
@@ -203,7 +205,7 @@ class WarmStartTask:
         values = self._models.step(step)
         return {"loss": total, "loss_ict": total, "accuracy_ict": right / size, **values}
 
-    def flags(self) -> tuple[str, ...]:
+    def flags(self) -> tuple[Flag, ...]:
         """Warnings for the run's status."""
         return self._flags
 

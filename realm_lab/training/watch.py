@@ -15,6 +15,7 @@ from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
 from realm_lab.retrieval.candidates import Candidates
 from realm_lab.retrieval.rows import ABSENT, NULL
 from realm_lab.tracking.bounds import BOUNDS, RETRIEVAL, Bound, retrieval_bound
+from realm_lab.tracking.run_dir import COLLAPSED, Flag
 
 QUANTITIES = (
     "marginal_log_likelihood",  # log p(y|x), nats
@@ -119,10 +120,10 @@ class CollapseWatch:
             self._since.append(-1)
             self._seen.append(-1)
 
-    def flags(self) -> tuple[str, ...]:
+    def flags(self) -> tuple[Flag, ...]:
         """The flags that are up, for example "collapsed: p(null|x) above 0.99 since step 1200"."""
         return tuple(
-            f"collapsed: {bound.quantity} {bound.crossed} since step {since}"
+            Flag(COLLAPSED, f"collapsed: {bound.quantity} {bound.crossed} since step {since}")
             for bound, since, seen in zip(self._bounds, self._since, self._seen, strict=True)
             if since >= 0
             and (seen - since >= self._patience_steps or (bound.counts_at_end and seen == self._total_steps))

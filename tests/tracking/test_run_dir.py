@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from realm_lab.core.files import DiskFull
+from realm_lab.core.files import DiskFull, read_json, write_json
 from realm_lab.errors import UserError
 from realm_lab.tracking import environment, run_dir
 from realm_lab.tracking.run_dir import (
+    Flag,
     RunRecord,
     StageRun,
     read_run_records,
@@ -69,6 +70,13 @@ def test_opening_again_changes_nothing(runs: Path, stage: StageRun) -> None:
         StageRun.open(runs, "finetune", KEY, {"rate": float("nan")})
 
 
+def test_a_flag_of_older_code_has_a_name(stage: StageRun) -> None:
+    stage.start(total_steps=1)
+    path = stage.path / "status.json"
+    write_json(path, read_json(path) | {"flags": ["collapsed: it is flat", "odd"]})
+    assert stage.status().flags == (Flag("collapsed", "collapsed: it is flat"), Flag("odd", "odd"))
+
+
 def test_the_life_of_a_stage(stage: StageRun) -> None:
     stage.start(total_steps=100)
     running = stage.status()
@@ -76,12 +84,13 @@ def test_the_life_of_a_stage(stage: StageRun) -> None:
     assert (running.host, running.pid) == (socket.gethostname(), os.getpid())
     stage.heartbeat(40, force=True)
     assert stage.status().step == 40
-    stage.flag("collapsed")
-    stage.flag("collapsed")
+    stage.flag(Flag("collapsed", "collapsed: it is flat"))
+    stage.flag(Flag("collapsed", "collapsed: it is flat"))
     stage.heartbeat(100)  # too soon to be written, but not forgotten
     stage.finish({"loss": np.float64(1.5), "bm25": {"recall_at_5": float("nan")}})
     done = stage.status()
-    assert (done.state, done.step, done.flags) == ("COMPLETE", 100, ("collapsed", "non_finite_results"))
+    assert (done.state, done.step) == ("COMPLETE", 100)
+    assert [flag.name for flag in done.flags] == ["collapsed", "non_finite_results"]
     assert done.started_at
     assert done.finished_at
     assert done.started_at <= done.finished_at

@@ -13,7 +13,7 @@ import pytest
 
 from realm_lab.core.files import write_json
 from realm_lab.core.lease import this_process
-from realm_lab.tracking.run_dir import stage_folder
+from realm_lab.tracking.run_dir import Flag, stage_folder
 from realm_lab.tracking.run_lease import LIMIT_SECONDS
 from realm_lab.tracking.state import Cause, JobState, Reason, RunState, StageState, State, run_state, stage_state
 from tests.tracking.test_run_dir import record_of
@@ -56,14 +56,22 @@ def test_a_run_is_what_its_first_unfinished_stage_is(
     for stage in ("prepare", "warm_start"):
         leave(tmp_path, stage, "COMPLETE", wall_seconds=10.0)
     if pretrain:
-        leave(tmp_path, "pretrain", pretrain, step=3, wall_seconds=5.0, flags=["collapsed: no"], **more)
+        leave(
+            tmp_path,
+            "pretrain",
+            pretrain,
+            step=3,
+            wall_seconds=5.0,
+            flags=[{"name": "collapsed", "text": "collapsed: no"}],
+            **more,
+        )
     run = found(tmp_path)
     assert (run.state, run.error) == (state, error)
     assert run.stage == ("finetune" if pretrain == "COMPLETE" else "pretrain")
     assert list(run.stages) == list(STAGES)
     assert run.wall_seconds == (15.0 if pretrain else 10.0)
     assert run.has_collapsed == bool(pretrain)
-    assert run.flags == ({"pretrain": ("collapsed: no",)} if pretrain else {})
+    assert run.flags == ({"pretrain": (Flag("collapsed", "collapsed: no"),)} if pretrain else {})
 
 
 @pytest.mark.parametrize(

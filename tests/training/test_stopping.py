@@ -13,7 +13,7 @@ import torch
 
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Launch
-from realm_lab.tracking.run_dir import StageRun
+from realm_lab.tracking.run_dir import Flag, StageRun
 from realm_lab.training.checkpoint import load_newest
 from realm_lab.training.loop import train
 from realm_lab.training.pretrain import PretrainTask
@@ -68,12 +68,12 @@ class Watched(Count):
 
     def __init__(self) -> None:
         super().__init__()
-        self.warnings: list[str] = []
+        self.warnings: list[Flag] = []
 
     def watch(self, step: int) -> dict[str, float]:
         return {"watched": 10.0 * step}
 
-    def flags(self) -> list[str]:
+    def flags(self) -> list[Flag]:
         return self.warnings
 
 
@@ -88,11 +88,11 @@ def test_what_is_measured_is_logged_at_the_start_in_its_interval_and_at_the_end(
 
 def test_flags_are_set_as_they_appear_and_stop_nothing(stage: StageRun) -> None:
     task = Watched()
-    seen = []
-    task.at = {1: lambda: task.warnings.append("flat_prior"), 2: lambda: seen.append(stage.status().flags)}
+    seen, flat = [], Flag("flat_prior", "a flat prior")
+    task.at = {1: lambda: task.warnings.append(flat), 2: lambda: seen.append(stage.status().flags)}
     train(task, stage, LAUNCH, CPU)
-    assert seen == [("flat_prior",)]
-    assert stage.status().flags == ("flat_prior",)
+    assert seen == [(flat,)]
+    assert stage.status().flags == (flat,)
     assert task.done == list(range(6))
 
 

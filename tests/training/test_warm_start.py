@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import new_embedder
+from realm_lab.tracking.run_dir import Flag
 from realm_lab.training import warm_start
 from tests import tiny
 
@@ -49,6 +50,7 @@ def test_a_task_that_was_not_learned_is_flagged(root: Path, monkeypatch: pytest.
     last = tiny.by_name(tiny.metrics(run))["accuracy_ict"].values()
     mean = sum(last) / len(last)
     assert mean < warm_start.LOW_ACCURACY
-    assert run.status().flags == (f"accuracy of the Inverse Cloze Task {mean:.2f}, below 0.5",)
+    text = f"accuracy of the Inverse Cloze Task {mean:.2f}, below 0.5"
+    assert run.status().flags == (Flag("low_accuracy_ict", text),)
     monkeypatch.setattr(warm_start, "LOW_ACCURACY", 0.0)
     assert not tiny.run("warm_start", tiny.params(SHORT | {"warm_start.reader.steps": 4}), root).status().flags

@@ -13,6 +13,7 @@ import torch
 from realm_lab.retrieval.candidates import Candidates
 from realm_lab.retrieval.rows import ABSENT, NULL
 from realm_lab.tracking.bounds import BOUNDS, Bound
+from realm_lab.tracking.run_dir import COLLAPSED, Flag
 from realm_lab.training.pretrain import PretrainTask
 from realm_lab.training.watch import QUANTITIES, CollapseWatch, candidate_health, health_means
 
@@ -109,7 +110,7 @@ def watch(*bounds: Bound) -> CollapseWatch:
     return CollapseWatch(500, 10_000, bounds or BOUNDS)
 
 
-def flags_after(collapse: CollapseWatch, metric: str, values: list[float], start: int = 100) -> list[tuple[str, ...]]:
+def flags_after(collapse: CollapseWatch, metric: str, values: list[float], start: int = 100) -> list[tuple[Flag, ...]]:
     """The flags that are up after each look, 100 steps apart."""
     found = []
     for number, value in enumerate(values):
@@ -131,8 +132,8 @@ def test_a_flag_is_up_exactly_after_the_patience(metric: str, inside: float, out
     found = flags_after(watch(), metric, [inside, *[outside] * 6, inside])
     assert found[:6] == [()] * 6  # out since step 200: at step 600 for 400 steps
     ((flag,),) = {found[6]}
-    assert flag.startswith("collapsed: ")
-    assert flag.endswith(f"{says} since step 200")
+    assert flag == Flag(COLLAPSED, f"collapsed: {flag.text.removeprefix('collapsed: ')}")
+    assert flag.text.endswith(f"{says} since step 200")
     assert found[7] == ()
 
 
@@ -177,7 +178,7 @@ def test_a_loss_of_retrieval_is_flagged_after_the_patience_and_at_the_end(
             state, collapse = collapse.state(), CollapseWatch(500, 1000)
             collapse.load_state(state)
         collapse.update(100 * number, START | {"recall_at_5": recall})
-        found |= {*collapse.flags()}
+        found |= {flag.text for flag in collapse.flags()}
     says = "collapsed: recall@5 on development questions below 0.2, half of step 0, since step"
     assert sorted(found) == [f"{says} {step}" for step in since]
 
