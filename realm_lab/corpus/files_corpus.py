@@ -161,8 +161,9 @@ class FilesCorpus:
 
 def nothing_kept(dropped: Dropped) -> str:
     """Why a file gives no questions, and what to do."""
-    reasons = "; ".join(f"{count} dropped: {reason.removeprefix('question: ')}" for reason, count in dropped.items())
-    return f"no question is kept ({reasons or 'there is none'}); name a file of questions with answers"
+    reasons = "; ".join(f"{count} × {reason}" for reason, count in dropped.items())
+    why = f"dropped: {reasons}" if reasons else "there is none"
+    return f"no question is kept ({why}); name a file of questions with answers"
 
 
 def is_orqa_dev(question: str) -> bool:

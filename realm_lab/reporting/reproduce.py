@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pandas as pd
 from scipy import stats
@@ -26,6 +26,9 @@ from realm_lab.tracking.study_record import StudyRecord
 ROUNDING = 1e-6  # relative: results.csv has ten digits
 
 
+State = Literal["OK", "within noise", "off", "unknown"]
+
+
 class Check(NamedTuple):
     """A metric of a cell in the report, and in runs that are here, over the seeds that both have."""
 
@@ -35,7 +38,7 @@ class Check(NamedTuple):
     found: Summary
     seeds: int
     p: float | None  # of such a deviation, after Holm's correction; None: too few seeds for their spread
-    state: str  # OK, within noise, off, or unknown
+    state: State
 
 
 def expected_folder(root: Path, study: str) -> Path:
@@ -116,7 +119,7 @@ def _larger_sd(expected: Summary, found: Summary) -> float | None:
     return None if expected.sd is None else max(expected.sd, found.sd or 0.0)
 
 
-def _judged(deviation: float, expected: Summary, found: Summary) -> tuple[float | None, str]:
+def _judged(deviation: float, expected: Summary, found: Summary) -> tuple[float | None, State]:
     if expected.n < FEWEST_FOR_SPREAD:
         return None, "unknown"
     spread = (_larger_sd(expected, found) or 0.0) * math.sqrt(2 / found.n)

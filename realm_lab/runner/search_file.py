@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError
-from realm_lab.metrics import CURVES, METRICS
+from realm_lab.metrics import CURVES, METRICS, Metric
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.load import flatten, read_source, resolve, show
 from realm_lab.params.parameters import Params
@@ -180,17 +180,17 @@ def plan_search(
     return plan
 
 
-def chosen_by() -> list[str]:
+def chosen_by() -> dict[str, Metric]:
     """The measures by which something may be chosen: of development data, and more is better."""
     entries = (*CURVES.values(), *METRICS.values())
-    return [entry.name for entry in entries if entry.split == "dev" and entry.better == "up"]
+    return {entry.name: entry for entry in entries if entry.split == "dev" and entry.better == "up"}
 
 
 def _check_metric(search: Search, corpus: Corpus) -> None:
     """Refuse a choice by a measure that is not of development data, or of questions that the corpus does not have."""
     known, reason = chosen_by(), "is not measured on development data"
     if search.metric in known and not corpus.has_dev_questions:
-        known = [other for other in known if not other.startswith(("recall_at_", "exact_match"))]
+        known = {name: entry for name, entry in known.items() if entry.part == "own measurements"}
         reason = "needs development questions, and corpus.files neither names nor holds out any"
     if search.metric not in known:
         raise search.problem(f"metric: '{search.metric}' {reason}; choose one of {', '.join(known)}", "metric")

@@ -298,7 +298,7 @@ def test_bad_input_leaves_nothing(
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
 @pytest.mark.parametrize(
     ("content", "why"),
-    [("[]", "there is none"), ('[{"question": "who", "answer": "the"}]', "1 dropped: no answer")],
+    [("[]", "there is none"), ('[{"question": "who", "answer": "the"}]', "1 × question: no answer")],
 )
 def test_a_file_without_a_question_to_ask_is_refused_before_anything_is_cut(
     files_params: FilesParams, squad_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
