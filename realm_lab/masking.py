@@ -80,6 +80,7 @@ class MaskedSentence(NamedTuple):
     tokens: np.ndarray  # wordpieces with [MASK] in place, [L]
     positions: np.ndarray  # masked positions, ascending, [M]
     targets: np.ndarray  # the wordpieces that were there, [M]
+    text: str = ""  # the sentence as it is written, with its answer; "": not kept
 
 
 Scheme = Callable[[MaskRequest, np.random.Generator], np.ndarray]
@@ -109,13 +110,13 @@ def check_masking(settings: Pretrain) -> None:
     masking_scheme(settings.masking)(request, np.random.default_rng(0))
 
 
-def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int) -> MaskedSentence:
-    """Replace `positions` of `tokens` by [MASK]."""
+def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int, text: str = "") -> MaskedSentence:
+    """Replace `positions` of `tokens` by [MASK]; `text` is what the tokens were made of."""
     positions = np.sort(positions)
     masked = np.array(tokens, dtype=np.int64)
     targets = masked[positions]
     masked[positions] = mask_id
-    return MaskedSentence(masked, positions, targets)
+    return MaskedSentence(masked, positions, targets, text)
 
 
 @register_masking("salient_span")

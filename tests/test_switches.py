@@ -17,6 +17,7 @@ from realm_lab.params.load import flatten
 from realm_lab.systems.identity import plan_run
 from realm_lab.tracking.run_dir import Flag
 from tests import tiny
+from tests.models.causal_folder import write_causal_folder
 
 STAGES = ("warm_start", "pretrain", "finetune")
 FELT = {"model": "warm_start", "warm_start": "warm_start", "pretrain": "pretrain", "finetune": "finetune"}
@@ -44,6 +45,7 @@ DRIFTING = RESTLESS | {
 FLAT = {"pretrain.search.backend": "faiss_flat", "pretrain.search.options": "overfetch=1"}
 LISTS = {"pretrain.search.backend": "ivf_flat", "pretrain.search.options": "nlist=16,nprobe=1"}
 SAME = {"corpus.pretrain_corpus": "same"}  # queries have an origin
+FROZEN: dict[str, Any] = {"pretrain.train_reader": False}
 # p(z|x) is flat, which is flagged soon.
 COLLAPSED = {"warm_start.embedder.query_scale": 1.0e-6, "pretrain.watch.patience_steps": 1}
 COLLAPSED |= {"pretrain.watch.interval_steps": 2}
@@ -71,6 +73,12 @@ class Outcome(NamedTuple):
 def optimiser(place: str, moves: tuple[str, ...] = BOTH) -> dict[str, Switch]:
     values: dict[str, Any] = {"learning_rate": 2.0e-3, "warmup_steps": 3, "final_fraction": 0.9, "recipe": "bert"}
     return {f"{place}.{name}": Switch(value, moves, first_step=True) for name, value in values.items()}
+
+
+def causal(root: Path) -> str:
+    """A causal language model."""
+    folder = root / "causal"
+    return str(folder if folder.exists() else write_causal_folder(folder, ["some words of the toy world"]))
 
 
 SWITCHES: dict[str, Switch] = {
@@ -116,6 +124,8 @@ SWITCHES: dict[str, Switch] = {
     "pretrain.marginal": Switch("token"),
     "pretrain.objective": Switch("emdr2"),
     "pretrain.objective_temperature": Switch(0.1, base={"pretrain.objective": "perplexity_distillation"}),
+    "pretrain.causal_checkpoint": Switch(causal, ("embedder",), FROZEN),
+    "pretrain.causal_form": Switch("infill", ("embedder",), FROZEN | {"pretrain.causal_checkpoint": causal}),
     "pretrain.train_reader": Switch(False),
     "pretrain.train_query_tower": Switch(False),
     "pretrain.train_document_tower": Switch(False),
@@ -205,10 +215,11 @@ def first_step(metrics: list[dict[str, Any]], phase: str) -> dict[str, Any]:
 def test_a_switch_moves_what_it_names_and_nothing_else(root: Path, name: str) -> None:
     switch = SWITCHES[name]
     stage = FELT[name.split(".")[0]]
-    base = outcome(root, stage, switch.base)
+    given = {key: value(root) if callable(value) else value for key, value in switch.base.items()}
+    base = outcome(root, stage, given)
     value = switch.value(root) if callable(switch.value) else switch.value
-    change = switch.base | {name: value}
-    before, after = (plan_run(tiny.params(SHORT | part), "realm", 0) for part in (switch.base, change))
+    change = given | {name: value}
+    before, after = (plan_run(tiny.params(SHORT | part), "realm", 0) for part in (given, change))
     earlier = STAGES[: STAGES.index(stage)]
     assert [before.stages[other] for other in earlier] == [after.stages[other] for other in earlier]
     observes = not set(switch.moves) & set(BOTH)  # then it is in no key, and the run is done elsewhere once more

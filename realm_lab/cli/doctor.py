@@ -179,6 +179,7 @@ def _store(params: Params | None, root: Path) -> Finding:
 def _inputs(params: Params, root: Path) -> Iterator[Finding]:
     """The files and folders that the parameters name."""
     named = [("model.checkpoint", params.model.checkpoint), ("tokenizer.checkpoint", params.tokenizer.checkpoint)]
+    named.append(("pretrain.causal_checkpoint", params.pretrain.causal_checkpoint))
     if params.corpus.source == "toy":
         yield Finding("OK", "corpus", "the toy world; no file is needed")
     else:
@@ -197,11 +198,12 @@ def _inputs(params: Params, root: Path) -> Iterator[Finding]:
 def _folder(key: str, name: str, path: Path) -> Finding:
     """A file or folder that is there; a checkpoint must be one that can be used."""
     from realm_lab.corpus.vocabulary import load_tokenizer
-    from realm_lab.params.checkpoint import check_checkpoint
+    from realm_lab.params.checkpoint import check_causal, check_checkpoint
 
     checks: dict[str, Callable[[Path], object]] = {
         "model.checkpoint": check_checkpoint,
         "tokenizer.checkpoint": load_tokenizer,
+        "pretrain.causal_checkpoint": check_causal,
     }
     try:
         checks.get(key, Path)(path)

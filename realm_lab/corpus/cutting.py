@@ -112,7 +112,9 @@ class Cutter:
                 placed = place_spans(self._encoder, each.text, tagged, dropped)
                 part = self._part(each.tokens, placed, each.identity, dropped)
                 if part is not None:
-                    row = {"tokens": each.tokens, "origins": each.origin, "gold": NO_ROW} | part[1].columns()
+                    row = {"tokens": each.tokens, "origins": each.origin, "gold": NO_ROW, "text": each.text} | part[
+                        1
+                    ].columns()
                     sentences[part[0]].append(row)
         rows = {part: pa.RecordBatch.from_pylist(found, Sentences.COLUMNS) for part, found in sentences.items()}
         cut = pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS)

@@ -108,6 +108,11 @@ class TextTable:
         known = name in self._table.column_names or default is None
         return self._table.column(name).to_pylist() if known else [default] * self._table.num_rows
 
+    def replaced(self, name: str, values: Sequence[str]) -> TextTable:
+        """The same rows, with other values in a column."""
+        other = self._table.drop_columns([name]) if name in self._table.column_names else self._table
+        return TextTable(other.append_column(name, pa.array(values, pa.string())))
+
     def codes(self, name: str, default: str) -> tuple[list[str], np.ndarray]:
         """The values of a column, sorted, and the number of each row's; all are the default where there is none."""
         if name not in self._table.column_names:
@@ -211,11 +216,12 @@ class Sentences:
     """Sentences and their salient spans, which may be none.
 
     `spans[i]` is a flat list of (first wordpiece, end wordpiece) pairs; `origins` and `gold` are rows of the
-    knowledge corpus, or NO_ROW; the tagger's label of each span is in text.arrow.
+    knowledge corpus, or NO_ROW; the tagger's label of each span is in text.arrow, and the sentence as it is written.
     """
 
     COLUMNS = pa.schema(
-        [("tokens", TOKENS), ("spans", PLACES), ("origins", INT), ("gold", INT), ("labels", pa.string())]
+        [("tokens", TOKENS), ("spans", PLACES), ("origins", INT), ("gold", INT)]
+        + [(name, pa.string()) for name in ("labels", "text")]
     )
 
     def __init__(self, folder: Path, token_dtype: Any):
@@ -230,7 +236,12 @@ class Sentences:
 
     def set_labels(self, labels: Sequence[str]) -> None:
         """The labels of a view with other spans, joined as they are stored."""
-        self._text = TextTable(pa.table({"labels": pa.array(labels, pa.string())}))
+        found = self._text or TextTable(pa.table({"labels": pa.array(labels, pa.string())}))
+        self._text = found.replaced("labels", labels)
+
+    def text(self, row: int) -> str:
+        """A sentence as it is written; "" in a corpus that was prepared before this was kept."""
+        return (self._text.row(row).get("text") if self._text is not None else None) or ""
 
     def salient_spans(self, row: int) -> np.ndarray:
         """Wordpiece spans [first, end) of one sentence, int32 [spans, 2]."""

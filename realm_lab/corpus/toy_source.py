@@ -109,7 +109,8 @@ class ToySource:
             wanted = [span for span in sentence.spans if span.label != "subject" or not held_out]
             placed = place_spans(self._encoder, sentence.text, wanted, dropped)
             if is_fit(tokens, placed.spans, self._length, dropped, needs_span=held_out):
-                rows.append({"tokens": tokens, "origins": origin, "gold": gold} | placed.columns())
+                row = {"tokens": tokens, "origins": origin, "gold": gold, "text": sentence.text}
+                rows.append(row | placed.columns())
         batches = {name: pa.RecordBatch.from_pylist(rows if name == part else [], Sentences.COLUMNS) for name in PARTS}
         return Cut(pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS), batches, dropped)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.masking import MaskedSentence, mask
-from realm_lab.models.candidate_reader import CandidateReader
+from realm_lab.models.likelihoods import CausalReader, passage_reader
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
 from realm_lab.params.parameters import Params
@@ -47,7 +47,12 @@ class ClozeResult(NamedTuple):
 
 @torch.no_grad()
 def run_cloze(
-    params: Params, retriever: Retriever, reader: Reader, sentences: Sentences, special: SpecialIds, count: int
+    params: Params,
+    retriever: Retriever,
+    reader: Reader | CausalReader,
+    sentences: Sentences,
+    special: SpecialIds,
+    count: int,
 ) -> ClozeResult:
     """Read held-out sentences (`chosen_sentences`), each with its one span masked, under every candidate.
 
@@ -57,7 +62,7 @@ def run_cloze(
     reader.eval()
     retriever.embedder.eval()
     policy = CandidatePolicy.of(params.pretrain)
-    candidate_reader = CandidateReader(params, reader, retriever.passages, special)
+    candidate_reader = passage_reader(params, reader, retriever.passages, special)
     numbers = chosen_sentences(sentences, count)
     masked = [mask_first_span(sentences, int(number), special.mask) for number in numbers]
     origins, gold_B = (np.asarray(rows[numbers], np.int64) for rows in (sentences.origins, sentences.gold))
@@ -93,7 +98,7 @@ def run_cloze(
 def mask_first_span(sentences: Sentences, number: int, mask_id: int) -> MaskedSentence:
     """A held-out sentence with its (only) span masked."""
     first, end = sentences.salient_spans(number)[0]
-    return mask(sentences.tokens[number], np.arange(first, end), mask_id)
+    return mask(sentences.tokens[number], np.arange(first, end), mask_id, sentences.text(number))
 
 
 def chosen_sentences(sentences: Sentences, count: int) -> np.ndarray:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -36,6 +36,16 @@ class Reading(NamedTuple):
     def log_probs_BK(self) -> Tensor:
         """log p(y|z,x), nats."""
         return reader_log_probs(self.token_log_probs_BKM, self.is_masked_BM)
+
+
+class PassageReader(Protocol):
+    """What reads masked sentences under passages: `CandidateReader`, or `CausalReader` (likelihoods.py)."""
+
+    def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
+        """log p(y|z,x) of each sentence under its candidates."""
+
+    def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
+        """Whether the likeliest words under one passage each are the masked ones, bool [B]."""
 
 
 class CandidateReader:

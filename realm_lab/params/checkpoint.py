@@ -93,6 +93,14 @@ def check_checkpoint(folder: Path, names: Sequence[str] = ()) -> None:
             check_model_type(read_object(config), config)
 
 
+def check_causal(path: Path) -> None:
+    """UserError: neither a GGUF file nor a folder with a model that transformers could open."""
+    needed = [path] if path.suffix == ".gguf" else [path / "config.json", *weight_files(path)]
+    for one in needed:
+        if not one.is_file():
+            raise UserError(f"{one}: no such file; name a .gguf file, or a folder with config.json and safetensors")
+
+
 def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Flat parameters with the sizes of model.checkpoint, where that is a folder and `given` (params.yaml with the
     overrides, no preset) does not say them. UserError: `given` has another size than the folder."""

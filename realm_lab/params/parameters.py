@@ -182,6 +182,13 @@ class Pretrain(Section):
     """Of perplexity_distillation and leave_one_out: what the log-likelihoods are divided by before their softmax, which
     p(z|x) is drawn to (the equations of Atlas: 1; Shi et al. 2023, REPLUG: beta; the code of Atlas: 0.01, for the mean
     over the tokens of an answer)."""
+    causal_checkpoint: Annotated[str | None, neutral(None)] = None
+    """Hugging Face folder, hf://ORG/NAME or GGUF file of a causal language model that reads in the place of the reader,
+    in pre-training and in its measures on masked sentences. It is never trained: Eq. 1 with the reader's parameters
+    fixed (Shi et al. 2023, REPLUG)."""
+    causal_form: Annotated[Literal["left", "infill"], neutral("left")] = "left"
+    """What the causal language model reads: the passage and the sentence up to the masked words, or the whole sentence
+    with blanks before them; the equations are those of models/causal.py."""
     train_reader: bool = True
     """Whether the reader learns (Guu: everything does)."""
     train_query_tower: bool = True
@@ -221,6 +228,16 @@ class Pretrain(Section):
                 "train_query_tower",
                 "train_document_tower",
                 "steps",
+            )
+        if self.causal_checkpoint is not None and self.train_reader:
+            raise Contradiction(
+                "causal_checkpoint: a causal language model is not trained; set train_reader to false",
+                "causal_checkpoint",
+                "train_reader",
+            )
+        if self.causal_checkpoint is not None and self.marginal == "token":
+            raise Contradiction(
+                "causal_checkpoint: it reads whole answers; set marginal to example", "causal_checkpoint", "marginal"
             )
         if self.null_document == "learned" and not trains_retriever:
             raise Contradiction(

@@ -49,6 +49,21 @@ def rounding_notes(study: StudyFrames) -> list[str]:
     return list(dict.fromkeys(_notes(study)))
 
 
+def reader_notes(study: StudyFrames) -> list[str]:
+    """A sentence for each causal language model that read in the place of a reader that learns."""
+    by_model: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for run in study.runs:
+        own = parameters_of(run.record)
+        if own["pretrain.causal_checkpoint"] is not None:
+            model = str(own["pretrain.causal_checkpoint"]).rstrip("/").rpartition("/")[2]
+            by_model[model, str(own["pretrain.causal_form"])].add(run.cell)
+    return [
+        f"A frozen causal language model, {model} (form {form}), reads masked sentences in {', '.join(sorted(cells))}: "
+        "pre-training maximises Eq. 1 with the reader's parameters fixed."
+        for (model, form), cells in sorted(by_model.items())
+    ]
+
+
 def _notes(study: StudyFrames) -> Iterator[str]:
     yield from _rounding(study.runs)
     packages = [env.get("packages") or {} for run in study.runs for env in run.environments.values()]

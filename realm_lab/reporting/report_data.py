@@ -30,7 +30,7 @@ from realm_lab.reporting.comparison import (
     compare_cells,
     question_intervals,
 )
-from realm_lab.reporting.confounds import confounds, rounding_notes
+from realm_lab.reporting.confounds import confounds, reader_notes, rounding_notes
 from realm_lab.reporting.examples import Example, table_3
 from realm_lab.reporting.frames import StudyFrames, load_committed, ordered_cells, read_results, results_text
 from realm_lab.reporting.statistics import Interval
@@ -113,7 +113,7 @@ def collect(
         "runs": _runs(study),
         "flags": study.flags,
         "confounds": [*confounds(study), *mixed_code(study)],
-        "warnings": [*rounding_notes(study), *study.problems],
+        "warnings": [*reader_notes(study), *rounding_notes(study), *study.problems],
         "code": code_notes(study),
         "cost": _cost(study),
         "not_measured": study.not_measured,

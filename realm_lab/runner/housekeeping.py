@@ -50,8 +50,8 @@ def newest_log(root: Path, run: RunRecord) -> Path:
 
 
 def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
-    """Folders that nothing needs: runs that no study and no report names, and stages, corpora, embeddings and BM25
-    indexes of no other run. Only what we wrote is among them.
+    """Folders that nothing needs: runs that no study and no report names, and stages, corpora, embeddings, BM25
+    indexes and likelihoods of no other run. Only what we wrote is among them.
 
     The studies in `forget` count as if they were not there; their records go too. What a process or a queued job works
     on is kept, with all that its run needs. `default` needs the runs of params.yaml as it is now and those that ran
@@ -86,7 +86,7 @@ def unneeded(root: Path, forget: Sequence[str] = ()) -> list[Path]:
     digests = {read_json(path)["digest"] for path in manifests}
     digests |= {f"{known}{UPDATED}" for known in digests}
     manifests = [path for store in ("embeddings", "bm25") for path in sorted(runs.glob(f"{store}/*/manifest.json"))]
-    published = (path.parent / "identity.json" for path in manifests)
+    published = [path.parent / "identity.json" for path in manifests] + sorted(runs.glob("likelihoods/*/identity.json"))
     return folders + [path.parent for path in published if read_json(path)["corpus_digest"] not in digests]
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from realm_lab.core.files import read_json
+from realm_lab.core.files import digest, read_json
 from realm_lab.core.process import limit_threads
 from realm_lab.corpus.store import Passages
 from realm_lab.errors import UserError
+from realm_lab.models import causal
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.encoder import show
 from realm_lab.models.initial import read_initial_embedder, read_initial_reader
+from realm_lab.models.likelihoods import CausalReader, Likelihoods
+from realm_lab.models.likelihoods import Identity as TableIdentity
 from realm_lab.models.reader import Reader
 from realm_lab.params.load import flatten
 from realm_lab.params.load import show as shown
@@ -22,8 +25,9 @@ from realm_lab.retrieval.index import Inputs
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.corpus_context import CorpusContext
-from realm_lab.systems.identity import plan_run
+from realm_lab.systems.identity import digest_causal, plan_run
 from realm_lab.systems.registry import System, system_of, with_options
+from realm_lab.tracking.code_record import code_reader
 from realm_lab.tracking.run_dir import KEY_LENGTH, read_run_records
 
 if TYPE_CHECKING:
@@ -106,6 +110,19 @@ class Context(CorpusContext):
         embedder, null_offset = read_initial_embedder(folder, self.params, self.vocabulary_size, self.plan.seed)
         show(embedder, self.patches)
         return embedder, null_offset
+
+    def pretraining_reader(self, reader: Reader, knowledge: Knowledge | None = None) -> Reader | CausalReader:
+        """What reads passages in pre-training and its measures: this reader, or the causal language model that the
+        parameters name, over the knowledge corpus or another one."""
+        settings, precision = self.params.pretrain, self.params.model.precision
+        if settings.causal_checkpoint is None:
+            return reader
+        checkpoint, (passages, corpus_digest, _) = Path(settings.causal_checkpoint), knowledge or self.knowledge
+        code = digest(code_reader(self.runs).reached([causal.__name__]))
+        identity = TableIdentity(corpus_digest, digest_causal(checkpoint), settings.causal_form, precision, code)
+        table = Likelihoods(self.runs / "likelihoods", identity, self.params.launch.other_code == "accept")
+        load = partial(causal.CausalModel, checkpoint, precision, self.device)
+        return CausalReader(passages, self.tokenizer, settings.causal_form, table, load, self.device)
 
     @property
     def inputs(self) -> Inputs:

@@ -21,7 +21,7 @@ from realm_lab.core.extensions import own_source
 from realm_lab.core.files import digest, digest_file
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.errors import UserError
-from realm_lab.params.checkpoint import check_checkpoint
+from realm_lab.params.checkpoint import check_causal, check_checkpoint
 from realm_lab.params.parameters import Params
 from realm_lab.params.sections import identity_values, marks
 from realm_lab.systems.registry import options_of, system_of
@@ -161,6 +161,8 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
             own[name] = digest_checkpoint(Path(getattr(options, name)), f"system_options.{system}.{name}")
     if params.model.checkpoint is not None:
         values["model"]["checkpoint"] = digest_checkpoint(Path(params.model.checkpoint), "model.checkpoint")
+    if params.pretrain.causal_checkpoint is not None:
+        values["pretrain"]["causal_checkpoint"] = digest_causal(Path(params.pretrain.causal_checkpoint))
     stages = [stage.name for stage in system_of(system).stages]
     for stage in (name for name in INITIAL_STATES if name in stages):
         for name, known in INITIAL_STATES[stage].items():
@@ -195,6 +197,19 @@ def digest_checkpoint(folder: Path, parameter: str, names: Sequence[str] = ()) -
         raise UserError(f"parameter '{parameter}': {error}", parameter=parameter) from None
     paths = sorted(path for pattern in ("*.safetensors", "*.json") for path in folder.rglob(pattern) if path.is_file())
     return digest({path.relative_to(folder).as_posix(): digest_file(path) for path in paths})
+
+
+def digest_causal(path: Path) -> str:
+    """Digest of a causal language model: of a GGUF file, or of what decides the numbers of a folder. UserError: there
+    is none."""
+    try:
+        check_causal(path)
+    except UserError as error:
+        raise UserError(f"parameter 'pretrain.causal_checkpoint': {error}") from None
+    if path.is_file():
+        return digest_file(path)
+    names = sorted(one for pattern in ("*.safetensors", "*.json", "*.txt", "*.model") for one in path.glob(pattern))
+    return digest({one.name: digest_file(one) for one in names})
 
 
 def exported_corpus_folder(root: Path, plan: Plan) -> Path:

@@ -162,6 +162,8 @@ class DenseRetriever(SpanReader):
         from realm_lab.evaluation.cloze_items import read_cloze_items
 
         context, reader = self.context, self.models.reader
+        if context.params.pretrain.causal_checkpoint is not None:
+            raise Unsupported("a causal language model fills no blanks")
         return read_cloze_items(context.params, self.retriever, reader, context.tokenizer, context.special, items)
 
     def measure(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -182,7 +184,7 @@ class DenseRetriever(SpanReader):
             return results, examples
 
         def measured(system: DenseRetriever) -> ClozeResult:
-            models = system.retriever, system.models.reader
+            models = system.retriever, context.pretraining_reader(system.models.reader)
             return run_cloze(context.params, *models, sentences, context.special, settings.cloze_sentences)
 
         end = start = measured(self.before_finetuning())

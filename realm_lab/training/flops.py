@@ -31,9 +31,10 @@ def encoder_operations(shape: EncoderShape, lengths: np.ndarray) -> np.ndarray:
 
 
 class PretrainingFlops:
-    """What a step costs, and what embedding a passage costs (`passage_N`)."""
+    """What a step costs, and what embedding a passage costs (`passage_N`). `reader` None: what a causal language model
+    read is looked up, which costs nothing here."""
 
-    def __init__(self, params: Params, passages: Passages, reader: EncoderShape, embedder: EncoderShape):
+    def __init__(self, params: Params, passages: Passages, reader: EncoderShape | None, embedder: EncoderShape):
         self._settings, self._sentence_length = params.pretrain, params.corpus.sentence_length
         self._joined_length = params.corpus.sentence_length + params.corpus.passage_length
         self._reader, self._embedder = reader, embedder
@@ -43,15 +44,9 @@ class PretrainingFlops:
 
     def step(self, masked: Sequence[MaskedSentence], candidates_BK: np.ndarray) -> float:
         """All operations of a training step over all ranks; a null document is read as an empty passage."""
-        settings, shape = self._settings, self._reader
+        settings = self._settings
         queries_B = np.array([len(sentence.tokens) for sentence in masked])
-        masks_B = np.array([len(sentence.positions) for sentence in masked])
-
-        # The reader: every pair through the encoder, every masked word under every candidate through the head.
-        bodies_BK = np.where(candidates_BK >= 0, self._body_N[candidates_BK.clip(min=0)], 0)
-        pairs_BK = np.minimum(self._joined_length, queries_B[:, None] + bodies_BK + SPECIALS)
-        head = 2.0 * shape.hidden_size * (shape.hidden_size + shape.vocabulary_size)
-        read = encoder_operations(shape, pairs_BK).sum() + masks_B.sum() * candidates_BK.shape[1] * head
+        read = 0.0 if self._reader is None else self._read(self._reader, masked, queries_B, candidates_BK)
 
         # The retriever: every query, and every distinct document of the batch once.
         asked = encoder_operations(self._embedder, np.minimum(self._sentence_length, queries_B + 2)).sum()
@@ -64,3 +59,13 @@ class PretrainingFlops:
         stale_search = asked if settings.search_query == "stale" else 0.0
         both = read * (3 if settings.train_reader else 1) + retrieve * (3 if trains_retriever else 1)
         return float(both + stale_search)
+
+    def _read(
+        self, shape: EncoderShape, masked: Sequence[MaskedSentence], queries_B: np.ndarray, candidates_BK: np.ndarray
+    ) -> float:
+        """The reader: every pair through the encoder, every masked word under every candidate through the head."""
+        masks_B = np.array([len(sentence.positions) for sentence in masked])
+        bodies_BK = np.where(candidates_BK >= 0, self._body_N[candidates_BK.clip(min=0)], 0)
+        pairs_BK = np.minimum(self._joined_length, queries_B[:, None] + bodies_BK + SPECIALS)
+        head = 2.0 * shape.hidden_size * (shape.hidden_size + shape.vocabulary_size)
+        return float(encoder_operations(shape, pairs_BK).sum() + masks_B.sum() * candidates_BK.shape[1] * head)

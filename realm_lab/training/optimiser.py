@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from realm_lab.models.embedder import Embedder
 from realm_lab.models.initial import frozen_names, tower_names
-from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Finetune, Params, Pretrain
 from realm_lab.params.sections import Optimiser
 from realm_lab.training.checkpoint import load_module, module_tensors
@@ -109,7 +108,7 @@ class TrainedModels:
 
     @classmethod
     def of(
-        cls, params: Params, settings: Pretrain | Finetune, reader: Reader, embedder: Embedder, *towers: bool
+        cls, params: Params, settings: Pretrain | Finetune, reader: nn.Module, embedder: Embedder, *towers: bool
     ) -> TrainedModels:
         """What a stage trains of them: its reader, and the query and the document tower as `towers` say."""
         models = cls(reader, embedder)

@@ -22,7 +22,7 @@ from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.masking import MaskedSentence
-from realm_lab.models.candidate_reader import CandidateReader
+from realm_lab.models.likelihoods import CausalReader, passage_reader
 from realm_lab.models.objectives import training_objective
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood_per_token
@@ -40,7 +40,7 @@ from realm_lab.training.query_stream import QueryStream, place_null
 from realm_lab.training.watch import CollapseWatch, candidate_health, health_means, quantities
 
 STALENESS_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared
-Evaluation = Callable[[Retriever, Reader], dict[str, float]]
+Evaluation = Callable[[Retriever, Reader | CausalReader], dict[str, float]]
 
 
 class Objective(NamedTuple):
@@ -59,7 +59,7 @@ class PretrainTask:
         params: Params,
         seed: int,
         retriever: Retriever,
-        reader: Reader,
+        reader: Reader | CausalReader,
         sentences: Sentences,
         special: SpecialIds,
         vocabulary: Sequence[str],  # the wordpiece of each token id
@@ -79,14 +79,13 @@ class PretrainTask:
         self._policy.check(len(retriever.passages))
         self._stream = QueryStream(settings, sentences, special.mask, seed, vocabulary)
         place_null(settings, retriever, self._stream)
-        self._candidate_reader = CandidateReader(params, reader, retriever.passages, special)
+        self._candidate_reader = passage_reader(params, reader, retriever.passages, special)
         towers = settings.train_query_tower, settings.train_document_tower
         self._models = TrainedModels.of(params, settings, reader, retriever.embedder, *towers)
         self._watch = CollapseWatch(settings.watch.patience_steps, settings.steps)
         self._health = dict[str, float]()
-        self._flops = PretrainingFlops(
-            params, retriever.passages, reader.encoder.shape, retriever.embedder.document_encoder.shape
-        )
+        read_by = reader.encoder.shape if isinstance(reader, Reader) else None
+        self._flops = PretrainingFlops(params, retriever.passages, read_by, retriever.embedder.document_encoder.shape)
         self._index = RefreshedIndex(
             settings.refresh,
             retriever,

@@ -18,8 +18,8 @@ from realm_lab.corpus.store import Passages, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.evaluation.utility import MAIN_KIND, evenly_spaced, mask_first_span
 from realm_lab.masking import MaskedSentence
-from realm_lab.models.candidate_reader import CandidateReader
 from realm_lab.models.encoder import evaluating
+from realm_lab.models.likelihoods import CausalReader, passage_reader
 from realm_lab.models.reader import Reader
 from realm_lab.models.spans import holds_answer
 from realm_lab.params.parameters import Params
@@ -82,7 +82,7 @@ class ReaderProbe:
         }
 
     @torch.no_grad()
-    def measure(self, reader: Reader) -> dict[str, float]:
+    def measure(self, reader: Reader | CausalReader) -> dict[str, float]:
         """`probe_gold_utility`, `probe_same_article_utility`, `probe_random_utility`: nats per masked wordpiece.
 
         log p(y|z,x) - log p(y|null,x), summed over the sentences that have such a passage and divided by their
@@ -95,7 +95,7 @@ class ReaderProbe:
         owners = np.concatenate([np.arange(size), there_PB.nonzero()[1]])
         rows_N = np.concatenate([np.full(size, NULL), rows_PB[there_PB]])
         with evaluating(reader):
-            candidate_reader = CandidateReader(self._params, reader, self._passages, self._special)
+            candidate_reader = passage_reader(self._params, reader, self._passages, self._special)
             reading = candidate_reader.read([self.masked[owner] for owner in owners], rows_N[:, None])
         log_reader_N = reading.log_probs_BK[:, 0].double().cpu().numpy()
         utility_PB = np.zeros(there_PB.shape)

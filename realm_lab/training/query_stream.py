@@ -66,7 +66,7 @@ class QueryStream:
             [self._vocabulary[token] for token in tokens],
             self._sentences.labels(row),
         )
-        return mask(tokens, self._scheme(request, generator), self._mask_id)
+        return mask(tokens, self._scheme(request, generator), self._mask_id, self._sentences.text(row))
 
     def sample(self, count: int, purpose: str) -> tuple[np.ndarray, list[np.ndarray]]:
         """The first sentences, masked for a purpose of their own: rows and queries."""

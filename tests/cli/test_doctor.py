@@ -88,8 +88,11 @@ def test_checkpoints_that_cannot_be_used_are_wrong(tmp_path: Path, capsys: pytes
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"model_type": "modernbert"}')
     (tmp_path / "other" / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
+    (tmp_path / "causal").mkdir()
     text = "preset: smoke\nmodel: {checkpoint: other}\ntokenizer: {checkpoint: other}\n"
+    text += "pretrain: {causal_checkpoint: causal, train_reader: false}\n"
     found = findings(tmp_path, text)
+    assert found["pretrain.causal_checkpoint"].state == "wrong"
     assert [found[f"{name}.checkpoint"].state for name in ("model", "tokenizer")] == ["wrong", "wrong"]
     assert "modernbert" in found["model.checkpoint"].found
     assert "BPE" in found["tokenizer.checkpoint"].found

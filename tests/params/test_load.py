@@ -120,6 +120,7 @@ def test_a_contradiction_names_what_was_given_and_what_the_preset_chose(tmp_path
 FILES: dict[str, Any] = {"corpus.source": "files", "corpus.tagger": "rule", "corpus.pretrain_corpus": "same"}
 FROZEN: dict[str, Any] = {"pretrain.train_query_tower": False, "pretrain.train_document_tower": False}
 NO_NULL: dict[str, Any] = {"pretrain.null_document": "off"}
+CAUSAL = "pretrain.causal_checkpoint"
 SCHEDULE = "pretrain.refresh.schedule"
 BACKEND, OPTIONS = "pretrain.search.backend", "pretrain.search.options"
 # Parameters that contradict each other, laid over the toy preset: what the message names, and its remedy.
@@ -143,6 +144,12 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"warm_start.embedder.initial_encoder": "checkpoint"}, "initial_encoder", "name a folder there"),
     ({"pretrain.candidates": 1}, "pretrain.candidates: 1 leaves no place beside the null document", "raise it"),
     (FROZEN | {"pretrain.train_reader": False}, "nothing is trained", "or steps to 0"),
+    ({CAUSAL: "m.gguf"}, "causal_checkpoint: a causal language model is not trained", "set train_reader to false"),
+    (
+        {CAUSAL: "m.gguf", "pretrain.train_reader": False, "pretrain.marginal": "token"},
+        "causal_checkpoint: it reads whole answers",
+        "set marginal to example",
+    ),
     (FROZEN | {"pretrain.null_document": "learned"}, "null_document: learned", "needs a tower that trains"),
     ({"pretrain.masking_options": {"share": [1]}}, "masking_options: share should be text", "number, or true"),
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "use by_span"),

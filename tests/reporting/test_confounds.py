@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from realm_lab.core.files import read_json
-from realm_lab.reporting.confounds import confounds, rounding_notes
+from realm_lab.reporting.confounds import confounds, reader_notes, rounding_notes
 from realm_lab.reporting.frames import load_study
 from realm_lab.reporting.rendered import render_again, stale
 from realm_lab.reporting.report import write_study_report
@@ -31,6 +31,15 @@ def test_notes_on_the_code_and_confounds_are_shown_where_they_count(tmp_path: Pa
     assert warnings.count("\n- Other code made it.\n") == provenance.count("\n- Other code made it.\n") == 1
     assert head.index("It is unfair.") < head.index("**Compared with"), "before a verdict that it voids"
     assert stale(folder) == []
+
+
+def test_a_frozen_reader_is_declared(tmp_path: Path, study: StudyRecord) -> None:
+    assert reader_notes(load_study(tmp_path / "runs", "table")) == []
+    change = {"causal_checkpoint": "models/smollm2.gguf", "causal_form": "infill"}
+    _run(tmp_path, study, (0, 1), lambda found: found["params"]["pretrain"].update(change))
+    [note] = reader_notes(load_study(tmp_path / "runs", "table"))
+    assert all(part in note for part in ("smollm2.gguf", "infill", "no_null"))
+    assert "realm" not in note
 
 
 def _env(root: Path, study: StudyRecord, cell: str = "no_null", **more: Any) -> None:

@@ -57,6 +57,8 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.masking_options": {"share": 0.3},
     "pretrain.sentence_choice": "by_span",
     "pretrain.recurring_spans": [1, 20],
+    "pretrain.causal_checkpoint": None,  # tests/training/test_causal_reader.py
+    "pretrain.causal_form": "infill",
     "pretrain.over_retrieve": 9,
     "pretrain.initial_reader": "scratch",
     "pretrain.initial_retriever": "encoder",

@@ -9,6 +9,7 @@ from realm_lab.corpus.vocabulary import wordpieces_by_id
 from realm_lab.errors import needs
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
+from realm_lab.models.likelihoods import CausalReader
 from realm_lab.models.reader import Reader
 from realm_lab.params.sections import Search
 from realm_lab.retrieval.retriever import MakeSearch, Retriever
@@ -53,7 +54,7 @@ def pretrain(context: Context, run: StageRun) -> None:
             params,
             seed,
             retriever,
-            reader,
+            context.pretraining_reader(reader),
             context.sentences(),
             context.special,
             wordpieces_by_id(context.tokenizer),
@@ -80,7 +81,7 @@ def development_metrics(context: Context) -> Evaluation:
     cloze, asked = context.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
     tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
 
-    def measure(retriever: Retriever, reader: Reader) -> dict[str, float]:
+    def measure(retriever: Retriever, reader: Reader | CausalReader) -> dict[str, float]:
         values: dict[str, float] = {}
         if len(cloze):
             values |= cloze_metrics(run_cloze(context.params, retriever, reader, cloze, context.special, count))

@@ -1,0 +1,223 @@
+"""The table of what a frozen causal language model read: each pair of a sentence and a passage is read once, and then
+looked up by every run.
+
+<store>/<key[:12]>/identity.json   which corpus, model and prompt; written first
+                   pairs.bin       records of PAIR, appended whole
+                   append.lock     held by the process that appends
+
+Of a pair that two processes read at the same time the first one counts for both, so that a run that is resumed finds
+the numbers that it had. The folder may be deleted, and is filled again when needed.
+"""
+
+# Shapes: B sentences, K candidates, M masked positions
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from realm_lab.core.files import DiskFull, digest, is_disk_full, read_json, write_json
+from realm_lab.core.lease import exclusive
+from realm_lab.corpus.store import Passages
+from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
+from realm_lab.errors import UserError
+from realm_lab.masking import MaskedSentence
+from realm_lab.models.candidate_reader import CandidateReader, PassageReader, Reading
+from realm_lab.models.causal import FORMS, CausalModel, Spans
+from realm_lab.models.reader import Reader
+from realm_lab.params.parameters import Params
+from realm_lab.tracking.run_dir import KEY_LENGTH
+
+FORMAT = 1
+PAIR = np.dtype([("sentence", "<u8"), ("passage", "<i4"), ("log_prob", "<f4"), ("is_likeliest", "<u4")])
+READ_AT_ONCE = 512  # pairs, after which they are on the disk
+NO_PASSAGE = -1
+
+Pair = tuple[int, int]  # the hash of a masked sentence, and the row of a passage or NO_PASSAGE
+
+
+class Found(NamedTuple):
+    """What a table has for a pair."""
+
+    log_prob: float  # log p(y|z,x), nats
+    is_likeliest: bool  # whether each token of the answer is the likeliest one after those before it
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What makes two tables the same; not the device."""
+
+    corpus_digest: str
+    checkpoint: str  # digest of its files
+    form: str
+    precision: str
+    code: str  # digest of the code that reads
+    format: int = FORMAT
+
+    @property
+    def key(self) -> str:
+        """SHA-256 of everything above."""
+        return digest(asdict(self))
+
+
+class Likelihoods:
+    """A table in a folder of the store. Reading is free; every addition holds a lock for as long as it is written."""
+
+    def __init__(self, store: Path, identity: Identity, accepts_other_code: bool = False):
+        self._folder = store / identity.key[:KEY_LENGTH]
+        if accepts_other_code and not (self._folder / "identity.json").exists():
+            self._folder = _of_other_code(store, identity) or self._folder
+        if not (self._folder / "identity.json").exists():
+            write_json(self._folder / "identity.json", asdict(identity))
+        self._path, self._known, self._read = self._folder / "pairs.bin", dict[Pair, Found](), 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, pairs: Sequence[Pair]) -> dict[Pair, Found]:
+        """Those of the pairs that have been read, by any process."""
+        if any(pair not in self._known for pair in pairs):
+            self._look()
+        return {pair: self._known[pair] for pair in pairs if pair in self._known}
+
+    def add(self, found: Mapping[Pair, Found]) -> None:
+        """Append pairs; those that are there already stay as they are."""
+        try:
+            with exclusive(self._folder / "append.lock"):
+                self._look()
+                new = [(*pair, *one) for pair, one in found.items() if pair not in self._known]
+                with open(self._path, "ab") as file:
+                    file.truncate(self._read)  # what a writer left that was killed
+                    np.array(new, PAIR).tofile(file)
+                    file.flush()
+                    os.fsync(file.fileno())
+                self._look()
+        except OSError as error:
+            if is_disk_full(error):
+                raise DiskFull(self._path) from None
+            raise UserError(f"{self._path}: {error.strerror}; make it writable, and run again") from None
+
+    def _look(self) -> None:
+        """Take in what was appended since the last look."""
+        size = self._path.stat().st_size if self._path.exists() else 0
+        count = (size - self._read) // PAIR.itemsize
+        if count > 0:
+            for sentence, passage, log_prob, is_likeliest in np.fromfile(self._path, PAIR, count, offset=self._read):
+                pair = int(sentence), int(passage)
+                self._known.setdefault(pair, Found(float(log_prob), bool(is_likeliest)))
+            self._read += count * PAIR.itemsize
+
+
+def passage_reader(
+    params: Params, reader: Reader | CausalReader, passages: Passages, special: SpecialIds
+) -> PassageReader:
+    """What reads these passages: a causal language model as it is, any other reader with them."""
+    if not isinstance(reader, CausalReader):
+        return CandidateReader(params, reader, passages, special)
+    assert reader.passages is passages, "it reads the passages that it was made with"
+    return reader
+
+
+def _of_other_code(store: Path, identity: Identity) -> Path | None:
+    """A table that differs in the code alone."""
+    for path in sorted(store.glob("*/identity.json")):
+        if replace(Identity(**read_json(path)), code=identity.code) == identity:
+            return path.parent
+    return None
+
+
+class CausalReader(nn.Module):
+    """A causal language model with the passages that it reads, in the place of a Reader with a CandidateReader.
+
+    It has no parameters that train: log p(y|z,x) is looked up in the table, and read by the model, which is only loaded
+    then, where it is not there. UserError: a sentence without its text.
+    """
+
+    def __init__(
+        self,
+        passages: Passages,
+        tokenizer: Tokenizer,  # that made the wordpieces of the sentences
+        form: str,
+        table: Likelihoods,
+        load: Callable[[], CausalModel],
+        device: torch.device,
+    ):
+        super().__init__()
+        self.passages, self._tokenizer, self._form, self._table, self._load = passages, tokenizer, form, table, load
+        self._device = device
+
+    @cached_property
+    def _model(self) -> CausalModel:
+        return self._load()
+
+    def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
+        """log p(y|z,x) of each sentence under its candidates, as one number for all masked words together."""
+        found = self._found(sentences, rows_BK)
+        log_probs_BK = torch.tensor([[one.log_prob for one in row] for row in found]).view(rows_BK.shape)
+        is_read_B1 = torch.ones(len(sentences), 1, dtype=torch.bool, device=self._device)
+        return Reading(log_probs_BK[:, :, None].to(self._device), is_read_B1)
+
+    def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
+        """Whether the likeliest words under one passage each are the masked ones, all of them, bool [B]."""
+        return torch.tensor([one.is_likeliest for (one,) in self._found(sentences, rows_B[:, None])], dtype=torch.bool)
+
+    def _found(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> list[list[Found]]:
+        spans = [self.spans(sentence) for sentence in sentences]
+        keys = [sentence_key(sentence.text, own) for sentence, own in zip(sentences, spans, strict=True)]
+        rows_BK = np.maximum(rows_BK, NO_PASSAGE)
+        pairs = [[(key, int(row)) for row in rows] for key, rows in zip(keys, rows_BK, strict=True)]
+        known = self._table.find([pair for row in pairs for pair in row])
+        missing = {
+            pair: (sentences[number].text, spans[number])
+            for number, row in enumerate(pairs)
+            for pair in row
+            if pair not in known
+        }
+        texts = list(missing.items())
+        for start in range(0, len(texts), READ_AT_ONCE):
+            known |= self._read_new(texts[start : start + READ_AT_ONCE])
+        return [[known[pair] for pair in row] for row in pairs]
+
+    def _read_new(self, some: Sequence[tuple[Pair, tuple[str, Spans]]]) -> dict[Pair, Found]:
+        """Read pairs and keep what was read."""
+        make = FORMS[self._form]
+        prompts = [make(self._body(row), text, spans) for (_, row), (text, spans) in some]
+        log_probs_N, likeliest_N = self._model.score(prompts)
+        read = zip((pair for pair, _ in some), log_probs_N.tolist(), likeliest_N.tolist(), strict=True)
+        self._table.add({pair: Found(*found) for pair, *found in read})
+        return self._table.find([pair for pair, _ in some])
+
+    def _body(self, row: int) -> str:
+        return "" if row == NO_PASSAGE else str(self.passages.text.row(row)["body"])
+
+    def spans(self, sentence: MaskedSentence) -> list[tuple[int, int]]:
+        """The characters that are masked, [first, end), neighbouring wordpieces together."""
+        if not sentence.text:
+            raise UserError(
+                "a causal language model reads sentences as they are written, and this corpus was prepared before they "
+                "were kept; delete runs/corpora and prepare again"
+            )
+        offsets = encode_batch_plain(self._tokenizer, [sentence.text])[0].offsets
+        spans: list[tuple[int, int]] = []
+        last = None
+        for position in sentence.positions.tolist():
+            first, end = offsets[position]
+            joined = last is not None and position == last + 1
+            spans, last = [*spans[:-1], (spans[-1][0], end)] if joined else [*spans, (first, end)], position
+        return spans
+
+
+def sentence_key(text: str, spans: Spans) -> int:
+    """64 bits of what is masked in a sentence."""
+    described = repr((text, [(int(first), int(end)) for first, end in spans])).encode()
+    return int.from_bytes(hashlib.blake2b(described, digest_size=8).digest(), "little")

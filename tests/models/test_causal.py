@@ -1,0 +1,101 @@
+"""The causal reader against transformers' own loss, one prompt at a time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from realm_lab.errors import UserError
+from realm_lab.models.causal import CausalModel, Prompt, infill_prompt, left_prompt, opened_as
+from tests.models.causal_folder import write_causal_folder
+
+PASSAGES = ["", "Fort William Henry stood at the lake.", "Ankara, Türkiye: 3 people die. More are hurt."]
+SENTENCE = "Leaving a force at Fort William Henry, the army of Türkiye returned in May."
+SPANS = [[(19, 37)], [(0, 7)], [(19, 37), (51, 58)], [(len(SENTENCE) - 4, len(SENTENCE) - 1)]]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_causal_folder(tmp_path_factory.mktemp("causal"), [*PASSAGES, SENTENCE])
+
+
+def prompts() -> list[Prompt]:
+    made = (left_prompt, infill_prompt)
+    return [make(passage, SENTENCE, spans) for make in made for passage in PASSAGES for spans in SPANS]
+
+
+def test_prompts_hold_what_they_score() -> None:
+    left = left_prompt(PASSAGES[1], SENTENCE, SPANS[2])
+    assert left.text == f"{PASSAGES[1]}\n{SENTENCE[:58]}"
+    infill = infill_prompt(PASSAGES[1], SENTENCE, SPANS[2])
+    blanks = "Leaving a force at ____, the army of ____ returned in May."
+    assert infill.text == f"{PASSAGES[1]}\n{blanks}\nFort William Henry; Türkiye"
+    for prompt in (left, infill):
+        assert [prompt.text[start:end] for start, end in prompt.answers] == ["Fort William Henry", "Türkiye"]
+    assert left_prompt("", SENTENCE, SPANS[1]) == ("Leaving", [(0, 7)])
+
+
+def test_log_likelihood_is_transformers_loss(folder: Path) -> None:
+    """Its loss is the mean over the tokens that have a label; here that is found from the text of each token."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    expected, likeliest = [], []
+    for prompt in prompts():
+        ids = tokenizer(prompt.text).input_ids
+        ends = [len(str(tokenizer.decode(ids[: number + 1])).encode()) for number in range(len(ids))]
+        inside = [(len(prompt.text[:start].encode()), len(prompt.text[:end].encode())) for start, end in prompt.answers]
+        starts = [0, *ends[:-1]]
+        scored = [any(s < until and first < e for first, until in inside) for s, e in zip(starts, ends, strict=True)]
+        if scored[0]:
+            ids, scored = [tokenizer.bos_token_id, *ids], [False, *scored]
+        labels = [token if is_scored else -100 for token, is_scored in zip(ids, scored, strict=True)]
+        with torch.no_grad():
+            found = model(input_ids=torch.tensor([ids]), labels=torch.tensor([labels]))
+        expected.append(-float(found.loss) * sum(scored))
+        best = [-1, *found.logits[0].argmax(-1).tolist()]
+        likeliest.append(all(best[n] == token for n, token in enumerate(ids) if scored[n]))
+    log_probs_N, likeliest_N = CausalModel(folder, "float32", CPU).score(prompts())
+    assert log_probs_N.tolist() == pytest.approx(expected, rel=1e-5, abs=1e-5)
+    assert likeliest_N.tolist() == likeliest
+
+
+def test_a_likely_answer_is_the_likeliest(folder: Path) -> None:
+    model, tokenizer = CausalModel(folder, "float32", CPU), AutoTokenizer.from_pretrained(folder)
+    own = AutoModelForCausalLM.from_pretrained(folder).eval()
+    start = tokenizer("Fort William", return_tensors="pt").input_ids
+    text = str(tokenizer.decode(own.generate(start, do_sample=False, max_new_tokens=3)[0]))
+    prompt = Prompt(text, [(len("Fort William"), len(text))])
+    retokenised = tokenizer(text).input_ids[: start.shape[1]] == start[0].tolist()
+    assert model.score([prompt])[1].item() == retokenised
+
+
+def test_bfloat16_is_near(folder: Path) -> None:
+    exact, _ = CausalModel(folder, "float32", CPU).score(prompts())
+    rough, _ = CausalModel(folder, "bfloat16", CPU).score(prompts())
+    assert 0 < (exact - rough).abs().max() < 0.05 * exact.abs().max()
+
+
+def test_what_cannot_be_opened_is_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no causal language model"):
+        CausalModel(tmp_path, "float32", CPU)
+
+
+def test_gguf_needs_its_packages(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    code = (
+        "import sys, importlib.util as u; from pathlib import Path\n"
+        "from realm_lab.errors import UserError; from realm_lab.models.causal import opened_as\n"
+        "u.find_spec = lambda name: None\n"
+        f"try: opened_as(Path({str(path)!r}))\n"
+        "except UserError as error: print(error)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert str(path) in found
+    assert "gguf" in found.partition(":")[2]
+    assert opened_as(tmp_path)["pretrained_model_name_or_path"] == str(tmp_path)
