@@ -24,12 +24,14 @@ class EmbedderShape(NamedTuple):
     projection_size: int
     share_towers: bool = True
     share_projection: bool = False
-    pooling: str = "cls"  # or "tanh"
+    pooling: str = "cls"  # or "tanh", or "mean"
     projection_norm: bool = False
     projection_dropout: float = 0.0
-    score_scale: str = "none"  # or "inverse_sqrt"
+    score_scale: str = "none"  # or "inverse_sqrt", or "cosine"
     learned_null: bool = False
     projection_bias: bool = False  # the released weights have one; Guu's equation has none
+    initial_projection: str = "drawn"  # or "identity"
+    temperature: float = 0.05  # of cosine scores
 
 
 class Embedder(nn.Module):
@@ -79,6 +81,8 @@ class Embedder(nn.Module):
     def embed_queries(self, batch: Batch) -> Tensor:
         """Embed_input(x), float32 [B, D]; the score's scale is in here, so that f(x, z) is an inner product."""
         query_BD = self._embed("query", batch)
+        if self._head.score_scale == "cosine":
+            return query_BD / self._head.temperature
         return query_BD / query_BD.shape[1] ** 0.5 if self._head.score_scale == "inverse_sqrt" else query_BD
 
     def embed_documents(self, batch: Batch) -> Tensor:
@@ -87,14 +91,20 @@ class Embedder(nn.Module):
 
     def _embed(self, tower: str, batch: Batch) -> Tensor:
         encoder, pooler, projection, norm = (getattr(self, f"{tower}_{part}") for part in PARTS)
-        first_B1 = torch.zeros(len(batch.tokens_BL), 1, dtype=torch.int64, device=batch.tokens_BL.device)
-        pooled = encoder(*batch, first_B1)[:, 0]
+        if self._head.pooling == "mean":  # of all wordpieces; sentence encoders know one segment
+            hidden_BLD = encoder(batch.tokens_BL, torch.zeros_like(batch.types_BL), batch.mask_BL)
+            real_BL1 = batch.mask_BL[:, :, None]
+            pooled = (hidden_BLD * real_BL1).sum(1) / real_BL1.sum(1)
+        else:
+            first_B1 = torch.zeros(len(batch.tokens_BL), 1, dtype=torch.int64, device=batch.tokens_BL.device)
+            pooled = encoder(*batch, first_B1)[:, 0]
         if pooler is not None:
             pooled = torch.tanh(pooler(pooled))
         vector_BD: Tensor = projection(pooled).float()
         if norm is not None:
             vector_BD = norm(vector_BD)
-        return functional.dropout(vector_BD, self._head.projection_dropout, self.training)
+        vector_BD = functional.dropout(vector_BD, self._head.projection_dropout, self.training)
+        return functional.normalize(vector_BD) if self._head.score_scale == "cosine" else vector_BD
 
     def start_from(self, encoder: Encoder, generator: torch.Generator, pooler: dict[str, Tensor] | None = None) -> None:
         """Copy `encoder` into the towers and draw one projection for both, so that f(x, z) starts as a similarity.
@@ -118,8 +128,12 @@ class Embedder(nn.Module):
 
     @torch.no_grad()
     def draw_projection(self, generator: torch.Generator) -> None:
-        """Draw the weights of both projections, on the CPU: equal on every device."""
+        """Draw the weights of both projections, on the CPU: equal on every device; or make both the identity."""
         weight = self.query_projection.weight
+        if self._head.initial_projection == "identity":
+            nn.init.eye_(weight)
+            nn.init.eye_(self.document_projection.weight)
+            return
         # Scores spread alike at every width; PROJECTION_STD is for 384 hidden units.
         spread = PROJECTION_STD * (384 / weight.shape[1]) ** 0.5
         weight.copy_(torch.empty(weight.shape).normal_(0.0, spread, generator=generator))

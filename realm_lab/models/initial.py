@@ -48,7 +48,7 @@ from realm_lab.params.parameters import Params
 MIN_POSITIONS = 64
 PADDED_TO = (8, 16, 32, 64, 128, 256, 512)  # multiples that the rows of word embeddings are padded to, for GPUs
 MUST_AGREE = ("vocabulary_size", "hidden_size", "layers", "heads", "intermediate_size", "activation")
-HEAD_MUST_AGREE = ("projection_size", "pooling", "projection_norm", "score_scale")
+HEAD_MUST_AGREE = ("projection_size", "pooling", "projection_norm", "score_scale", "temperature")
 PROJECTION = {
     "projection.weight": "cls.dense.weight",
     "projection.bias": "cls.dense.bias",
@@ -82,6 +82,8 @@ def embedder_shape(params: Params) -> EmbedderShape:
         model.projection_dropout,
         model.score_scale,
         learned_null=params.pretrain.null_document == "learned",
+        initial_projection=model.projection,
+        temperature=model.score_temperature,
     )
 
 

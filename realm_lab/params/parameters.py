@@ -64,8 +64,12 @@ class Model(Section):
     """Of hidden states and attention weights, while training (BERT)."""
     projection_size: Positive = 128
     """Size of query and document vectors (Lee; code; Guu reuses them and names no number)."""
-    pooling: Literal["cls", "tanh"] = "cls"
-    """What is projected: the last hidden state of [CLS] (Guu, section 3.2), or BERT's tanh pooler over it (code)."""
+    pooling: Literal["cls", "tanh", "mean"] = "cls"
+    """What is projected: the last hidden state of [CLS] (Guu, section 3.2), BERT's tanh pooler over it (code), or the
+    mean of those of all wordpieces, read as one segment (Reimers and Gurevych 2019, Sentence-BERT)."""
+    projection: Annotated[Literal["drawn", "identity"], neutral("drawn")] = "drawn"
+    """What W_input and W_doc are at their very start: drawn, or the identity, which needs projection_size equal to
+    hidden_size. With pooling mean and score_scale cosine an embedder starts in the geometry of a sentence encoder."""
     projection_norm: bool = False
     """LayerNorm after the projection: no in Guu's equation, yes in the code."""
     projection_dropout: Dropout = 0.0
@@ -74,8 +78,11 @@ class Model(Section):
     """One Transformer for queries and passages (code), or two (Lee's text); the paper leaves it open."""
     share_projection: bool = False
     """One projection for both towers (code), or W_input and W_doc (Guu, section 3.2)."""
-    score_scale: Literal["none", "inverse_sqrt"] = "none"
-    """f(x,z) is the plain inner product (Guu, section 3.2; code), or divided by the root of projection_size."""
+    score_scale: Literal["none", "inverse_sqrt", "cosine"] = "none"
+    """f(x,z) is the plain inner product (Guu, section 3.2; code), the same divided by the root of projection_size, or
+    the cosine divided by score_temperature."""
+    score_temperature: Annotated[float, Field(gt=0.0, le=100.0), neutral(0.05)] = 0.05
+    """Of score_scale cosine (Sentence-BERT: 0.05, so that f(x,z) is within 20)."""
     pictures: Annotated[bool, neutral(False)] = False
     """Whether passages may be pictures: a patch of 16 x 16 pixels is then projected to what a wordpiece is embedded as,
     with its place in the picture (Guu, section 6: multi-modal; Dosovitskiy et al. 2021)."""
@@ -91,6 +98,13 @@ class Model(Section):
                 f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}; change either",
                 "hidden_size",
                 "heads",
+            )
+        if self.projection == "identity" and self.projection_size != self.hidden_size:
+            raise Contradiction(
+                f"projection: identity needs projection_size {self.hidden_size}, the hidden_size, not "
+                f"{self.projection_size}; set it",
+                "projection",
+                "projection_size",
             )
         if self.share_projection and not self.share_towers:
             raise Contradiction(
@@ -130,7 +144,8 @@ class InverseCloze(Section):
     initial_encoder: Literal["reader", "checkpoint", "scratch"] = "checkpoint"
     """What the towers' Transformers start from (Lee: BERT)."""
     query_scale: Annotated[float, Field(gt=0.0)] = 1.0
-    """Factor on W_input after the Inverse Cloze Task: the temperature at which REALM begins."""
+    """Factor on W_input after the Inverse Cloze Task: the temperature at which REALM begins (cosine scores have one of
+    their own, and do not notice it)."""
 
 
 class WarmStart(Section):

@@ -218,7 +218,10 @@ def tower_digest(embedder: Embedder) -> str:
     """SHA-256 over the document tower: the parameters as float32 and what their shapes do not show; not the device,
     the precision, or what the towers share."""
     shape = embedder.document_encoder.shape
-    found = hashlib.sha256(repr((shape.heads, shape.activation, shape.layer_norm_epsilon)).encode())
+    described: tuple[object, ...] = (shape.heads, shape.activation, shape.layer_norm_epsilon)
+    described += ("mean",) if embedder.head.pooling == "mean" else ()
+    described += ("cosine",) if embedder.head.score_scale == "cosine" else ()
+    found = hashlib.sha256(repr(described).encode())
     for part in PARTS:
         module = getattr(embedder, f"document_{part}")
         for name, value in sorted(module.state_dict().items()) if module is not None else ():

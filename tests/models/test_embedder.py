@@ -23,6 +23,8 @@ HEADS = [
     EVERYTHING,
     EVERYTHING._replace(share_projection=True, score_scale="inverse_sqrt"),
     EVERYTHING._replace(share_towers=False),
+    EmbedderShape(SIZE, pooling="mean"),
+    EVERYTHING._replace(pooling="mean", score_scale="cosine", temperature=0.2, share_towers=False),
 ]
 
 
@@ -49,8 +51,8 @@ def noisy(head: EmbedderShape) -> Embedder:
     return embedder.eval()
 
 
-def their_pooled(embedder: Embedder, tower: str, batch: Batch) -> tuple[Tensor, Tensor]:
-    """[CLS] and pooler output of transformers' BertModel with the tower's weights."""
+def their_pooled(embedder: Embedder, tower: str, batch: Batch) -> dict[str, Tensor]:
+    """What transformers' BertModel with the tower's weights has by each way of pooling."""
     from transformers import BertConfig, BertModel
 
     model = BertModel(BertConfig.from_dict(bert_config(SHAPE, "BertModel"))).eval()
@@ -61,15 +63,15 @@ def their_pooled(embedder: Embedder, tower: str, batch: Batch) -> tuple[Tensor, 
     model.load_state_dict(weights, strict=pooler is not None)
     with torch.no_grad():
         output = model(input_ids=batch.tokens_BL, token_type_ids=batch.types_BL, attention_mask=batch.mask_BL.long())
-    return output.last_hidden_state[:, 0], output.pooler_output
+    means = [hidden_LD[mask_L].mean(0) for hidden_LD, mask_L in zip(output[0], batch.mask_BL, strict=True)]
+    return {"cls": output[0][:, 0], "tanh": output.pooler_output, "mean": torch.stack(means)}
 
 
 def by_formula(embedder: Embedder, tower: str, batch: Batch) -> Tensor:
     """What a tower of any head computes, written out."""
-    cls_BD, pooled_BD = their_pooled(embedder, tower, batch)
     head = embedder.head
     state = embedder.state_dict()
-    vector_BD = (pooled_BD if head.pooling == "tanh" else cls_BD) @ state[f"{tower}_projection.weight"].T
+    vector_BD = their_pooled(embedder, tower, batch)[head.pooling] @ state[f"{tower}_projection.weight"].T
     if head.projection_bias:
         vector_BD = vector_BD + state[f"{tower}_projection.bias"]
     if head.projection_norm:
@@ -78,6 +80,9 @@ def by_formula(embedder: Embedder, tower: str, batch: Batch) -> Tensor:
         vector_BD = vector_BD * state[f"{tower}_norm.weight"] + state[f"{tower}_norm.bias"]
     if tower == "query" and head.score_scale == "inverse_sqrt":
         vector_BD = vector_BD / SIZE**0.5
+    if head.score_scale == "cosine":
+        vector_BD = vector_BD / vector_BD.square().sum(1, keepdim=True).sqrt()
+        vector_BD = vector_BD / head.temperature if tower == "query" else vector_BD
     return vector_BD
 
 
@@ -89,6 +94,25 @@ def test_towers_are_what_the_head_says(head: EmbedderShape) -> None:
     torch.testing.assert_close(query_BD, by_formula(embedder, "query", batch), atol=1e-5, rtol=0)
     torch.testing.assert_close(document_BD, by_formula(embedder, "document", batch), atol=1e-5, rtol=0)
     assert query_BD.dtype == document_BD.dtype == torch.float32
+
+
+def test_the_identity_starts_in_the_geometry_of_a_sentence_encoder() -> None:
+    """Scores are 20 times the cosine of mean-pooled texts, each read as one segment, as in sentence-transformers."""
+    size = SHAPE.hidden_size
+    head = EmbedderShape(size, pooling="mean", score_scale="cosine", initial_projection="identity")
+    embedder, _ = started(head)
+    special = type("Special", (), {"cls": 2, "sep": 3, "pad": 0})()
+    titles, bodies = [np.array([5]), np.array([], int)], [np.array([7, 8, 9]), np.array([10])]
+    documents = join(titles, bodies, special, 16)
+    assert documents.types_BL.any()
+    one_segment = documents._replace(types_BL=torch.zeros_like(documents.types_BL))
+    texts = [their_pooled(embedder, "query", batch)["mean"] for batch in (make_batch(), one_segment)]
+    with torch.no_grad():
+        score_BK = embedder.embed_queries(make_batch()) @ embedder.embed_documents(documents).T
+    cosine_BK = nn.functional.cosine_similarity(texts[0][:, None], texts[1][None], dim=2)
+    torch.testing.assert_close(score_BK, 20 * cosine_BK, atol=1e-4, rtol=0)
+    embedder.draw_projection(torch.Generator().manual_seed(7))  # of another attempt
+    assert torch.equal(embedder.query_projection.weight, torch.eye(size))
 
 
 @pytest.mark.parametrize("head", HEADS)

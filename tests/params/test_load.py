@@ -140,6 +140,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     (FILES | {"corpus.files.pretrain": ["a.txt"]}, "pretrain_corpus: same ignores files.pretrain", "separate"),
     (FILES | {"corpus.pretrain_corpus": "separate"}, "pretrain_corpus: separate needs files.pretrain", "to same"),
     ({"model.hidden_size": 65}, "hidden_size 65 is not a multiple of heads 4", "change either"),
+    ({"model.projection": "identity", "model.projection_size": 7}, "projection: identity needs", "set it"),
     ({"model.share_projection": True, "model.share_towers": False}, "share_projection", "needs share_towers: true"),
     ({"warm_start.embedder.initial_encoder": "checkpoint"}, "initial_encoder", "name a folder there"),
     ({"pretrain.candidates": 1}, "pretrain.candidates: 1 leaves no place beside the null document", "raise it"),

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
+from realm_lab.models.embedder import Embedder
 from realm_lab.retrieval.embeddings import Embeddings, EmbeddingStore, Identity, equal_rows, tower_digest
 from realm_lab.retrieval.index import Embedded, Inputs, embed_passages
 from tests.tiny_system import TinySystem
@@ -107,6 +108,20 @@ def test_the_digest_is_of_the_document_tower_alone(system: TinySystem) -> None:
     with torch.no_grad():
         embedder.document_projection.weight[0, 0] += 1e-3
     assert tower_digest(embedder) != tower_digest(system.embedder)
+
+
+def test_the_digest_tells_what_no_weight_shows(system: TinySystem) -> None:
+    def digest(**change: Any) -> str:
+        embedder = Embedder(system.embedder.query_encoder.shape, system.embedder.head._replace(**change))
+        embedder.load_state_dict(system.embedder.state_dict())
+        return tower_digest(embedder)
+
+    kinds = [digest(), digest(pooling="mean"), digest(score_scale="cosine")]
+    assert kinds[0] == tower_digest(system.embedder)
+    assert len(set(kinds)) == 3
+    of_queries_alone = digest(score_scale="inverse_sqrt"), digest(initial_projection="identity")
+    assert {kinds[0]} == set(of_queries_alone)
+    assert digest(score_scale="cosine", temperature=0.3) == kinds[2]
 
 
 def test_only_passages_that_are_new_are_embedded(system: TinySystem, store: EmbeddingStore) -> None:

@@ -50,6 +50,7 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "model.heads": 4,
     "model.activation": "gelu_new",
     "model.pooling": "tanh",
+    "model.projection": "identity",
     "model.score_scale": "inverse_sqrt",
     "model.precision": "bfloat16",
     "warm_start.embedder.initial_encoder": "scratch",
