@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 def add_studies(add: Add, add_look: Add) -> None:
     """Add the verbs to the command line."""
     sweep = add("sweep", _run_sweep, "run a study: every cell with every seed (skips finished runs; rerun to resume)")
-    sweep.add_argument("study", help="experiments/NAME.yaml, or its NAME")
+    sweep.add_argument("study", nargs="?", help="experiments/NAME.yaml, or its NAME; not with --axis")
+    text = "instead of a file: values of a parameter, the baseline's first; repeated, every combination"
+    sweep.add_argument("--axis", action="append", default=[], dest="axes", metavar="KEY=VALUE,...", help=text)
+    text = "with --axis: the study's name; its file experiments/NAME.yaml is written, to keep and to run again"
+    sweep.add_argument("--name", metavar="NAME", help=text)
     text = "how many seeds: the study's first N, or 0 to N-1 where it has fewer"
     sweep.add_argument("--seeds", type=positive, metavar="N", help=text)
     sweep.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
@@ -69,7 +73,18 @@ def _run_reproduce(options: argparse.Namespace) -> int:
 def _run_sweep(options: argparse.Namespace) -> int:
     from realm_lab.runner.sweep import sweep
 
-    return sweep(_request(options, options.study))
+    if not options.axes:
+        if options.name or not options.study:
+            raise UserError("sweep: name a study, or give --axis KEY=VALUE,... and --name NAME")
+        return sweep(_request(options, options.study))
+    if options.study or not options.name:
+        raise UserError("sweep --axis: give --name NAME for the study, and no other study")
+    from realm_lab.runner.axes_file import write_axes_file
+
+    given = overrides_of(options)
+    path = write_axes_file(options.root, options.name, options.axes, options.seeds, options.params, given)
+    options.overrides, options.preset = [], None  # they are in the file now
+    return sweep(_request(options, str(path)))
 
 
 def _run_search(options: argparse.Namespace) -> int:

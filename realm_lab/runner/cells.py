@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -32,9 +33,10 @@ class Cell(NamedTuple):
 
 
 class Point(NamedTuple):
-    """One point of an axis; `name` is what it is called in the file, and in a cell's name."""
+    """One point of an axis; `name` is what it is called in the file, `part` its part of a cell's name."""
 
     name: str
+    part: str
     title: str
     overrides: dict[str, Any]
     place: Place
@@ -85,6 +87,14 @@ def _named_cells(study: Study, common: dict[str, Any]) -> list[Cell]:
     return found
 
 
+def value_in_name(value: str) -> str:
+    """A value as part of a cell's name: custom code by its own name, `{name: span, share: 0.3}` as `span+share=0.3`."""
+    if is_name(f"_{value}", "=+"):
+        return value
+    plain = re.sub(r"[\w.]+:(?=\w)", "", value.removeprefix("{name: ")).replace(": ", "=").replace(", ", "+")
+    return re.sub(r"[^\w.=+-]", "", plain)
+
+
 def _baseline_points(study: Study, points: Mapping[str, Sequence[Point]]) -> tuple[Point, ...]:
     if isinstance(study.baseline, str):
         remedy = f"with axes, name a point of each: {{{', '.join(f'{axis}: ...' for axis in points)}}}"
@@ -110,15 +120,19 @@ def _points(study: Study, axis: str) -> list[Point]:
     for key, value in enumerate(given) if isinstance(given, list) else given.items():
         place: Place = ("axes", axis, key)
         is_named = isinstance(key, str)
-        if is_named != isinstance(value, dict):
+        if is_named != isinstance(value, dict) and not (isinstance(value, dict) and "name" in value):
             raise study.problem(f"axis '{axis}': list values, or name points that set some, NAME: {{...}}", *place)
         overrides = overrides_of(study, value if is_named else {axis: value}, *place)
         if is_named:
-            point = Point(str(key), str(key).replace("_", " "), overrides, place)
+            point = Point(str(key), str(key), str(key).replace("_", " "), overrides, place)
         else:
-            point = Point(show(value), changes_title(overrides), overrides, place)
+            part = f"{_short(study.axes)[axis]}={value_in_name(show(value))}"
+            point = Point(show(value), part, changes_title(overrides), overrides, place)
         if any(point.name == other.name or point.overrides == other.overrides for other in found):
             raise study.problem(f"axis '{axis}': point '{point.name}' is listed twice; keep one", *place)
+        if any(point.part == other.part for other in found):
+            remedy = "name the points: NAME: {PARAMETER: VALUE}"
+            raise study.problem(f"axis '{axis}': two points would be called '{point.part}'; {remedy}", *place)
         found.append(point)
     return found
 
@@ -132,12 +146,7 @@ def _combined(study: Study, chosen: Sequence[Point], common: dict[str, Any]) -> 
             raise study.problem(f"two axes both set '{key}'; merge them into one axis", *point.place)
         overrides |= point.overrides
         places |= dict.fromkeys(point.overrides, point.place)
-    names = _short(study.axes)
-    parts = [
-        f"{names[axis]}={point.name}" if isinstance(study.axes[axis], list) else point.name
-        for axis, point in zip(study.axes, chosen, strict=True)
-    ]
-    name = ",".join(parts)
+    name = ",".join(point.part for point in chosen)
     if not is_name(name, IN_CELLS):
         remedy = "name its points with letters, digits and . _ = , + - only: NAME: {PARAMETER: VALUE}"
         raise study.problem(f"axes: '{name}' cannot name a cell; {remedy}", "axes")

@@ -32,7 +32,7 @@ from realm_lab.params.load import (
 )
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.refresh import check_refresh
-from realm_lab.runner.cells import Cell, Place, cells_of
+from realm_lab.runner.cells import Cell, Place, cells_of, value_in_name
 from realm_lab.runner.study import LauncherSettings, Study, load_study, metrics_of
 from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, plan_run, record_run
 from realm_lab.systems.registry import options_of, system_of, with_options
@@ -129,7 +129,9 @@ def plan_study(
         "own_metrics": tuple(metric for metric in metrics.values() if metric.name in METRICS.keys() - BUILT_IN),
     }
     if len(study.axes) > 1:
-        described["axes"] = {axis: [show(point) for point in points] for axis, points in study.axes.items()}
+        described["axes"] = {
+            axis: [value_in_name(show(point)) for point in points] for axis, points in study.axes.items()
+        }
     return StudyPlan(
         study.name,
         study.question,

@@ -10,8 +10,9 @@ import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.metrics import METRICS
-from realm_lab.runner.cells import Cell, cells_of
-from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
+from realm_lab.reporting.comparison import points_of
+from realm_lab.runner.cells import Cell, cells_of, value_in_name
+from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study, study_record
 from realm_lab.runner.preview import in_every_cell
 from realm_lab.runner.search_file import Pruning, Search, chosen_by
 from realm_lab.runner.study import CellEntry, Study, load_study
@@ -398,3 +399,27 @@ def test_table2_has_the_papers_seven_rows_and_quick_shares_the_default_runs(tmp_
     quick = plan_study(SHIPPED["quick"], tmp_path)
     default = {run.run_key for run in default_plan(quick.runs[0].params).runs}
     assert default < {run.run_key for run in quick.runs}
+
+
+def test_custom_parts_are_values_of_an_axis_and_name_its_cells(planned: Planned) -> None:
+    axes = """
+    baseline: {pretrain.masking: salient_span, pretrain.candidates: 6}
+    axes: {pretrain.masking: [salient_span, "tests.tiny_masks:slowly"], pretrain.candidates: [6, 4]}
+    """
+    record = study_record(planned(axes), Path())
+    assert [cell.name for cell in record.cells[::2]] == [
+        "masking=salient_span,candidates=6",
+        "masking=slowly,candidates=6",
+    ]
+    assert points_of(record, record.cells[-1]) == {"pretrain.masking": "slowly", "pretrain.candidates": "4"}
+    same = "baseline: {pretrain.masking: a:mask}\naxes: {pretrain.masking: ['a:mask', 'b:mask']}\n"
+    with pytest.raises(UserError, match="would be called 'masking=mask'; name the points"):
+        planned(same)
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [("0.001", "0.001"), ("a.b:C", "C"), ("{name: span, share: 0.3}", "span+share=0.3"), ("[4, 2]", "4+2")],
+)
+def test_a_value_names_cells_without_what_folders_cannot_have(value: str, part: str) -> None:
+    assert value_in_name(value) == part

@@ -1,0 +1,66 @@
+"""A study of one line: `realm-lab sweep --axis ... --name NAME`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from realm_lab.cli import main
+from realm_lab.params.yaml_file import read_yaml
+from tests.runner.conftest import PARAMETERS
+
+AXES = ("--axis", "pretrain.masking=salient_span,tests.tiny_masks:slowly", "--axis", "pretrain.candidates=6,4")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    shutil.copy(PARAMETERS, tmp_path / "params.yaml")
+    return tmp_path
+
+
+def test_one_line_writes_the_file_of_every_combination_and_is_that_study(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["--root", str(project), "sweep", *AXES, "--seeds", "2", "--set", "pretrain.steps=3", "--dry-run", "--json"]
+    assert main([*asked, "--name", "mine"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert [(run["seed"], run["overrides"]["pretrain.steps"]) for run in planned] == [(0, 3), (1, 3)] * 4
+    first, last = planned[0]["overrides"], planned[-1]["overrides"]
+    assert (first["pretrain.masking"], first["pretrain.candidates"]) == ("salient_span", 6)
+    assert (last["pretrain.masking"], last["pretrain.candidates"]) == ("tests.tiny_masks:slowly", 4)
+    assert main(["--root", str(project), "sweep", "mine", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == planned
+    assert main([*asked, "--name", "mine"]) == 0  # the same line again is the same study
+    assert main([*asked, "--axis", "pretrain.batch_size=4,8", "--name", "mine"]) == 2
+    assert "is another study" in capsys.readouterr().err
+
+
+def test_without_a_number_of_seeds_those_of_the_parameters_are_run(project: Path) -> None:
+    line = ["--preset", "smoke", "--axis", "pretrain.steps=3,4", "--name", "mine", "--dry-run"]
+    assert main(["--root", str(project), "sweep", *line]) == 0
+    written = read_yaml(project / "experiments" / "mine.yaml")
+    assert (written["preset"], written["seeds"], written["baseline"]) == ("smoke", [0], {"pretrain.steps": 3})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["--axis", "pretrain.stepz=3,4", "--name", "mine"], "--axis: unknown parameter 'pretrain.stepz'"),
+        (["--axis", "pretrain.steps", "--name", "mine"], "--axis pretrain.steps: write it as KEY=VALUE,VALUE"),
+        (["--axis", "pretrain.steps=3,3", "--name", "mine"], "point '3' is listed twice"),
+        (["--axis", "pretrain.steps=3", "--set", "pretrain.steps=4", "--name", "mine"], "given twice"),
+        (["--axis", "pretrain.steps=3", "--name", "default"], "choose another"),
+        (["--axis", "pretrain.steps=3,4"], "give --name"),
+        (["mine", "--axis", "pretrain.steps=3,4", "--name", "mine"], "no other study"),
+        ([], "name a study, or give --axis"),
+    ],
+)
+def test_a_wrong_line_leaves_no_file(
+    project: Path, capsys: pytest.CaptureFixture[str], line: list[str], message: str
+) -> None:
+    assert main(["--root", str(project), "sweep", *line]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(project.glob("experiments/*.yaml"))
