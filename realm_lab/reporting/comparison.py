@@ -238,7 +238,7 @@ def axis_effects(study: StudyRecord, metric: Metric, values: Mapping[str, Mappin
         for point in (point for point in known if point != base[axis]):
             # rows: points of the other axes where both cells have runs; columns: the seeds that all of them have
             pairs = (wide[point] - wide[base[axis]]).unstack("seed").dropna(how="all").dropna(axis="columns")
-            deltas = {int(seed): float(pairs[seed].mean()) for seed in pairs.columns}
+            deltas = {int(seed): float(pairs[seed].mean()) for seed in pairs.columns if len(pairs)}
             if found := compare(deltas, dict.fromkeys(deltas, 0.0)):
                 compared[axis, point] = metric, found
     return [AxisEffect(axis, point, finding) for (axis, point), finding in judge(compared, study.delta).items()]

@@ -83,6 +83,8 @@ def test_an_axis_is_averaged_over_the_other_seed_by_seed() -> None:
         "pairs with both cells"
     )
     assert axis_effects(StudyRecord("s", "", "realm", CELLS, (0,), ()), metric, {"realm": {0: 1.0}}) == []
+    alone = {name: values[name] for name in list(values)[:1]}
+    assert axis_effects(record, metric, alone) == [], "nothing to compare a cell with"
     answer = verdict(record, compare_cells(record, study.results, ["exact_match"]))
     told = axis_effects(record, metric, values)[0].as_json()
     fields = ("axis", "point", "finding", "direction")
