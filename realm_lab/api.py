@@ -6,7 +6,7 @@ run.ask("who is the mayor of nirter ?").answer
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,17 +134,24 @@ def sweep(
     *,
     launcher: str | None = None,
     seeds: int | None = None,
+    cells: Sequence[str] = (),
     set: Mapping[str, Any] | None = None,
     retry_failed: bool = False,
 ) -> pd.DataFrame:
     """Run what is missing of a study (a name in ROOT/experiments, or a file) and write its report, as the verb does;
-    the results so far. With launcher="slurm" the jobs are only submitted."""
+    the results so far. `cells`: only these are run. With launcher="slurm" the jobs are only submitted."""
     from realm_lab.runner.sweep import Request, find_study
     from realm_lab.runner.sweep import sweep as run
 
     path = find_study(str(study), Path(root))
     request = Request(
-        path, Path(root), launcher=launcher, seeds=seeds, overrides=dict(set or {}), retry_failed=retry_failed
+        path,
+        Path(root),
+        launcher=launcher,
+        seeds=seeds,
+        cells=tuple(cells),
+        overrides=dict(set or {}),
+        retry_failed=retry_failed,
     )
     run(request)
     return results(path.stem, root)

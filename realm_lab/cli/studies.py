@@ -24,6 +24,8 @@ def add_studies(add: Add, add_look: Add) -> None:
     sweep.add_argument("--name", metavar="NAME", help=text)
     text = "how many seeds: the study's first N, or 0 to N-1 where it has fewer"
     sweep.add_argument("--seeds", type=positive, metavar="N", help=text)
+    text = "run only these cells of the study, with commas between them"
+    sweep.add_argument("--cells", action="append", default=[], metavar="CELL,...", help=text)
     sweep.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
     search = add("search", _run_search, "hyper-parameter search with Optuna (prunes bad trials; rerun to resume)")
     search.add_argument("search", help="experiments/search-NAME.yaml, or search-NAME")

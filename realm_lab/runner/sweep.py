@@ -52,7 +52,7 @@ class Request:
     cancel: bool = False
     force: bool = False  # replace a report of more complete runs
     trials: int | None = None  # of a search; None: its own
-    cell: str = ""  # only this one, beside a baseline without runs
+    cells: tuple[str, ...] = ()  # only these are run, with commas between them; empty: all
     profile: str | None = None  # of a cluster
     slurm: Mapping[str, Any] = field(default_factory=dict)  # settings over those of the profile
     other_code: OtherCodePolicy | None = None  # None: as launch.other_code says
@@ -71,12 +71,11 @@ def sweep(request: Request) -> int:
     root = Path(request.root)
     if request.cancel:  # also of a study whose file is being changed
         return cancel_study(Path(request.path).stem, root)
-    plan = plan_study(
+    whole = plan_study(
         request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
     )
-    if request.cell:
-        plan = replace(plan, runs=tuple(run for run in plan.runs if run.cell == request.cell))
-    plan = with_policy(plan, request.other_code)
+    whole = with_policy(whole, request.other_code)
+    plan = _part(whole, request.cells)
     launcher = request.launcher_for(plan.launcher, plan.name)
     if request.dry_run:
         if request.as_json:
@@ -96,7 +95,7 @@ def sweep(request: Request) -> int:
     settle_code(plan.runs, root, check=lambda: launcher.check(tasks_left()))
     tasks = tasks_left()
     tasks, left = _leave_alone(tasks, root) if launcher.detached else (tasks, [])
-    is_recorded = request.seeds is not None and _is_part_of_what_is_done(plan, root)
+    is_recorded = request.seeds is not None and _is_part_of_what_is_done(whole, root)
     _say_beginning(plan, root, tasks, left, launcher, request.retry_failed)
     if launcher.detached and tasks:
         before = latest_jobs(root, plan.name)
@@ -104,14 +103,30 @@ def sweep(request: Request) -> int:
             launcher.submit(tasks)
         except UserError:
             if latest_jobs(root, plan.name) != before:  # if none was taken, the study stays as it was
-                record_study(plan, root)
+                record_study(whole, root)
             raise
         say(f"submitted {_count(len(tasks), 'task')}")
     if not is_recorded:
-        record_study(plan, root)
+        record_study(whole, root)
     if launcher.detached:
         return _follow(launcher, tasks, plan, request, root)
     return _run(launcher, tasks, plan, request, root)
+
+
+def _part(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
+    """The plan with the runs of some cells alone, several in a text with commas, which names of cells may have, too; of
+    none: all. UserError: no such cell."""
+    known, wanted = [cell.name for cell in plan.cells], set()
+    for text in named:
+        parts = text.split(",")
+        while parts:
+            heads = [",".join(parts[:size]) for size in range(len(parts), 0, -1)]
+            found = next((head for head in heads if head in known), "")
+            if not found:
+                raise UserError(f"--cells: study {plan.name} has no cell '{parts[0]}'; {suggestion(parts[0], known)}")
+            wanted.add(found)
+            parts = parts[found.count(",") + 1 :]
+    return replace(plan, runs=tuple(run for run in plan.runs if run.cell in wanted)) if wanted else plan
 
 
 def _is_part_of_what_is_done(plan: StudyPlan, root: Path) -> bool:
@@ -154,7 +169,7 @@ def _say_beginning(
 ) -> None:
     counts = _counts(plan, root)
     todo = f"{_count(len(tasks), 'task')} to do ({launcher.name})" if tasks else "nothing to do"
-    runs, cells = _count(len(plan.runs), "run"), _count(len(plan.cells), "cell")
+    runs, cells = _count(len(plan.runs), "run"), _count(len({run.cell for run in plan.runs}), "cell")
     say(f"study {plan.name}: {runs} in {cells}, {counts['COMPLETE']} complete; {todo}")
     if plan.common:
         say(in_every_cell(plan))

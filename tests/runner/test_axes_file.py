@@ -64,3 +64,19 @@ def test_a_wrong_line_leaves_no_file(
     assert main(["--root", str(project), "sweep", *line]) == 2
     assert message in capsys.readouterr().err
     assert not list(project.glob("experiments/*.yaml"))
+
+
+def cells(text: str, project: Path, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    """The cells whose runs a dry run lists."""
+    assert main(["--root", str(project), "sweep", "mine", "--cells", text, "--dry-run", "--json"]) == 0
+    return {run["cell"] for run in json.loads(capsys.readouterr().out)}
+
+
+def test_a_part_of_a_study_is_named_by_its_cells(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--root", str(project), "sweep", *AXES, "--name", "mine", "--dry-run"]) == 0
+    capsys.readouterr()
+    first, last = "masking=salient_span,candidates=6", "masking=slowly,candidates=4"
+    assert cells(last, project, capsys) == {last}
+    assert cells(f"{last},{first}", project, capsys) == {first, last}
+    assert main(["--root", str(project), "sweep", "mine", "--cells", f"{last},masking=slow", "--dry-run"]) == 2
+    assert "no cell 'masking=slow'; did you mean 'masking=slowly,candidates=6'" in capsys.readouterr().err
