@@ -135,6 +135,7 @@ def test_with_the_wheel_alone_dvc_repro_runs(tmp_path: Path) -> None:
     options = ["--no-deps", "--no-index", "--no-build-isolation", "--target", str(tmp_path / "site")]
     subprocess.run([*pip, "install", *options, str(source)], check=True)
     shutil.rmtree(source)
+    assert (tmp_path / "site" / "realm_lab" / "py.typed").is_file()
     path = os.pathsep.join([str(tmp_path / "site" / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "PATH": path}
 
