@@ -208,6 +208,6 @@ def _folder(key: str, name: str, path: Path) -> Finding:
     try:
         checks.get(key, Path)(path)
     except UserError as error:
-        found, _, remedy = str(error).partition("; ")
-        return Finding("wrong", key, found, remedy)
+        where = f"{error.path}: " if error.path else ""
+        return Finding("wrong", key, f"{where}{error.problem}", error.remedy)
     return Finding("OK", key, name)

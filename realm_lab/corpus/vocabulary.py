@@ -21,6 +21,7 @@ from realm_lab.errors import UserError
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 BERT = ["WordPiece", "BertNormalizer", "BertPreTokenizer"]  # the parts of its tokenizer
+USE_BERT = "name the folder of a BERT with WordPiece"
 # Classes whose vocab.txt is read alike; others cut words in another way first (BertJapaneseTokenizer).
 SAME_AS_BERT = ("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "RealmTokenizer", "PreTrainedTokenizer")
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -52,7 +53,8 @@ def special_ids(tokenizer: Tokenizer) -> SpecialIds:
     ids = [tokenizer.token_to_id(token) for token in SPECIAL_TOKENS]
     missing = [token for token, number in zip(SPECIAL_TOKENS, ids, strict=True) if number is None]
     if missing:
-        raise UserError(f"the vocabulary lacks {', '.join(missing)}; use the tokenizer of a BERT checkpoint")
+        lacks = f"the vocabulary lacks {', '.join(missing)}"
+        raise UserError(lacks, remedy="use the tokenizer of a BERT checkpoint")
     return SpecialIds(*(number for number in ids if number is not None))
 
 
@@ -112,7 +114,8 @@ def normaliser_settings(folder: Path | str) -> dict[str, bool | None]:
     given = {theirs: config[theirs] for theirs in NORMALISER if theirs in config}
     for name, value in given.items():
         if not isinstance(value, bool) and (name, value) != ("strip_accents", None):
-            raise UserError(f"{Path(folder) / TOKENIZER_CONFIG}: {name} is {value!r}; write true or false")
+            path = Path(folder) / TOKENIZER_CONFIG
+            raise UserError(f"{name} is {value!r}", path=path, remedy="write true or false")
     return {NORMALISER[name]: value for name, value in given.items()}
 
 
@@ -130,37 +133,39 @@ def load_tokenizer(folder: Path | str) -> Tokenizer:
         kinds = [(state.get(part) or {}).get("type") for part in ("model", "normalizer", "pre_tokenizer")]
         if kinds != BERT:
             found = ", ".join(map(str, kinds))
-            raise UserError(f"{path}: not BERT's tokenizer but {found}; name the folder of a BERT with WordPiece")
+            raise UserError(f"not BERT's tokenizer but {found}", path=path, remedy=USE_BERT)
         if words := [token["content"] for token in state.get("added_tokens", []) if not token["special"]]:
-            raise UserError(f"{path}: words were added to its vocabulary ('{words[0]}'); use that of a BERT checkpoint")
+            added_words = f"words were added to its vocabulary ('{words[0]}')"
+            raise UserError(added_words, path=path, remedy="use that of a BERT checkpoint")
         try:
             state["normalizer"] |= settings
             added = [token["id"] for token in state.get("added_tokens", [])]
             state["model"]["vocab"] = _without_holes(state["model"]["vocab"], added)
             tokenizer = Tokenizer.from_str(json.dumps(state))
         except Exception as error:  # the library has no errors of its own
-            raise UserError(f"{path}: not readable ({error}); copy the file again") from None
+            raise UserError(f"not readable ({error})", path=path, remedy="copy the file again") from None
     elif (folder / "vocab.txt").is_file():
         path = folder / "vocab.txt"
         kind = str(config.get("tokenizer_class") or SAME_AS_BERT[0]).removesuffix("Fast")
         if kind not in SAME_AS_BERT:
-            raise UserError(f"{folder}: a {kind} is not supported; name the folder of a BERT with WordPiece")
+            raise UserError(f"a {kind} is not supported", path=folder, remedy=USE_BERT)
         try:
             words = path.read_text(encoding="utf-8").split("\n")  # not splitlines: U+2028 may be a wordpiece
         except UnicodeDecodeError as error:
-            raise UserError(f"{path}: not UTF-8 ({error}); copy the file again") from None
+            raise UserError(f"not UTF-8 ({error})", path=path, remedy="copy the file again") from None
         words = [word.rstrip("\r") for word in words]
         while words and not words[-1]:
             words.pop()
         tokenizer = _build(_without_holes({word: number for number, word in enumerate(words)}), **settings)
     else:
-        raise UserError(f"{folder}: neither tokenizer.json nor vocab.txt; use the folder of a BERT checkpoint")
+        remedy = "use the folder of a BERT checkpoint"
+        raise UserError("neither tokenizer.json nor vocab.txt", path=folder, remedy=remedy)
     tokenizer.no_truncation()
     tokenizer.no_padding()
     try:
         special_ids(tokenizer)
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(error.problem, path=path, remedy=error.remedy) from None
     return tokenizer
 
 

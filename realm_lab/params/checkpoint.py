@@ -65,7 +65,8 @@ def check_model_type(config: Mapping[str, Any], path: Path) -> None:
     others = [name for name in config.get("architectures") or () if not str(name).startswith("Bert")]
     found = config.get("model_type") or next(iter(others), None)
     if found is not None and found not in MODEL_TYPES:
-        raise UserError(f"{path}: a model of type '{found}' is not supported; name the folder of a BERT with WordPiece")
+        remedy = "name the folder of a BERT with WordPiece"
+        raise UserError(f"a model of type '{found}' is not supported", path=path, remedy=remedy)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -75,7 +76,7 @@ def weight_files(folder: Path) -> list[Path]:
         return [whole]
     shards = read_object(index).get("weight_map")
     if not isinstance(shards, dict) or not shards or not all(isinstance(name, str) for name in shards.values()):
-        raise UserError(f"{index}: no 'weight_map' of tensors to files; copy the folder again")
+        raise UserError("no 'weight_map' of tensors to files", path=index, remedy="copy the folder again")
     return [folder / name for name in sorted(set(shards.values()))]
 
 
@@ -88,7 +89,7 @@ def check_checkpoint(folder: Path, names: Sequence[str] = ()) -> None:
             remedy = f"choose {', '.join(names)}, or " if names else ""
             remedy += "give a local folder with config.json and safetensors"
             remedy = remedy if folder.is_dir() else f"{remedy}; {hub_remedy(folder)}"
-            raise UserError(f"{path}: no such file; {remedy}")
+            raise UserError("no such file", path=path, remedy=remedy)
         if path == config:
             check_model_type(read_object(config), config)
 
@@ -98,7 +99,8 @@ def check_causal(path: Path) -> None:
     needed = [path] if path.suffix == ".gguf" else [path / "config.json", *weight_files(path)]
     for one in needed:
         if not one.is_file():
-            raise UserError(f"{one}: no such file; name a .gguf file, or a folder with config.json and safetensors")
+            remedy = "name a .gguf file, or a folder with config.json and safetensors"
+            raise UserError("no such file", path=one, remedy=remedy)
 
 
 def with_sizes(values: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def write_axes_file(
             plan_study(path, root, params_path=params_path)
         except UserError as error:
             path.unlink()
-            raise UserError(f"--axis: {str(error).partition(': ')[2]}") from None
+            raise UserError(f"--axis: {error.problem}", parameter=error.parameter, remedy=error.remedy) from None
         say(f"{path}: written; `realm-lab sweep {name}` runs it again")
     elif json.loads(json.dumps(read_yaml(path), default=str)) != document:
         raise UserError(f"{path}: is another study; choose another --name, or run it with `realm-lab sweep {name}`")
