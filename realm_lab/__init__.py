@@ -16,6 +16,7 @@ _PUBLIC = {
     "sweep": "api",
     "Metric": "metrics",
     "MaskRequest": "masking",
+    "Section": "params.sections",
     "System": "systems.registry",
     "Stage": "systems.registry",
     "register_masking": "masking",

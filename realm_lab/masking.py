@@ -1,10 +1,13 @@
 """Masking schemes: which wordpieces of a sentence become [MASK] (sections 3.4 and 4.5).
 
 A scheme is a pure function (request, generator) -> positions to mask: at least one, distinct, inside the sentence. It
-is registered here under a name, or it is a user's own and `pretrain.masking` says where: `package.module:function`,
-    def first_words(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-        share = request.own_options(share=0.5)["share"]  # pretrain.masking_options: {share: 0.3}
-        return np.arange(max(1, round(share * request.length)))
+is registered here under a name, or it is a user's own and `pretrain.masking` names it: `package.module:function`. With
+options of its own it takes them as a third argument,
+    class Share(Section):
+        share: float = 0.5
+    def first_words(request: MaskRequest, generator: np.random.Generator, options: Share) -> np.ndarray:
+        return np.arange(max(1, round(options.share * request.length)))
+and `pretrain.masking: {name: "my_masks:first_words", share: 0.3}` sets one (core/plugins.py).
 A sentence has no [CLS] and no [SEP] yet, so no scheme can mask one. Every chosen wordpiece is replaced by [MASK], one
 for one (as in the released code).
 """
@@ -12,14 +15,13 @@ for one (as in the released code).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from realm_lab.core.extensions import Registry, calling, own_code
-from realm_lab.errors import UserError, in_words, suggestion
+from realm_lab.core.plugins import Choice, Chosen, Kind
+from realm_lab.errors import UserError
 from realm_lab.params.parameters import Pretrain
 
 SPAN_GEOMETRIC_P = 0.2  # SpanBERT (Joshi et al. 2019), section 3.1
@@ -33,7 +35,6 @@ class MaskRequest(NamedTuple):
     spans: np.ndarray  # its salient spans [first, end), int32 [spans, 2]
     rate: float  # pretrain.mask_rate: the share of wordpieces to mask
     salient_spans: int  # pretrain.salient_spans: how many salient spans to mask
-    options: Mapping[str, Any] = MappingProxyType({})  # pretrain.masking_options: the scheme's own
     token_ids: np.ndarray | Sequence[int] = ()  # [length]
     wordpieces: Sequence[str] = ()  # as in the vocabulary, [length]: "zov", "##zen"
     labels: Sequence[str] | None = None  # of each salient span, by the tagger: "date", "name", "PER", ...
@@ -58,20 +59,8 @@ class MaskRequest(NamedTuple):
             raise UserError("this corpus was prepared without labels; delete runs/corpora and prepare again")
         return self.spans[np.array([label in labels for label in self.labels], bool)]
 
-    def own_options(self, **defaults: Any) -> dict[str, Any]:
-        """The scheme's options, those that are not given at their default. UserError: an option that is not among the
-        defaults, or of another kind than its default."""
-        for name, value in self.options.items():
-            parameter = "pretrain.masking_options"
-            about = f"parameter '{parameter}': '{name}'"
-            if name not in defaults:
-                remedy = suggestion(name, defaults) if defaults else "it takes none; leave masking_options empty"
-                raise UserError(f"{about} is no option of this masking scheme", parameter=parameter, remedy=remedy)
-            kind = type(defaults[name])
-            if type(value) is not kind and not (kind is float and type(value) is int):
-                problem = f"{about} must be {in_words(kind)}, such as {defaults[name]!r}, got {value!r}"
-                raise UserError(problem, parameter=parameter)
-        return defaults | dict(self.options)
+    def own_options(self) -> None:
+        """Nothing. experiments/random_masks.py calls it, whose code is part of the keys of finished runs."""
 
 
 class MaskedSentence(NamedTuple):
@@ -84,25 +73,24 @@ class MaskedSentence(NamedTuple):
 
 
 Scheme = Callable[[MaskRequest, np.random.Generator], np.ndarray]
-MASKING_SCHEMES: Registry[Scheme] = Registry("scheme", "function")
+MASKING_SCHEMES: Kind[Callable[..., np.ndarray]] = Kind("masking scheme", "function", "request, generator")
 register_masking = MASKING_SCHEMES.register  # makes a scheme selectable as `pretrain.masking: NAME`
 
 
-def masking_scheme(name: str) -> Scheme:
-    """The scheme that `pretrain.masking` names; what a user's own function returns is checked at every call."""
-    if ":" in name:
-        return _checked(name, own_code("pretrain.masking", name, "request, generator"))
-    return MASKING_SCHEMES.named("pretrain.masking", name)
+def masking_scheme(choice: Choice) -> Scheme:
+    """The scheme that `pretrain.masking` names, with its options; what a user's own returns is checked at every call.
+    UserError: there is none, or an option is wrong."""
+    chosen = MASKING_SCHEMES.choose("pretrain.masking", choice)
+    return _checked(chosen) if chosen.is_own else chosen
 
 
 def check_masking(settings: Pretrain) -> None:
-    """Raise a UserError for an unknown scheme, or for options that it refuses: it masks one sentence on trial."""
+    """Raise a UserError for an unknown scheme, or for one that fails: it masks one sentence on trial."""
     request = MaskRequest(
         8,
         np.array([[2, 4]], np.int32),
         settings.mask_rate,
         settings.salient_spans,
-        settings.masking_options,
         np.arange(8),
         "a sentence on tri ##al , it ended".split(),
         ["name"],
@@ -122,7 +110,6 @@ def mask(tokens: np.ndarray, positions: np.ndarray, mask_id: int, text: str = ""
 @register_masking("salient_span")
 def salient_span(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """`salient_spans` distinct salient spans, uniformly, all where there are fewer (section 3.4: one)."""
-    request.own_options()
     order = np.arange(len(request.spans))
     count = min(request.salient_spans, len(order))
     for place in range(count):  # the first draws of a Fisher-Yates shuffle
@@ -134,14 +121,12 @@ def salient_span(request: MaskRequest, generator: np.random.Generator) -> np.nda
 @register_masking("random_token")
 def random_token(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """A share `rate` of single wordpieces, uniformly, at least one (BERT; Devlin et al. 2018)."""
-    request.own_options()
     return generator.choice(request.length, size=_count(request, generator), replace=False)
 
 
 @register_masking("random_span")
 def random_span(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
     """Spans of geometric length (p = 0.2, at most 10) until a share `rate` is masked (SpanBERT; Joshi et al. 2019)."""
-    request.own_options()
     wanted = _count(request, generator)
     chosen: set[int] = set()
     while len(chosen) < wanted:
@@ -160,14 +145,13 @@ def _count(request: MaskRequest, generator: np.random.Generator) -> int:
     return min(request.length, max(1, int(exact) + int(generator.random() < exact - int(exact))))
 
 
-def _checked(name: str, scheme: Scheme) -> Scheme:
+def _checked(chosen: Chosen[Any]) -> Scheme:
     def checked(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-        with calling("pretrain.masking", name):
-            returned = scheme(request, generator)
+        returned = chosen(request, generator)
         if not _are_positions(returned, request.length):
             given, last = " ".join(repr(returned).split())[:60], request.length - 1
             raise UserError(
-                f"parameter 'pretrain.masking': '{name}' returned {given} for a sentence of {request.length} "
+                f"parameter 'pretrain.masking': '{chosen.name}' returned {given} for a sentence of {request.length} "
                 f"wordpieces; return distinct positions from 0 to {last} as integers, at least one"
             )
         return np.asarray(returned)

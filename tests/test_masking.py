@@ -7,16 +7,16 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from scipy import stats
 
-from realm_lab.core.extensions import own_source
+from realm_lab.core.plugins import Choice
 from realm_lab.errors import UserError
 from realm_lab.masking import (
     MASKING_SCHEMES,
@@ -35,7 +35,6 @@ from realm_lab.params.parameters import Pretrain
 
 SPANS = np.array([[0, 2], [3, 4], [6, 9]], np.int32)
 NO_SPANS = np.empty((0, 2), np.int32)
-scheme_source = partial(own_source, "pretrain.masking")  # as a run's identity asks for it
 BUILT_IN = ("salient_span", "random_token", "random_span")
 
 
@@ -48,7 +47,7 @@ def asked(length: int = 10, spans: np.ndarray = SPANS, rate: float = 0.15, salie
 def test_positions_are_distinct_and_inside_the_sentence(
     name: str, length: int, rate: float, count: int, seed: int
 ) -> None:
-    positions = masking_scheme(name)(asked(length, SPANS, rate, count), np.random.default_rng(seed))
+    positions = masking_scheme(Choice(name))(asked(length, SPANS, rate, count), np.random.default_rng(seed))
     assert len(positions) >= 1
     assert len(set(positions.tolist())) == len(positions)
     assert positions.min() >= 0
@@ -57,7 +56,7 @@ def test_positions_are_distinct_and_inside_the_sentence(
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_generator_decides_everything(name: str) -> None:
-    scheme, request = masking_scheme(name), asked(40, rate=0.3)
+    scheme, request = masking_scheme(Choice(name)), asked(40, rate=0.3)
     draws = [[scheme(request, rng).tolist() for _ in range(30)] for rng in map(np.random.default_rng, (5, 5, 6))]
     assert draws[0] == draws[1]
     assert draws[0] != draws[2]
@@ -102,14 +101,14 @@ def test_spans_that_share_a_wordpiece_mask_it_once() -> None:
 @pytest.mark.parametrize("name", ["random_token", "random_span"])
 @given(length=st.integers(1, 60), rate=st.floats(0.0, 1.0), seed=st.integers(0, 2**32))
 def test_the_number_of_masks_is_the_rate_rounded(name: str, length: int, rate: float, seed: int) -> None:
-    count = len(masking_scheme(name)(asked(length, NO_SPANS, rate), np.random.default_rng(seed)))
+    count = len(masking_scheme(Choice(name))(asked(length, NO_SPANS, rate), np.random.default_rng(seed)))
     assert count in {max(1, int(rate * length)), max(1, min(length, int(rate * length) + 1))}
 
 
 @pytest.mark.parametrize("name", ["random_token", "random_span"])
 def test_the_mean_rate_is_exact(name: str) -> None:
     generator = np.random.default_rng(1)
-    counts = [len(masking_scheme(name)(asked(25, NO_SPANS), generator)) for _ in range(4000)]
+    counts = [len(masking_scheme(Choice(name))(asked(25, NO_SPANS), generator)) for _ in range(4000)]
     assert set(counts) == {3, 4}
     assert np.mean(counts) == pytest.approx(3.75, abs=4 * np.std(counts) / 4000**0.5)
 
@@ -150,8 +149,8 @@ def test_a_registered_scheme_is_found_by_its_name() -> None:
         return np.arange(1)
 
     try:
-        assert masking_scheme("first_word") is first_word
-        assert scheme_source("first_word") is None
+        assert masking_scheme(Choice("first_word"))(asked(), np.random.default_rng(0)).tolist() == [0]
+        assert MASKING_SCHEMES["first_word"].code is first_word
         with pytest.raises(UserError, match="'first_word' is registered twice"):
             register_masking("first_word")(first_word)
     finally:
@@ -197,8 +196,8 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_a_function_of_a_module_is_a_scheme(own: str) -> None:
     generator = np.random.default_rng(0)
-    assert masking_scheme(f"{own}:every_other")(asked(7), generator).tolist() == [0, 2, 4, 6]
-    draws = [masking_scheme(f"{own}:by_lot")(asked(7), generator) for _ in range(100)]
+    assert masking_scheme(Choice(f"{own}:every_other"))(asked(7), generator).tolist() == [0, 2, 4, 6]
+    draws = [masking_scheme(Choice(f"{own}:by_lot"))(asked(7), generator) for _ in range(100)]
     assert {int(place) for (place,) in draws} == set(range(7))
 
 
@@ -206,7 +205,7 @@ def test_a_function_of_a_module_is_a_scheme(own: str) -> None:
     "function", ["nothing", "none", "beyond", "before", "twice", "floats", "truths", "table", "ragged"]
 )
 def test_what_a_function_returns_is_checked(own: str, function: str) -> None:
-    scheme = masking_scheme(f"{own}:{function}")
+    scheme = masking_scheme(Choice(f"{own}:{function}"))
     with pytest.raises(UserError) as caught:
         scheme(asked(7), np.random.default_rng(0))
     message = str(caught.value)
@@ -220,41 +219,45 @@ def test_what_a_function_returns_is_checked(own: str, function: str) -> None:
 SHARE = "tests.tiny_masks:first_words"
 
 
-def with_options(scheme: str, options: dict[str, object]) -> Pretrain:
-    return Pretrain(masking=scheme, masking_options=options)
-
-
-@pytest.mark.parametrize(("options", "masked"), [({}, 5), ({"share": 0.3}, 3), ({"share": 1}, 10)])
+@pytest.mark.parametrize(("options", "masked"), [({}, 5), ({"share": 0.3}, 3), ({"share": 1, "least": [2, 4]}, 10)])
 def test_a_scheme_has_options_of_its_own(options: dict[str, object], masked: int) -> None:
-    check_masking(with_options(SHARE, options))
-    request = asked()._replace(options=options)
-    assert masking_scheme(SHARE)(request, np.random.default_rng(0)).tolist() == list(range(masked))
+    settings = Pretrain(masking={"name": SHARE, **options})
+    check_masking(settings)
+    chosen = masking_scheme(settings.masking)(asked(), np.random.default_rng(0))
+    assert chosen.tolist() == list(range(masked))
 
 
 @pytest.mark.parametrize(
-    ("scheme", "options", "said"),
+    ("scheme", "options", "named"),
     [
-        (SHARE, {"shares": 0.3}, "'shares' is no option of this masking scheme; did you mean 'share'"),
-        (SHARE, {"share": "a"}, "'share' must be a number, such as 0.5, got 'a'"),
-        (SHARE, {"share": True}, "'share' must be a number, such as 0.5, got True"),
-        *(
-            (name, {"share": 1.0}, "'share' is no option of this masking scheme; it takes none; leave masking_options")
-            for name in BUILT_IN
-        ),
+        (SHARE, {"shares": 0.3}, ["'shares'", "'share'"]),
+        (SHARE, {"share": "a"}, ["share: ", "valid number", "(given: 'a')"]),
+        (SHARE, {"share": True}, ["share: ", "true or false"]),
+        (SHARE, {"least": [0]}, ["least.0: ", "greater than or equal to 1"]),
+        *((name, {"share": 1.0}, ["'share'", "none"]) for name in BUILT_IN),
     ],
 )
-def test_an_option_that_a_scheme_does_not_know_is_refused(scheme: str, options: dict[str, object], said: str) -> None:
+def test_a_wrong_option_is_refused(scheme: str, options: dict[str, object], named: list[str]) -> None:
     with pytest.raises(UserError) as caught:
-        check_masking(with_options(scheme, options))
-    assert str(caught.value).startswith(f"parameter 'pretrain.masking_options': {said}")
+        check_masking(Pretrain(masking={"name": scheme, **options}))
+    message = str(caught.value)
+    assert message.startswith("parameter 'pretrain.masking': ")
+    assert [text for text in (f"'{scheme}'", *named) if text not in message] == []
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("value", [3, {}, {"share": 1.0}, {"name": ""}, {"name": ["a"]}, ["salient_span"], True])
+def test_what_names_no_scheme_is_refused(value: object) -> None:
+    with pytest.raises(ValidationError, match="masking"):
+        Pretrain(masking=value)
 
 
 def test_a_function_that_fails_is_named(own: str) -> None:
     where = f"'pretrain.masking': '{own}"
     with pytest.raises(UserError, match=rf"{where}:crash' failed with KeyError in {own}\.py, line 19 \('tags'\)"):
-        masking_scheme(f"{own}:crash")(asked(), np.random.default_rng(0))
+        masking_scheme(Choice(f"{own}:crash"))(asked(), np.random.default_rng(0))
     with pytest.raises(UserError, match=rf"{where}:plain' takes \(request\), but it is called with \(req"):
-        masking_scheme(f"{own}:plain")
+        masking_scheme(Choice(f"{own}:plain"))
 
 
 @pytest.mark.parametrize(
@@ -273,15 +276,13 @@ def test_a_module_that_cannot_be_imported_is_named(
     if source:
         (tmp_path / f"{module}.py").write_text(source)
         importlib.invalidate_caches()
-    ask = [masking_scheme] if source else [masking_scheme, scheme_source]  # a source that does not run has a digest
-    for function in ask:
-        with pytest.raises(UserError) as caught:
-            function(f"{module}:f")  # type: ignore[operator]
-        message = str(caught.value)
-        assert message.startswith(f"parameter 'pretrain.masking': '{module}:f': module '{module}' cannot be imported (")
-        assert function is scheme_source or reason.lower() in message.lower()
-        assert "PYTHONPATH" in message
-        assert "\n" not in message
+    with pytest.raises(UserError) as caught:
+        masking_scheme(Choice(f"{module}:f"))
+    message = str(caught.value)
+    assert message.startswith(f"parameter 'pretrain.masking': '{module}:f': module '{module}' cannot be imported (")
+    assert reason.lower() in message.lower()
+    assert "PYTHONPATH" in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize(
@@ -301,7 +302,7 @@ def test_a_module_that_fails_while_it_is_imported_is_named_with_the_line(
     (tmp_path / f"{module}.py").write_text(source)
     importlib.invalidate_caches()
     with pytest.raises(UserError, match=f"'pretrain.masking': '{module}:f' failed with {reason}; correct it"):
-        masking_scheme(f"{module}:f")
+        masking_scheme(Choice(f"{module}:f"))
 
 
 def test_the_schemes_of_the_docs_mask_whole_words_and_persons() -> None:
@@ -311,7 +312,7 @@ def test_the_schemes_of_the_docs_mask_whole_words_and_persons() -> None:
     exec(code, docs)
     pieces = "zov ##zen met ada love ##lace in paris .".split()
     spans = np.array([[0, 2], [3, 6], [7, 8]], np.int32)
-    request = MaskRequest(9, spans, 0.3, 1, {}, np.arange(9), pieces, ["LOC", "PER", "LOC"])
+    request = MaskRequest(9, spans, 0.3, 1, np.arange(9), pieces, ["LOC", "PER", "LOC"])
     assert [text for _, _, text in request.words] == "zovzen met ada lovelace in paris .".split()
     for generator in map(np.random.default_rng, range(20)):
         chosen = set(docs["whole_words"](request, generator).tolist())

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from realm_lab.core.plugins import load_object
 from realm_lab.params.load import flatten
-from realm_lab.systems.identity import plan_run
+from realm_lab.systems.identity import PARTS, plan_run
 from realm_lab.tracking.run_dir import Flag
 from tests import tiny
 from tests.models.causal_folder import write_causal_folder
@@ -37,11 +38,6 @@ SHORT: dict[str, Any] = {
     "launch.checkpoint_interval_seconds": 1000,
 }
 RESTLESS = {"pretrain.retriever.learning_rate": 0.05}  # the index ages at once
-DRIFTING = RESTLESS | {
-    "pretrain.refresh.policy": "drift",
-    "pretrain.refresh.interval_steps": 3,
-    "pretrain.refresh.drift_overlap": 0.01,
-}
 FLAT = {"pretrain.search.backend": "faiss_flat", "pretrain.search.options": "overfetch=1"}
 LISTS = {"pretrain.search.backend": "ivf_flat", "pretrain.search.options": "nlist=16,nprobe=1"}
 SAME = {"corpus.pretrain_corpus": "same"}  # queries have an origin
@@ -113,7 +109,6 @@ SWITCHES: dict[str, Switch] = {
     "warm_start.embedder.initial_encoder": Switch("reader", ("embedder",)),
     "warm_start.embedder.query_scale": Switch(1.0, ("embedder",)),
     "pretrain.masking": Switch("random_span"),
-    "pretrain.masking_options": Switch({"share": 0.9}, base={"pretrain.masking": "tests.tiny_masks:first_words"}),
     "pretrain.mask_rate": Switch(0.5, base={"pretrain.masking": "random_token"}),
     "pretrain.salient_spans": Switch(2, base=SAME),
     "pretrain.sentence_choice": Switch("by_span", base=SAME),
@@ -125,7 +120,6 @@ SWITCHES: dict[str, Switch] = {
     "pretrain.exclude_trivial": Switch("off", base=SAME),
     "pretrain.marginal": Switch("token"),
     "pretrain.objective": Switch("emdr2"),
-    "pretrain.objective_temperature": Switch(0.1, base={"pretrain.objective": "perplexity_distillation"}),
     "pretrain.causal_checkpoint": Switch(causal, ("embedder",), FROZEN),
     "pretrain.causal_form": Switch("infill", ("embedder",), FROZEN | {"pretrain.causal_checkpoint": causal}),
     "pretrain.train_reader": Switch(False),
@@ -139,12 +133,7 @@ SWITCHES: dict[str, Switch] = {
     "pretrain.search.options": Switch("nlist=16,nprobe=2", base=LISTS),
     "pretrain.refresh.policy": Switch("never", base=RESTLESS),
     "pretrain.refresh.interval_steps": Switch(2, base=RESTLESS),
-    "pretrain.refresh.schedule": Switch(
-        [[0, 1], [3, 2]], base=RESTLESS | {"pretrain.refresh.policy": "schedule", "pretrain.refresh.schedule": [[0, 3]]}
-    ),
     "pretrain.refresh.delay_steps": Switch(1, base=RESTLESS),
-    "pretrain.refresh.drift_overlap": Switch(1.0, base=DRIFTING),
-    "pretrain.refresh.budget_fraction": Switch(0.9, base=RESTLESS | {"pretrain.refresh.policy": "budget"}),
     "pretrain.search_query": Switch("fresh", base=RESTLESS),
     **optimiser("pretrain.reader"),
     **optimiser("pretrain.retriever"),
@@ -157,7 +146,6 @@ SWITCHES: dict[str, Switch] = {
     "finetune.span_hidden_size": Switch(8),
     "finetune.softmax": Switch("joint"),
     "finetune.objective": Switch("hard_em"),
-    "finetune.objective_temperature": Switch(0.1, base={"finetune.objective": "perplexity_distillation"}),
     "finetune.early_loss_candidates": Switch(40),
     "finetune.train_reader": Switch(False),
     "finetune.train_query_tower": Switch(False),
@@ -168,12 +156,38 @@ SWITCHES: dict[str, Switch] = {
 }
 
 
+def of_part(parameter: str, part: str, option: str, value: Any, other: Any, base: dict[str, Any]) -> dict[str, Switch]:
+    """An option of a built-in plug-in, under PARAMETER: PART.OPTION."""
+    first, second = ({"name": part, option: given} for given in (value, other))
+    return {f"{parameter}: {part}.{option}": Switch(second, base=base | {parameter: first})}
+
+
+POLICY, DRIFTING = "pretrain.refresh.policy", RESTLESS | {"pretrain.refresh.interval_steps": 3}
+OPTIONS = {
+    **of_part("pretrain.masking", "tests.tiny_masks:first_words", "share", 0.5, 0.9, {}),
+    **of_part("pretrain.objective", "perplexity_distillation", "temperature", 1.0, 0.1, {}),
+    **of_part("pretrain.objective", "leave_one_out", "temperature", 1.0, 0.1, {}),
+    **of_part("finetune.objective", "perplexity_distillation", "temperature", 1.0, 0.1, {}),
+    **of_part("finetune.objective", "leave_one_out", "temperature", 1.0, 0.1, {}),
+    **of_part(POLICY, "schedule", "intervals", [[0, 3]], [[0, 1], [3, 2]], RESTLESS),
+    **of_part(POLICY, "drift", "overlap", 0.01, 1.0, DRIFTING),
+    **of_part(POLICY, "budget", "fraction", 0.1, 0.9, RESTLESS),
+}
+
+
 def names() -> list[str]:
     return [name for name in flatten(tiny.params()) if name.split(".")[0] in FELT]
 
 
 def test_every_parameter_has_a_switch() -> None:
     assert set(names()) == set(SWITCHES)
+    options = {
+        f"{parameter}: {name}.{option}"
+        for parameter, kind in PARTS.items()
+        for name, plugin in load_object(parameter, kind).items()
+        for option in (plugin.options.model_fields if plugin.options else ())
+    }
+    assert options <= set(OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -213,9 +227,9 @@ def first_step(metrics: list[dict[str, Any]], phase: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [*names(), *OPTIONS])
 def test_a_switch_moves_what_it_names_and_nothing_else(root: Path, name: str) -> None:
-    switch = SWITCHES[name]
+    switch, name = (SWITCHES | OPTIONS)[name], name.partition(":")[0]
     stage = FELT[name.split(".")[0]]
     given = {key: value(root) if callable(value) else value for key, value in switch.base.items()}
     base = outcome(root, stage, given)

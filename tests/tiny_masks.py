@@ -1,4 +1,4 @@
-"""Masking schemes in one file: one has an option of its own, `pretrain.masking: tests.tiny_masks:first_words`."""
+"""Masking schemes in one file, for `pretrain.masking: tests.tiny_masks:NAME`; first_words has options."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ import time
 import numpy as np
 
 from realm_lab.masking import MaskRequest
+from realm_lab.params.sections import Positive, Section
 
 
-def first_words(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:
-    """The first wordpieces, a `share` of them all, at least one."""
-    share = request.own_options(share=0.5)["share"]
-    return np.arange(max(1, round(share * request.length)))
+class FirstWords(Section):
+    """Options of first_words."""
+
+    share: float = 0.5
+    """Share of the wordpieces."""
+    least: tuple[Positive, ...] = ()
+    """Numbers of wordpieces, the largest of which is masked at least."""
+
+
+def first_words(request: MaskRequest, generator: np.random.Generator, options: FirstWords) -> np.ndarray:
+    """The first wordpieces, a share of them all, at least one."""
+    return np.arange(max(1, *options.least, round(options.share * request.length)))
 
 
 def slowly(request: MaskRequest, generator: np.random.Generator) -> np.ndarray:

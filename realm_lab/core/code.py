@@ -13,7 +13,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
 from realm_lab.core.files import read_json, write_json
@@ -50,16 +50,26 @@ class CodeReader:
         """
         key = tuple(sorted(set(roots)))
         if key not in self._reached:
-            packages = {OURS, *(root.partition(".")[0] for root in key)}
-            found: dict[str, str] = {}
-            waiting = list(key)
-            while waiting:
-                module = waiting.pop()
-                if module not in found:
-                    found[module], imported = self._module(module)
-                    waiting += [name for name in imported if _is_followed(name.partition(".")[0], packages)]
-            self._reached[key] = dict(sorted(found.items()))
+            self._reached[key] = self._walk(key, {OURS, *(root.partition(".")[0] for root in key)})
         return self._reached[key]
+
+    def outside(self, root: str) -> dict[str, str]:
+        """As `reached` of one module, without the modules of realm_lab that it imports, nor those without a file."""
+        top = root.partition(".")[0]
+        found = self._walk((root,), {top} - {OURS}, leave={OURS})
+        return {name: digest for name, digest in found.items() if name == root or digest != MISSING}
+
+    def _walk(self, roots: tuple[str, ...], packages: set[str], leave: Set[str] = frozenset()) -> dict[str, str]:
+        """The modules that are reached. `packages` are followed in any case, those to `leave` never."""
+        found: dict[str, str] = {}
+        waiting = list(roots)
+        while waiting:
+            module = waiting.pop()
+            if module not in found:
+                found[module], imported = self._module(module)
+                tops = ((name, name.partition(".")[0]) for name in imported)
+                waiting += [name for name, top in tops if top not in leave and _is_followed(top, packages)]
+        return dict(sorted(found.items()))
 
     def save(self) -> None:
         """Write the cache, if it has become larger."""
@@ -95,9 +105,10 @@ def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
-def source_digest(path: Path) -> str:
-    """The digest of one source file."""
-    return _examine(path.read_bytes(), path, "")[0]
+def outside_digest(module: str) -> str | dict[str, str]:
+    """The digest of a module of a user; of several that it imports, each one's. MISSING: it is no Python file."""
+    found = CodeReader().outside(module)
+    return found[module] if len(found) == 1 else found
 
 
 def package_modules() -> list[str]:

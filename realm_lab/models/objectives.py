@@ -1,9 +1,9 @@
 """What training maximises: one function each of log p(z|x) and log p(y|z,x), which says how the retriever is taught.
 
-An objective is a pure function (log_prior_BK, log_reader_BK, temperature) -> [B], per example, in nats. It is
-registered here under a name, or it is a user's own and `pretrain.objective` or `finetune.objective` says where:
-`package.module:function`,
-    def best_passage(log_prior_BK, log_reader_BK, temperature):
+An objective is a pure function (log_prior_BK, log_reader_BK) -> [B], per example, in nats; one with options takes them
+as a third argument (core/plugins.py). It is registered here under a name, or it is a user's own and
+`pretrain.objective` or `finetune.objective` names it: `package.module:function`,
+    def best_passage(log_prior_BK, log_reader_BK):
         return (log_prior_BK + log_reader_BK).amax(1)
 `log_prior_BK` is log p(z|x) over the candidates and trains the retriever, `log_reader_BK` is log p(y|z,x) and trains
 the reader; `detach()` stops a gradient. The null document is a candidate like the others. A place that a small corpus
@@ -19,28 +19,38 @@ training. Attention distillation (Izacard & Grave 2021) needs a decoder: system 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from realm_lab.core.extensions import Registry, calling, own_code
+from pydantic import Field
+
+from realm_lab.core.plugins import Choice, Chosen, Kind
 from realm_lab.errors import UserError
+from realm_lab.params.sections import Section, neutral
 
 if TYPE_CHECKING:  # a study's file is checked without torch
     from torch import Tensor
 
-Objective = Callable[["Tensor", "Tensor", float], "Tensor"]
-OBJECTIVES: Registry[Objective] = Registry("objective", "function")
+Objective = Callable[["Tensor", "Tensor"], "Tensor"]
+OBJECTIVES: Kind[Callable[..., Tensor]] = Kind("objective", "function", "log_prior_BK, log_reader_BK")
 register_objective = OBJECTIVES.register  # makes one selectable as `pretrain.objective` and `finetune.objective: NAME`
 
 LEAST_LOG_PRIOR = -5.0e3  # below it is no candidate: between any that is and NO_SCORE (retrieval/rows.py)
 NOWHERE = -1.0e20  # log-likelihood of no candidate: below NO_ANSWER (spans.py) at any temperature, and no NaN
 
 
-def training_objective(parameter: str, name: str) -> Objective:
-    """The objective that `parameter` names; of a user's own, the shape of what it returns is checked at every call.
-    UserError: there is none; it names the nearest."""
-    if ":" in name:
-        return _checked(parameter, name, own_code(parameter, name, "log_prior_BK, log_reader_BK, temperature"))
-    return OBJECTIVES.named(parameter, name)
+class Distillation(Section):
+    """Options of perplexity_distillation and leave_one_out."""
+
+    temperature: Annotated[float, Field(ge=0.001, le=1000.0), neutral(1.0)] = 1.0
+    """What the log-likelihoods are divided by before their softmax, which p(z|x) is drawn to (the equations of Atlas:
+    1; Shi et al. 2023, REPLUG: beta; the code of Atlas: 0.01, for the mean over the tokens of an answer)."""
+
+
+def training_objective(parameter: str, choice: Choice) -> Objective:
+    """The objective that `parameter` names, with its options; of a user's own, the shape of what it returns is checked
+    at every call. UserError: there is none, or an option is wrong."""
+    chosen = OBJECTIVES.choose(parameter, choice)
+    return _checked(chosen) if chosen.is_own else chosen
 
 
 def is_candidate(log_prior_BK: Tensor) -> Tensor:
@@ -59,7 +69,7 @@ def set_log_likelihood(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
 
 
 @register_objective("marginal")
-def marginal(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
+def marginal(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
     """log p(y|x) = log sum_z p(y|z,x) p(z|x) (Guu et al. 2020, Eq. 1); nothing is stopped."""
     from realm_lab.models.realm import marginal_log_likelihood
 
@@ -67,18 +77,18 @@ def marginal(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) ->
 
 
 @register_objective("emdr2")
-def emdr2(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
+def emdr2(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
     """log p(y|x,Z) + log sum_z sg(p(y|z,x)) p(z|x) (EMDR2; Sachan et al. 2021, "End-to-End Training of ...").
 
     The first term trains the reader alone, the second the retriever alone: sg stops the reader. At equal weights the
     retriever's gradient is that of `marginal`; the reader's weighs passages by p(y|z,x), there by p(y|z,x) p(z|x).
     """
-    retriever_B = marginal(log_prior_BK, log_reader_BK.detach(), temperature)
+    retriever_B = marginal(log_prior_BK, log_reader_BK.detach())
     return set_log_likelihood(log_prior_BK.detach(), log_reader_BK) + retriever_B
 
 
 @register_objective("perplexity_distillation")
-def perplexity_distillation(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
+def perplexity_distillation(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Distillation) -> Tensor:
     """log p(y|x,Z) - KL(sg(t) || p(z|x)), t(z) ~ p(y|z,x)^(1/temperature) (PDist; Izacard et al. 2022, Atlas).
 
     The first term trains the reader alone, the second the retriever alone: t is stopped. With a reader that does not
@@ -86,11 +96,11 @@ def perplexity_distillation(log_prior_BK: Tensor, log_reader_BK: Tensor, tempera
     papers; Atlas's code takes the mean over its tokens, and the mean of the KL's terms in place of their sum.
     """
     reader_B = set_log_likelihood(log_prior_BK.detach(), log_reader_BK)
-    return reader_B + distilled(log_prior_BK, log_reader_BK, temperature)
+    return reader_B + distilled(log_prior_BK, log_reader_BK, options.temperature)
 
 
 @register_objective("leave_one_out")
-def leave_one_out(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
+def leave_one_out(log_prior_BK: Tensor, log_reader_BK: Tensor, options: Distillation) -> Tensor:
     """log p(y|x,Z) - KL(sg(t) || p(z|x)), t(z) ~ p(y|x, Z without z)^(-1/temperature) (LOOP; Izacard et al. 2022).
 
     A passage is worth what the answer loses without it, so that of two passages that say the same neither is missed
@@ -101,11 +111,13 @@ def leave_one_out(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: floa
     left_out_BKK = itself_KK | ~is_candidate(log_prior_BK)[:, None, :]  # the second K: what is read without the first
     others_BKK = log_reader_BK.detach()[:, None, :].masked_fill(left_out_BKK, NOWHERE)
     reader_B = set_log_likelihood(log_prior_BK.detach(), log_reader_BK)
-    return reader_B + distilled(log_prior_BK, -others_BKK.logsumexp(2), temperature)  # 1/(|Z| - 1) is the same for all
+    return reader_B + distilled(
+        log_prior_BK, -others_BKK.logsumexp(2), options.temperature
+    )  # 1/(|Z| - 1) is the same for all
 
 
 @register_objective("hard_em")
-def hard_em(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
+def hard_em(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
     """max_z log [p(y|z,x) p(z|x)]: Eq. 1 with its best passage in the place of the sum (Min et al. 2019).
 
     Only the best passage is read and searched better; nothing else is stopped. Theirs is the maximum over the spans of
@@ -122,14 +134,13 @@ def distilled(log_prior_BK: Tensor, worth_BK: Tensor, temperature: float) -> Ten
     return cross_B - target_BK.xlogy(target_BK).sum(1)
 
 
-def _checked(parameter: str, name: str, objective: Objective) -> Objective:
-    def checked(log_prior_BK: Tensor, log_reader_BK: Tensor, temperature: float) -> Tensor:
-        with calling(parameter, name):
-            value_B = objective(log_prior_BK, log_reader_BK, temperature)
+def _checked(chosen: Chosen[Callable[..., Tensor]]) -> Objective:
+    def checked(log_prior_BK: Tensor, log_reader_BK: Tensor) -> Tensor:
+        value_B: Tensor = chosen(log_prior_BK, log_reader_BK)
         shape = getattr(value_B, "shape", None)
         if shape != log_prior_BK.shape[:1]:
             given = type(value_B).__name__ if shape is None else f"the shape {tuple(shape)}"
-            where = f"parameter '{parameter}': '{name}'"
+            where = f"parameter '{chosen.parameter}': '{chosen.name}'"
             raise UserError(f"{where} returned {given}; return a tensor [{len(log_prior_BK)}], a number an example")
         return value_B
 

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from realm_lab.core.plugins import Choice, ChoiceField
 from realm_lab.core.records import Contradiction
 from realm_lab.params.corpus import Corpus
 from realm_lab.params.sections import (
@@ -28,7 +29,6 @@ from realm_lab.params.sections import (
     Refresh,
     Search,
     Section,
-    Temperature,
     Watch,
     neutral,
 )
@@ -158,11 +158,9 @@ class WarmStart(Section):
 class Pretrain(Section):
     """REALM pre-training (sections 3.3 and 3.4)."""
 
-    masking: str = "salient_span"
+    masking: ChoiceField = Choice("salient_span")
     """`salient_span` (Guu, section 3.4), `random_token` (BERT), `random_span` (SpanBERT), or `package.module:function`
-    of your own."""
-    masking_options: Annotated[Options, neutral({})] = {}
-    """Options of a masking scheme of your own, {NAME: VALUE, ...}; those above have none."""
+    of your own, with its options."""
     mask_rate: Fraction = 0.15
     """Share of wordpieces that random schemes mask, at least one a sentence (BERT; SpanBERT); `salient_span` takes no
     notice of it."""
@@ -189,14 +187,13 @@ class Pretrain(Section):
     """Never retrieve the passage that a query comes from (Guu, section 3.4; code), or any passage of its article."""
     marginal: Literal["example", "token"] = "example"
     """The likelihood marginalises whole answers (Guu, Eq. 1), or each masked token by itself (code)."""
-    objective: Annotated[str, neutral("marginal")] = "marginal"
+    objective: Annotated[ChoiceField, neutral("marginal")] = Choice("marginal")
     """What is maximised, and so how the retriever is taught: `marginal` (Guu, Eq. 1), `emdr2` (Sachan et al. 2021),
     `perplexity_distillation` (Atlas, Izacard et al. 2022; REPLUG), `leave_one_out` (Atlas), `hard_em` (Min et al.
-    2019), or `package.module:function` of your own; the equations are in models/objectives.py."""
-    objective_temperature: Annotated[Temperature, neutral(1.0)] = 1.0
-    """Of perplexity_distillation and leave_one_out: what the log-likelihoods are divided by before their softmax, which
-    p(z|x) is drawn to (the equations of Atlas: 1; Shi et al. 2023, REPLUG: beta; the code of Atlas: 0.01, for the mean
-    over the tokens of an answer)."""
+    2019), or `package.module:function` of your own, with its options; the equations are in models/objectives.py.
+    perplexity_distillation and leave_one_out have the option `temperature`, 1: what the log-likelihoods are divided by
+    before their softmax, which p(z|x) is drawn to (the equations of Atlas: 1; Shi et al. 2023, REPLUG: beta; the code
+    of Atlas: 0.01, for the mean over the tokens of an answer)."""
     causal_checkpoint: Annotated[str | None, neutral(None)] = None
     """Hugging Face folder, hf://ORG/NAME or GGUF file of a causal language model that reads in the place of the reader,
     in pre-training and in its measures on masked sentences. It is never trained: Eq. 1 with the reader's parameters
@@ -261,15 +258,17 @@ class Pretrain(Section):
                 "train_query_tower",
                 "train_document_tower",
             )
-        if self.sentence_choice == "any" and self.masking == "salient_span":
+        if self.sentence_choice == "any" and self.masking.name == "salient_span":
             raise Contradiction(
                 "sentence_choice: any has sentences that masking: salient_span cannot mask; use by_span",
                 "sentence_choice",
                 "masking",
             )
-        if self.marginal == "token" and self.objective != "marginal":
+        if self.marginal == "token" and self.objective.name != "marginal":
             raise Contradiction(
-                f"objective: {self.objective} needs whole answers; set marginal to example", "objective", "marginal"
+                f"objective: {self.objective.name} needs whole answers; set marginal to example",
+                "objective",
+                "marginal",
             )
         return self
 
@@ -290,10 +289,8 @@ class Finetune(Section):
     softmax: Literal["factored", "joint", "selected"] = "factored"
     """p(z|x) times p(span|z,x) (Guu, section 3.2), one softmax over the spans of all passages (Lee; code), or p(z|x) by
     a head of the reader over [CLS] instead of the retriever (Karpukhin et al. 2020, section 6.1)."""
-    objective: Annotated[str, neutral("marginal")] = "marginal"
+    objective: Annotated[ChoiceField, neutral("marginal")] = Choice("marginal")
     """As in pretrain. The early loss is added to any."""
-    objective_temperature: Annotated[Temperature, neutral(1.0)] = 1.0
-    """As in pretrain."""
     early_loss_candidates: NonNegative = 5000
     """Passages of Lee's early loss, -log p(a passage with an answer | x), which is added; 0: no such loss."""
     train_reader: bool = True
@@ -317,9 +314,9 @@ class Finetune(Section):
                 "train_query_tower",
                 "steps",
             )
-        if self.softmax != "factored" and self.objective != "marginal":
+        if self.softmax != "factored" and self.objective.name != "marginal":
             raise Contradiction(
-                f"objective: {self.objective} needs a p(z|x) of the retriever; set softmax to factored",
+                f"objective: {self.objective.name} needs a p(z|x) of the retriever; set softmax to factored",
                 "objective",
                 "softmax",
             )

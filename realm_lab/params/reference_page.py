@@ -124,6 +124,8 @@ def in_words(schema: Mapping[str, Any]) -> str:
         least, most = schema.get("minItems"), schema.get("maxItems")
         kind = f"list of {most}" if most and most == least else "list (not empty) of" if least else "list of"
         return f"{kind} {in_words(schema['items'])}"
+    if "choice" in schema:
+        return "name, or {name: NAME, OPTION: VALUE}"
     limits = (f"{words} {schema[name]:,.10g}" for name, words in LIMITS.items() if name in schema)
     return ", ".join([KINDS[schema["type"]], *limits])
 

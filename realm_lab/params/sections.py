@@ -5,13 +5,12 @@ The rest, and what the sources named here are, is in parameters.py.
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
+from realm_lab.core.plugins import Choice, ChoiceField, plain_options
 from realm_lab.core.records import Contradiction
 
 Positive = Annotated[int, Field(ge=1)]
@@ -21,18 +20,9 @@ Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 Processes = Annotated[int, Field(ge=0, le=4096)]
 Candidates = Annotated[int, Field(ge=1, le=1000)]
-Temperature = Annotated[float, Field(ge=0.001, le=1000.0)]
 
 
-def _plain(options: dict[str, Any]) -> dict[str, Any]:
-    """Text, finite numbers and truth values, of Python's own types: YAML's numbers have others."""
-    for name, value in options.items():
-        if not isinstance(value, int | float | str) or (isinstance(value, float) and not math.isfinite(value)):
-            raise ValueError(f"{name} should be text, a finite number, or true or false")
-    return {name: json.loads(json.dumps(value)) for name, value in options.items()}
-
-
-Options = Annotated[dict[str, Any], AfterValidator(_plain)]
+Options = Annotated[dict[str, Any], AfterValidator(plain_options)]
 
 _NEVER = object()  # equal to no value: of a parameter without a neutral one
 
@@ -67,7 +57,7 @@ class Section(BaseModel):
         return value
 
 
-def identity_values(params: Section) -> dict[str, Any]:
+def identity_values(params: BaseModel) -> dict[str, Any]:
     """The values that tell two runs apart, as plain JSON types.
 
     Left out are parameters at their neutral value, parameters that only observe, and sections of nothing else. So a new
@@ -82,7 +72,7 @@ def identity_values(params: Section) -> dict[str, Any]:
         if isinstance(value, Section):
             if inside := identity_values(value):
                 values[name] = inside
-        elif marks(field).get("neutral", _NEVER) != value:
+        elif marks(field).get("neutral", _NEVER) != plain[name]:
             values[name] = plain[name]
     return values
 
@@ -156,34 +146,19 @@ class Search(Section):
 class Refresh(Section):
     """When the MIPS index is embedded anew while the weights move, and how late it comes into use."""
 
-    policy: str = "interval"
-    """`interval`: every `interval_steps` (Guu, section 4.5); `schedule`; `drift`: when the index finds too little of
-    the fresh top k; `budget`: whenever refreshing has cost less than its share; `never`; or `package.module:Class` of
-    your own."""
+    policy: ChoiceField = Choice("interval")
+    """`interval`: every `interval_steps` (Guu, section 4.5). `{name: schedule, intervals: [[0, 100], [1000, 500]]}`:
+    pairs [from_step, interval], each valid until the next; a refresh is made at each from_step above 0, then in its
+    interval; the interval 0 makes none. `{name: drift, overlap: 0.8}`: a check every `interval_steps`, and a refresh
+    when the index finds a smaller share of the fresh top k of some fixed queries; that share is estimated, from above,
+    on a sample of the passages and those that the index finds. `{name: budget, fraction: 0.1}`: whenever refreshing has
+    taken a smaller share of all floating-point operations so far. `never`. Or `package.module:Class` of your own, with
+    its options."""
     interval_steps: Positive = 500
     """Steps between two refreshes (Guu, section 4.5: about 500); of policy drift, between two checks."""
-    schedule: list[Annotated[list[NonNegative], Field(min_length=2, max_length=2)]] = []
-    """Of policy schedule: pairs [from_step, interval_steps], each valid until the next; the first from step 0. A
-    refresh is made at each from_step above 0, then in its interval; the interval 0 makes none."""
-    drift_overlap: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
-    """Of policy drift: refresh when the index finds a smaller share of the fresh top k of some fixed queries. That
-    share is estimated, from above, on a sample of the passages and those that the index finds."""
-    budget_fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
-    """Of policy budget: the share of all floating-point operations so far that refreshing may have taken."""
     delay_steps: NonNegative = 0
     """An index of the weights after step s is searched from step s + delay_steps on, never sooner or later; 0: the
     trainer waits for it (Guu builds it beside the trainer and names no number)."""
-
-    @model_validator(mode="after")
-    def _check_schedule(self) -> Refresh:
-        steps = [from_step for from_step, _ in self.schedule]
-        if (steps and (steps[0] or steps != sorted(set(steps)))) or (self.policy == "schedule" and not steps):
-            raise Contradiction(
-                f"schedule has the steps {steps}, not 0 and then ascending; write [[0, 100], [1000, 500]]",
-                "schedule",
-                "policy",
-            )
-        return self
 
 
 class Optimiser(Section):

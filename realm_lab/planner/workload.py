@@ -86,7 +86,7 @@ def workload(params: Params, text: Text) -> Workload:
     passage = min(corpus.passage_length, text.title + text.body + SPECIALS)
     query = min(corpus.sentence_length, text.sentence + 2)
     joined = min(corpus.sentence_length + corpus.passage_length, text.sentence + text.body + SPECIALS)
-    salient = settings.masking not in ("random_token", "random_span")
+    salient = settings.masking.name not in ("random_token", "random_span")
     masks = SPAN * settings.salient_spans if salient else max(1.0, settings.mask_rate * text.sentence)
 
     def operations(length: float) -> float:

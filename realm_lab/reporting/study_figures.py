@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from realm_lab.core.extensions import own_code
+from realm_lab.core.plugins import own_code
 from realm_lab.metrics import Metric, curve
 from realm_lab.reporting.comparison import points_of
 from realm_lab.reporting.figures import (

@@ -2,22 +2,27 @@
 
 A policy decides from plain numbers; nothing is embedded here and no clock is read. "At step s" means: after s finished
 optimiser steps, before the next. A policy is registered under a name, or it is a user's own and
-`pretrain.refresh.policy` says where: `package.module:Class`,
+`pretrain.refresh.policy` names it: `package.module:Class`,
+    class First(Section):
+        first: int = 1
     class Doubling:
-        def __init__(self, settings: Refresh): ...
+        def __init__(self, settings: Refresh, options: First): ...
         def wants_refresh(self, now: Progress) -> bool:
-            return now.step.bit_count() == 1
+            return now.step >= self._first and now.step.bit_count() == 1
+A policy without options takes the settings alone (core/plugins.py).
 How late a refresh comes into use (`delay_steps`) is the same for every policy: training/index.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
-from realm_lab.core.extensions import Registry, calling, check_takes, own_code
+from pydantic import Field, field_validator
+
+from realm_lab.core.plugins import Chosen, Kind, calling, check_takes
 from realm_lab.errors import UserError
-from realm_lab.params.sections import Refresh
+from realm_lab.params.sections import NonNegative, Refresh, Section
 
 PARAMETER = "pretrain.refresh.policy"
 
@@ -39,15 +44,15 @@ class RefreshPolicy(Protocol):
         """Whether to embed the corpus with the weights of this step."""
 
 
-RefreshPolicyClass = Callable[[Refresh], RefreshPolicy]
-REFRESH_POLICIES: Registry[RefreshPolicyClass] = Registry("policy", "Class")
+REFRESH_POLICIES: Kind[Callable[..., RefreshPolicy]] = Kind("refresh policy", "Class", "settings")
 register_refresh = REFRESH_POLICIES.register  # makes a policy selectable as `pretrain.refresh.policy: NAME`
 
 
 def refresh_policy(settings: Refresh) -> RefreshPolicy:
-    """The policy that the parameters name. UserError: there is none of that name, or a user's own cannot be made."""
-    name = settings.policy
-    return OwnPolicy(settings) if ":" in name else REFRESH_POLICIES.named(PARAMETER, name)(settings)
+    """The policy that the parameters name. UserError: there is none of that name, an option is wrong, or a user's own
+    cannot be made."""
+    chosen = REFRESH_POLICIES.choose(PARAMETER, settings.policy)
+    return OwnPolicy(chosen, settings) if chosen.is_own else chosen(settings)
 
 
 def check_refresh(settings: Refresh) -> None:
@@ -58,20 +63,17 @@ def check_refresh(settings: Refresh) -> None:
 class OwnPolicy:
     """A user's own policy, whose errors are those of one line."""
 
-    def __init__(self, settings: Refresh):
-        self._name = settings.policy
-        make = own_code(PARAMETER, self._name, "settings")
-        with calling(PARAMETER, self._name):
-            self._policy = make(settings)
+    def __init__(self, chosen: Chosen[Callable[..., RefreshPolicy]], settings: Refresh):
+        self._chosen, self._policy = chosen, chosen(settings)
         decide = getattr(self._policy, "wants_refresh", None)
         if not callable(decide):
-            problem = f"parameter '{PARAMETER}': '{self._name}' has no method wants_refresh(now)"
+            problem = f"parameter '{PARAMETER}': '{chosen.name}' has no method wants_refresh(now)"
             raise UserError(problem, parameter=PARAMETER, remedy="add it")
-        check_takes(PARAMETER, f"{self._name}.wants_refresh", decide, "now")
+        check_takes(PARAMETER, f"{chosen.name}.wants_refresh", decide, "now")
 
     def wants_refresh(self, now: Progress) -> bool:
         """As the policy decides."""
-        with calling(PARAMETER, self._name):
+        with calling(PARAMETER, self._chosen.name, self._chosen.target):
             return bool(self._policy.wants_refresh(now))
 
 
@@ -99,12 +101,27 @@ class Interval:
         return now.step % self._interval == 0
 
 
+class Intervals(Section):
+    """Options of policy schedule."""
+
+    intervals: list[Annotated[list[NonNegative], Field(min_length=2, max_length=2)]]
+    """Pairs [from_step, interval_steps], the first from step 0; the interval 0 asks for none."""
+
+    @field_validator("intervals")
+    @classmethod
+    def _ascending(cls, pairs: list[list[int]]) -> list[list[int]]:
+        steps = [from_step for from_step, _ in pairs]
+        if not steps or steps[0] or steps != sorted(set(steps)):
+            raise ValueError(f"the steps are {steps}, not 0 and then ascending; write [[0, 100], [1000, 500]]")
+        return pairs
+
+
 @register_refresh("schedule")
 class Schedule:
     """Intervals that change: pairs [from_step, interval_steps], each valid until the next."""
 
-    def __init__(self, settings: Refresh):
-        self._pairs = settings.schedule
+    def __init__(self, settings: Refresh, options: Intervals):
+        self._pairs = options.intervals
 
     def wants_refresh(self, now: Progress) -> bool:
         """At each from_step, then in its interval; the interval 0 asks for none."""
@@ -112,24 +129,38 @@ class Schedule:
         return bool(interval) and (now.step - start) % interval == 0
 
 
+class Overlap(Section):
+    """Options of policy drift."""
+
+    overlap: Annotated[float, Field(gt=0.0, le=1.0)] = 0.8
+    """The smallest share of the fresh top k that the index may find."""
+
+
 @register_refresh("drift")
 class Drift:
-    """When a check, every `interval_steps`, finds that the index has drifted: an overlap below `drift_overlap`."""
+    """When a check, every `interval_steps`, finds that the index has drifted."""
 
-    def __init__(self, settings: Refresh):
-        self._interval, self._least = settings.interval_steps, settings.drift_overlap
+    def __init__(self, settings: Refresh, options: Overlap):
+        self._interval, self._least = settings.interval_steps, options.overlap
 
     def wants_refresh(self, now: Progress) -> bool:
         """One refresh follows the other: nothing is checked while one is under way."""
         return now.step % self._interval == 0 and not now.under_way and now.overlap() < self._least
 
 
+class Fraction(Section):
+    """Options of policy budget."""
+
+    fraction: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.1
+    """The share of all floating-point operations so far that refreshing may have taken."""
+
+
 @register_refresh("budget")
 class Budget:
-    """Whenever the share of all floating-point operations spent on refreshing has fallen below `budget_fraction`."""
+    """Whenever the share of all floating-point operations spent on refreshing has fallen below `fraction`."""
 
-    def __init__(self, settings: Refresh):
-        self._most = settings.budget_fraction
+    def __init__(self, settings: Refresh, options: Fraction):
+        self._most = options.fraction
 
     def wants_refresh(self, now: Progress) -> bool:
         """One refresh follows the other."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from realm_lab.core.extensions import own_code, own_object, own_source
+from realm_lab.core.plugins import load_object, own_code
 from realm_lab.core.records import validation_line
 from realm_lab.errors import UserError, suggestion
 from realm_lab.metrics import METRICS, Metric, learn, metric, of_kind
@@ -219,7 +219,7 @@ def load_study(path: Path | str) -> Study:
     study = read_study_file(Path(path), Study)
     for place, name in enumerate(study.figures):
         with study.at("figures", place):
-            if own_source("figures", name) is None:
+            if ":" not in name:
                 raise UserError(f"figures: '{name}' is no function; write package.module:function")
             if not name.startswith("realm_lab."):  # of which importing costs a second, for matplotlib
                 own_code("figures", name, "study")
@@ -254,7 +254,7 @@ def metrics_of(study: Study) -> dict[str, Metric]:
 
 def _own_metric(text: str) -> Metric:
     """A Metric of a user's module."""
-    entry = own_object("metrics", text)
+    entry = load_object("metrics", text)
     if not isinstance(entry, Metric) or entry.source != "results":
         raise UserError(f"metrics: '{text}' is no realm_lab.Metric of results; write NAME = Metric(name, title) there")
     if METRICS.get(entry.name, entry) != entry:

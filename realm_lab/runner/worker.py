@@ -17,10 +17,10 @@ import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from realm_lab.core.extensions import own_code
 from realm_lab.core.files import DiskFull, room_for
 from realm_lab.core.launched import exit_on_signals
 from realm_lab.core.lease import Taken
+from realm_lab.core.plugins import own_code
 from realm_lab.core.process import (
     RankLost,
     announce_failure,

@@ -3,7 +3,7 @@
 A stage's key is the digest of the parameters that matter to it, the seed, the engine version and the key of the
 stage before, so two runs with the same beginning share it, and a changed default can never relabel old results.
 Parameters at their neutral value and parameters that only observe are not in it (params/sections.py). Where a parameter
-names a folder or a source file, its content counts and not its path. The code of realm_lab is in no key: each stage
+names a folder or a user's own code, its content counts and not its path. The code of realm_lab is in no key: each stage
 records it (tracking/code_record.py), starting from `code_roots`.
 """
 
@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from realm_lab import ENGINE_VERSION
-from realm_lab.core.code import source_digest
-from realm_lab.core.extensions import own_source
+from realm_lab.core.code import outside_digest
 from realm_lab.core.files import digest, digest_file
+from realm_lab.core.plugins import Chosen, Kind, load_object
 from realm_lab.corpus.prepare import corpus_inputs
 from realm_lab.errors import UserError
 from realm_lab.params.checkpoint import check_causal, check_checkpoint
@@ -38,7 +40,16 @@ from realm_lab.tracking.run_dir import (
 DEFAULT_SYSTEMS = ("warm_start", "realm")  # of the default pipeline, the baseline first
 NOT_OF_A_RUN = ("launch", "seeds")  # how and how often it runs
 PREPARE, TAGGER = "realm_lab.systems.prepare", "realm_lab.models.tagger"
-OWN_CODE = ("pretrain.masking", "pretrain.refresh.policy", "pretrain.objective", "finetune.objective")
+# Parameters that name a plug-in -> its kind, which is imported when it is asked for: no stage reaches all plug-ins.
+PARTS = {
+    "pretrain.masking": "realm_lab.masking:MASKING_SCHEMES",
+    "pretrain.refresh.policy": "realm_lab.retrieval.refresh:REFRESH_POLICIES",
+    "pretrain.objective": "realm_lab.models.objectives:OBJECTIVES",
+    "finetune.objective": "realm_lab.models.objectives:OBJECTIVES",
+}
+# In the keys of runs the options of all refresh policies lie side by side, at these values where the policy is another.
+REFRESH_OPTIONS: dict[str, Any] = {"schedule": [], "drift_overlap": 0.8, "budget_fraction": 0.1}
+REFRESH_KEYS = {"schedule": "schedule", "drift": "drift_overlap", "budget": "budget_fraction"}  # policy -> its one
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
     "pretrain": {
@@ -114,9 +125,9 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
         if stage.by_system or not stage.work.startswith("realm_lab."):
             roots.add(declared.__module__)
         sections = {name.partition(".")[0] for name in stage.depends_on}
-        for parameter in (parameter for parameter in OWN_CODE if parameter.partition(".")[0] in sections):
-            module, is_own, _ = str(functools.reduce(getattr, parameter.split("."), params)).partition(":")
-            roots |= {module} if is_own else set()
+        for parameter in (parameter for parameter in PARTS if parameter.partition(".")[0] in sections):
+            chosen = chosen_part(params, parameter)
+            roots |= {chosen.target.partition(":")[0]} if chosen.is_own else set()
         found[stage.name] = tuple(sorted(roots))
     return found
 
@@ -143,10 +154,10 @@ def selected(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return chosen
 
 
-def _system_identity(system: str) -> str | dict[str, str]:
-    """A registered system's name; of a user's own, its name with the digest of its source file."""
-    source = own_source("system", system)
-    return system if source is None else {"name": system, "source": source_digest(source)}
+def _system_identity(system: str) -> str | dict[str, Any]:
+    """A registered system's name; of a user's own, its name with the digest of its code."""
+    module, is_own, _ = system.partition(":")
+    return {"name": system, "source": outside_digest(module)} if is_own else system
 
 
 def _identity(params: Params, system: str) -> dict[str, Any]:
@@ -155,10 +166,8 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
     values = identity_values(params)
     values.pop("system_options", None)  # those of other systems do not matter
     options = options_of(params, system)
-    if own := identity_values(options):
+    if own := _option_values(options, f"system_options.{system}"):
         values["system_options"] = own
-        for name in (name for name, field in type(options).model_fields.items() if "folder" in marks(field)):
-            own[name] = digest_checkpoint(Path(getattr(options, name)), f"system_options.{system}.{name}")
     if params.model.checkpoint is not None:
         values["model"]["checkpoint"] = digest_checkpoint(Path(params.model.checkpoint), "model.checkpoint")
     if params.pretrain.causal_checkpoint is not None:
@@ -169,13 +178,40 @@ def _identity(params: Params, system: str) -> dict[str, Any]:
             value = getattr(getattr(params, stage), name)
             if value not in known:
                 values[stage][name] = digest_checkpoint(Path(value), f"{stage}.{name}", known)
-    for parameter in (parameter for parameter in OWN_CODE if parameter.partition(".")[0] in stages):
+    for parameter in PARTS:
         *sections, name = parameter.split(".")
-        section = functools.reduce(dict.__getitem__, sections, values)
-        source = own_source(parameter, section[name]) if name in section else None  # not there: at its neutral value
-        if source is not None:
-            section[name] = {"name": section[name], "source": source_digest(source)}
+        _describe_part(functools.reduce(dict.__getitem__, sections, values), name, chosen_part(params, parameter))
     return values
+
+
+def chosen_part(params: Params, parameter: str) -> Chosen[Any]:
+    """The plug-in that a parameter names, with its options. UserError: there is none, or an option is wrong."""
+    kind: Kind[Any] = load_object(parameter, PARTS[parameter])
+    part: Any = functools.reduce(getattr, parameter.split("."), params)
+    return kind.choose(parameter, part)
+
+
+def _describe_part(section: dict[str, Any], name: str, chosen: Chosen[Any]) -> None:
+    """Put a plug-in into the section of its parameter: name, digest of a user's own code, and options."""
+    options = {} if chosen.options is None else _option_values(chosen.options, chosen.parameter)
+    if name in section:  # not there: at its neutral value
+        source = chosen.source
+        section[name] = chosen.name if source is None else {"name": chosen.name, "source": source}
+    if name == "policy":
+        section |= REFRESH_OPTIONS
+        if chosen.name in REFRESH_KEYS:
+            (section[REFRESH_KEYS[chosen.name]],) = options.values()
+            return
+    if options:
+        section[f"{name}_options"] = options
+
+
+def _option_values(options: BaseModel, parameter: str) -> dict[str, Any]:
+    """Options that tell runs apart, with the content of folders in the place of their names."""
+    own = identity_values(options)
+    for name in (name for name, field in type(options).model_fields.items() if "folder" in marks(field)):
+        own[name] = digest_checkpoint(Path(getattr(options, name)), f"{parameter}.{name}")
+    return own
 
 
 def _of_this_run(params: Params, system: str) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from realm_lab.core.extensions import own_code
 from realm_lab.core.files import link_directory, write_text
 from realm_lab.core.launched import cores
+from realm_lab.core.plugins import own_code
 from realm_lab.corpus.chunking import CUT_WORDPIECES
 from realm_lab.corpus.prepare import PASSAGE_WORDPIECES
 from realm_lab.corpus.prepare import prepare as prepare_corpus

@@ -4,7 +4,7 @@ A system is whatever is trained and evaluated as a whole: REALM, its own warm st
 stages that it consists of, each with the parameters that it depends on, and how a finished run of it retrieves and
 answers. Identity, the runner, DVC, studies, reports, MLflow and the command line work from this declaration and name no
 system. A new system is a class of your own, `package.module:Class` wherever a system is asked for, or registered by a
-plug-in (core/extensions.py). docs/systems.md shows one.
+plug-in (core/plugins.py). docs/systems.md shows one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from realm_lab.core.extensions import import_plugins, own_code
+from realm_lab.core.plugins import import_plugins, own_code
 from realm_lab.core.records import problem_of
 from realm_lab.errors import UserError, suggestion
 from realm_lab.evaluation.answers import Answer

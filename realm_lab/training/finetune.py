@@ -193,7 +193,7 @@ class FinetuneTask(ModelsTask):
             log_reader_BK, reader_logit_BK = self._read(read)
             score_BK = score_BC[answerable, : settings.candidates]
             log_prior_BK = passage_log_probs(score_BK, reader_logit_BK, settings.softmax)
-            of_answerable = self._maximised(log_prior_BK, log_reader_BK, settings.objective_temperature)
+            of_answerable = self._maximised(log_prior_BK, log_reader_BK)
             objective_B = objective_B.index_put((answerable,), of_answerable)
             of_answerable = marginal_log_likelihood(log_prior_BK, log_reader_BK).detach()
             marginal_B = marginal_B.index_put((answerable,), of_answerable)

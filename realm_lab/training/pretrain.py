@@ -178,8 +178,7 @@ class PretrainTask:
 
         # Marginal likelihood: of the whole answer (Eq. 1, or another objective), or of each word (released code).
         if self._settings.marginal == "example":
-            temperature = self._settings.objective_temperature
-            objective_B = self._maximised(found.log_prior_BK, log_reader_BK, temperature)
+            objective_B = self._maximised(found.log_prior_BK, log_reader_BK)
         else:
             objective_B = marginal_log_likelihood_per_token(
                 found.log_prior_BK, reading.token_log_probs_BKM, reading.is_masked_BM

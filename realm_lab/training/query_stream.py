@@ -61,7 +61,6 @@ class QueryStream:
             self._sentences.salient_spans(row),
             settings.mask_rate,
             settings.salient_spans,
-            settings.masking_options,
             tokens,
             [self._vocabulary[token] for token in tokens],
             self._sentences.labels(row),

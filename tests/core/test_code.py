@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from realm_lab.core import code
-from realm_lab.core.code import MISSING, CodeReader, differing, package_modules, source_digest
+from realm_lab.core.code import MISSING, CodeReader, differing, outside_digest, package_modules
 from realm_lab.core.files import read_json
 from realm_lab.errors import UserError
 
@@ -68,11 +68,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
         ("-> float", "-> int", False),
     ],
 )
-def test_a_digest_moves_with_the_code_alone(tmp_path: Path, old: str, new: str, is_same: bool) -> None:
+def test_a_digest_moves_with_the_code_alone(
+    place: Callable[[str, str], Path], old: str, new: str, is_same: bool
+) -> None:
     assert old in SOURCE
-    (tmp_path / "one.py").write_text(SOURCE)
-    (tmp_path / "two.py").write_text(SOURCE.replace(old, new))
-    assert (source_digest(tmp_path / "one.py") == source_digest(tmp_path / "two.py")) == is_same
+    place("one.py", SOURCE)
+    place("two.py", SOURCE.replace(old, new))
+    assert (outside_digest("one") == outside_digest("two")) == is_same
 
 
 def test_modules_are_reached_by_imports_of_any_form(place: Callable[[str, str], Path]) -> None:
@@ -93,6 +95,8 @@ def test_a_helper_of_a_custom_part_counts_and_installed_packages_do_not(place: C
     before = CodeReader().reached(["mine"])
     assert {"mine", "helper", "realm_lab.masking"} <= before.keys()
     assert not {"torch", "numpy"} & before.keys()
+    assert outside_digest("mine") == {name: before[name] for name in ("helper", "mine")}
+    assert outside_digest("helper") == before["helper"]
     helper.write_text("SHARE = 2\n")
     assert differing(before, CodeReader().reached(["mine"])) == ["helper"]
     helper.unlink()
@@ -131,9 +135,9 @@ def test_every_python_has_the_same_digests(repository: Path) -> None:
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from realm_lab.core.code import *\n"
-        "print([source_digest(find_module(name)) for name in package_modules()])"
+        "print(CodeReader().reached(package_modules()))"
     )
-    expected = str([source_digest(file) for name in package_modules() if (file := code.find_module(name))])
+    expected = str(CodeReader().reached(package_modules()))
     for other in others:
         done = subprocess.run([other, "-c", program, str(repository)], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == expected

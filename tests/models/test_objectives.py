@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from realm_lab.core.plugins import Choice
 from realm_lab.errors import UserError
 from realm_lab.models.objectives import OBJECTIVES, Objective, training_objective
 from realm_lab.models.realm import candidate_log_probs
@@ -54,8 +56,13 @@ def draw(seed: int = 0) -> tuple[Tensor, Tensor]:
     return candidate_log_probs(2 * score_BK).requires_grad_(), (-3 * reader_BK.abs()).requires_grad_()
 
 
+def objective(name: str, temperature: float = TEMPERATURE) -> Objective:
+    options = {"temperature": temperature} if OBJECTIVES[name].options else {}
+    return training_objective("pretrain.objective", Choice(name, options))
+
+
 def gradients(name: str, prior_BK: Tensor, reader_BK: Tensor) -> tuple[Tensor, Tensor]:
-    value = OBJECTIVES[name](prior_BK, reader_BK, TEMPERATURE).sum()
+    value = objective(name)(prior_BK, reader_BK).sum()
     of_prior_BK, of_reader_BK = torch.autograd.grad(value, (prior_BK, reader_BK))
     return of_prior_BK, of_reader_BK
 
@@ -68,7 +75,7 @@ def test_every_objective_has_a_formula() -> None:
 def test_value_and_gradient_are_those_of_the_formula(name: str) -> None:
     """By central differences with what is stopped held still: a gradient that is not stopped would differ."""
     prior_BK, reader_BK = draw()
-    value_B = OBJECTIVES[name](prior_BK, reader_BK, TEMPERATURE)
+    value_B = objective(name)(prior_BK, reader_BK)
     found = gradients(name, prior_BK, reader_BK)
     for b, still in enumerate(zip(prior_BK.detach().numpy(), reader_BK.detach().numpy(), strict=True)):
         assert value_B[b].item() == pytest.approx(FORMULAS[name](*still, *still), abs=1e-12)
@@ -90,15 +97,15 @@ def test_a_place_without_a_candidate_counts_for_nothing(name: str, empty: float)
     whole_BK = torch.cat([score_BK, torch.full((3, 2), empty)], 1).requires_grad_()
     reader_whole_BK = torch.cat([reader_BK, torch.tensor([[-0.01, -5.0]] * 3)], 1).double().requires_grad_()
     few_BK, reader_few_BK = score_BK.clone().requires_grad_(), reader_BK.clone().requires_grad_()
-    value_B = OBJECTIVES[name](candidate_log_probs(whole_BK), reader_whole_BK, TEMPERATURE)
-    expected_B = OBJECTIVES[name](candidate_log_probs(few_BK), reader_few_BK, TEMPERATURE)
+    value_B = objective(name)(candidate_log_probs(whole_BK), reader_whole_BK)
+    expected_B = objective(name)(candidate_log_probs(few_BK), reader_few_BK)
     torch.testing.assert_close(value_B, expected_B, atol=1e-12, rtol=0)
     found = torch.autograd.grad(value_B.sum(), (whole_BK, reader_whole_BK))
     expected = torch.autograd.grad(expected_B.sum(), (few_BK, reader_few_BK))
     for whole, few in zip(found, expected, strict=True):
         torch.testing.assert_close(whole[:, :4], few, atol=1e-12, rtol=0)
         assert torch.equal(whole[:, 4:], torch.zeros(3, 2, dtype=torch.float64))
-    turned_B = OBJECTIVES[name](candidate_log_probs(few_BK).flip(1), reader_few_BK.flip(1), TEMPERATURE)
+    turned_B = objective(name)(candidate_log_probs(few_BK).flip(1), reader_few_BK.flip(1))
     torch.testing.assert_close(turned_B, expected_B, atol=1e-12, rtol=0)
 
 
@@ -107,26 +114,26 @@ def test_a_place_without_a_candidate_counts_for_nothing(name: str, empty: float)
 def test_one_candidate_and_passages_without_the_answer_make_no_nan(name: str, temperature: float) -> None:
     score_BK = torch.tensor([[0.0, 1.0, 2.0], [0.0, NO_SCORE, NO_SCORE]], requires_grad=True)
     reader_BK = torch.tensor([[NO_ANSWER, -1.5, NO_ANSWER], [-1.5, -0.1, NO_ANSWER]], requires_grad=True)
-    value_B = OBJECTIVES[name](candidate_log_probs(score_BK), reader_BK, temperature)
+    value_B = objective(name, temperature)(candidate_log_probs(score_BK), reader_BK)
     assert value_B.isfinite().all()
     assert value_B[1].item() == pytest.approx(-3.0 if name == "emdr2" else -1.5)
     for gradient in torch.autograd.grad(value_B.sum(), (score_BK, reader_BK)):
         assert gradient.isfinite().all()
-    alone = OBJECTIVES[name](torch.zeros(1, 1), torch.full((1, 1), -2.0), temperature)
+    alone = objective(name, temperature)(torch.zeros(1, 1), torch.full((1, 1), -2.0))
     assert alone.item() == pytest.approx(-4.0 if name == "emdr2" else -2.0)
 
 
 OWN = """
-def best(log_prior_BK, log_reader_BK, temperature):
+def best(log_prior_BK, log_reader_BK):
     return (log_prior_BK + log_reader_BK).amax(1)
 
-def one_number(log_prior_BK, log_reader_BK, temperature):
+def one_number(log_prior_BK, log_reader_BK):
     return log_reader_BK.sum()
 
-def wrong(log_prior_BK, log_reader_BK, temperature):
+def wrong(log_prior_BK, log_reader_BK):
     return log_reader_BK.most(1)
 
-def cold(log_prior_BK, log_reader_BK):
+def cold(log_prior_BK):
     return log_reader_BK.amax(1)
 """
 
@@ -135,26 +142,27 @@ def test_an_objective_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "own_objective_of_test.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     best, number, wrong = (
-        training_objective("pretrain.objective", f"own_objective_of_test:{name}")
+        training_objective("pretrain.objective", Choice(f"own_objective_of_test:{name}"))
         for name in ("best", "one_number", "wrong")
     )
-    given = *draw(), 1.0
-    assert torch.equal(best(*given), OBJECTIVES["hard_em"](*given))
+    given = draw()
+    assert torch.equal(best(*given), objective("hard_em")(*given))
     with pytest.raises(UserError, match=r"returned the shape \(\); return a tensor \[3\], a number an example"):
         number(*given)
     with pytest.raises(UserError, match=r":wrong' failed with AttributeError in own_objective_of_test\.py, line 9"):
         wrong(*given)
-    with pytest.raises(UserError, match=r"cold' takes \(log_prior_BK, log_reader_BK\), but it is called with"):
-        training_objective("finetune.objective", "own_objective_of_test:cold")
+    with pytest.raises(UserError, match=r"cold' takes \(log_prior_BK\), but it is called with"):
+        training_objective("finetune.objective", Choice("own_objective_of_test:cold"))
 
 
 def test_the_objective_of_the_docs_draws_the_retriever_to_the_best_passage() -> None:
     text = (Path(__file__).parents[2] / "docs/extending.md").read_text()
     code = next(block for block in text.split("```python\n") if "my_objective" in block).partition("```")[0]
-    docs: dict[str, Objective] = {}
+    docs: dict[str, Any] = {"__name__": "docs"}
     exec(code, docs)
     prior_BK, reader_BK = draw()
-    more_B = docs["sharpened"](prior_BK, reader_BK, 2.0) - OBJECTIVES["marginal"](prior_BK, reader_BK, 1.0)
+    more_B = docs["sharpened"](prior_BK, reader_BK, docs["Sharpness"](temperature=2.0))
+    more_B = more_B - objective("marginal")(prior_BK, reader_BK)
     torch.testing.assert_close(2 * more_B, prior_BK[range(3), reader_BK.argmax(1)])
 
 
@@ -162,5 +170,5 @@ def test_a_broken_reader_is_not_hidden() -> None:
     """A loss that is not finite moves nothing (training/optimiser.py); it must not come out finite."""
     prior_BK, reader_BK = (part.detach() for part in draw())
     reader_BK[0, 1] = torch.nan
-    for objective in OBJECTIVES.values():
-        assert not objective(prior_BK, reader_BK, 1.0)[0].isfinite()
+    for name in OBJECTIVES:
+        assert not objective(name)(prior_BK, reader_BK)[0].isfinite()

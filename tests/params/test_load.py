@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 
+from realm_lab.core.plugins import Choice
 from realm_lab.errors import UserError
 from realm_lab.params import sections
 from realm_lab.params.load import (
@@ -121,7 +122,6 @@ FILES: dict[str, Any] = {"corpus.source": "files", "corpus.tagger": "rule", "cor
 FROZEN: dict[str, Any] = {"pretrain.train_query_tower": False, "pretrain.train_document_tower": False}
 NO_NULL: dict[str, Any] = {"pretrain.null_document": "off"}
 CAUSAL = "pretrain.causal_checkpoint"
-SCHEDULE = "pretrain.refresh.schedule"
 BACKEND, OPTIONS = "pretrain.search.backend", "pretrain.search.options"
 # Parameters that contradict each other, laid over the toy preset: what the message names, and its remedy.
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
@@ -152,7 +152,8 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
         "set marginal to example",
     ),
     (FROZEN | {"pretrain.null_document": "learned"}, "null_document: learned", "needs a tower that trains"),
-    ({"pretrain.masking_options": {"share": [1]}}, "masking_options: share should be text", "number, or true"),
+    ({"pretrain.masking": {"name": "a:b", "share": float("inf")}}, "masking: share should be text", "a finite number"),
+    ({"pretrain.masking": {"share": 1.0}}, "pretrain.masking: ", "write NAME, or {name: NAME, OPTION: VALUE}"),
     ({"pretrain.sentence_choice": "any"}, "sentence_choice: any", "use by_span"),
     ({"pretrain.objective": "hard_em", "pretrain.marginal": "token"}, "objective: hard_em", "set marginal to example"),
     ({"finetune.objective": "emdr2", "finetune.softmax": "joint"}, "objective: emdr2", "set softmax to factored"),
@@ -161,9 +162,6 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({BACKEND: "hnsw", OPTIONS: "nprobe=3"}, "hnsw has no option 'nprobe'", "but M, efConstruction, efSearch"),
     ({BACKEND: "ivf_flat", OPTIONS: "nlist=0"}, "'nlist=0' is not NAME=NUMBER", "from 1"),
     ({BACKEND: "ivf_pq", OPTIONS: "M=2, M=4"}, "'M=4' is not NAME=NUMBER", "each name once"),
-    ({"pretrain.refresh.policy": "schedule"}, "schedule has the steps []", "write [[0, 100]"),
-    ({SCHEDULE: [[5, 5]]}, "schedule has the steps [5]", "not 0 and then ascending"),
-    ({SCHEDULE: [[0, 5], [9, 1], [9, 2]]}, "schedule has the steps [0, 9, 9]", "not 0 and then ascending"),
     (
         {"finetune.train_reader": False, "finetune.train_query_tower": False},
         "train_reader and train_query_tower are false: nothing is trained",
@@ -221,7 +219,7 @@ def test_a_contradiction_names_the_line_of_the_parameter(tmp_path: Path, text: s
     [
         FROZEN | {"pretrain.search_query": "fresh", "pretrain.refresh.interval_steps": 500},  # the same either way
         NO_NULL | {"pretrain.candidates": 1, "pretrain.calibrate_null": True},
-        {"pretrain.refresh.schedule": [[0, 5]], "pretrain.refresh.delay_steps": 3},  # of another policy
+        {"pretrain.refresh.policy": {"name": "schedule", "intervals": [[0, 5]]}, "pretrain.refresh.delay_steps": 3},
         {"pretrain.masking": "package.module:function", "pretrain.sentence_choice": "any", "pretrain.salient_spans": 2},
         {"pretrain.over_retrieve": 2, "finetune.early_loss_candidates": 4, "launch.micro_batch": 600},
         {"pretrain.steps": 5, "pretrain.train_reader": False},  # shorter than its warm-up: a trial
@@ -294,7 +292,7 @@ def test_the_paper_preset_is_the_defaults_and_leaves_files_and_checkpoint_to_nam
     # 200k steps of 512, refresh every 500 steps, learning rate 3e-5.
     pretrain = params.pretrain
     assert params.corpus.passage_length == 288
-    assert (pretrain.candidates, pretrain.null_document, pretrain.masking) == (8, "encoded", "salient_span")
+    assert (pretrain.candidates, pretrain.null_document, pretrain.masking.name) == (8, "encoded", "salient_span")
     assert (pretrain.steps, pretrain.batch_size, pretrain.refresh.interval_steps) == (200_000, 512, 500)
     assert pretrain.reader.learning_rate == pretrain.retriever.learning_rate == 3e-5
     assert flatten(params) == flatten(
@@ -376,7 +374,7 @@ def test_flat_parameters_are_plain_values_under_dotted_keys() -> None:
     assert flat["pretrain.reader.learning_rate"] == 1.5e-3
     assert (flat["seeds"], flat["corpus.toy.world_seed"]) == ([0, 1], None)
     mappings = [name for name, value in flat.items() if isinstance(value, dict | BaseModel)]
-    assert mappings == ["pretrain.masking_options"]
+    assert mappings == []
     assert flat["system_options.dpr.negatives"] == 7
     assert flatten({"a": {"b": {}, "c": 1}, "d": [2]}) == {"a.c": 1, "d": [2]}
     names = list(parameter_fields())
@@ -404,18 +402,20 @@ def test_writing_the_file_again_keeps_what_was_filled_in(tmp_path: Path) -> None
     stale = re.sub(r"  #.*", "  # another comment", text)
     assert renewed_params_yaml(stale) == renewed_params_yaml(text) == text
     params = load(write(tmp_path, renewed_params_yaml(stale)))
-    assert (params.preset, params.seeds, params.pretrain.masking) == ("smoke", [3, 4], "a: b")
+    assert (params.preset, params.seeds, params.pretrain.masking.name) == ("smoke", [3, 4], "a: b")
     assert {params.warm_start.reader.steps, params.pretrain.steps, params.finetune.steps} == {7}
     assert renewed_params_yaml("") == render_params_yaml({"preset": "toy"})
 
 
-def test_a_parameter_can_be_a_mapping_of_its_own(tmp_path: Path) -> None:
-    path = write(tmp_path, "preset: smoke\npretrain:\n  masking_options: {share: 1.0e-1, name: a}\n")
-    assert load(path).pretrain.masking_options == {"share": 0.1, "name": "a"}
-    key, value = parse_override("pretrain.masking_options={share: 0.3}")
+def test_a_part_is_written_as_a_name_or_with_its_options(tmp_path: Path) -> None:
+    path = write(tmp_path, "preset: smoke\npretrain:\n  masking: {name: a, share: 1.0e-1, labels: [b, c]}\n")
+    assert load(path).pretrain.masking == Choice("a", {"share": 0.1, "labels": ["b", "c"]})
+    key, value = parse_override("pretrain.masking={name: a, share: 0.3}")
     chosen = load(path, {key: value})
-    assert chosen.pretrain.masking_options == {"share": 0.3}  # replaced as a whole
-    assert flatten(chosen)["pretrain.masking_options"] == chosen.pretrain.masking_options
+    assert chosen.pretrain.masking == Choice("a", {"share": 0.3})  # replaced as a whole
+    assert flatten(chosen)["pretrain.masking"] == {"name": "a", "share": 0.3}
+    assert flatten(load(path, {key: {"name": "a"}}))["pretrain.masking"] == "a"
+    assert Params(**chosen.model_dump(mode="json")) == chosen
     renewed = tmp_path / "renewed.yaml"
     renewed.write_text(renewed_params_yaml(path.read_text()))
     assert load(renewed) == load(path)
@@ -423,8 +423,8 @@ def test_a_parameter_can_be_a_mapping_of_its_own(tmp_path: Path) -> None:
     renewed.write_text(renewed_params_yaml(path.read_text()))
     assert load(renewed) == load(path)
     assert load(path).system_options["my.code:Mine"] == {"size": 2}
-    path = write(tmp_path, "preset: smoke\npretrain:\n  masking_options: {share: [1]}\n")
-    assert "params.yaml, line 3: pretrain.masking_options: share should be text, a finite" in refusal(path)
+    path = write(tmp_path, "preset: smoke\npretrain:\n  masking: {name: a, share: .nan}\n")
+    assert "params.yaml, line 3: pretrain.masking: share should be text, a finite" in refusal(path)
 
 
 @pytest.mark.parametrize(

@@ -39,32 +39,42 @@ def test_interval(interval: int) -> None:
 
 
 def test_schedule() -> None:
-    settings = Refresh(policy="schedule", schedule=[[0, 4], [10, 3], [20, 0], [41, 100]])
+    settings = Refresh(policy={"name": "schedule", "intervals": [[0, 4], [10, 3], [20, 0], [41, 100]]})
     assert asked(settings) == [4, 8, 10, 13, 16, 19, 41]
 
 
 @pytest.mark.parametrize(("takes", "expected"), [(0, [5, 10, 20, 25, 35, 40, 50, 55]), (12, [5, 20, 35, 50])])
 def test_drift_asks_below_the_bound_and_not_while_one_is_under_way(takes: int, expected: list[int]) -> None:
     overlaps = {step: 0.5 if step % 15 else 0.8 for step in range(STEPS)}  # at 15, 30, 45 just enough
-    assert asked(Refresh(policy="drift", interval_steps=5, drift_overlap=0.8), overlaps, takes) == expected
+    assert asked(Refresh(policy={"name": "drift", "overlap": 0.8}, interval_steps=5), overlaps, takes) == expected
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.4, 0.6])
 def test_budget_spends_its_share(fraction: float) -> None:
-    found = asked(Refresh(policy="budget", budget_fraction=fraction))
+    found = asked(Refresh(policy={"name": "budget", "fraction": fraction}))
     spent = 0.0
     for step in range(1, STEPS):  # a refresh exactly where the share has fallen below the budget
         assert (step in found) == (spent / (spent + step) < fraction)
         spent += 7.0 * (step in found)
     assert len(found) > 0
-    assert len(asked(Refresh(policy="budget", budget_fraction=fraction), takes=100)) == 1
+    assert len(asked(Refresh(policy={"name": "budget", "fraction": fraction}), takes=100)) == 1
+
+
+@pytest.mark.parametrize("pairs", [None, [], [[5, 5]], [[0, 5], [9, 1], [9, 2]], [[0, 5, 6]], [[0, -1]]])
+def test_a_wrong_schedule_is_refused(pairs: list[list[int]] | None) -> None:
+    options = {} if pairs is None else {"intervals": pairs}
+    with pytest.raises(UserError, match=r"parameter 'pretrain\.refresh\.policy': 'schedule': intervals.*: "):
+        check_refresh(Refresh(policy={"name": "schedule", **options}))
 
 
 OWN = """
 from realm_lab.errors import UserError
+from realm_lab.params.sections import Section
+class First(Section):
+    first: int = 8
 class Doubling:
-    def __init__(self, settings):
-        self.first = settings.interval_steps
+    def __init__(self, settings, options: First):
+        self.first = options.first
     def wants_refresh(self, now):
         return now.step >= self.first and now.step.bit_count() == 1
 class Nothing:
@@ -76,6 +86,9 @@ class Raises:
 class TakesNone:
     def wants_refresh(self, now):
         return True
+class Untyped:
+    def __init__(self, settings, options):
+        pass
 class DecidesAlone(Doubling):
     def wants_refresh(self):
         return True
@@ -102,16 +115,17 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     [
         (
             "sometimes",
-            "no policy 'sometimes'; choose from: budget, drift, interval, never, schedule (or package.module:Class",
+            "no refresh policy 'sometimes'; ",
         ),
         ("my_refresh:Nothing", "'my_refresh:Nothing' has no method wants_refresh"),
         (
             "my_refresh:Raises",
-            "Raises' failed with KeyError in my_refresh.py, line 13 ('interval'); correct it",
+            "Raises' failed with KeyError in my_refresh.py, line 16 ('interval'); correct it",
         ),
         ("my_refresh:TakesNone", "takes (), but it is called with (settings); let it accept these"),
         ("my_refresh:DecidesAlone", "DecidesAlone.wants_refresh' takes (), but it is called with (now)"),
-        ("my_refresh:Undecided", "failed with AttributeError in my_refresh.py, line 22"),
+        ("my_refresh:Undecided", "failed with AttributeError in my_refresh.py, line 28"),
+        ("my_refresh:Untyped", "the argument 'options' has no type"),
         ("my_refresh:Missing", "no function or class 'Missing'"),
         ("no_such_module:Class", "module 'no_such_module' cannot be imported"),
     ],
@@ -123,3 +137,11 @@ def test_what_is_no_policy_is_refused_in_a_line(policy: str, says: str) -> None:
     assert says in str(caught.value)
     with pytest.raises(UserError, match="give it a schedule"):
         check_refresh(Refresh(policy="my_refresh:Refuses"))
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(("options", "steps"), [({}, [8, 16, 32]), ({"first": 2}, [2, 4, 8, 16, 32])])
+def test_a_policy_of_a_user_has_options(options: dict[str, int], steps: list[int]) -> None:
+    assert asked(Refresh(policy={"name": "my_refresh:Doubling", **options})) == steps
+    with pytest.raises(UserError, match="no option 'last' of 'my_refresh:Doubling'"):
+        check_refresh(Refresh(policy={"name": "my_refresh:Doubling", "last": 3}))

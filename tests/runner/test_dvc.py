@@ -80,10 +80,13 @@ def test_the_headline_of_the_reference_run_fits_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("pretrain: {masking: salient}", "'pretrain.masking': no scheme 'salient'; did you mean 'salient_span'"),
+        (
+            "pretrain: {masking: salient}",
+            "'pretrain.masking': no masking scheme 'salient'; did you mean 'salient_span'",
+        ),
         (
             "pretrain: {refresh: {policy: nevr}}",
-            "'pretrain.refresh.policy': no policy 'nevr'; did you mean",
+            "'pretrain.refresh.policy': no refresh policy 'nevr'; did you mean",
         ),
         ("finetune: {objective: emdr}", "'finetune.objective': no objective 'emdr'; did you mean 'emdr2'"),
         ("launch: {device: tpu}", "'launch.device': torch knows no device 'tpu'"),

@@ -91,13 +91,21 @@ REFUSALS = [
     (GOOD + "set: {pretrain.steps: 5, pretrain: {steps: 6}}\n", 7, "parameter 'pretrain.steps' is set twice"),
     (GOOD + "set: {seeds: [1]}\n", 7, "use the study's own key 'seeds'"),
     (GOOD + "set: {preset: toy}\n", 7, "use the study's own key 'preset'"),
-    (B + "{set: {pretrain.masking: salint}}\n", 6, "cell 'b': parameter 'pretrain.masking': no scheme 'salint'"),
+    (
+        B + "{set: {pretrain.masking: salint}}\n",
+        6,
+        "cell 'b': parameter 'pretrain.masking': no masking scheme 'salint'",
+    ),
     (
         B + "{set: {finetune.objective: emdr}}\n",
         6,
         "'finetune.objective': no objective 'emdr'; did you mean 'emdr2'",
     ),
-    (B + "{set: {pretrain.masking_options: {a: 1}}}\n", 6, "cell 'b': parameter 'pretrain.masking_options': 'a' is no"),
+    (
+        B + "{set: {pretrain.masking: {name: random_token, a: 1}}}\n",
+        6,
+        "cell 'b': parameter 'pretrain.masking': no opt",
+    ),
     (B + "{set: {launch.ranks: 2}}\n", 6, "move it to the study's 'set'"),
     (B + "\n    set:\n      finetune.steps: 9\n      pretrain.candidates: 1\n", 9, "candidates: 1 leaves no place"),
     # baseline and names
@@ -146,7 +154,7 @@ def test_a_wrong_file_is_refused(write: Write, text: str, line: int | None, mess
 
 OWN = """
 def policy(settings): return {}["interval"]
-def objective(log_prior, log_reader): ...
+def objective(log_prior): ...
 def figure(): ...
 """
 
@@ -158,7 +166,7 @@ def figure(): ...
         (
             B + "{set: {finetune.objective: own_parts:objective}}\n",
             6,
-            "called with (log_prior_BK, log_reader_BK, ",
+            "called with (log_prior_BK, log_reader_BK)",
         ),
         (GOOD + "figures:\n  - own_parts:figure\n", 8, "'own_parts:figure' takes (), but it is called with (study)"),
         (GOOD + "figures: [own_parts:figur]\n", 7, "no function or class 'figur'"),
@@ -370,7 +378,7 @@ def test_the_default_pipeline_is_a_study_of_its_systems() -> None:
     assert [(run.cell, run.plan.system, run.seed) for run in plan.runs] == [
         (name, name, seed) for name in DEFAULT_SYSTEMS for seed in (3, 5)
     ]
-    with pytest.raises(UserError, match="no scheme 'salient'"):
+    with pytest.raises(UserError, match="no masking scheme 'salient'"):
         default_plan(tiny.params({"pretrain.masking": "salient"}))
 
 

@@ -59,12 +59,12 @@ cells:
 """
 MASKING_OF_MINE = """
 import os
-from realm_lab.masking import masking_scheme
+from realm_lab.masking import salient_span
 
 def scheme(*arguments, **options):
     if os.environ.get("MASKING") != "mended" and arguments[0].length != 8:  # it passes the trial on one sentence
         raise RuntimeError("no mask today")
-    return masking_scheme("salient_span")(*arguments, **options)
+    return salient_span(*arguments, **options)
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import flatten, load
 from realm_lab.params.parameters import Finetune, Params
 from realm_lab.params.sections import neutral
-from realm_lab.systems.identity import DEFAULT_SYSTEMS, OWN_CODE, open_stage, plan_run, record_run
+from realm_lab.systems.identity import DEFAULT_SYSTEMS, PARTS, open_stage, plan_run, record_run
 
 TINY = Path(__file__).parents[1] / "tiny.yaml"
 ORDER = ("prepare", "warm_start", "pretrain", "finetune", "evaluate")
@@ -55,7 +56,6 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "model.precision": "bfloat16",
     "warm_start.embedder.initial_encoder": "scratch",
     "pretrain.masking": "random_token",
-    "pretrain.masking_options": {"share": 0.3},
     "pretrain.sentence_choice": "by_span",
     "pretrain.recurring_spans": [1, 20],
     "pretrain.causal_checkpoint": None,  # tests/training/test_causal_reader.py
@@ -76,7 +76,6 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.search.backend": "sq8",
     "pretrain.search.options": None,  # asks for its backend: tests/test_switches.py
     "pretrain.refresh.policy": "never",
-    "pretrain.refresh.schedule": [[0, 7]],
     "evaluate.questions": 11,
 }
 
@@ -141,19 +140,31 @@ def test_a_later_parameter_at_its_neutral_value_keeps_keys_and_cells(tmp_path: P
     assert cells[0] == cells[1] != cells[2]
 
 
-@pytest.mark.parametrize("name", OWN_CODE)
-def test_the_source_of_code_of_ones_own_is_in_the_keys(
+@pytest.mark.parametrize("name", PARTS)
+def test_code_of_ones_own_is_in_the_keys_with_its_helpers_and_options(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    own, stage = load(TINY, {name: "own_code_of_a_key:best"}), name.partition(".")[0]
+    module, stage = f"own_{name.replace('.', '_')}", name.partition(".")[0]
+    helper, source = tmp_path / f"{module}_helper.py", tmp_path / f"{module}.py"
+    text = (
+        f"from {module}_helper import best\nfrom realm_lab.params.sections import Section\n"
+        "class Size(Section):\n    size: int = 3\n"
+        "def sized(first, second=None, *, options: Size): ...\n"
+    )
+    source.write_text(text)
+    helper.write_text("best = max\n")
+    sizes = [keys(load(TINY, {name: {"name": f"{module}:sized"} | size})) for size in ({}, {"size": 3}, {"size": 4})]
+    assert sizes[0] == sizes[1] != sizes[2]
     found = []
-    for text in ("best = max\n", "best = min\n"):
-        (tmp_path / "own_code_of_a_key.py").write_text(text)
-        found.append(keys(own))
-    assert [name for name in ORDER if found[0][name] != found[1][name]] == list(ORDER[ORDER.index(stage) :])
-    assert keys(load(TINY, {name: "own_code_of_a_key:worst"}))[stage] != found[1][stage]
-    assert "pretrain" not in keys(own, "warm_start")
+    for part in ("best = max\n", "best = min\n"):
+        helper.write_text(part)
+        source.write_text(text)
+        found.append(keys(load(TINY, {name: f"{module}:best"})))
+    source.write_text(text + "more = 1\n")
+    found.append(keys(load(TINY, {name: f"{module}:best"})))
+    for before, after in itertools.pairwise(found):
+        assert [one for one in ORDER if before[one] != after[one]] == list(ORDER[ORDER.index(stage) :])
 
 
 def test_options_of_a_system_change_its_keys_from_the_stage_that_has_them_and_no_other_system() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from realm_lab.core.plugins import Choice
 from realm_lab.models.objectives import OBJECTIVES
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.optimiser import ScheduledAdamW
@@ -56,7 +57,7 @@ def alike(one: Tensor, other: Tensor) -> bool:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_objective_teaches_what_its_source_says(system: TinySystem, stage: str) -> None:
-    found = {name: taught(system, stage, objective=name) for name in OBJECTIVES}
+    found = {name: taught(system, stage, objective=Choice(name)) for name in OBJECTIVES}
     assert len({values["loss"] for values, _, _ in found.values()}) == len(OBJECTIVES)
     assert len({values["marginal_log_likelihood"] for values, _, _ in found.values()}) == 1  # no weight has moved yet
     _, reader, retriever = found.pop("marginal")
@@ -72,7 +73,7 @@ def test_every_objective_teaches_what_its_source_says(system: TinySystem, stage:
 @pytest.mark.parametrize("name", ["perplexity_distillation", "leave_one_out"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_temperature_is_felt_by_the_retriever_alone(system: TinySystem, stage: str, name: str) -> None:
-    _, reader, retriever = taught(system, stage, objective=name)
-    _, reader_cold, retriever_cold = taught(system, stage, objective=name, objective_temperature=0.1)
+    _, reader, retriever = taught(system, stage, objective=Choice(name))
+    _, reader_cold, retriever_cold = taught(system, stage, objective=Choice(name, {"temperature": 0.1}))
     assert torch.equal(reader, reader_cold)
     assert not alike(retriever, retriever_cold)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from realm_lab.core.plugins import Choice
 from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.store import NO_ROW, RaggedWriter, Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
@@ -45,6 +46,7 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> Sentences:
 
 def stream(sentences: Sentences, **changes: Any) -> QueryStream:
     seed = changes.pop("seed", 3)
+    changes |= {"masking": Choice(changes.get("masking", "salient_span"))}
     # Not validated: a scheme and a choice that do not fit are wanted here.
     return QueryStream(Pretrain().model_copy(update=changes), sentences, MASK, seed, VOCABULARY)
 

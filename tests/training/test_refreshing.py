@@ -33,11 +33,11 @@ POLICIES: dict[str, dict[str, Any]] = {
     "delayed": {"interval_steps": 3, "delay_steps": 2},
     "exactly two behind": {"interval_steps": 1, "delay_steps": 2},
     "delayed beyond the next": {"interval_steps": 2, "delay_steps": 5},
-    "schedule": {"policy": "schedule", "schedule": [[0, 1], [3, 4], [8, 0]]},
-    "schedule, delayed": {"policy": "schedule", "schedule": [[0, 1], [3, 4], [8, 0]], "delay_steps": 1},
-    "drift": {"policy": "drift", "interval_steps": 2, "drift_overlap": 0.9},
-    "drift, delayed": {"policy": "drift", "interval_steps": 2, "drift_overlap": 1.0, "delay_steps": 3},
-    "budget": {"policy": "budget", "budget_fraction": 0.6},
+    "schedule": {"policy": {"name": "schedule", "intervals": [[0, 1], [3, 4], [8, 0]]}},
+    "schedule, delayed": {"policy": {"name": "schedule", "intervals": [[0, 1], [3, 4], [8, 0]]}, "delay_steps": 1},
+    "drift": {"policy": {"name": "drift", "overlap": 0.9}, "interval_steps": 2},
+    "drift, delayed": {"policy": {"name": "drift", "overlap": 1.0}, "interval_steps": 2, "delay_steps": 3},
+    "budget": {"policy": {"name": "budget", "fraction": 0.6}},
 }
 # Ages of the index that the steps 0 to 11 search.
 AGES = {
@@ -87,7 +87,7 @@ def test_the_age_of_the_index_is_what_the_policy_says(start: Path, policy: str) 
 @pytest.mark.parametrize("bound", [0.3, 0.6, 1.0])
 def test_drift_refreshes_when_the_overlap_falls_below_the_bound(start: Path, bound: float) -> None:
     """The watch looks at the index before the check does, and writes down what it sees."""
-    gently = {"pretrain.refresh.drift_overlap": bound, "pretrain.watch.interval_steps": 2}
+    gently = {"pretrain.refresh.policy": {"name": "drift", "overlap": bound}, "pretrain.watch.interval_steps": 2}
     gently |= {"pretrain.retriever.learning_rate": 0.003}
     found = by_name(tiny.metrics(tiny.run("pretrain", settings("drift", **gently), start)))
     overlaps = dict(zip(range(0, STEPS + 1, 2), found["index_overlap_sampled"], strict=True))

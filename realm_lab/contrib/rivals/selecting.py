@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from realm_lab.core.plugins import Choice
 from realm_lab.params.sections import NonNegative, Section
 from realm_lab.systems.reading import SpanReader
 from realm_lab.systems.registry import Stage
@@ -30,7 +31,7 @@ class SelectingOptions(Section):
 class SelectsPassage(SpanReader):
     """Put before the class that retrieves; `finetune.candidates` passages are read of a question in evaluation."""
 
-    fixed: ClassVar = {"softmax": "selected", "objective": "marginal"}
+    fixed: ClassVar = {"softmax": "selected", "objective": Choice("marginal")}
 
     def task(self) -> MakeTask:
         """What trains the reader."""

@@ -44,7 +44,7 @@ def pretrain(context: Context, run: StageRun) -> None:
     snapshot = copy.deepcopy(embedder) if retriever.stale_queries else None
     retriever.adopt(IndexGeneration(vectors_ND, 0), snapshot)
     probe = ReaderProbe(params, context.sentences("cloze_dev"), context.passages, context.special, seed)
-    refreshes = params.pretrain.refresh.policy != "never" and params.pretrain.train_document_tower
+    refreshes = params.pretrain.refresh.policy.name != "never" and params.pretrain.train_document_tower
     with ExitStack() as stack:
         builder = None
         if refreshes and params.launch.builder != "inline":

@@ -1,0 +1,308 @@
+"""Plug-ins: the parts that a parameter or a study names, built in or a user's own.
+
+A plug-in is a kind ("masking scheme"), a name, typed options and code. Wherever one is named it is written as `NAME`,
+or with options as `{name: NAME, OPTION: VALUE}`. NAME is registered, or it is `package.module:object` of the user's own
+code. The options are a model of pydantic, which is the type of the code's argument `options`:
+
+    class Share(Section):
+        share: float = 0.2
+
+    def last_words(request, generator, options: Share): ...
+
+Code without such an argument has no options.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import inspect
+import json
+import math
+import sys
+import traceback
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationError, WithJsonSchema
+
+from realm_lab.core.code import MISSING, OURS, outside_digest, reach_working_folder
+from realm_lab.core.records import validation_line
+from realm_lab.errors import UserError, suggestion
+
+GROUP = "realm_lab.plugins"  # of entry points
+Code = TypeVar("Code", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plug-in as it is written: its name and the options that are given."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, value: Any) -> Choice:
+        """From `NAME` or `{name: NAME, OPTION: VALUE}`. ValueError: it is neither."""
+        if isinstance(value, Choice):
+            return value
+        given = {"name": value} if isinstance(value, str) else value
+        if not isinstance(given, Mapping) or not isinstance(given.get("name"), str) or not given["name"]:
+            raise ValueError("write NAME, or {name: NAME, OPTION: VALUE}")
+        options = plain_options({key: inner for key, inner in given.items() if key != "name"})
+        return cls(str(given["name"]), options)
+
+    def plain(self) -> str | dict[str, Any]:
+        """As it is written; the name alone where no option is given."""
+        return {"name": self.name, **self.options} if self.options else self.name
+
+
+ChoiceField = Annotated[
+    Choice,
+    BeforeValidator(Choice.read),
+    PlainSerializer(Choice.plain),
+    WithJsonSchema({"type": "string", "choice": True}),
+]
+"""The type of a parameter that names a plug-in."""
+
+
+def plain_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as Python's own types; YAML's numbers have others. ValueError: a value that JSON does not have, such as a
+    date or an infinity."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(options), allow_nan=False))
+    except (TypeError, ValueError):
+        wrong = next(name for name, value in options.items() if not _is_plain(value))
+        raise ValueError(f"{wrong} should be text, a finite number, true or false, or a list of these") from None
+    return plain
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+
+
+@dataclass(frozen=True)
+class Plugin(Generic[Code]):
+    """A plug-in that is declared. `target` is `package.module:object`, imported when it is used; `code` is set where it
+    is at hand."""
+
+    name: str
+    target: str
+    options: type[BaseModel] | None = None
+    code: Code | None = None
+
+
+@dataclass(frozen=True)
+class Chosen(Generic[Code]):
+    """A plug-in that `parameter` names, with its options. Errors of a user's own code are UserErrors with its line."""
+
+    parameter: str
+    name: str
+    target: str
+    code: Code
+    options: BaseModel | None
+
+    @property
+    def is_own(self) -> bool:
+        """True for a user's own code."""
+        return self.target.partition(".")[0] != OURS or ":" in self.name
+
+    @property
+    def source(self) -> str | dict[str, str] | None:
+        """The digest of a user's own code: of its module, and of all that it imports of the same kind; None for a
+        part of realm_lab, whose code each stage records."""
+        if not self.is_own:
+            return None
+        found = outside_digest(self.target.partition(":")[0])
+        if found == MISSING:
+            raise _unimportable(self.parameter, self.target, "no Python file of that name")
+        return found
+
+    def __call__(self, *given: Any) -> Any:
+        """Call the code with what its kind is given, and its options."""
+        options = {} if self.options is None else {"options": self.options}
+        if not self.is_own:
+            return self.code(*given, **options)
+        with calling(self.parameter, self.name, self.target):
+            return self.code(*given, **options)
+
+
+class Kind(dict[str, Plugin[Code]]):
+    """The registered plug-ins of one kind, by name. `what` and `form` are what people call one ("masking scheme") and
+    its code ("function"); `takes` are the arguments that the code is called with, before its options."""
+
+    def __init__(self, what: str, form: str, takes: str = ""):
+        super().__init__()
+        self.what, self.form, self.takes = what, form, takes
+
+    def declare(self, name: str, target: str, options: type[BaseModel] | None = None) -> None:
+        """Add a plug-in by `package.module:object`, which is imported when it is used. UserError: the name is taken."""
+        self._add(Plugin(name, target, options))
+
+    def register(self, name: str) -> Callable[[Code], Code]:
+        """A decorator that adds a plug-in. UserError: the name is taken."""
+
+        def add(code: Code) -> Code:
+            target = f"{code.__module__}:{code.__qualname__}"
+            self._add(Plugin(name, target, options_type(self.what, name, code), code))
+            return code
+
+        return add
+
+    def _add(self, plugin: Plugin[Code]) -> None:
+        if ":" in plugin.name or plugin.name in self:
+            reason = "is registered twice" if plugin.name in self else "has a colon"
+            raise UserError(f"{self.what} '{plugin.name}' {reason}; choose another name")
+        self[plugin.name] = plugin
+
+    def choose(self, parameter: str, choice: Choice) -> Chosen[Code]:
+        """What `parameter` names, imported and with its options checked. UserError: there is no such plug-in, it cannot
+        be imported or called, or an option is wrong."""
+        name = choice.name
+        if name in self:
+            plugin = self[name]
+            code = plugin.code or load_object(parameter, plugin.target)
+            kind, target = plugin.options, plugin.target
+        elif ":" in name:
+            code = own_code(parameter, name)
+            kind, target = options_type(parameter, name, code), name
+        else:
+            raise UserError(
+                f"parameter '{parameter}': no {self.what} '{name}'; {suggestion(name, sorted(self))} "
+                f"(or package.module:{self.form})",
+                parameter=parameter,
+            )
+        if target.partition(".")[0] != OURS:
+            check_takes(parameter, name, code, self.takes, has_options=kind is not None)
+        return Chosen(parameter, name, target, code, checked_options(parameter, choice, kind))
+
+
+@functools.cache
+def import_plugins() -> None:
+    """Import the modules that installed packages name as entry points of the group `realm_lab.plugins`, which register
+    plug-ins. UserError: one of them fails."""
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        with calling(f"entry point '{entry.name}' of {GROUP}", entry.value, entry.value):
+            entry.load()
+
+
+def checked_options(parameter: str, choice: Choice, kind: type[BaseModel] | None) -> BaseModel | None:
+    """The options of a part, as its model; None where it has none. UserError: an unknown option or a wrong value."""
+    known = kind.model_fields if kind else {}
+    for option in choice.options:
+        if option not in known:
+            remedy = suggestion(option, known) if known else "it has none"
+            problem = f"parameter '{parameter}': no option '{option}' of '{choice.name}'; {remedy}"
+            raise UserError(problem, parameter=parameter)
+    try:
+        return kind(**choice.options) if kind else None
+    except ValidationError as error:
+        problem = f"parameter '{parameter}': '{choice.name}': {validation_line(error)}"
+        raise UserError(problem, parameter=parameter) from None
+
+
+def options_type(parameter: str, name: str, code: Callable[..., Any]) -> type[BaseModel] | None:
+    """The model that is the type of the argument `options`; None where there is no such argument. UserError: its type
+    is no model."""
+    try:
+        argument = inspect.signature(code).parameters.get("options")
+    except ValueError:  # some that are written in C have none
+        return None
+    if argument is None or argument.kind is argument.VAR_KEYWORD:
+        return None
+
+    def probe() -> None: ...
+
+    probe.__annotations__ = {"options": argument.annotation}
+    function = code.__init__ if isinstance(code, type) else code  # type: ignore[misc]  # of a class that is not a type
+    try:
+        found = typing.get_type_hints(probe, getattr(function, "__globals__", {}))["options"]
+    except NameError:
+        found = None
+    if not (isinstance(found, type) and issubclass(found, BaseModel)):
+        remedy = "write options: NAME, a subclass of realm_lab.Section at the top of the module"
+        problem = f"parameter '{parameter}': '{name}': the argument 'options' has no type that declares options"
+        raise UserError(problem, parameter=parameter, remedy=remedy)
+    return found
+
+
+def load_object(parameter: str, target: str) -> Any:
+    """What `package.module:object` names; None where the module has no such name. UserError: the module cannot be
+    imported."""
+    module, _, attribute = target.partition(":")
+    reach_working_folder()
+    if not all(name.isidentifier() for name in module.split(".")):
+        raise _unimportable(parameter, target, "that is no name of a module")
+    try:
+        imported = importlib.import_module(module)
+    except ImportError as error:
+        raise _unimportable(parameter, target, error) from error
+    except Exception as error:  # importing runs the user's code, which may raise anything
+        raise _failed(parameter, target, target, error) from error
+    return getattr(imported, attribute, None)
+
+
+def own_code(parameter: str, name: str, takes: str = "") -> Callable[..., Any]:
+    """The function or class that `parameter` names as `package.module:object`. `takes`: the arguments that it is called
+    with, "settings" or "request, generator". UserError: no such function or class, or one of other arguments."""
+    code = load_object(parameter, name)
+    if not callable(code):
+        module, _, attribute = name.partition(":")
+        file = getattr(sys.modules[module], "__file__", module)
+        problem = f"parameter '{parameter}': '{name}': no function or class '{attribute}' in {file}"
+        raise UserError(problem, parameter=parameter)
+    if takes:
+        check_takes(parameter, name, code, takes)
+    found: Callable[..., Any] = code
+    return found
+
+
+def check_takes(parameter: str, name: str, code: Callable[..., Any], takes: str, *, has_options: bool = False) -> None:
+    """Refuse a function that cannot be called with these arguments."""
+    given, options = takes.split(", ") if takes else [], {"options": None} if has_options else {}
+    try:
+        signature = inspect.signature(code)
+    except ValueError:  # some that are written in C have none
+        return
+    try:
+        signature.bind(*given, **options)
+    except TypeError:
+        what, called = f"parameter '{parameter}': '{name}'", ", ".join([*given, *options])
+        problem = f"{what} takes {signature}, but it is called with ({called}); let it accept these"
+        raise UserError(problem, parameter=parameter) from None
+
+
+@contextmanager
+def calling(parameter: str, name: str, target: str) -> Iterator[None]:
+    """Turn what the user's own code raises inside into a UserError with the line that raised it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # it may raise anything
+        raise _failed(parameter, name, target, error) from error
+
+
+def _failed(parameter: str, name: str, target: str, error: Exception) -> UserError:
+    """Where the user's own module failed: the last line of it on the way to the error."""
+    file = getattr(sys.modules.get(target.partition(":")[0]), "__file__", None)  # None: while it was imported
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if file in (frame.filename, None)]
+    frames = [] if isinstance(error, SyntaxError) else frames  # which names file and line
+    where = f" in {frames[-1].filename.rpartition('/')[2]}, line {frames[-1].lineno}" if frames else ""
+    why = f"{type(error).__name__}{where} ({' '.join(str(error).split())})"
+    return UserError(f"parameter '{parameter}': '{name}' failed with {why}; correct it", parameter=parameter)
+
+
+def _unimportable(parameter: str, name: str, reason: object) -> UserError:
+    why, module = " ".join(str(reason).split()), name.partition(":")[0]
+    remedy = "install it, or put it into this folder or on PYTHONPATH"
+    problem = f"parameter '{parameter}': '{name}': module '{module}' cannot be imported ({why}); {remedy}"
+    return UserError(problem, parameter=parameter)
