@@ -32,7 +32,11 @@ def add_evaluation(evaluate: argparse.ArgumentParser) -> None:
     update.add_argument("--corpus-old", type=Path, nargs="+", default=(), metavar="PATH", help=text)
     text = "sentences with a [MASK], their answers and the document each is from; may be repeated"
     update.add_argument("--cloze", type=_named, action="append", default=[], metavar="NAME=FILE", help=text)
-    update.add_argument("--name", help="output folder runs/RUN/corpus_updates/NAME (default: the first file's name)")
+    text = (
+        "with --corpus: output folder runs/RUN/corpus_updates/NAME (default: the first file's name); without: keep the "
+        "run as a study of its own, experiments/NAME.yaml"
+    )
+    update.add_argument("--name", metavar="NAME", help=text)
 
     runs = evaluate.add_argument_group("for other programs", "what a finished run retrieves; nothing is trained")
     text = "write the best 100 passages of each test question here, as a TREC run file"
@@ -56,7 +60,7 @@ def evaluate_other(options: argparse.Namespace) -> bool:
     if options.predictions:
         _score_file(options)
         return True
-    others = () if options.corpus else ("questions", "out", "corpus_old", "cloze", "name", "json")
+    others = () if options.corpus else ("questions", "out", "corpus_old", "cloze", "json")
     for name in others:
         if getattr(options, name):
             raise UserError(f"--{name.replace('_', '-')} belongs to --predictions or --corpus; give one of them")

@@ -19,7 +19,16 @@ from typing import NoReturn
 from realm_lab import __version__
 from realm_lab.cli.ask import add_asking
 from realm_lab.cli.evaluate import add_evaluation, evaluate_other
-from realm_lab.cli.flags import Add, add_dry_run, add_everywhere, add_json, add_other_code, add_parameters, params_of
+from realm_lab.cli.flags import (
+    Add,
+    add_dry_run,
+    add_everywhere,
+    add_json,
+    add_other_code,
+    add_parameters,
+    overrides_of,
+    params_of,
+)
 from realm_lab.cli.project import add_init, add_runs
 from realm_lab.cli.studies import add_studies, recorded
 from realm_lab.cli.tools import add_index, add_mirror, add_tools
@@ -143,6 +152,9 @@ def _add_stages(add: Add) -> None:
         if name == "evaluate":
             verb.set_defaults(run=_run_evaluate)
             add_evaluation(verb)
+        else:
+            text = "keep it as a study of its own, experiments/NAME.yaml, beside `default` and `scratch`"
+            verb.add_argument("--name", metavar="NAME", help=text)
     report = add("report", _run_report, "write the reports of all runs here, and the overview reports/index.html")
     report.add_argument("study", nargs="?", help="only reports/STUDY, and the overview (default: every study)")
     report.add_argument("--html", action="store_true", help="also reports/STUDY/report.html, one self-contained page")
@@ -156,12 +168,27 @@ def _run_stage(options: argparse.Namespace) -> None:
     from realm_lab.runner import pipeline
     from realm_lab.tracking.study_record import DEFAULT, SCRATCH
 
-    name = SCRATCH if options.params or options.preset or options.overrides else DEFAULT
     stage = options.verb.replace("-", "_")
+    if options.name:
+        _run_named(options, stage)
+        return
+    name = SCRATCH if options.params or options.preset or options.overrides else DEFAULT
     if options.dry_run:
         pipeline.show(stage, params, options.root, name)
     else:
         pipeline.run(stage, params, options.root, name, options.other_code)
+
+
+def _run_named(options: argparse.Namespace, stage: str) -> None:
+    """The stage with a study of its own, which is kept: experiments/NAME.yaml."""
+    from realm_lab.runner import pipeline
+    from realm_lab.runner.written_study import write_named
+
+    path = write_named(options.root, options.name, options.params, overrides_of(options))
+    if options.dry_run:
+        pipeline.show_named(stage, path, options.root, options.params)
+    else:
+        pipeline.run_named(stage, path, options.root, options.params, options.other_code)
 
 
 def _run_prepare(options: argparse.Namespace) -> int | None:

@@ -81,10 +81,10 @@ def _run_sweep(options: argparse.Namespace) -> int:
         return sweep(_request(options, options.study))
     if options.study or not options.name:
         raise UserError("sweep --axis: give --name NAME for the study, and no other study")
-    from realm_lab.runner.axes_file import write_axes_file
+    from realm_lab.runner.written_study import write_axes
 
     given = overrides_of(options)
-    path = write_axes_file(options.root, options.name, options.axes, options.seeds, options.params, given)
+    path = write_axes(options.root, options.name, options.axes, options.seeds, options.params, given)
     options.overrides, options.preset = [], None  # they are in the file now
     return sweep(_request(options, str(path)))
 

@@ -19,7 +19,7 @@ from realm_lab.errors import UserError
 from realm_lab.params.load import load
 from realm_lab.params.parameters import OtherCodePolicy, Params
 from realm_lab.runner.other_code import settle_code, with_policy
-from realm_lab.runner.plan import StudyPlan, default_plan, record_study
+from realm_lab.runner.plan import StudyPlan, default_plan, plan_study, record_study
 from realm_lab.runner.preview import expected_time, show_plan
 from realm_lab.runner.schedule import LocalLauncher
 from realm_lab.runner.stopping import stoppable, sweeping
@@ -37,9 +37,22 @@ def run(stage: str, params: Params, root: Path, name: str = DEFAULT, policy: Oth
     """Do the default pipeline as far as a stage, for every system and seed, and export what that stage made. UserError:
     something in the input or in a run failed, or other code computed what would be used again; finished runs are kept.
     """
-    root = Path(root)
     check_corpus(params)
-    plan = with_policy(replace(default_plan(params), name=name), policy)
+    _run_plan(stage, replace(default_plan(params), name=name), root, policy)
+
+
+def run_named(
+    stage: str, path: Path, root: Path, params_path: Path | None = None, policy: OtherCodePolicy | None = None
+) -> None:
+    """The same for the study of a file, whose cells are those of the default pipeline; nothing is exported."""
+    plan = plan_study(path, root, params_path=params_path)
+    check_corpus(plan.runs[0].params)
+    _run_plan(stage, plan, root, policy)
+
+
+def _run_plan(stage: str, plan: StudyPlan, root: Path, policy: OtherCodePolicy | None) -> None:
+    root, name = Path(root), plan.name
+    plan = with_policy(plan, policy)
     restore(plan, root)
     if (experiment := os.environ.get("DVC_EXP_NAME")) and name == DEFAULT:
         _record_experiment(experiment, plan, _project(root))
@@ -84,6 +97,11 @@ def show(stage: str, params: Params, root: Path, name: str = DEFAULT) -> None:
         print(f"runs/ lacks {absent} finished stages, which DVC keeps: they are put back first")
     check_corpus(params)
     show_plan(_as_far_as(stage, replace(default_plan(params), name=name)), root, stage)
+
+
+def show_named(stage: str, path: Path, root: Path, params_path: Path | None = None) -> None:
+    """Print the same for the study of a file."""
+    show_plan(_as_far_as(stage, plan_study(path, root, params_path=params_path)), root, stage)
 
 
 def check_corpus(params: Params) -> None:

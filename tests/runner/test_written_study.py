@@ -1,4 +1,4 @@
-"""A study of one line: `realm-lab sweep --axis ... --name NAME`."""
+"""Studies that a command line describes: `sweep --axis ... --name NAME` and `pretrain --name NAME --set ...`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from realm_lab.cli import main
+from realm_lab.params.load import load
 from realm_lab.params.yaml_file import read_yaml
+from realm_lab.runner.plan import default_plan
 from tests.runner.conftest import PARAMETERS
 
 AXES = ("--axis", "pretrain.masking=salient_span,tests.tiny_masks:slowly", "--axis", "pretrain.candidates=6,4")
@@ -80,3 +82,18 @@ def test_a_part_of_a_study_is_named_by_its_cells(project: Path, capsys: pytest.C
     assert cells(f"{last},{first}", project, capsys) == {first, last}
     assert main(["--root", str(project), "sweep", "mine", "--cells", f"{last},masking=slow", "--dry-run"]) == 2
     assert "no cell 'masking=slow'; did you mean 'masking=slowly,candidates=6'" in capsys.readouterr().err
+
+
+def test_a_named_run_is_kept_as_a_study_with_its_parameters(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = ["--root", str(project), "warm-start", "--name", "mine", "--dry-run"]
+    assert main([*start, "--set", "pretrain.steps=3"]) == 0
+    assert "to do: prepare, warm-start, seed 0 (shared by 2 cells)" in capsys.readouterr().out
+    assert main(["--root", str(project), "sweep", "mine", "--dry-run", "--json"]) == 0
+    planned = {run["cell"]: run["run_key"] for run in json.loads(capsys.readouterr().out)}
+    same = default_plan(load(project / "params.yaml", {"pretrain.steps": 3}))
+    assert planned == {run.cell: run.run_key for run in same.runs}
+    assert main(["--root", str(project), "pretrain", "--name", "mine", "--dry-run"]) == 0
+    assert "to do: realm seed 0: prepare, warm-start, pretrain" in capsys.readouterr().out
+    assert main([*start, "--set", "pretrain.steps=4"]) == 2
+    assert "is another study" in capsys.readouterr().err
+    assert main(["--root", str(project), "evaluate", "--name", "scratch", "--dry-run"]) == 2

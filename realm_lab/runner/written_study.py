@@ -1,4 +1,7 @@
-"""`realm-lab sweep --axis ...`: the file of a study that the command line describes."""
+"""The files of studies that a command line describes: `sweep --axis ... --name NAME`, `pretrain --name NAME --set ...`.
+
+They are written into ROOT/experiments, to keep and to run again.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from realm_lab.params.load import load
 from realm_lab.params.yaml_file import parse_yaml, read_yaml
 from realm_lab.runner.plan import plan_study
 from realm_lab.runner.sweep import say
+from realm_lab.systems.identity import DEFAULT_SYSTEMS
 from realm_lab.tracking.study_record import check_study_name
 
 
@@ -28,41 +32,68 @@ def parse_axis(text: str) -> tuple[str, list[Any]]:
     return key.strip(), parse_yaml(f"[{values}]", f"--axis {cut(text)}", "safe")
 
 
-def write_axes_file(
+def write_axes(
     root: Path, name: str, axes: Sequence[str], seeds: int | None, params_path: Path | None, given: Mapping[str, Any]
 ) -> Path:
-    """ROOT/experiments/NAME.yaml of every combination of the values of some axes; the baseline has the first of each.
+    """The file of every combination of the values of some axes; the baseline has the first of each.
 
     `axes`: KEY=VALUE,VALUE each. `seeds`: 0, 1, ..., so many; None: those of the parameters. `given`: what --set and
     --preset say. UserError: an axis or name that is wrong, or another study has the name.
     """
-    check_study_name(name, f"--name {cut(name)}", "choose another")
     points: dict[str, list[Any]] = {}
     for text in axes:
         key, values = parse_axis(text)
         if key in points or key in given:
             raise UserError(f"--axis {cut(text)}: '{key}' is given twice; keep one")
         points[key] = values
-    overrides = dict(given)
-    preset = {"preset": overrides.pop("preset")} if "preset" in given else {}
-    chosen = list(range(seeds)) if seeds else load(params_path or root / "params.yaml", preset).seeds
     *others, last = points
     document = {
         "question": f"What do {', '.join(others)} and {last} change?" if others else f"What does {last} change?",
-        **preset,
-        "seeds": chosen,
-        **({"set": overrides} if overrides else {}),
+        **_common(root, seeds, params_path, given),
         "baseline": {key: values[0] for key, values in points.items()},
         "axes": points,
     }
-    path = root / "experiments" / f"{name}.yaml"
+    return _write(root, name, document, params_path, "--axis")
+
+
+def write_named(root: Path, name: str, params_path: Path | None, given: Mapping[str, Any]) -> Path:
+    """The file of the default pipeline with other parameters; one that exists is returned if nothing is `given`."""
+    path = _path(root, name)
+    if path.exists() and not given:
+        return path
+    cells = {system: {"system": system} for system in DEFAULT_SYSTEMS}
+    document = {
+        "question": "What does REALM pre-training add to its own warm start, with these parameters?",
+        **_common(root, None, params_path, given),
+        "baseline": next(iter(cells)),
+        "cells": cells,
+    }
+    return _write(root, name, document, params_path, "--set")
+
+
+def _common(root: Path, seeds: int | None, params_path: Path | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the files have in common: preset, seeds and `set`."""
+    overrides = {key: value for key, value in given.items() if key not in ("preset", "seeds")}
+    preset = {"preset": given["preset"]} if "preset" in given else {}
+    chosen = list(range(seeds)) if seeds else load(params_path or root / "params.yaml", given).seeds
+    return {**preset, "seeds": chosen, **({"set": overrides} if overrides else {})}
+
+
+def _path(root: Path, name: str) -> Path:
+    check_study_name(name, f"--name {cut(name)}", "choose another")
+    return root / "experiments" / f"{name}.yaml"
+
+
+def _write(root: Path, name: str, document: Mapping[str, Any], params_path: Path | None, flag: str) -> Path:
+    """ROOT/experiments/NAME.yaml, of which nothing is left if it cannot be planned: what is wrong is in `flag`."""
+    path = _path(root, name)
     if not path.exists():
         write_text(path, _as_yaml(document))
         try:
             plan_study(path, root, params_path=params_path)
         except UserError as error:
             path.unlink()
-            raise UserError(f"--axis: {error.problem}", parameter=error.parameter, remedy=error.remedy) from None
+            raise UserError(f"{flag}: {error.problem}", parameter=error.parameter, remedy=error.remedy) from None
         say(f"{path}: written; `realm-lab sweep {name}` runs it again")
     elif json.loads(json.dumps(read_yaml(path), default=str)) != document:
         raise UserError(f"{path}: is another study; choose another --name, or run it with `realm-lab sweep {name}`")
