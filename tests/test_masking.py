@@ -231,9 +231,9 @@ def test_a_scheme_has_options_of_its_own(options: dict[str, object], masked: int
     ("scheme", "options", "named"),
     [
         (SHARE, {"shares": 0.3}, ["'shares'", "'share'"]),
-        (SHARE, {"share": "a"}, ["share: ", "valid number", "(given: 'a')"]),
-        (SHARE, {"share": True}, ["share: ", "true or false"]),
-        (SHARE, {"least": [0]}, ["least.0: ", "greater than or equal to 1"]),
+        (SHARE, {"share": "a"}, ["share must be a number, got 'a'"]),
+        (SHARE, {"share": True}, ["share", "true or false"]),
+        (SHARE, {"least": [0]}, ["least.0 must be at least 1, got 0"]),
         *((name, {"share": 1.0}, ["'share'", "none"]) for name in BUILT_IN),
     ],
 )

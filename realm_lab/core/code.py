@@ -13,7 +13,7 @@ import hashlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
 
 from realm_lab.core.files import read_json, write_json
@@ -41,6 +41,9 @@ class CodeReader:
         self._is_new = False
         self._modules: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._reached: dict[tuple[str, ...], dict[str, str]] = {}
+        self._places = functools.cache(_places)
+        self._find = functools.cache(lambda module: find_module(module, self._places))
+        self._is_local = functools.cache(self._is_outside_packages)
 
     def reached(self, roots: Iterable[str]) -> dict[str, str]:
         """Module -> digest, for the modules named and all that they import, directly or not; sorted by name.
@@ -68,7 +71,7 @@ class CodeReader:
             if module not in found:
                 found[module], imported = self._module(module)
                 tops = ((name, name.partition(".")[0]) for name in imported)
-                waiting += [name for name, top in tops if top not in leave and _is_followed(top, packages)]
+                waiting += [name for name, top in tops if top not in leave and (top in packages or self._is_local(top))]
         return dict(sorted(found.items()))
 
     def save(self) -> None:
@@ -80,7 +83,7 @@ class CodeReader:
     def _module(self, module: str) -> tuple[str, tuple[str, ...]]:
         """(digest, modules that it imports)."""
         if module not in self._modules:
-            path = find_module(module)
+            path = self._find(module)
             self._modules[module] = (MISSING, ()) if path is None else self._file(module, path)
         return self._modules[module]
 
@@ -95,9 +98,14 @@ class CodeReader:
         names = module.split(".")  # importing a.b.c runs a and a.b as well
         found = [".".join(names[:count]) for count in range(1, len(names))]
         for base, name in imports:
-            is_module = name and find_module(f"{base}.{name}") is not None
+            is_module = name and self._find(f"{base}.{name}") is not None
             found.append(f"{base}.{name}" if is_module else base)
         return digest, tuple(found)
+
+    def _is_outside_packages(self, top: str) -> bool:
+        """True for code that is neither installed nor of the standard library, such as a file in the working folder."""
+        places = () if top in sys.stdlib_module_names else self._places(top)
+        return bool(places) and not any(INSTALLED & set(place.parts) for place in places)
 
 
 def differing(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -123,11 +131,10 @@ def reach_working_folder() -> None:
         sys.path.append(os.getcwd())
 
 
-@functools.cache
-def find_module(module: str) -> Path | None:
-    """The source file of a module; None if there is none."""
+def find_module(module: str, places: Callable[[str], tuple[Path, ...]]) -> Path | None:
+    """The source file of a module; None if there is none. `places`: where the package above it is."""
     top, *parts = module.split(".")
-    for place in _places(top):
+    for place in places(top):
         path = place.joinpath(*parts)
         if parts and path.with_suffix(".py").is_file() and not (path / "__init__.py").is_file():
             return path.with_suffix(".py")
@@ -138,7 +145,6 @@ def find_module(module: str) -> Path | None:
     return None
 
 
-@functools.cache
 def _places(top: str) -> tuple[Path, ...]:
     """The folders of a package, or the file of a module that is in no package."""
     if top == OURS:
@@ -153,15 +159,6 @@ def _places(top: str) -> tuple[Path, ...]:
     if spec.submodule_search_locations:
         return tuple(Path(folder) for folder in spec.submodule_search_locations)
     return (Path(spec.origin),) if spec.origin and spec.origin.endswith(".py") else ()
-
-
-@functools.cache
-def _is_local(top: str) -> bool:
-    return top not in sys.stdlib_module_names and not any(INSTALLED & set(place.parts) for place in _places(top))
-
-
-def _is_followed(top: str, packages: set[str]) -> bool:
-    return top in packages or (_is_local(top) and bool(_places(top)))
 
 
 @functools.cache
