@@ -231,7 +231,7 @@ def test_git_and_a_name_of_the_user_may_be_missing(
 
 def test_a_broken_status_names_file_and_field(stage: StageRun) -> None:
     (stage.path / "status.json").write_text('{"state": "DONE"}')
-    with pytest.raises(UserError, match=r"status\.json: state: .*repair or delete"):
+    with pytest.raises(UserError, match=r"status\.json: state .*repair or delete"):
         stage.status()
 
 

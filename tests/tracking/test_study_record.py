@@ -65,7 +65,7 @@ def test_a_broken_record_names_file_and_field(tmp_path: Path) -> None:
     path = write_study_record(tmp_path, STUDY)
     found = read_json(path)
     write_json(path, found | {"seeds": ["many"]})
-    with pytest.raises(UserError, match=r"study\.json: seeds\.0: .*delete the file and plan the study again"):
+    with pytest.raises(UserError, match=r"study\.json: seeds\.0 .*delete the file and plan the study again"):
         read_study_record(path)
     write_json(path, found | {"name": "other"})
     with pytest.raises(UserError, match="the record is of study other"):
