@@ -57,7 +57,8 @@ class MaskRequest(NamedTuple):
         """The salient spans of these labels, int32 [spans, 2]. UserError: the corpus was prepared without labels."""
         if self.labels is None:
             raise UserError("this corpus was prepared without labels; delete runs/corpora and prepare again")
-        return self.spans[np.array([label in labels for label in self.labels], bool)]
+        chosen: np.ndarray = self.spans[np.array([label in labels for label in self.labels], bool)]
+        return chosen
 
     def own_options(self) -> None:
         """Nothing. experiments/random_masks.py calls it, whose code is part of the keys of finished runs."""

@@ -56,7 +56,7 @@ def tiny_params(**overrides: dict[str, Any]) -> Params:
     """A world of 320 passages and a narrow encoder; `pretrain={"candidates": 3}` changes values of a section."""
     names = SECTIONS.keys() | overrides.keys()
     values = {name: SECTIONS.get(name, {}) | overrides.get(name, {}) for name in names}
-    return Params(preset="smoke", **values)  # type: ignore[arg-type]
+    return Params(preset="smoke", **values)
 
 
 def scramble(module: nn.Module, seed: int = 0, scale: float = 0.2) -> None:

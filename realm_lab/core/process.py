@@ -198,7 +198,7 @@ def gather_rows(tensor: Tensor) -> Tensor:
     start = sum(rows[:rank])
     own_rows = tensor.new_zeros(sum(rows), *tensor.shape[1:])  # zero where the rows of others go
     own_rows[start : start + len(tensor)] = tensor
-    gathered: Tensor = _SumOverRanks.apply(own_rows)
+    gathered: Tensor = _SumOverRanks.apply(own_rows)  # type: ignore[no-untyped-call]
     return gathered
 
 

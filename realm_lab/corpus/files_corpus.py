@@ -171,7 +171,7 @@ def is_orqa_dev(question: str) -> bool:
 
     TensorFlow's `to_hash_bucket_fast(question, 100000)`, which is FarmHash's Fingerprint64 of the text to the letter,
     is 0 modulo 10."""
-    return Fingerprint64(question.encode()) % 100_000 % 10 == 0
+    return bool(Fingerprint64(question.encode()) % 100_000 % 10 == 0)
 
 
 def evenly_spaced(questions: list[Question], maximum: int | None, dropped: Counter[str]) -> list[Question]:

@@ -97,7 +97,8 @@ class TextTable:
 
     def row(self, index: int) -> dict[str, Any]:
         """One row as {column: value}."""
-        return self._table.slice(int(index), 1).to_pylist()[0]
+        [row] = self._table.slice(int(index), 1).to_pylist()
+        return dict(row)
 
     def rows(self, first: int, count: int | None = None) -> TextTable:
         """So many rows from one on, or all that are left."""

@@ -143,4 +143,5 @@ def _shape(number: int, width: int) -> np.ndarray:
         (np.minimum(abs(x), abs(y)) < 2) & (np.maximum(abs(x), abs(y)) < 7),  # cross
         (far < 7) & (far > 4),  # ring
     )
-    return shapes[number]
+    shape: np.ndarray = shapes[number]
+    return shape

@@ -293,7 +293,8 @@ class ToyWorld:
     def _throw_away(self, rng: np.random.Generator, count: int) -> list[int]:
         """Numbers of names that nothing in the world bears."""
         first, last = self.entities + POOL_SIZE * len(POOLS), SYLLABLES**self.pieces_per_name
-        return rng.integers(first, last, size=count).tolist()
+        numbers: list[int] = rng.integers(first, last, size=count).tolist()
+        return numbers
 
     def encyclopedia_clozes(self, split: str) -> Iterator[tuple[Sentence, int, int]]:
         """The facts of one split in the words of Z, but not in those of the passage that states them first: each with

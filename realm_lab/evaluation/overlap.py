@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from realm_lab.corpus.answers import normalise_answer
@@ -16,7 +16,7 @@ class Overlap(NamedTuple):
     answer: bool
 
 
-GROUPS = {
+GROUPS: dict[str, Callable[[Overlap], bool]] = {
     "question_overlap": lambda overlap: overlap.question,
     "answer_overlap": lambda overlap: overlap.answer,
     "answer_overlap_only": lambda overlap: overlap.answer and not overlap.question,

@@ -116,7 +116,8 @@ class Encoder(nn.Module):
         """What a document's parts are to the Transformer, [B, L, D]: the embedding of a word, or, of a patch of a
         picture, a projection of its standardised pixels, and where in the picture it is (Dosovitskiy et al. 2021)."""
         if self.patch_projection is None or self.patches is None:
-            return self.word_embeddings(tokens_BL)
+            words_BLD: Tensor = self.word_embeddings(tokens_BL)
+            return words_BLD
         words, tokens_N = self.shape.vocabulary_size, tokens_BL.flatten()
         is_patch_BL = tokens_BL >= words
         at_P = is_patch_BL.flatten().nonzero()[:, 0]
@@ -126,7 +127,7 @@ class Encoder(nn.Module):
         # they are learned late.
         standard_PC = functional.layer_norm(pixels_PC, pixels_PC.shape[1:], eps=BLANK_VARIANCE)
         patch_PD = self.patch_projection(standard_PC * pixels_PC.shape[1] ** -0.5) + self.patch_places(place_P)
-        embedded_ND = self.word_embeddings(tokens_N.clamp(max=words - 1))
+        embedded_ND: Tensor = self.word_embeddings(tokens_N.clamp(max=words - 1))
         return embedded_ND.index_copy(0, at_P, patch_PD.to(embedded_ND.dtype)).view(*tokens_BL.shape, -1)
 
     def forward(self, tokens_BL: Tensor, types_BL: Tensor, mask_BL: Tensor, at_BM: Tensor | None = None) -> Tensor:
@@ -144,7 +145,8 @@ class Encoder(nn.Module):
         *first, last = self.blocks
         for block in first:
             hidden = block(hidden, bias_B11L)
-        return last(hidden, bias_B11L, at_BM)
+        final: Tensor = last(hidden, bias_B11L, at_BM)
+        return final
 
 
 @contextmanager
@@ -205,4 +207,5 @@ def sinusoids(positions: int, size: int) -> np.ndarray:
     """Sinusoidal position vectors with the norm of a word embedding, float32 [positions, size]."""
     frequency = 200.0 ** -(np.arange(size // 2) / (size / 2))
     angle = np.arange(positions)[:, None] * frequency[None, :]
-    return (np.concatenate([np.sin(angle), np.cos(angle)], axis=1) * (2 / size) ** 0.5).astype(np.float32)
+    waves: np.ndarray = np.concatenate([np.sin(angle), np.cos(angle)], axis=1) * (2 / size) ** 0.5
+    return waves.astype(np.float32)

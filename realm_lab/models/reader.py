@@ -39,7 +39,8 @@ class Reader(nn.Module):
 
     def masked_hidden(self, batch: Batch, at_NM: Tensor) -> Tensor:
         """Final hidden states at the masked positions, [N, M, D]."""
-        return self.encoder(*batch, at_NM)
+        hidden_NMD: Tensor = self.encoder(*batch, at_NM)
+        return hidden_NMD
 
     def word_log_probs(self, hidden_MD: Tensor) -> Tensor:
         """log p(w|z,x) for every word w at each hidden state, float32 [..., V].

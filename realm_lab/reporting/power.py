@@ -78,7 +78,9 @@ def detectable_effect(seeds: int, tests: int) -> float | None:
 
 def _spreads(seeds: int, count: int) -> np.ndarray:
     """Standard deviations of normal samples of a true one of 1, at evenly spaced quantiles."""
-    return np.sqrt(stats.chi2.ppf((np.arange(count) + 0.5) / count, seeds - 1) / (seeds - 1))
+    variances: np.ndarray = stats.chi2.ppf((np.arange(count) + 0.5) / count, seeds - 1) / (seeds - 1)
+    spreads: np.ndarray = np.sqrt(variances)
+    return spreads
 
 
 def _simulated_effect(seeds: int, tests: int) -> float:
@@ -101,4 +103,5 @@ def _simulated_effect(seeds: int, tests: int) -> float:
 
 def _statistics(deltas: np.ndarray, signs: np.ndarray) -> np.ndarray:
     """Those of `step_down_max_t`: [studies, signs] of one test's deltas [studies, seeds] and signs [seeds, signs]."""
-    return np.abs(deltas @ signs) / np.linalg.norm(deltas, axis=1, keepdims=True)
+    found: np.ndarray = np.abs(deltas @ signs) / np.linalg.norm(deltas, axis=1, keepdims=True)
+    return found

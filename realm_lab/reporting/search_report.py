@@ -72,7 +72,7 @@ def write_search_report(root: Path, name: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _columns(plan: Any, trial: Trial) -> dict[str, Any]:
-    row = {"trial": trial["number"], "state": trial["state"], plan.metric: trial["value"]} | trial["values"]
+    row = {"trial": trial["number"], "state": trial["state"], plan.metric: trial["value"], **trial["values"]}
     return row | {"runs": " ".join(trial["runs"]), "why": trial["why"]}
 
 

@@ -212,7 +212,7 @@ def _note(ours: str, shown: str) -> str:
 
 def _mark(run: Run) -> dict[str, Any]:
     """What the run shows; {} if a mirror did not finish it."""
-    return json.loads(run.data.tags.get(MARK) or "{}")
+    return dict(json.loads(run.data.tags.get(MARK) or "{}"))
 
 
 def _mark_of(view: View) -> dict[str, Any]:

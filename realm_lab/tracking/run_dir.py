@@ -22,7 +22,7 @@ from pydantic.dataclasses import dataclass
 from ruamel.yaml import YAML
 
 from realm_lab.core.energy import EnergyMeter
-from realm_lab.core.files import DiskFull, atomic_write, overwrite_json, read_json, write_json, write_text
+from realm_lab.core.files import DiskFull, atomic_write, overwrite_json, read_json, read_object, write_json, write_text
 from realm_lab.core.names import check_name
 from realm_lab.core.records import read_record
 from realm_lab.errors import UserError
@@ -222,7 +222,7 @@ class StageRun:
         path = self.path / "results.json"
         if not path.exists():
             raise UserError(f"{path}: no results yet; the stage {self.stage} is {self.status().state}, run it again")
-        return read_json(path)
+        return read_object(path)
 
     def _now(self) -> Status:
         """The status as known to this process, with the clocks brought forward."""

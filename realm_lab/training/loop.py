@@ -78,7 +78,8 @@ def train(task: Task, run: StageRun, launch: Launch, device: torch.device) -> No
             finished = step + 1 == task.total_steps
             logged = first and (finished or (step + 1) % launch.log_interval_steps == 0)
             is_counted = first and (finished or (step + 1) % COUNT_STEPS == 0) and not launch.compile
-            counted = FlopCount() if is_counted else None  # compiled code would not be seen
+            # compiled code would not be seen
+            counted = FlopCount() if is_counted else None  # type: ignore[no-untyped-call]
             with counted or nullcontext():
                 values = task.train_step(step)
             if counted:

@@ -167,7 +167,7 @@ def files_params(folder: Path, text: Path, **files: Any) -> Params:
         model={"pictures": True},
         tokenizer={"vocabulary_size": 200},
         warm_start={"embedder": {"initial_encoder": "reader"}},
-    )  # type: ignore[arg-type]
+    )
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_a_prepared_corpus_has_the_paths_and_one_of_one_hop_is_as_before(tmp_pat
     toy = {"world": "easy", "entities": 40, "articles": 20}
     corpus = {"corpus": {"source": "toy", "toy": toy | {"hops": 2}, "tagger": "exact", "passage_length": 32}}
     prepare(tiny_params(**corpus), tmp_path / "two", 0)
-    world = ToyWorld(Settings(**toy, hops=2), 0)  # type: ignore[arg-type]
+    world = ToyWorld(Settings(**toy, hops=2), 0)
     stored = PreparedCorpus(tmp_path / "two").questions("dev")
     written = [question.path for question, _, _ in world.questions("dev")]
     assert [tuple(stored.paths[number].tolist()) for number in range(len(stored))] == written

@@ -275,7 +275,7 @@ class OnDevice(Whole):
 
 @pytest.fixture(scope="module")
 def systems(tmp_path_factory: pytest.TempPathFactory) -> tuple[Whole, Whole]:
-    return OnDevice(tmp_path_factory.mktemp("realm"), tiny), Whole(tmp_path_factory.mktemp("cpu"), tiny)  # type: ignore[arg-type]
+    return OnDevice(tmp_path_factory.mktemp("realm"), tiny), Whole(tmp_path_factory.mktemp("cpu"), tiny)
 
 
 @pytest.mark.parametrize("system", ["dpr", "bm25_dpr_reader", "hard_em", "closed_book", "fid", "rag", "orqa"])

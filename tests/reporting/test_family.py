@@ -130,7 +130,7 @@ def test_the_family_is_metrics_times_cells_without_costs() -> None:
     said = verdict(record, [*found.values()])
     assert said.rest == "Other metrics that differ significantly: recall@5, zero-shot is lower for A (−0.107)."
     for declared in ({"delta": {"wall_seconds": 5.0}}, {"metrics": ("wall_seconds", "exact_match", "recall_at_5")}):
-        time = compared(replace(record, **declared), results)["wall_seconds"].cells[1].finding  # type: ignore[arg-type]
+        time = compared(replace(record, **declared), results)["wall_seconds"].cells[1].finding
         assert time is not None
         assert (time.tests, time.kind, time.is_exploratory) == (6, Kind.LOWER, False), "a question of the study"
 

@@ -119,7 +119,7 @@ def assert_mlflow_shows_each_run_once(project: Project) -> None:
     assert experiment is not None
     found = client.search_runs([experiment.experiment_id])
     shown = sorted((run.info.run_name, run.info.status) for run in found if run.data.tags["realm.kind"] == "run")
-    assert len(shown) == len(STUDY["cells"])  # type: ignore[arg-type]
+    assert len(shown) == len(STUDY["cells"])
     assert {status for _, status in shown} == {"FINISHED"}
 
 
@@ -133,7 +133,7 @@ def test_two_processes_on_two_nodes_do_what_one_does(
     two = tiny.stage_run("warm_start", params, root)
     task = Task("together", ("warm_start",), "realm", 0, params, {"warm_start": two.key}, (), ("realm",))
     # The nodes are this machine under names that nobody resolves, so the ranks are told where to meet.
-    settings = LauncherSettings(slurm={"nodes": 2, "setup": ["export MASTER_ADDR=127.0.0.1"]})  # type: ignore[arg-type]
+    settings = LauncherSettings(slurm={"nodes": 2, "setup": ["export MASTER_ADDR=127.0.0.1"]})
     launcher = make_launcher("slurm", settings, root, "pair")
     launcher.submit([task])
     wait_until(lambda: launcher.poll()["together"].state not in UNFINISHED, "the pair has ended")

@@ -42,7 +42,7 @@ def mean(values: list[float]) -> float:
 
 def test_health_is_these_loops() -> None:
     health, numbers = made(ROWS_BK)
-    likelihood, entropy, share, spread, gold, null, utility = ([] for _ in range(7))  # type: ignore[var-annotated]
+    likelihood, entropy, share, spread, gold, null, utility = ([] for _ in range(7))
     for b, rows in enumerate(ROWS_BK.tolist()):
         there = [k for k, row in enumerate(rows) if row != ABSENT]
         real = [k for k, row in enumerate(rows) if row >= 0]

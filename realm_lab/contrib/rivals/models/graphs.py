@@ -39,9 +39,10 @@ class GraphModel(nn.Module):
         for own, related in zip(self.own, self.related, strict=True):
             sent_RND = torch.stack(related(vectors_ND).chunk(RELATIONS, dim=1))
             vectors_ND = torch.relu(own(vectors_ND) + (mean_RNN @ sent_RND).sum(0))
-        return self.chosen(vectors_ND)[:, 0]
+        chosen_N1: Tensor = self.chosen(vectors_ND)
+        return chosen_N1[:, 0]
 
     def loss(self, vectors_ND: Tensor, relations_RNN: Tensor, positive_N: Tensor) -> Tensor:
         """-log of the probability that a passage with the answer is chosen."""
-        log_prob_N = self(vectors_ND, relations_RNN).log_softmax(0)
+        log_prob_N: Tensor = self(vectors_ND, relations_RNN).log_softmax(0)
         return -log_prob_N[positive_N].logsumexp(0)

@@ -44,4 +44,5 @@ class PairEncoder:
     def _first(self, batch: Batch) -> Tensor:
         with autocast(self._device, self._precision):
             at_N1 = torch.zeros(len(batch.tokens_BL), 1, dtype=torch.int64, device=self._device)
-            return self.encoder(*batch, at_N1)[:, 0].float()
+            hidden_N1D: Tensor = self.encoder(*batch, at_N1)
+            return hidden_N1D[:, 0].float()

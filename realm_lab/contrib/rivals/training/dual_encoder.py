@@ -122,6 +122,8 @@ class DualEncoderTask(ModelsTask):
 
     def _excluded(self, number: int, place: int, rows_G: np.ndarray) -> np.ndarray:
         """Which passages are no negatives of a question and not its own positive, the one at `place`, bool [G]."""
-        excluded_G = holds_answer(self._passages.bodies, rows_G, self._answers[number]) | (rows_G == rows_G[place])
+        excluded_G: np.ndarray = holds_answer(self._passages.bodies, rows_G, self._answers[number]) | (
+            rows_G == rows_G[place]
+        )
         excluded_G[place] = False
         return excluded_G

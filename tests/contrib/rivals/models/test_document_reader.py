@@ -44,7 +44,7 @@ def by_hand(reader: DocumentReader, query: list[int], body: list[int]) -> tuple[
         affinity = torch.stack([reader.align(vector).relu() @ reader.align(other).relu() for other in question_QE])
         aligned = sum(share * other for share, other in zip(affinity.softmax(0), question_QE, strict=True))
         counts = torch.tensor([float(word in query), body.count(word) / len(body)])
-        rows.append(torch.cat([vector, aligned, counts]))  # type: ignore[list-item]
+        rows.append(torch.cat([vector, aligned, counts]))
     passage_PH = encoded(reader.passage_encoder, torch.stack(rows))
     question_QH = encoded(reader.question_encoder, question_QE)
     share_Q = reader.question_attention(question_QH)[:, 0].softmax(0)

@@ -30,7 +30,7 @@ def problem(left: int, right: int, swapped: bool) -> Example:
 def test_fusion_puts_two_passages_together_and_one_at_a_time_cannot(tiny: ModuleType) -> None:
     params, generator = tiny.params(), np.random.default_rng(0)
     problems = [problem(left, right, bool(generator.integers(2))) for left in VALUES for right in VALUES]
-    generator.shuffle(problems)  # type: ignore[arg-type]
+    generator.shuffle(problems)
     unseen, seen = problems[:25], problems[25:]
     for example in unseen:  # no span of a passage is the answer, so that no span reader can be right
         assert not any(find_answer(second, [example.target], 3) for second in example.seconds)
