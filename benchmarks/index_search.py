@@ -25,8 +25,10 @@ from torch import Tensor
 from benchmarks.machine import description, table
 from realm_lab.core.files import write_json
 from realm_lab.errors import UserError
+from realm_lab.params.sections import Search
+from realm_lab.retrieval.approximate import ApproximateSearch, recall
+from realm_lab.retrieval.backends import PARAMETER, SEARCH_BACKENDS
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.faiss_backends import FaissSearch, recall
 from realm_lab.retrieval.search import true_scores
 
 WIKIPEDIA_2018 = 13_353_718  # passages of Guu et al. 2020, section 4.2
@@ -165,7 +167,8 @@ def _approximate(embeddings_ND: Tensor, name: str) -> dict[str, Any]:
         options = {"nlist": lists, "nprobe": min(32, lists)}
         if kind == "ivf_pq" and len(embeddings_ND) < 10_000:  # 256 codes take most of a minute to learn
             options["nbits"] = 4
-        backend = FaissSearch(kind, embeddings_ND, options)
+        chosen = SEARCH_BACKENDS.choose(PARAMETER, Search(backend={"name": kind, **options}).backend)
+        backend = ApproximateSearch(embeddings_ND, chosen(embeddings_ND, 0))
         built = time.perf_counter() - started
         seconds = _best(partial(backend.search, query_BD, COUNT), 2)
         found[f"{kind}, {name}"] = {

@@ -23,6 +23,7 @@ _PUBLIC = {
     "register_metric": "metrics",
     "register_objective": "models.objectives",
     "register_refresh": "retrieval.refresh",
+    "register_search": "retrieval.backends",
     "register_system": "systems.registry",
     "UserError": "errors",
 }

@@ -38,8 +38,7 @@ SHORT: dict[str, Any] = {
     "launch.checkpoint_interval_seconds": 1000,
 }
 RESTLESS = {"pretrain.retriever.learning_rate": 0.05}  # the index ages at once
-FLAT = {"pretrain.search.backend": "faiss_flat", "pretrain.search.options": "overfetch=1"}
-LISTS = {"pretrain.search.backend": "ivf_flat", "pretrain.search.options": "nlist=16,nprobe=1"}
+FLAT = {"pretrain.search.backend": {"name": "faiss_flat", "overfetch": 1}}
 SAME = {"corpus.pretrain_corpus": "same"}  # queries have an origin
 FROZEN: dict[str, Any] = {"pretrain.train_reader": False}
 # p(z|x) is flat, which is flagged soon.
@@ -130,7 +129,6 @@ SWITCHES: dict[str, Switch] = {
     "pretrain.steps": Switch(5),
     "pretrain.batch_size": Switch(3),
     "pretrain.search.backend": Switch("ivf_pq", base=FLAT),
-    "pretrain.search.options": Switch("nlist=16,nprobe=2", base=LISTS),
     "pretrain.refresh.policy": Switch("never", base=RESTLESS),
     "pretrain.refresh.interval_steps": Switch(2, base=RESTLESS),
     "pretrain.refresh.delay_steps": Switch(1, base=RESTLESS),
@@ -162,7 +160,8 @@ def of_part(parameter: str, part: str, option: str, value: Any, other: Any, base
     return {f"{parameter}: {part}.{option}": Switch(second, base=base | {parameter: first})}
 
 
-POLICY, DRIFTING = "pretrain.refresh.policy", RESTLESS | {"pretrain.refresh.interval_steps": 3}
+BACKEND, POLICY = "pretrain.search.backend", "pretrain.refresh.policy"
+DRIFTING = RESTLESS | {"pretrain.refresh.interval_steps": 3}
 OPTIONS = {
     **of_part("pretrain.masking", "tests.tiny_masks:first_words", "share", 0.5, 0.9, {}),
     **of_part("pretrain.objective", "perplexity_distillation", "temperature", 1.0, 0.1, {}),
@@ -172,6 +171,9 @@ OPTIONS = {
     **of_part(POLICY, "schedule", "intervals", [[0, 3]], [[0, 1], [3, 2]], RESTLESS),
     **of_part(POLICY, "drift", "overlap", 0.01, 1.0, DRIFTING),
     **of_part(POLICY, "budget", "fraction", 0.1, 0.9, RESTLESS),
+    **of_part(BACKEND, "ivf_flat", "nprobe", 1, 4, {}),
+    **of_part(BACKEND, "ivf_pq", "nbits", 1, 2, {}),
+    **of_part(BACKEND, "hnsw", "M", 2, 16, {}),
 }
 
 
@@ -187,6 +189,7 @@ def test_every_parameter_has_a_switch() -> None:
         for name, plugin in load_object(parameter, kind).items()
         for option in (plugin.options.model_fields if plugin.options else ())
     }
+    options = {name for name in options if not name.startswith(BACKEND)}  # of FAISS, whose every option is its own
     assert options <= set(OPTIONS)
 
 

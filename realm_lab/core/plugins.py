@@ -26,7 +26,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, PlainSerializer, ValidationError, WithJsonSchema
 
@@ -107,13 +107,13 @@ class Chosen(Generic[Code]):
     parameter: str
     name: str
     target: str
-    code: Code
     options: BaseModel | None
+    code: Code | None  # None: not imported yet
 
     @property
     def is_own(self) -> bool:
         """True for a user's own code."""
-        return self.target.partition(".")[0] != OURS or ":" in self.name
+        return not self.target.startswith(f"{OURS}.") or ":" in self.name
 
     @property
     def source(self) -> str | dict[str, str] | None:
@@ -129,10 +129,19 @@ class Chosen(Generic[Code]):
     def __call__(self, *given: Any) -> Any:
         """Call the code with what its kind is given, and its options."""
         options = {} if self.options is None else {"options": self.options}
+        code = self.load()
         if not self.is_own:
-            return self.code(*given, **options)
+            return code(*given, **options)
         with calling(self.parameter, self.name, self.target):
-            return self.code(*given, **options)
+            return code(*given, **options)
+
+    def load(self) -> Code:
+        """The code, imported if it was not. ImportError: a package is missing that a part of realm_lab needs."""
+        if self.code is not None:
+            return self.code
+        module, _, name = self.target.partition(":")
+        code: Code = getattr(importlib.import_module(module), name)
+        return code
 
 
 class Kind(dict[str, Plugin[Code]]):
@@ -164,25 +173,26 @@ class Kind(dict[str, Plugin[Code]]):
         self[plugin.name] = plugin
 
     def choose(self, parameter: str, choice: Choice) -> Chosen[Code]:
-        """What `parameter` names, imported and with its options checked. UserError: there is no such plug-in, it cannot
-        be imported or called, or an option is wrong."""
+        """What `parameter` names, with its options checked; a user's own code is imported, a part of realm_lab when it
+        is used. UserError: there is no such plug-in, it cannot be imported or called, or an option is wrong."""
         name = choice.name
         if name in self:
             plugin = self[name]
-            code = plugin.code or load_object(parameter, plugin.target)
-            kind, target = plugin.options, plugin.target
+            kind, target, code = plugin.options, plugin.target, plugin.code
+            if code is None and not target.startswith(f"{OURS}."):
+                code = load_object(parameter, target)
         elif ":" in name:
-            code = own_code(parameter, name)
-            kind, target = options_type(parameter, name, code), name
+            found = own_code(parameter, name)
+            kind, target, code = options_type(parameter, name, found), name, cast(Code, found)
         else:
             raise UserError(
                 f"parameter '{parameter}': no {self.what} '{name}'; {suggestion(name, sorted(self))} "
                 f"(or package.module:{self.form})",
                 parameter=parameter,
             )
-        if target.partition(".")[0] != OURS:
+        if code is not None and not target.startswith(f"{OURS}."):
             check_takes(parameter, name, code, self.takes, has_options=kind is not None)
-        return Chosen(parameter, name, target, code, checked_options(parameter, choice, kind))
+        return Chosen(parameter, name, target, checked_options(parameter, choice, kind), code)
 
 
 @functools.cache

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from realm_lab.core.plugins import Choice, ChoiceField, plain_options
-from realm_lab.core.records import Contradiction
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -94,53 +93,19 @@ class Watch(Section):
     is flagged at once."""
 
 
-FAISS_OPTIONS = {
-    "exact": (),
-    "faiss_flat": ("overfetch",),
-    "ivf_flat": ("nlist", "nprobe", "overfetch"),
-    "ivf_pq": ("nlist", "nprobe", "M", "nbits", "overfetch"),
-    "hnsw": ("M", "efConstruction", "efSearch", "overfetch"),
-    "sq8": ("overfetch",),
-}
-
-
 class Search(Section):
     """How pre-training finds passages in the MIPS index. Fine-tuning, evaluation and the measures of staleness always
     search exactly."""
 
-    backend: Literal["exact", "faiss_flat", "ivf_flat", "ivf_pq", "hnsw", "sq8"] = "exact"
-    """Every passage (exact; FAISS Flat), or approximate search (Guu, section 3.3, names no method) by FAISS: inverted
-    lists, these with product quantisation, a graph, or 8-bit numbers. It is built anew whenever a vector of the index
-    has changed, and its recall@8 beside exact search is logged as search_recall_at_8: on 256 passages, moved by half
-    the spread of all of them. What it finds is scored by the true inner products."""
-    options: str = ""
-    """FAISS's options as NAME=NUMBER,...: nlist and nprobe of ivf_flat and ivf_pq, M and nbits of ivf_pq, M,
-    efConstruction and efSearch of hnsw; and overfetch, the passages taken from FAISS for each that is wanted. What is
-    not named suits the number of passages: nlist 4 sqrt(passages), nprobe a sixteenth of it."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Search:
-        self.faiss_options()
-        return self
-
-    def faiss_options(self) -> dict[str, int]:
-        """The options by name."""
-        known = FAISS_OPTIONS[self.backend]
-        options: dict[str, int] = {}
-        for part in self.options.replace(" ", "").split(",") if self.options else ():
-            name, _, number = part.partition("=")
-            if name not in known:
-                raise Contradiction(
-                    f"options: {self.backend} has no option {name!r}, but {', '.join(known) or 'none'}",
-                    "options",
-                    "backend",
-                )
-            if not number.isdecimal() or int(number) < 1 or name in options:
-                raise Contradiction(
-                    f"options: {part!r} is not NAME=NUMBER with a number from 1, each name once", "options"
-                )
-            options[name] = int(number)
-        return options
+    backend: ChoiceField = Choice("exact")
+    """Every passage (`exact`; `faiss_flat`), or approximate search (Guu, section 3.3, names no method) by FAISS:
+    inverted lists (`{name: ivf_flat, nlist: 64, nprobe: 4}`), these with product quantisation (`ivf_pq`: `nlist`,
+    `nprobe`, `M`, `nbits`), a graph (`hnsw`: `M`, `efConstruction`, `efSearch`), or 8-bit numbers (`sq8`). Each of
+    FAISS has the option `overfetch`, the passages taken from it for each that is wanted. An option that is not given
+    suits the number of passages: nlist 4 sqrt(passages), nprobe a sixteenth of it. Or `package.module:Class` of your
+    own. The index is built anew whenever a vector has changed, and its recall@8 beside exact search is logged as
+    search_recall_at_8: on 256 passages, moved by half the spread of all of them. What it finds is scored by the true
+    inner products."""
 
 
 class Refresh(Section):

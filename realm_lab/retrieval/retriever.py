@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -19,10 +19,9 @@ from realm_lab.models.realm import retrieval_score
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.retrieval.index import Inputs, embed_passages, embed_rows
 from realm_lab.retrieval.rows import ABSENT, NO_SCORE, NULL
-from realm_lab.retrieval.search import Exclusion, IndexGeneration, Matrix, SearchBackend
+from realm_lab.retrieval.search import Exclusion, IndexGeneration, MakeSearch, SearchBackend
 
 RANKED_AT_ONCE = 1 << 21  # pairs of a query and a passage
-MakeSearch = Callable[[Matrix, ExactSearch], SearchBackend]
 
 
 class Retriever:
@@ -30,7 +29,7 @@ class Retriever:
 
     With `stale_queries` (pretrain.search_query: stale) the index keeps the weights that made it, and queries are
     searched with their query tower. `approximate` makes another search of an index than the exact one
-    (faiss_backends.py).
+    (approximate.py).
     """
 
     def __init__(

@@ -9,6 +9,7 @@ device, which a float32 matrix product does. Results are ordered by this score; 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import torch
@@ -64,6 +65,9 @@ class SearchBackend(Protocol):
     recall_at_8: float | None  # beside exact search, measured when it was built; None: it is exact
 
     def search(self, query_BD: Tensor, count: int, exclude: Exclusion | None = None) -> SearchResult: ...
+
+
+MakeSearch = Callable[[Matrix, SearchBackend], SearchBackend]  # of embeddings, and exact search of them to measure with
 
 
 def checked_queries(query_BD: Tensor, size: int, count: int) -> Tensor:

@@ -31,6 +31,7 @@ from realm_lab.params.load import (
     suggest_parameter,
 )
 from realm_lab.params.parameters import Params
+from realm_lab.retrieval.backends import check_search
 from realm_lab.retrieval.refresh import check_refresh
 from realm_lab.runner.cells import Cell, Place, cells_of, value_in_name
 from realm_lab.runner.study import LauncherSettings, Study, load_study, metrics_of
@@ -269,6 +270,7 @@ def check_names(params: Params) -> None:
     """Refuse, before any work, names of what is chosen from a registry. UserError: it says the nearest one."""
     check_masking(params.pretrain)
     check_refresh(params.pretrain.refresh)
+    check_search(params.pretrain.search.backend)
     training_objective("pretrain.objective", params.pretrain.objective)
     training_objective("finetune.objective", params.finetune.objective)
     options_of(params, DEFAULT_SYSTEMS[-1])  # names systems as well

@@ -44,11 +44,16 @@ PREPARE, TAGGER = "realm_lab.systems.prepare", "realm_lab.models.tagger"
 PARTS = {
     "pretrain.masking": "realm_lab.masking:MASKING_SCHEMES",
     "pretrain.refresh.policy": "realm_lab.retrieval.refresh:REFRESH_POLICIES",
+    "pretrain.search.backend": "realm_lab.retrieval.backends:SEARCH_BACKENDS",
     "pretrain.objective": "realm_lab.models.objectives:OBJECTIVES",
     "finetune.objective": "realm_lab.models.objectives:OBJECTIVES",
 }
-# In the keys of runs the options of all refresh policies lie side by side, at these values where the policy is another.
-REFRESH_OPTIONS: dict[str, Any] = {"schedule": [], "drift_overlap": 0.8, "budget_fraction": 0.1}
+# What stands in the keys of runs beside the name of a plug-in, whichever it is: options of refresh policies, at these
+# values where the policy is another, and of backends.
+BESIDE: dict[str, dict[str, Any]] = {
+    "policy": {"schedule": [], "drift_overlap": 0.8, "budget_fraction": 0.1},
+    "backend": {"options": ""},
+}
 REFRESH_KEYS = {"schedule": "schedule", "drift": "drift_overlap", "budget": "budget_fraction"}  # policy -> its one
 # The names that a parameter knows for what a stage begins with; any other value is a folder.
 INITIAL_STATES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -127,7 +132,8 @@ def code_roots(params: Params, system: str) -> dict[str, tuple[str, ...]]:
         sections = {name.partition(".")[0] for name in stage.depends_on}
         for parameter in (parameter for parameter in PARTS if parameter.partition(".")[0] in sections):
             chosen = chosen_part(params, parameter)
-            roots |= {chosen.target.partition(":")[0]} if chosen.is_own else set()
+            is_used = chosen.is_own or parameter.startswith(f"{stage.name}.")
+            roots |= {chosen.target.partition(":")[0]} if is_used else set()
         found[stage.name] = tuple(sorted(roots))
     return found
 
@@ -197,12 +203,10 @@ def _describe_part(section: dict[str, Any], name: str, chosen: Chosen[Any]) -> N
     if name in section:  # not there: at its neutral value
         source = chosen.source
         section[name] = chosen.name if source is None else {"name": chosen.name, "source": source}
-    if name == "policy":
-        section |= REFRESH_OPTIONS
-        if chosen.name in REFRESH_KEYS:
-            (section[REFRESH_KEYS[chosen.name]],) = options.values()
-            return
-    if options:
+    section |= BESIDE.get(name, {})
+    if name == "policy" and chosen.name in REFRESH_KEYS:
+        (section[REFRESH_KEYS[chosen.name]],) = options.values()
+    elif options:
         section[f"{name}_options"] = options
 
 

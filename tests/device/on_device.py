@@ -18,6 +18,8 @@ from realm_lab.cli import main
 from realm_lab.core.process import autocast, pick_device
 from realm_lab.errors import UserError
 from realm_lab.params.parameters import Params
+from realm_lab.params.sections import Search
+from realm_lab.retrieval.approximate import approximate_search
 from realm_lab.retrieval.exact import ExactSearch
 from realm_lab.training.finetune import FinetuneTask
 from realm_lab.training.pretrain import PretrainTask
@@ -225,12 +227,11 @@ def test_bfloat16_gives_the_numbers_of_the_cpu(line: Line) -> None:
 
 @pytest.mark.parametrize("backend", ["exact", "faiss_flat"])
 def test_the_search_finds_what_the_cpu_finds(backend: str) -> None:
-    from realm_lab.retrieval.faiss_backends import FaissSearch
-
+    make = approximate_search(Search(backend=backend), 0)
     generator = np.random.default_rng(0)
     rows_ND, query_BD = (torch.from_numpy(generator.standard_normal((n, 16), np.float32)) for n in (3000, 7))
-    build = ExactSearch if backend == "exact" else lambda rows: FaissSearch(backend, rows, {})
-    found = build(rows_ND.to(DEVICE)).search(query_BD.to(DEVICE), 10)
+    exact = ExactSearch(rows_ND.to(DEVICE))
+    found = (make(rows_ND.to(DEVICE), exact) if make else exact).search(query_BD.to(DEVICE), 10)
     assert found.rows_BK.device == DEVICE
     assert torch.equal(found.rows_BK.cpu(), ExactSearch(rows_ND).search(query_BD, 10).rows_BK)
 

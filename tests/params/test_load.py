@@ -122,7 +122,6 @@ FILES: dict[str, Any] = {"corpus.source": "files", "corpus.tagger": "rule", "cor
 FROZEN: dict[str, Any] = {"pretrain.train_query_tower": False, "pretrain.train_document_tower": False}
 NO_NULL: dict[str, Any] = {"pretrain.null_document": "off"}
 CAUSAL = "pretrain.causal_checkpoint"
-BACKEND, OPTIONS = "pretrain.search.backend", "pretrain.search.options"
 # Parameters that contradict each other, laid over the toy preset: what the message names, and its remedy.
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"corpus.source": "files"}, "corpus.tagger: exact", "set corpus.tagger to rule"),
@@ -158,10 +157,6 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"pretrain.objective": "hard_em", "pretrain.marginal": "token"}, "objective: hard_em", "set marginal to example"),
     ({"finetune.objective": "emdr2", "finetune.softmax": "joint"}, "objective: emdr2", "set softmax to factored"),
     ({"finetune.softmax": "selected"}, "softmax: selected leaves the query tower", "set train_query_tower to false"),
-    ({OPTIONS: "nlist=3"}, "options: exact has no option 'nlist'", "but none"),
-    ({BACKEND: "hnsw", OPTIONS: "nprobe=3"}, "hnsw has no option 'nprobe'", "but M, efConstruction, efSearch"),
-    ({BACKEND: "ivf_flat", OPTIONS: "nlist=0"}, "'nlist=0' is not NAME=NUMBER", "from 1"),
-    ({BACKEND: "ivf_pq", OPTIONS: "M=2, M=4"}, "'M=4' is not NAME=NUMBER", "each name once"),
     (
         {"finetune.train_reader": False, "finetune.train_query_tower": False},
         "train_reader and train_query_tower are false: nothing is trained",

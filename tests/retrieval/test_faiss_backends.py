@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import faiss
 import numpy as np
 import pytest
@@ -9,8 +11,10 @@ import torch
 from torch import Tensor
 
 from realm_lab.errors import UserError
+from realm_lab.params.sections import Search
+from realm_lab.retrieval.approximate import ApproximateSearch, approximate_search, sample_queries
 from realm_lab.retrieval.exact import ExactSearch
-from realm_lab.retrieval.faiss_backends import FACTORY, FaissSearch, sample_queries, with_defaults
+from realm_lab.retrieval.faiss_backends import FACTORY, FaissIndex, with_defaults
 from realm_lab.retrieval.search import Exclusion
 
 # Shapes: N passages, B queries, K results, D embedding size
@@ -24,8 +28,16 @@ OPTIONS = {
 }
 
 
-def build(kind: str, embeddings_ND: Tensor, seed: int = 0, exact: ExactSearch | None = None) -> FaissSearch:
-    return FaissSearch(kind, embeddings_ND, OPTIONS.get(kind, {}), seed, exact)
+def build(kind: str, embeddings_ND: Tensor, seed: int = 0, options: dict[str, int] | None = None) -> Any:
+    given = OPTIONS.get(kind, {}) if options is None else options
+    make = approximate_search(Search(backend={"name": kind, **given}), seed)
+    assert make is not None
+    return make(embeddings_ND, ExactSearch(embeddings_ND))
+
+
+def index_of(search: ApproximateSearch) -> Any:
+    assert isinstance(search.index, FaissIndex)
+    return search.index.index
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -43,7 +55,7 @@ def query_BD() -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def built(embeddings_ND: Tensor) -> dict[str, FaissSearch]:
+def built(embeddings_ND: Tensor) -> dict[str, ApproximateSearch]:
     """One backend of each kind; tests leave them as they are."""
     return {kind: build(kind, embeddings_ND) for kind in KINDS}
 
@@ -59,7 +71,7 @@ def found_share(wanted_BK: np.ndarray, found_BK: np.ndarray) -> float:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_search_finds_most_of_the_best_and_scores_them_truly(
-    kind: str, built: dict[str, FaissSearch], embeddings_ND: Tensor, query_BD: Tensor
+    kind: str, built: dict[str, ApproximateSearch], embeddings_ND: Tensor, query_BD: Tensor
 ) -> None:
     scores_BN = scores(embeddings_ND, query_BD)
     wanted_BK = np.argsort(-scores_BN, axis=1, kind="stable")[:, :8]
@@ -83,7 +95,7 @@ def test_a_search_finds_most_of_the_best_and_scores_them_truly(
 def test_equal_scores_stand_in_the_order_of_their_rows() -> None:
     embeddings_ND = normal(5, SIZE).repeat(10, 1)
     for kind in KINDS:
-        backend = FaissSearch(kind, embeddings_ND, {"overfetch": 10, "nbits": 2})
+        backend = build(kind, embeddings_ND, options={"overfetch": 10} | ({"nbits": 2} if kind == "ivf_pq" else {}))
         found = backend.search(normal(3, SIZE, seed=1), 10)
         best = found.rows_BK[:, :1] % 5
         assert torch.equal(found.rows_BK, best + 5 * torch.arange(10)), kind
@@ -92,7 +104,7 @@ def test_equal_scores_stand_in_the_order_of_their_rows() -> None:
 @pytest.mark.parametrize("by_group", [False, True], ids=["passage", "article"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_forbidden_is_never_returned_and_its_place_is_filled(
-    kind: str, by_group: bool, built: dict[str, FaissSearch], embeddings_ND: Tensor, query_BD: Tensor
+    kind: str, by_group: bool, built: dict[str, ApproximateSearch], embeddings_ND: Tensor, query_BD: Tensor
 ) -> None:
     """All of the best are of one article: over-fetching must reach past all of them."""
     free = built[kind].search(query_BD, 40)
@@ -117,7 +129,7 @@ def test_what_is_forbidden_is_never_returned_and_its_place_is_filled(
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_than_wanted_leave_empty_places(kind: str) -> None:
     embeddings_ND = normal(12, SIZE)
-    backend = FaissSearch(kind, embeddings_ND, {})
+    backend = build(kind, embeddings_ND, options={})
     group_N = torch.arange(12) // 9
     found = backend.search(normal(2, SIZE, seed=1), 5, Exclusion(torch.tensor([0, -1]), group_N))
     assert sorted(found.rows_BK[0].tolist()) == [-1, -1, 9, 10, 11]
@@ -125,13 +137,13 @@ def test_fewer_than_wanted_leave_empty_places(kind: str) -> None:
     assert torch.isneginf(found.scores_BK[0, 3:]).all()
     assert backend.search(normal(2, SIZE), 20).rows_BK.shape == (2, 20)
     assert backend.search(normal(0, SIZE), 3).rows_BK.shape == (0, 3)
-    empty = FaissSearch(kind, embeddings_ND[:0], {})
+    empty = build(kind, embeddings_ND[:0], options={})
     assert empty.search(normal(2, SIZE), 3).rows_BK.tolist() == [[-1] * 3] * 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_measured_recall_is_what_an_independent_count_finds(kind: str, embeddings_ND: Tensor) -> None:
-    backend = build(kind, embeddings_ND, exact=ExactSearch(embeddings_ND))
+    backend = build(kind, embeddings_ND)
     sampled_BD = sample_queries(embeddings_ND, 0)
     wanted_BK = np.argsort(-scores(embeddings_ND, sampled_BD), axis=1, kind="stable")[:, :8]
     measured = backend.recall_at_8
@@ -152,12 +164,12 @@ def test_sampled_queries_are_passages_moved_a_little(embeddings_ND: Tensor) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_embeddings_and_seed_give_the_same_bytes(
-    kind: str, embeddings_ND: Tensor, built: dict[str, FaissSearch]
+    kind: str, embeddings_ND: Tensor, built: dict[str, ApproximateSearch]
 ) -> None:
-    first = faiss.serialize_index(built[kind].index).tobytes()
-    assert faiss.serialize_index(build(kind, embeddings_ND).index).tobytes() == first
+    first = faiss.serialize_index(index_of(built[kind])).tobytes()
+    assert faiss.serialize_index(index_of(build(kind, embeddings_ND))).tobytes() == first
     if kind.startswith("ivf"):
-        assert faiss.serialize_index(build(kind, embeddings_ND, seed=1).index).tobytes() != first
+        assert faiss.serialize_index(index_of(build(kind, embeddings_ND, seed=1))).tobytes() != first
 
 
 def test_options_take_what_suits_the_number_of_passages() -> None:
@@ -172,11 +184,11 @@ def test_options_take_what_suits_the_number_of_passages() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("ivf_flat", {"nlist": 101}, "options: FAISS refuses IVF101,Flat for 100 vectors of 16 numbers"),
-        ("ivf_pq", {"M": 3}, "options: FAISS refuses IVF2,PQ3x4 for 100 vectors of 16 numbers"),
-        ("ivf_pq", {"nbits": 7}, "options: FAISS refuses IVF2,PQ4x7 for 100 vectors of 16 numbers"),
+        ("ivf_flat", {"nlist": 101}, "FAISS refuses IVF101,Flat for 100 vectors of 16 numbers"),
+        ("ivf_pq", {"M": 3}, "FAISS refuses IVF2,PQ3x4 for 100 vectors of 16 numbers"),
+        ("ivf_pq", {"nbits": 7}, "FAISS refuses IVF2,PQ4x7 for 100 vectors of 16 numbers"),
     ],
 )
 def test_options_that_cannot_be_are_refused(kind: str, options: dict[str, int], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        FaissSearch(kind, normal(100, SIZE), options)
+        build(kind, normal(100, SIZE), options=options)

@@ -74,7 +74,6 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "finetune.objective": "hard_em",
     "pretrain.search_query": "fresh",
     "pretrain.search.backend": "sq8",
-    "pretrain.search.options": None,  # asks for its backend: tests/test_switches.py
     "pretrain.refresh.policy": "never",
     "evaluate.questions": 11,
 }

@@ -146,10 +146,10 @@ def test_a_backend_is_built_anew_whenever_vectors_change(start: Path, policy: st
 
 
 def test_an_approximate_search_is_measured_and_evaluation_is_exact(start: Path) -> None:
-    change: dict[str, Any] = {"pretrain.search.backend": "ivf_flat", "pretrain.search.options": "nlist=64,nprobe=1"}
+    change: dict[str, Any] = {"pretrain.search.backend": {"name": "ivf_flat", "nlist": 64, "nprobe": 1}}
     change |= {"evaluate.questions": 12, "evaluate.cloze_sentences": 8}
     frozen = change | {"pretrain.train_query_tower": False, "pretrain.train_document_tower": False}
-    exact = frozen | {"pretrain.search.backend": "exact", "pretrain.search.options": ""}
+    exact = frozen | {"pretrain.search.backend": "exact"}
     frozen |= {"pretrain.train_reader": True}
     found, expected = (
         by_name(tiny.metrics(tiny.run("pretrain", settings("interval", **part), start))) for part in (frozen, exact)

@@ -113,8 +113,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "model.train_word_embeddings": False,
     },
     "approximate search": {
-        "pretrain.search.backend": "ivf_pq",
-        "pretrain.search.options": "nbits=3",
+        "pretrain.search.backend": {"name": "ivf_pq", "nbits": 3},
         "pretrain.refresh.interval_steps": 3,
         "pretrain.search_query": "fresh",
     },

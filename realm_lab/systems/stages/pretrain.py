@@ -6,13 +6,12 @@ import copy
 from contextlib import ExitStack, closing
 
 from realm_lab.corpus.vocabulary import wordpieces_by_id
-from realm_lab.errors import needs
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
 from realm_lab.models.likelihoods import CausalReader
 from realm_lab.models.reader import Reader
-from realm_lab.params.sections import Search
-from realm_lab.retrieval.retriever import MakeSearch, Retriever
+from realm_lab.retrieval.approximate import approximate_search
+from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
 from realm_lab.systems.asked import AskedQuestions
 from realm_lab.systems.context import Context
@@ -36,7 +35,7 @@ def pretrain(context: Context, run: StageRun) -> None:
         context.passages,
         context.inputs,
         stale_queries=params.pretrain.search_query == "stale",
-        approximate=_approximate_search(params.pretrain.search, seed),
+        approximate=approximate_search(params.pretrain.search, seed),
     )
     retriever.null_offset = null_offset
     # The first index, of the weights that training begins with, which other runs and the evaluation have as well.
@@ -64,16 +63,6 @@ def pretrain(context: Context, run: StageRun) -> None:
         )
         train(task, run, params.launch, context.device)
     finish(context, run, reader, embedder, retriever.null_offset)
-
-
-def _approximate_search(settings: Search, seed: int) -> MakeSearch | None:
-    """What searches the index where the parameters ask for FAISS, which is slow to import."""
-    if settings.backend == "exact":
-        return None
-    with needs(f"parameter 'pretrain.search.backend': {settings.backend}", "faiss-cpu"):
-        from realm_lab.retrieval.faiss_backends import FaissSearch
-
-    return lambda vectors_ND, exact: FaissSearch(settings.backend, vectors_ND, settings.faiss_options(), seed, exact)
 
 
 def development_metrics(context: Context) -> Evaluation:
