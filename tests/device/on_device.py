@@ -1,9 +1,13 @@
-"""Every stage on the pretend accelerator. test_accelerator.py runs this in a process of its own: autograd counts the
-devices once, before its first backward pass."""
+"""Every stage on the pretend accelerator, or on the device that REALM_LAB_TEST_DEVICE names.
+
+test_accelerator.py and test_gpu.py run this in a process of its own: autograd counts the devices once, before its first
+backward pass.
+"""
 
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -29,7 +33,8 @@ from tests.device import planted, pretend
 from tests.device.waits import Waits
 from tests.whole import Whole
 
-DEVICE = pretend.load()
+NAME = os.environ.get("REALM_LAB_TEST_DEVICE", "realm")
+DEVICE = pretend.load() if NAME == "realm" else torch.device(NAME, 0)
 CLOSE = 1e-4  # relative: attention on the device is another kernel, and gradients of 12 steps carry its rounding on
 STEPS = 4
 SHORT = {"pretrain.steps": STEPS, "pretrain.null_document": "learned", "pretrain.refresh.interval_steps": 3}
@@ -107,7 +112,7 @@ def on_device(line: Line) -> Path:
     line.cpu("evaluate")
     root = line.without(*tiny.STAGES)
     for stage in tiny.STAGES:
-        tiny.run(stage, on("realm"), root)
+        tiny.run(stage, on(NAME), root)
     return root
 
 
@@ -127,9 +132,7 @@ def assert_close(found: Any, wanted: Any) -> None:
     assert mine == pytest.approx(theirs, rel=CLOSE, abs=CLOSE, nan_ok=True)
 
 
-def two_attempts(
-    line: Line, patches: pytest.MonkeyPatch, device: str = "realm", then: str = "realm", **chosen: Any
-) -> Any:
+def two_attempts(line: Line, patches: pytest.MonkeyPatch, device: str = NAME, then: str = NAME, **chosen: Any) -> Any:
     """A short pre-training, a checkpoint after each step, that is killed after two steps and goes on; its outcome."""
     line.cpu("warm_start")
     root, overrides = line.without("pretrain", **SHORT | chosen), SHORT | chosen
@@ -200,7 +203,7 @@ def test_autocast_takes_the_type_of_the_parameters(precision: str) -> None:
 
 
 def test_a_device_is_asked_for_by_the_name_that_torch_has_for_it() -> None:
-    assert pick_device("realm") == torch.device("realm")
+    assert pick_device(NAME) == torch.device(NAME)
     assert pick_device("auto").type in ("cpu", "cuda")
     for name in ("cuda:9", "gpu", "meta") if not torch.cuda.is_available() else ("gpu", "meta"):
         with pytest.raises(UserError, match=r"parameter 'launch\.device'"):
@@ -212,14 +215,14 @@ def test_a_device_is_asked_for_by_the_name_that_torch_has_for_it() -> None:
 
 @pytest.mark.parametrize("stage", tiny.STAGES)
 def test_every_stage_gives_the_numbers_of_the_cpu(line: Line, on_device: Path, stage: str) -> None:
-    assert_close(tiny.outcome(tiny.stage_run(stage, on("realm"), on_device)), line.cpu(stage))
+    assert_close(tiny.outcome(tiny.stage_run(stage, on(NAME), on_device)), line.cpu(stage))
 
 
 def test_bfloat16_gives_the_numbers_of_the_cpu(line: Line) -> None:
     chosen = {**SHORT, "model.precision": "bfloat16"}
     wanted = line.cpu("pretrain", **chosen)
     root = line.without("pretrain", **chosen)
-    found = tiny.outcome(tiny.run("pretrain", on("realm", **chosen), root))
+    found = tiny.outcome(tiny.run("pretrain", on(NAME, **chosen), root))
     losses = [[row["loss"] for row in each[1] if "loss" in row] for each in (found, wanted)]
     assert len(losses[0]) == STEPS
     assert losses[0] == pytest.approx(losses[1], rel=0.01)  # bfloat16 keeps 8 bits
@@ -227,6 +230,8 @@ def test_bfloat16_gives_the_numbers_of_the_cpu(line: Line) -> None:
 
 @pytest.mark.parametrize("backend", ["exact", "faiss_flat"])
 def test_the_search_finds_what_the_cpu_finds(backend: str) -> None:
+    if backend != "exact":
+        pytest.importorskip("faiss")
     make = approximate_search(Search(backend=backend), 0)
     generator = np.random.default_rng(0)
     rows_ND, query_BD = (torch.from_numpy(generator.standard_normal((n, 16), np.float32)) for n in (3000, 7))
@@ -236,7 +241,7 @@ def test_the_search_finds_what_the_cpu_finds(backend: str) -> None:
     assert torch.equal(found.rows_BK.cpu(), ExactSearch(rows_ND).search(query_BD, 10).rows_BK)
 
 
-@pytest.mark.parametrize(("device", "then"), [("realm", "realm"), ("realm", "cpu"), ("cpu", "realm")])
+@pytest.mark.parametrize(("device", "then"), [(NAME, NAME), (NAME, "cpu"), ("cpu", NAME)])
 def test_a_killed_run_goes_on(line: Line, monkeypatch: pytest.MonkeyPatch, device: str, then: str) -> None:
     wanted, root = line.cpu("pretrain", **SHORT), line.without("pretrain", **SHORT)
     whole = tiny.outcome(tiny.run("pretrain", on(device, **SHORT), root))
@@ -258,7 +263,7 @@ def test_where_the_host_waits_in_a_step(line: Line, monkeypatch: pytest.MonkeyPa
         return values
 
     monkeypatch.setattr(task, name, one_step)
-    tiny.run(stage, on("realm"), line.without(stage))
+    tiny.run(stage, on(NAME), line.without(stage))
     most = max(map(Counter.total, seen))
     if task is FinetuneTask:  # no loss where no question of a step finds its answer
         seen = [found for found in seen if found.total() == most]
@@ -271,7 +276,7 @@ class OnDevice(Whole):
     def set(self, values: dict[str, Any]) -> None:
         super().set(values)
         path = self.root / "params.yaml"
-        path.write_text(path.read_text().replace("device: cpu", "device: realm"))
+        path.write_text(path.read_text().replace("device: cpu", f"device: {NAME}"))
 
 
 @pytest.fixture(scope="module")
@@ -293,7 +298,7 @@ def test_other_systems_give_the_numbers_of_the_cpu(systems: tuple[Whole, Whole],
 
 def doctor(capsys: pytest.CaptureFixture[str], folder: Path) -> tuple[int, dict[str, str]]:
     """The exit code, and the state of each check."""
-    options = ["--preset", "smoke", "--set", "launch.device=realm", "--root", str(folder)]
+    options = ["--preset", "smoke", "--set", f"launch.device={NAME}", "--root", str(folder)]
     code = main(["doctor", "--gpu", *options])
     said = [words.split() for words in capsys.readouterr().out.splitlines()]
     return code, {words[1]: words[0] for words in said if words[0] in ("OK", "note", "wrong")}

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import subprocess
-import sys
 from collections.abc import Mapping
-from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from tests.device import pretend
-
-TESTS = Path(__file__).with_name("on_device.py")
-FUNCTIONS = [each for each in ast.parse(TESTS.read_text()).body if isinstance(each, ast.FunctionDef)]
-NAMES = [each.name for each in FUNCTIONS if each.name.startswith("test_")]
+from tests.device.outcomes import NAMES, outcomes
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,23 +16,12 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[str]]:
-    """What each test said where it failed, by its name without parameters."""
+def found(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, list[str]]:
+    """What each test said where it failed or was skipped."""
     pretend.compiled()
-    report = tmp_path_factory.mktemp("device") / "report.xml"
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}"]
-    subprocess.run([sys.executable, "-m", "pytest", *options, str(TESTS)], check=False)
-    found: dict[str, list[str]] = {name: [] for name in NAMES}
-    ran = set()
-    for case in ElementTree.parse(report).iter("testcase"):
-        name = case.attrib["name"].partition("[")[0]
-        ran.add(name)
-        for problem in (*case.iter("failure"), *case.iter("error"), *case.iter("skipped")):
-            found.setdefault(name, []).append(f"{case.attrib['name']}: {problem.text}")
-    assert ran == set(NAMES), found
-    return found
+    return outcomes("realm", NAMES, tmp_path_factory.mktemp("device"), ("failure", "error", "skipped"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_on_the_pretend_accelerator(outcomes: Mapping[str, list[str]], name: str) -> None:
-    assert not outcomes[name], "\n".join(outcomes[name])
+def test_on_the_pretend_accelerator(found: Mapping[str, list[str]], name: str) -> None:
+    assert not found[name], "\n".join(found[name])

@@ -371,7 +371,7 @@ def test_reduced_float32_products_are_in_the_bound(monkeypatch: pytest.MonkeyPat
     assert (wrong_NB <= bound_NB).all()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_a_gpu_finds_the_same_bits(case: Callable[[], tuple[Tensor, Tensor]]) -> None:
     embeddings_ND, query_BD = case()
