@@ -77,11 +77,6 @@ class StudyFrames:
         return ordered_cells(self.record)
 
     @property
-    def flags(self) -> list[str]:
-        """Warnings of all runs."""
-        return [f"{run.cell}, seed {run.seed}, {flag}" for run in self.runs for flag in run.flags]
-
-    @property
     def not_measured(self) -> NotMeasured:
         """Cell -> part of the evaluation -> why its system cannot be measured in it; cells without one are left out."""
         found = {

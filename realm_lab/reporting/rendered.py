@@ -112,6 +112,7 @@ def summary_of(report: Report, sketched: Sequence[Sketch]) -> dict[str, Any]:
         "cells": cells,
         "comparisons": report.comparisons,
         "gaps": gaps_as_json(report.compared),
+        "flags": report.flags,
         "axis_effects": [effect.as_json() for effect in report.axis_effects],
         "interactions": [one.as_json() for one in interactions(record, report.compared)],
     }

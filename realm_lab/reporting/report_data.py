@@ -40,7 +40,7 @@ from realm_lab.tracking.study_record import DEFAULT, SCRATCH, STUDY_RECORD, Stud
 DEFAULT_METRICS = ("exact_match", "recall_at_5", "retrieval_utility_end", "recall_at_20")
 OF_PRETRAINING = ("refresh_operations", "refresh_share_of_time")  # curves whose last value is a cost
 KEYS = (
-    "design", "title", "presets", "commands", "machines", "runs", "flags", "confounds", "warnings", "code", "cost",
+    "design", "title", "presets", "commands", "machines", "runs", "confounds", "warnings", "code", "cost",
     "not_measured", "worked", "own_figures",
 )  # fmt: skip
 """What summary.json has from the runs; its other fields are computed from that and results.csv."""
@@ -66,6 +66,15 @@ class Report:
         """Every metric of the study over all cells."""
         over_questions, not_measured = self.over_questions, self.data["not_measured"]
         return compare_cells(self.record, self.results, self.record.metrics, over_questions, not_measured)
+
+    @property
+    def flags(self) -> list[str]:
+        """The warnings of all runs, a sentence each."""
+        return [
+            f"{run['cell']}, seed {run['seed']}, {flag['stage']}: {flag['text']}"
+            for run in self.data["runs"]
+            for flag in run.get("flags", ())
+        ]
 
     @functools.cached_property
     def verdict(self) -> Verdict:
@@ -111,7 +120,6 @@ def collect(
         "commands": list(commands or _commands(study)),
         "machines": sorted({machine for run in study.runs for machine in run.environment("cpu")}),
         "runs": _runs(study),
-        "flags": study.flags,
         "confounds": [*confounds(study), *mixed_code(study)],
         "warnings": [*reader_notes(study), *rounding_notes(study), *study.problems],
         "code": code_notes(study),
@@ -180,7 +188,7 @@ def _commands(study: StudyFrames) -> tuple[str, ...]:
 
 
 def _runs(study: StudyFrames) -> list[dict[str, Any]]:
-    """Every run with its origin, and of one that is not complete its stage and the cause."""
+    """Every run with its origin and flags, and of one that is not complete its stage and the reason."""
     found = {(run.cell, run.seed): run for run in study.runs}
     rows = []
     for member in study.record.runs:
@@ -193,6 +201,12 @@ def _runs(study: StudyFrames) -> list[dict[str, Any]]:
         row["commits"] = sorted(run.environment("git_commit"))
         row["is_changed"] = "True" in run.environment("git_dirty")
         row["corpus"] = run.record.inputs.get("corpus")
+        if run.state.flags:
+            row["flags"] = [
+                {"stage": stage, "name": flag.name, "text": flag.text}
+                for stage, flags in run.state.flags.items()
+                for flag in flags
+            ]
         if run.state.stage:
             status = run.state.stages[run.state.stage].status
             row |= {"stage": run.state.stage, "step": status.step, "total_steps": status.total_steps}

@@ -175,6 +175,9 @@ def test_unfinished_runs_are_named(tmp_path: Path, study: StudyRecord) -> None:
     failed = stage_folder(tmp_path / "runs", study, "random_token", 2, "evaluate") / "status.json"
     edit(failed, lambda found: found.update(state="FAILED", error="no memory", flags=["odd: a | b"]))
     text = report(tmp_path)
+    [flagged] = [run for run in read_json(tmp_path / "reports" / "table" / "summary.json")["runs"] if "flags" in run]
+    assert (flagged["cell"], flagged["seed"], flagged["why"]["cause"]) == ("random_token", 2, "error")
+    assert flagged["flags"] == [{"stage": "evaluate", "name": "odd", "text": "odd: a | b"}]
     assert "10 of 12 runs complete · 1 flag ·" in text
     lists = text.partition("## Flags and warnings")[2]
     assert "\n- random_token, seed 2, evaluate: odd: a \\| b\n" in lists
