@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import psutil
 from rich.console import Console
@@ -25,6 +25,9 @@ from realm_lab.params.parameters import Params
 from realm_lab.runner.slurm_queue import ASK_FOR_IT
 from realm_lab.tracking.environment import processor
 from realm_lab.tracking.tracking_store import default_uri, without_password
+
+if TYPE_CHECKING:
+    from realm_lab.evaluation.gate import Gate
 
 GIB = 2**30
 LOW_DISK_GIB = 5.0  # a toy study needs well under one, a real one several
@@ -62,6 +65,25 @@ def examine(params: Params | None, root: Path, params_problem: str = "") -> list
         Finding("OK", "parameters", f"preset {params.preset}, seeds {params.seeds}"),
         *_inputs(params, root),
     ]
+
+
+def with_gate(gate: Gate) -> list[Finding]:
+    """What was measured of the gate, and each reason why pre-training will not learn."""
+    from realm_lab.evaluation.gate import LEAST_NATS, LEAST_SHARE
+
+    about = f"{gate.with_answer} of {gate.spans} spans have one among the first passages"
+    nats = {
+        "answer, over no passage": gate.over_none,
+        "answer, over the best without": gate.over_best,
+    }
+    found = [
+        Finding("OK" if one.mean >= LEAST_NATS else "wrong", name, f"{one.mean:+.1f} ± {one.error:.1f} nats ({about})")
+        for name, one in nats.items()
+    ]
+    share = gate.among_candidates
+    told = f"{share.mean:.2f} ± {share.error:.2f} of the spans, with {gate.candidates} passages"
+    found.append(Finding("OK" if share.mean >= LEAST_SHARE else "wrong", "answer among the candidates", told))
+    return found + [Finding("wrong", "pre-training will not learn", *one.split("; ", 1)) for one in gate.problems]
 
 
 def verify(root: Path) -> list[Finding]:

@@ -104,6 +104,8 @@ def add_tools(add: Add) -> None:
     only.add_argument("--gpu", action="store_true", help=text)
     text = "read all finished models, embeddings and BM25 indexes, and name each file that is damaged"
     only.add_argument("--verify", action="store_true", help=text)
+    text = "measure whether pre-training can learn on the corpus, before any (the warm start must have finished)"
+    only.add_argument("--corpus", action="store_true", help=text)
 
 
 def _run_plan(options: argparse.Namespace) -> None:
@@ -141,9 +143,21 @@ def _check_gpu(options: argparse.Namespace) -> int:
     return code
 
 
+def _check_corpus(options: argparse.Namespace) -> int:
+    params = params_of(options)
+    from realm_lab.cli.doctor import show, with_gate
+    from realm_lab.systems.context import open_run
+    from realm_lab.systems.gate import gate
+
+    show(found := with_gate(gate(open_run(params, options.root, None, "realm"))))
+    return int(any(finding.state == "wrong" for finding in found))
+
+
 def _run_doctor(options: argparse.Namespace) -> int:
     if options.gpu:
         return _check_gpu(options)
+    if options.corpus:
+        return _check_corpus(options)
     from realm_lab.cli.doctor import examine, show, verify
 
     if options.verify:

@@ -1,0 +1,121 @@
+"""The gate: whether pre-training can learn on a corpus, measured before any training.
+
+REALM rewards the retriever with what a passage adds to log p(y|x). It learns nothing where the reader gains as much
+from a passage without the answer as from one with it, and little where no candidate has the answer.
+"""
+
+# Shapes: B sentences, L passages that are searched, K passages that are read
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from realm_lab.masking import MaskedSentence
+from realm_lab.models.candidate_reader import PassageReader
+from realm_lab.models.spans import holds_answer
+from realm_lab.retrieval.candidates import CandidatePolicy
+from realm_lab.retrieval.retriever import Retriever
+from realm_lab.retrieval.rows import ABSENT, NULL
+
+SPANS = 200
+DEPTH = 64  # passages that are searched for one with the answer
+WITHOUT = 4  # passages without it, the best of which counts
+LEAST_NATS, LEAST_SHARE = 3.0, 0.35
+AT_ONCE = 50  # sentences
+
+
+class Mean(NamedTuple):
+    """A mean and its standard error."""
+
+    mean: float
+    error: float
+
+
+class Gate(NamedTuple):
+    """What was measured. Nats per span, over the spans that a passage among the first DEPTH answers."""
+
+    spans: int
+    with_answer: int
+    over_none: Mean  # log p(y|z,x) of a passage with the answer, less that of no passage
+    over_best: Mean  # the same, less that of the best of WITHOUT passages without the answer
+    among_candidates: Mean  # share of all spans with the answer among the candidates of pre-training
+    candidates: int  # passages that pre-training reads
+
+    @property
+    def problems(self) -> list[str]:
+        """Why pre-training will not learn here, each with a remedy; empty where it can."""
+        found = []
+        if not self.with_answer:
+            found.append(f"no span is in any of the first {DEPTH} passages; choose text that repeats its facts")
+        elif self.over_none.mean < LEAST_NATS:
+            found.append(
+                "the reader gains too little from a passage with the answer; choose pretrain.causal_checkpoint"
+            )
+        elif self.over_best.mean < LEAST_NATS:
+            found.append(
+                "the reader gains nearly as much from passages without the answer; choose "
+                "pretrain.causal_checkpoint, or spans that only a few passages have (pretrain.recurring_spans)"
+            )
+        if self.among_candidates.mean < LEAST_SHARE:
+            found.append(
+                "too few candidates have the answer; raise pretrain.candidates, mask what other passages have "
+                "(pretrain.recurring_spans), or begin with a better retriever"
+            )
+        return found
+
+
+@torch.no_grad()
+def measure_gate(
+    policy: CandidatePolicy,
+    retriever: Retriever,
+    reader: PassageReader,
+    masked: Sequence[MaskedSentence],
+    origins: np.ndarray,
+    gold: np.ndarray,
+) -> Gate:
+    """Read masked sentences with a passage that has the answer, with others, and with none.
+
+    The passage with the answer is the gold one where that is known, else the first that the retriever finds with the
+    masked wordpieces; the passage of origin is never read. `origins` and `gold` are rows of the corpus, or negative.
+    """
+    rows_BK = np.full((len(masked), 2 + WITHOUT), ABSENT, np.int64)
+    rows_BK[:, 0] = NULL
+    is_candidate_B = np.zeros(len(masked), bool)
+    log_probs_BK = np.zeros(rows_BK.shape)
+    bodies = retriever.passages.bodies
+    for start in range(0, len(masked), AT_ONCE):
+        part = range(start, min(start + AT_ONCE, len(masked)))
+        query_BD = retriever.embed_queries([masked[number].tokens for number in part])
+        exclude = policy.exclusion(retriever, origins[start : part.stop], always=True)
+        found_BL = retriever.find(query_BD, DEPTH, exclude)
+        for number, rows_L in zip(part, found_BL, strict=True):
+            rows_L = rows_L[rows_L >= 0]
+            has_answer_L = holds_answer(bodies, rows_L, [masked[number].targets]) | (rows_L == gold[number])
+            is_candidate_B[number] = has_answer_L[: policy.passages].any()
+            having = rows_L[has_answer_L][:1] if gold[number] < 0 else gold[number : number + 1]
+            others = rows_L[~has_answer_L][:WITHOUT]
+            rows_BK[number, 1 : 1 + len(having)] = having
+            rows_BK[number, 2 : 2 + len(others)] = others
+    # Read those that can be compared.
+    read = np.flatnonzero((rows_BK[:, 1] >= 0) & (rows_BK[:, 2] >= 0))
+    for start in range(0, len(read), AT_ONCE):
+        some = read[start : start + AT_ONCE]
+        reading = reader.read([masked[number] for number in some], rows_BK[some])
+        log_probs_BK[some] = reading.log_probs_BK.double().cpu().numpy()
+    having_B = log_probs_BK[read, 1]
+    best_B = np.where(rows_BK[read, 2:] >= 0, log_probs_BK[read, 2:], -np.inf).max(1, initial=-np.inf)
+    over_none, over_best = _mean(having_B - log_probs_BK[read, 0]), _mean(having_B - best_B)
+    share = _mean(is_candidate_B.astype(float))
+    return Gate(len(masked), len(read), over_none, over_best, share, policy.passages)
+
+
+def _mean(values: np.ndarray) -> Mean:
+    """NaN without a value, and without an error of a single one."""
+    if not len(values):
+        return Mean(float("nan"), float("nan"))
+    error = values.std(ddof=1) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return Mean(float(values.mean()), float(error))

@@ -1,0 +1,93 @@
+"""The gate with readers that are known to read, and known not to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from realm_lab.evaluation.gate import DEPTH, WITHOUT, Gate, Mean, measure_gate
+from realm_lab.evaluation.utility import mask_first_span
+from realm_lab.masking import MaskedSentence
+from realm_lab.models.candidate_reader import Reading
+from realm_lab.models.spans import find_answer
+from realm_lab.retrieval.candidates import CandidatePolicy
+from realm_lab.retrieval.rows import NULL
+from tests.tiny_system import TinySystem
+
+
+class Planted:
+    """Nats that a passage is worth: with the answer, without it, and none."""
+
+    def __init__(self, system: TinySystem, having: float, lacking: float):
+        self._bodies, self._having, self._lacking = system.passages.bodies, having, lacking
+        self.rows = list[list[int]]()
+
+    def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
+        self.rows += rows_BK.tolist()
+        nats = [[self._nats(one, row) for row in rows] for one, rows in zip(sentences, rows_BK, strict=True)]
+        return Reading(torch.tensor(nats)[:, :, None], torch.ones(len(sentences), 1, dtype=torch.bool))
+
+    def _nats(self, sentence: MaskedSentence, row: int) -> float:
+        if row < 0:
+            return -10.0
+        found = find_answer(np.asarray(self._bodies[row]), [sentence.targets], len(sentence.targets))
+        return -10.0 + (self._having if found else self._lacking)
+
+    def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
+        raise AssertionError
+
+
+def measured(system: TinySystem, reader: Planted, knows_gold: bool = True, passages: int = 7) -> Gate:
+    sentences = system.corpus.sentences("cloze_dev")
+    rows = np.flatnonzero((np.asarray(sentences.gold) >= 0) & (sentences.kinds() == "object"))
+    masked = [mask_first_span(sentences, int(row), system.special.mask) for row in rows]
+    gold = np.asarray(sentences.gold)[rows] if knows_gold else np.full(len(rows), -1)
+    policy = CandidatePolicy(passages + 1)
+    return measure_gate(policy, system.built_retriever(), reader, masked, np.full(len(rows), -1), gold)
+
+
+@pytest.mark.parametrize("knows_gold", [True, False])
+def test_what_a_passage_adds_is_what_was_planted(system: TinySystem, knows_gold: bool) -> None:
+    reader = Planted(system, 8.0, 1.5)
+    gate = measured(system, reader, knows_gold)
+    assert gate.over_none.mean == pytest.approx(8.0)
+    assert gate.over_best.mean == pytest.approx(6.5)
+    assert gate.over_none.error == pytest.approx(0.0, abs=1e-6)
+    assert gate.with_answer == len(reader.rows)
+    assert gate.with_answer == gate.spans if knows_gold else 0 < gate.with_answer <= gate.spans
+    for row in reader.rows:
+        assert row[0] == NULL
+        assert len(set(row)) == 2 + WITHOUT
+
+
+def test_more_candidates_have_the_answer_more_often(system: TinySystem) -> None:
+    shares = [measured(system, Planted(system, 8, 0), passages=count).among_candidates.mean for count in (1, 8, DEPTH)]
+    assert shares[0] < shares[1] < shares[2]
+
+
+def gate_of(over_none: float, over_best: float, share: float, with_answer: int = 90) -> Gate:
+    return Gate(100, with_answer, Mean(over_none, 0.1), Mean(over_best, 0.1), Mean(share, 0.01), 7)
+
+
+@pytest.mark.parametrize(
+    ("gate", "named"),
+    [
+        (gate_of(8.0, 7.0, 0.5), []),
+        (gate_of(3.0, 3.0, 0.35), []),
+        (gate_of(0.8, 0.7, 0.5), ["reader gains too little"]),
+        (gate_of(8.0, 2.9, 0.5), ["nearly as much from passages without"]),
+        (gate_of(8.0, 7.0, 0.34), ["too few candidates"]),
+        (gate_of(0.8, 0.7, 0.2), ["reader gains too little", "too few candidates"]),
+        (gate_of(float("nan"), float("nan"), 0.0, 0), ["no span is in any", "too few candidates"]),
+    ],
+)
+def test_each_failure_has_its_reason_and_remedy(gate: Gate, named: list[str]) -> None:
+    assert len(gate.problems) == len(named)
+    for problem, part in zip(gate.problems, named, strict=True):
+        reason, remedy = problem.split("; ", 1)
+        assert part in reason
+        assert remedy
