@@ -62,6 +62,7 @@ class _Told(NamedTuple):
     origin: int  # row of its passage, or NO_ROW
     identity: str  # decides whether it is held out
     context: str  # its article
+    given: tuple[Span, ...] | None  # its salient spans, where the document names them
 
 
 class Cutter:
@@ -93,22 +94,27 @@ class Cutter:
         patches: list[np.ndarray] = []
         for document, context, found, title in zip(documents, contexts, offsets, titles, strict=True):
             own = list(islice(pairs, len(found)))
+            given = [_inside(document.spans, *place) for place in found]
             if document.picture is not None:
                 passages.append(self._picture(document, title, patches))
                 continue
             if kind == "sentences":  # the text decides, so that the same sentence is always in the same part
-                told += [_Told(text, ids, NO_ROW, text, context) for text, ids in own]
+                told += [
+                    _Told(text, ids, NO_ROW, text, context, spans)
+                    for (text, ids), spans in zip(own, given, strict=True)
+                ]
                 continue
             lengths = [len(ids) for _, ids in own]
             cuts = cut_passages(document, found, len(title), lengths, self._passage_length, dropped)
             for passage, first, last in cuts:
                 for number, (text, ids) in enumerate(own[first:last]):
-                    told.append(_Told(text, ids, len(passages), f"{passage.id}:{number}", context))
+                    told.append(
+                        _Told(text, ids, len(passages), f"{passage.id}:{number}", context, given[first + number])
+                    )
                 passages.append(passage_row(passage, title, [ids for _, ids in own[first:last]]))
         sentences: dict[str, list[dict[str, object]]] = {part: [] for part in PARTS}
         if kind != "passages":
-            spans = self._tagger.tag_batch([each.text for each in told], [each.context for each in told])
-            for each, tagged in zip(told, spans, strict=True):
+            for each, tagged in zip(told, self._spans(told), strict=True):
                 placed = place_spans(self._encoder, each.text, tagged, dropped)
                 part = self._part(each.tokens, placed, each.identity, dropped)
                 if part is not None:
@@ -119,6 +125,12 @@ class Cutter:
         rows = {part: pa.RecordBatch.from_pylist(found, Sentences.COLUMNS) for part, found in sentences.items()}
         cut = pa.RecordBatch.from_pylist(passages, PASSAGE_COLUMNS)
         return Cut(cut, rows, dropped, np.concatenate(patches) if patches else None)
+
+    def _spans(self, told: Sequence[_Told]) -> list[tuple[Span, ...]]:
+        """The salient spans of sentences: those that are given, else what the tagger finds."""
+        untold = [each for each in told if each.given is None]
+        found = iter(self._tagger.tag_batch([each.text for each in untold], [each.context for each in untold]))
+        return [next(found) if each.given is None else each.given for each in told]
 
     def _picture(self, document: Document, title: list[int], patches: list[np.ndarray]) -> dict[str, object]:
         """The passage of a picture, whose patches are appended to those of the pictures before it."""
@@ -148,6 +160,13 @@ class Cutter:
         chosen = derive_seed(0, "held-out-span", identity) % len(placed.labels)
         only = PlacedSpans(placed.spans[2 * chosen : 2 * chosen + 2], placed.labels[chosen : chosen + 1])
         return "cloze_dev" if place < HELD_OUT_SHARE / 2 else "cloze_test", only
+
+
+def _inside(spans: Sequence[Span] | None, start: int, end: int) -> tuple[Span, ...] | None:
+    """The spans that lie within a sentence, as offsets in it."""
+    if spans is None:
+        return None
+    return tuple(Span(s - start, e - start, label) for s, e, label in spans if start <= s and e <= end)
 
 
 def passage_row(passage: Passage, title: list[int], sentences: Sequence[list[int]]) -> dict[str, object]:

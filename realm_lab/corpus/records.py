@@ -28,6 +28,7 @@ class Document(NamedTuple):
     article: str  # what documents of one article share; SQuAD: the title as in the file
     form: str = "text"  # or what else it is made of, such as "triple": passages of each form are counted apart
     picture: str | None = None  # an image file, in place of text
+    spans: tuple[Span, ...] | None = None  # its salient spans, where the file names them; None: the tagger finds them
 
 
 class Passage(NamedTuple):

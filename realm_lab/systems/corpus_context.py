@@ -24,6 +24,7 @@ from realm_lab.systems.identity import DEFAULT_SYSTEMS, Plan, corpus_folder, ope
 from realm_lab.systems.registry import options_of, system_of
 from realm_lab.tracking.run_dir import StageRun
 
+BLANK = "[MASK]"  # in a question
 Options = TypeVar("Options", bound=Section)
 
 
@@ -104,9 +105,18 @@ class CorpusContext:
         return [[np.array(ids, np.int64) for ids in found if self.special.unk not in ids] for found in pieces]
 
     def question_tokens(self, questions: Sequence[str]) -> list[np.ndarray]:
-        """Questions as a query tower reads them, cut to its length; its two special tokens are added later."""
+        """Questions as a query tower reads them, cut to its length; its two special tokens are added later. A blank,
+        [MASK], becomes the token that pre-training masks with."""
         longest = self.params.corpus.sentence_length - 2
-        return [np.array(ids[:longest], np.int64) for ids in self.wordpieces(questions)]
+        parts = [question.split(BLANK) for question in questions]
+        pieces = iter(self.wordpieces([part for own in parts for part in own]))
+        tokens: list[np.ndarray] = []
+        for own in parts:
+            ids = [*next(pieces)]
+            for _ in own[1:]:
+                ids += [self.special.mask, *next(pieces)]
+            tokens.append(np.array(ids[:longest], np.int64))
+        return tokens
 
     def sentences(self, name: str = "sentences") -> Sentences:
         """X, or the held-out sentences of that name, with the salient spans that pre-training may mask."""

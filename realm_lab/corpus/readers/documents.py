@@ -17,7 +17,8 @@ from realm_lab.corpus.readers.json_records import (
     register_shape,
 )
 from realm_lab.corpus.readers.registry import Dropped, register_reader
-from realm_lab.corpus.records import Document
+from realm_lab.corpus.records import Document, Span
+from realm_lab.corpus.salient_spans import merge_spans
 from realm_lab.corpus.text_files import HEAD_BYTES, plain_name, read_head, read_lines
 from realm_lab.errors import UserError
 
@@ -103,6 +104,21 @@ def _record(record: Record, dropped: Dropped, key: str = "text") -> Iterator[Doc
     yield Document(identity, title, record.field(key, str), title or identity)
 
 
+def _marked(record: Record, dropped: Dropped) -> Iterator[Document]:
+    """A text whose salient spans are given, such as the links that people set in it."""
+    identity, title, text = record.identity(), record.text("title").strip(), record.field("text", str)
+    spans = []
+    for given in record.field("spans", list):
+        match given:
+            case [int(start), int(end), *label] if 0 <= start < end <= len(text) and len(label) <= 1:
+                spans.append(Span(start, end, str(label[0]) if label else "span"))
+            case _:
+                problem = f"the span {given!r} is not [start, end, label?] in a text of {len(text)} characters"
+                raise UserError(f"{record.where}: {problem}; count characters from 0, the end exclusive")
+    article = record.text("article") or title or identity
+    yield Document(identity, title, text, article, spans=merge_spans(spans))
+
+
 def _extracted(record: Record, dropped: Dropped) -> Iterator[Document]:
     """WikiExtractor escapes HTML, and older versions repeat the title above the text."""
     title, text = html.unescape(record.text("title")).strip(), html.unescape(record.field("text", str))
@@ -124,6 +140,9 @@ register_reader(  # what begins as JSON and has no shape that is known: reading 
 )
 register_shape("pyserini", {"contents"}, "{id?, title?, contents}", documents=partial(_record, key="contents"))
 register_shape("texts", {"text"}, "{id?, title?, text}", documents=_record)
+register_shape(
+    "marked_texts", {"text", "spans"}, "{id?, title?, text, spans: [[start, end, label?]], article?}", documents=_marked
+)
 register_shape(
     "wikiextractor",
     {"id", "url", "title", "text"},

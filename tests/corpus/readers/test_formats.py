@@ -26,7 +26,7 @@ from realm_lab.corpus.readers import (
     registry,
 )
 from realm_lab.corpus.readers.squad import readable_title
-from realm_lab.corpus.records import Document, Question
+from realm_lab.corpus.records import Document, Question, Span
 from realm_lab.corpus.text_files import read_text
 from realm_lab.errors import UserError
 
@@ -100,6 +100,11 @@ TEXTS: dict[str, tuple[str, bytes, str, list[Document]]] = {
     "texts": ("d", TEXT_LINES, "texts", [Document("7", "T", LONG, "T"), Document("d:2", "", "B\u2028b", "d:2")]),
     "beir": ("corpus.jsonl", lines({"_id": "d1", "title": "T", "text": "A", "metadata": {}}, {"_id": "", "text": "B"}),
         "texts", [Document("d1", "T", "A", "T"), Document("corpus.jsonl:2", "", "B", "corpus.jsonl:2")]),
+    "marked_texts": ("n.jsonl", lines(
+            {"id": "a", "title": "T", "text": "Oslo wins.", "spans": [[0, 4, "place"], [5, 9]], "article": "copies"},
+            {"text": "No.", "spans": []}), "marked_texts",
+        [Document("a", "T", "Oslo wins.", "copies", spans=(Span(0, 4, "place"), Span(5, 9, "span"))),
+        Document("n.jsonl:2", "", "No.", "n.jsonl:2", spans=())]),
     "pyserini": ("c.jsonl", lines({"id": "d1", "contents": "A"}, {"docid": 2, "contents": "B"}), "pyserini",
         [Document("d1", "", "A", "d1"), Document("2", "", "B", "2")]),
     "2wiki": ("corpus.json", json.dumps([{"title": "T", "text": "A"}, {"title": "U", "text": "B"}], indent=4).encode(),

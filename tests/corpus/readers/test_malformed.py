@@ -98,6 +98,7 @@ REFUSED: dict[str, tuple[str, bytes | None, str]] = {
     "overlong": ("l.jsonl", b'{"text": "\xc0\xaf"}\n', ", line 1: not UTF-8 (byte 0xc0)"),
     "nul_at_the_start": ("n.jsonl", b'{"text": "\0"}\n', ", line 1: looks like UTF-16 or binary data; save"),
     "nul_far_on": ("n.jsonl", GOOD * 9000 + b'{"text": "\0"}\n', ", line 9001: a NUL byte; save it as"),
+    "span_beyond_its_text": ("m.jsonl", lines({"text": "Oslo", "spans": [[0, 5]]}), ", line 1: the span [0, 5] is not"),
     "half_surrogate": ("s.jsonl", b'{"text": "\\ud800"}\n', ", line 1: 'text' holds half of a surrogate"),
     "cr_lines": ("r.jsonl", b'{"text": "A"}\r{"text": "B"}\r', ", line 1: lines end in CR alone; convert"),
     "cr_table": ("r.tsv", b"id\ttext\ttitle\r1\tA\tT\r", ", line 1: lines end in CR alone; convert them"),
