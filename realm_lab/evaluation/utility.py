@@ -13,8 +13,7 @@ from torch import Tensor
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.masking import MaskedSentence, mask
-from realm_lab.models.likelihoods import CausalReader, passage_reader
-from realm_lab.models.reader import Reader
+from realm_lab.models.likelihoods import AnyReader, passage_reader
 from realm_lab.models.realm import marginal_log_likelihood, retrieval_utility
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
@@ -49,7 +48,7 @@ class ClozeResult(NamedTuple):
 def run_cloze(
     params: Params,
     retriever: Retriever,
-    reader: Reader | CausalReader,
+    reader: AnyReader,
     sentences: Sentences,
     special: SpecialIds,
     count: int,

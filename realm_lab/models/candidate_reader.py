@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from realm_lab.core.process import autocast, to_device
@@ -20,10 +20,12 @@ from realm_lab.masking import MaskedSentence
 from realm_lab.models.inputs import Batch, join, length_groups, pad_positions
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import reader_log_probs
+from realm_lab.models.spans import holds_answer
 from realm_lab.params.parameters import Params
 
 HEAD_ROWS = 2048  # masked positions that are scored at once: 240 MiB of float32 logits for 30,522 words
 NO_TOKENS = np.empty(0, np.int64)
+ABSENT_NATS = -20.0  # where all candidates are alike, nothing is learned
 
 
 class Reading(NamedTuple):
@@ -46,6 +48,31 @@ class PassageReader(Protocol):
 
     def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
         """Whether the likeliest words under one passage each are the masked ones, bool [B]."""
+
+
+class ContainmentReader(nn.Module):
+    """What no language model reads: log p(y|z,x) is 0 where the passage holds the masked wordpieces one after the other
+    (each run of them, where there are several), and ABSENT_NATS elsewhere."""
+
+    def __init__(self, passages: Passages, device: torch.device):
+        super().__init__()
+        self.passages, self._device = passages, device
+
+    def read(self, sentences: Sequence[MaskedSentence], rows_BK: np.ndarray) -> Reading:
+        """As a CandidateReader, with one number for all masked words together."""
+        holds_BK = np.stack([self._holds(one, rows) for one, rows in zip(sentences, rows_BK, strict=True)])
+        log_probs_BK = torch.from_numpy(np.where(holds_BK, 0.0, ABSENT_NATS).astype(np.float32)).to(self._device)
+        is_read_B1 = torch.ones(len(sentences), 1, dtype=torch.bool, device=self._device)
+        return Reading(log_probs_BK[:, :, None], is_read_B1)
+
+    def restores(self, sentences: Sequence[MaskedSentence], rows_B: np.ndarray) -> Tensor:
+        """Whether one passage each holds the masked wordpieces, bool [B]."""
+        return self.read(sentences, rows_B[:, None]).log_probs_BK[:, 0] == 0.0
+
+    def _holds(self, sentence: MaskedSentence, rows_K: np.ndarray) -> np.ndarray:
+        breaks = np.flatnonzero(np.diff(sentence.positions) > 1) + 1
+        runs = np.split(sentence.targets, breaks)
+        return np.logical_and.reduce([holds_answer(self.passages.bodies, rows_K, [run]) for run in runs])
 
 
 class CandidateReader:

@@ -32,7 +32,7 @@ from realm_lab.corpus.store import Passages
 from realm_lab.corpus.vocabulary import SpecialIds, encode_batch_plain
 from realm_lab.errors import UserError
 from realm_lab.masking import MaskedSentence
-from realm_lab.models.candidate_reader import CandidateReader, PassageReader, Reading
+from realm_lab.models.candidate_reader import CandidateReader, ContainmentReader, PassageReader, Reading
 from realm_lab.models.causal import FORMS, CausalModel, Spans
 from realm_lab.models.reader import Reader
 from realm_lab.params.parameters import Params
@@ -116,16 +116,6 @@ class Likelihoods:
                 pair = int(sentence), int(passage)
                 self._known.setdefault(pair, Found(float(log_prob), bool(is_likeliest)))
             self._read += count * PAIR.itemsize
-
-
-def passage_reader(
-    params: Params, reader: Reader | CausalReader, passages: Passages, special: SpecialIds
-) -> PassageReader:
-    """What reads these passages: a causal language model as it is, any other reader with them."""
-    if not isinstance(reader, CausalReader):
-        return CandidateReader(params, reader, passages, special)
-    assert reader.passages is passages, "it reads the passages that it was made with"
-    return reader
 
 
 def _of_other_code(store: Path, identity: Identity) -> Path | None:
@@ -215,6 +205,17 @@ class CausalReader(nn.Module):
             joined = last is not None and position == last + 1
             spans, last = [*spans[:-1], (spans[-1][0], end)] if joined else [*spans, (first, end)], position
         return spans
+
+
+AnyReader = Reader | CausalReader | ContainmentReader
+
+
+def passage_reader(params: Params, reader: AnyReader, passages: Passages, special: SpecialIds) -> PassageReader:
+    """What reads these passages: a causal language model and containment as they are, a reader with them."""
+    if isinstance(reader, Reader):
+        return CandidateReader(params, reader, passages, special)
+    assert reader.passages is passages, "it reads the passages that it was made with"
+    return reader
 
 
 def sentence_key(text: str, spans: Spans) -> int:

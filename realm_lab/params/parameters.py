@@ -201,6 +201,9 @@ class Pretrain(Section):
     causal_form: Annotated[Literal["left", "infill"], neutral("left")] = "left"
     """What the causal language model reads: the passage and the sentence up to the masked words, or the whole sentence
     with blanks before them; the equations are those of models/causal.py."""
+    containment: Annotated[bool, neutral(False)] = False
+    """A control without any reader in training (Ram et al. 2022): p(y|z,x) is 1 where the passage holds the masked
+    wordpieces, and near 0 elsewhere. Measures on held-out sentences are still those of the reader."""
     train_reader: bool = True
     """Whether the reader learns (Guu: everything does)."""
     train_query_tower: bool = True
@@ -246,6 +249,13 @@ class Pretrain(Section):
                 "causal_checkpoint: a causal language model is not trained; set train_reader to false",
                 "causal_checkpoint",
                 "train_reader",
+            )
+        if self.containment and (self.train_reader or self.marginal == "token"):
+            raise Contradiction(
+                "containment: no reader reads; set train_reader to false and marginal to example",
+                "containment",
+                "train_reader",
+                "marginal",
             )
         if self.causal_checkpoint is not None and self.marginal == "token":
             raise Contradiction(

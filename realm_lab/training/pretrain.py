@@ -22,7 +22,7 @@ from realm_lab.core.seeding import numpy_generator
 from realm_lab.corpus.store import Sentences
 from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.masking import MaskedSentence
-from realm_lab.models.likelihoods import CausalReader, passage_reader
+from realm_lab.models.likelihoods import AnyReader, passage_reader
 from realm_lab.models.objectives import training_objective
 from realm_lab.models.reader import Reader
 from realm_lab.models.realm import marginal_log_likelihood_per_token
@@ -40,7 +40,7 @@ from realm_lab.training.query_stream import QueryStream, place_null
 from realm_lab.training.watch import CollapseWatch, candidate_health, health_means, quantities
 
 STALENESS_SENTENCES = 16  # whose candidates in a stale and in a fresh index are compared
-Evaluation = Callable[[Retriever, Reader | CausalReader], dict[str, float]]
+Evaluation = Callable[[Retriever, AnyReader], dict[str, float]]
 
 
 class Objective(NamedTuple):
@@ -59,7 +59,7 @@ class PretrainTask:
         params: Params,
         seed: int,
         retriever: Retriever,
-        reader: Reader | CausalReader,
+        reader: AnyReader,
         sentences: Sentences,
         special: SpecialIds,
         vocabulary: Sequence[str],  # the wordpiece of each token id

@@ -19,8 +19,7 @@ from realm_lab.corpus.vocabulary import SpecialIds
 from realm_lab.evaluation.utility import MAIN_KIND, evenly_spaced, mask_first_span
 from realm_lab.masking import MaskedSentence
 from realm_lab.models.encoder import evaluating
-from realm_lab.models.likelihoods import CausalReader, passage_reader
-from realm_lab.models.reader import Reader
+from realm_lab.models.likelihoods import AnyReader, passage_reader
 from realm_lab.models.spans import holds_answer
 from realm_lab.params.parameters import Params
 from realm_lab.retrieval.candidates import CandidatePolicy
@@ -82,7 +81,7 @@ class ReaderProbe:
         }
 
     @torch.no_grad()
-    def measure(self, reader: Reader | CausalReader) -> dict[str, float]:
+    def measure(self, reader: AnyReader) -> dict[str, float]:
         """`probe_gold_utility`, `probe_same_article_utility`, `probe_random_utility`: nats per masked wordpiece.
 
         log p(y|z,x) - log p(y|null,x), summed over the sentences that have such a passage and divided by their

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from realm_lab.masking import MaskedSentence
-from realm_lab.models.candidate_reader import CandidateReader
+from realm_lab.models.candidate_reader import ABSENT_NATS, CandidateReader, ContainmentReader
 from realm_lab.models.inputs import Batch
 from realm_lab.models.reader import Reader
+from realm_lab.retrieval.rows import ABSENT, NULL
 from tests.tiny_system import Reference, TinySystem, build_system
 
 # Shapes: B queries, K candidates, M masked positions
@@ -140,3 +141,17 @@ def test_every_masked_word_must_be_restored(system: TinySystem, reference: Refer
     assert words_KMV[0].argmax(-1).tolist() == guessed.tolist()
     nothing = reference.masked_words(query, np.empty(0, np.int64), positions)
     torch.testing.assert_close(words_KMV[1].double(), nothing, atol=1e-4, rtol=0)
+
+
+def test_containment_is_of_each_run_of_masked_wordpieces(system: TinySystem) -> None:
+    body = np.asarray(system.passages.bodies[3])
+    query = np.full(9, system.special.mask)
+    one = MaskedSentence(query, np.array([1, 2]), body[1:3])
+    reversed_ = MaskedSentence(query, np.array([1, 2]), body[1:3][::-1])
+    apart = MaskedSentence(query, np.array([1, 4, 5]), np.array([body[0], *body[2:4]]))
+    reader = ContainmentReader(system.passages, torch.device("cpu"))
+    rows = np.array([[3, NULL, ABSENT]] * 3)
+    expected = [[0.0, ABSENT_NATS, ABSENT_NATS], [ABSENT_NATS] * 3, [0.0, ABSENT_NATS, ABSENT_NATS]]
+    assert body[1] != body[2]
+    assert reader.read([one, reversed_, apart], rows).log_probs_BK.tolist() == expected
+    assert reader.restores([one, reversed_], np.array([3, 3])).tolist() == [True, False]

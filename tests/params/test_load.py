@@ -150,6 +150,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
         "causal_checkpoint: it reads whole answers",
         "set marginal to example",
     ),
+    ({"pretrain.containment": True}, "containment: no reader reads", "set train_reader to false"),
     (FROZEN | {"pretrain.null_document": "learned"}, "null_document: learned", "needs a tower that trains"),
     ({"pretrain.masking": {"name": "a:b", "share": float("inf")}}, "masking: share should be text", "a finite number"),
     ({"pretrain.masking": {"share": 1.0}}, "pretrain.masking: ", "write NAME, or {name: NAME, OPTION: VALUE}"),

@@ -59,6 +59,7 @@ OTHERS: dict[str, Any] = {  # another valid value, where one more or a half woul
     "pretrain.sentence_choice": "by_span",
     "pretrain.recurring_spans": [1, 20],
     "pretrain.causal_checkpoint": None,  # tests/training/test_causal_reader.py
+    "pretrain.containment": None,  # the same
     "pretrain.causal_form": "infill",
     "pretrain.over_retrieve": 9,
     "pretrain.initial_reader": "scratch",

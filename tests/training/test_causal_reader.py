@@ -12,6 +12,7 @@ import pytest
 
 from realm_lab.errors import UserError
 from realm_lab.models import causal
+from realm_lab.models.candidate_reader import ABSENT_NATS
 from realm_lab.params.parameters import Params
 from realm_lab.runner.housekeeping import unneeded
 from realm_lab.training import loop
@@ -87,6 +88,22 @@ def test_evaluation_measures_utility_by_it(line: Path) -> None:
     others = tiny.stage_run("evaluate", bert, line).results()
     assert others["retrieval_utility_end"] != by_causal[0]
     assert others["cloze_null_log_likelihood_start"] != pytest.approx(by_causal[1], abs=0.5)
+
+
+def test_containment_trains_without_a_reader_and_is_measured_with_one(line: Path) -> None:
+    params = chosen(line, {"pretrain.containment": True})
+    run = tiny.run("pretrain", params, line)
+    rows = tiny.metrics(run)
+    assert max(row["loss"] for row in rows if "loss" in row) <= -ABSENT_NATS
+    utilities = [row["retrieval_utility_top1"] for row in rows if "retrieval_utility_top1" in row]
+    causal_run = tiny.run("pretrain", chosen(line), line)
+    [start, *_] = (row["retrieval_utility_top1"] for row in tiny.metrics(causal_run) if "retrieval_utility_top1" in row)
+    assert utilities[0] == start  # before any step
+    before = tiny.files(tiny.stage_run("warm_start", params, line).path / "model")
+    after = tiny.files(run.path / "model")
+    assert after["embedder/model.safetensors"] != before["embedder/model.safetensors"]
+    assert after["embedder/model.safetensors"] != tiny.files(causal_run.path / "model")["embedder/model.safetensors"]
+    assert after["reader/model.safetensors"] == before["reader/model.safetensors"]
 
 
 def test_the_table_goes_with_its_corpus(line: Path) -> None:

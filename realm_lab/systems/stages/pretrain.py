@@ -8,8 +8,8 @@ from contextlib import ExitStack, closing
 from realm_lab.corpus.vocabulary import wordpieces_by_id
 from realm_lab.evaluation.recall import DEPTHS, recall_metrics, search_questions
 from realm_lab.evaluation.utility import cloze_metrics, run_cloze
-from realm_lab.models.likelihoods import CausalReader
-from realm_lab.models.reader import Reader
+from realm_lab.models.candidate_reader import ContainmentReader
+from realm_lab.models.likelihoods import AnyReader
 from realm_lab.retrieval.approximate import approximate_search
 from realm_lab.retrieval.retriever import Retriever
 from realm_lab.retrieval.search import IndexGeneration
@@ -44,6 +44,9 @@ def pretrain(context: Context, run: StageRun) -> None:
     retriever.adopt(IndexGeneration(vectors_ND, 0), snapshot)
     probe = ReaderProbe(params, context.sentences("cloze_dev"), context.passages, context.special, seed)
     refreshes = params.pretrain.refresh.policy.name != "never" and params.pretrain.train_document_tower
+    measured = context.pretraining_reader(reader)
+    trained = ContainmentReader(context.passages, context.device) if params.pretrain.containment else measured
+    measure = development_metrics(context)
     with ExitStack() as stack:
         builder = None
         if refreshes and params.launch.builder != "inline":
@@ -53,11 +56,11 @@ def pretrain(context: Context, run: StageRun) -> None:
             params,
             seed,
             retriever,
-            context.pretraining_reader(reader),
+            trained,
             context.sentences(),
             context.special,
             wordpieces_by_id(context.tokenizer),
-            development_metrics(context),
+            lambda found, _: measure(found, measured),
             probe,
             builder,
         )
@@ -70,7 +73,7 @@ def development_metrics(context: Context) -> Evaluation:
     cloze, asked = context.sentences("cloze_dev"), AskedQuestions.of_split(context, "dev")
     tokens, count = context.question_tokens(asked.texts), context.params.evaluate.cloze_sentences
 
-    def measure(retriever: Retriever, reader: Reader | CausalReader) -> dict[str, float]:
+    def measure(retriever: Retriever, reader: AnyReader) -> dict[str, float]:
         values: dict[str, float] = {}
         if len(cloze):
             values |= cloze_metrics(run_cloze(context.params, retriever, reader, cloze, context.special, count))
