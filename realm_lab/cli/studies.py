@@ -26,6 +26,8 @@ def add_studies(add: Add, add_look: Add) -> None:
     sweep.add_argument("--seeds", type=positive, metavar="N", help=text)
     text = "run only these cells of the study, with commas between them"
     sweep.add_argument("--cells", action="append", default=[], metavar="CELL,...", help=text)
+    text = "run all of it small (few steps and questions, one seed), in runs/try, and say what a whole run takes"
+    sweep.add_argument("--try", action="store_true", dest="is_try", help=text)
     sweep.add_argument("--force", action="store_true", help="also replace a report that counts more complete runs")
     search = add("search", _run_search, "hyper-parameter search with Optuna (prunes bad trials; rerun to resume)")
     search.add_argument("search", help="experiments/search-NAME.yaml, or search-NAME")
@@ -74,11 +76,13 @@ def _run_reproduce(options: argparse.Namespace) -> int:
 
 def _run_sweep(options: argparse.Namespace) -> int:
     from realm_lab.runner.sweep import sweep
+    from realm_lab.runner.try_out import try_study
 
+    run = try_study if options.is_try else sweep
     if not options.axes:
         if options.name or not options.study:
             raise UserError("sweep: name a study, or give --axis KEY=VALUE,... and --name NAME")
-        return sweep(_request(options, options.study))
+        return run(_request(options, options.study))
     if options.study or not options.name:
         raise UserError("sweep --axis: give --name NAME for the study, and no other study")
     from realm_lab.runner.written_study import write_axes
@@ -86,7 +90,7 @@ def _run_sweep(options: argparse.Namespace) -> int:
     given = overrides_of(options)
     path = write_axes(options.root, options.name, options.axes, options.seeds, options.params, given)
     options.overrides, options.preset = [], None  # they are in the file now
-    return sweep(_request(options, str(path)))
+    return run(_request(options, str(path)))
 
 
 def _run_search(options: argparse.Namespace) -> int:

@@ -75,7 +75,7 @@ def sweep(request: Request) -> int:
         request.path, root, params_path=request.params_path, seeds=request.seeds, overrides=request.overrides
     )
     whole = with_policy(whole, request.other_code)
-    plan = _part(whole, request.cells)
+    plan = part_of(whole, request.cells)
     launcher = request.launcher_for(plan.launcher, plan.name)
     if request.dry_run:
         if request.as_json:
@@ -113,7 +113,7 @@ def sweep(request: Request) -> int:
     return _run(launcher, tasks, plan, request, root)
 
 
-def _part(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
+def part_of(plan: StudyPlan, named: Sequence[str]) -> StudyPlan:
     """The plan with the runs of some cells alone, several in a text with commas, which names of cells may have, too; of
     none: all. UserError: no such cell."""
     known, wanted = [cell.name for cell in plan.cells], set()

@@ -1,0 +1,187 @@
+"""`realm-lab sweep NAME --try`: every cell with a few steps and questions, and what a whole run takes.
+
+It is a sweep in a project of its own, ROOT/runs/try, which links all files of this one and shares its prepared corpora.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from pathlib import Path
+from typing import Any
+
+from realm_lab.core.files import write_text
+from realm_lab.core.launched import cores, visible_gpus
+from realm_lab.params.load import OPTIONS, flatten
+from realm_lab.runner.cells import Cell
+from realm_lab.runner.plan import PlannedRun, StudyPlan, plan_study
+from realm_lab.runner.sweep import Request, part_of, say, sweep
+from realm_lab.systems.registry import options_of
+from realm_lab.tracking.run_dir import StageRun, stage_folder
+from realm_lab.tracking.state import StageStates
+
+STEPS = 4
+QUESTIONS = 20
+SMALL = {  # parameter -> its value; where cells differ in it, theirs are this value and those after it
+    "warm_start.reader.steps": STEPS,
+    "warm_start.embedder.steps": STEPS,
+    "pretrain.steps": STEPS,
+    "pretrain.refresh.interval_steps": STEPS // 2,  # so that a refresh is timed
+    "finetune.steps": STEPS,
+    "evaluate.questions": QUESTIONS,
+    "evaluate.cloze_sentences": QUESTIONS,
+    "evaluate.explorer_examples": 2,
+}
+MANY = 10**9
+OWN = ("runs", "reports", "mlflow.db", "experiments")  # what the tried project has itself
+
+
+def try_study(request: Request) -> int:
+    """Run the study small and print what a whole run of each cell takes; 1 where a run failed. UserError: as `sweep`
+    refuses the study."""
+    root = Path(request.root)
+    given = {"params_path": request.params_path, "overrides": request.overrides}
+    whole = part_of(plan_study(request.path, root, seeds=request.seeds, **given), request.cells)  # type: ignore[arg-type]
+    folder = root / "runs" / "try"
+    for path in (folder / "runs" / "stages").glob("*"):
+        if not path.is_symlink():
+            shutil.rmtree(path)  # what is tried again is run again: the code may have been edited
+    _link(root, folder)
+    path = folder / "experiments" / f"{whole.name}.yaml"
+    write_text(path, json.dumps(_small(whole), indent=2))
+    params_path = Path(request.params_path).resolve() if request.params_path else None
+    preset = {key: value for key, value in request.overrides.items() if key == "preset"}
+    say(f"{whole.name} is tried in {folder}: {STEPS} steps, {QUESTIONS} questions, one seed")
+    launcher = request.launcher if request.launcher == "inline" else "local"
+    asked = Request(path, folder, params_path, launcher, overrides=preset, other_code=request.other_code, force=True)
+    code = sweep(asked)
+    small = plan_study(path, folder, params_path=params_path, overrides=preset)
+    _keep_prepared(root, folder)
+    for line in _expected(whole, small, root, folder):
+        print(line)
+    return code
+
+
+def _link(root: Path, folder: Path) -> None:
+    """Link what the project has; corpora and their records too, so that they are prepared once."""
+    shared = [root / "runs" / "corpora", *(root / "runs" / "stages").glob("prepare-*")]
+    shared[0].mkdir(parents=True, exist_ok=True)
+    for path in (*(path for path in root.iterdir() if path.name not in OWN and path.name[0] != "."), *shared):
+        link = folder / path.relative_to(root)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to(path.resolve())
+
+
+def _keep_prepared(root: Path, folder: Path) -> None:
+    """Give the project the records of corpora that were prepared now, which it has."""
+    for path in (folder / "runs" / "stages").glob("prepare-*"):
+        kept = root / path.relative_to(folder)
+        if not path.is_symlink() and not kept.exists():
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(kept)
+    _link(root, folder)
+
+
+def _small(plan: StudyPlan) -> dict[str, Any]:
+    """The file of the small study: of each cell what it sets, with small values where they matter."""
+    cells = [cell for cell in plan.cells if plan.of(cell.name)]
+    flat = {cell.name: _sizes(plan.of(cell.name)[0]) for cell in cells}
+    small: dict[str, dict[str, int]] = {cell.name: {} for cell in cells}
+    for name in dict.fromkeys(name for sizes in flat.values() for name in sizes):
+        known = sorted({sizes[name] for sizes in flat.values() if name in sizes})
+        for cell, sizes in flat.items():
+            if name in sizes:  # distinct where the cells are
+                small[cell][name] = min(sizes[name], SMALL.get(name, STEPS) + known.index(sizes[name]))
+    common = {key: value for key, value in cells[0].overrides.items() if key.startswith("launch.")}
+    return {
+        "question": plan.question,
+        "seeds": [plan.seeds[0]],
+        "set": common | {"launch.log_interval_steps": 1},
+        "baseline": cells[0].name,
+        "cells": {cell.name: _entry(cell, small[cell.name]) for cell in cells},
+    } | {key: plan.described[key] for key in ("metrics", "delta") if plan.described.get(key)}
+
+
+def _sizes(run: PlannedRun) -> dict[str, int]:
+    """What makes a run long, parameter -> value; all questions are very many."""
+    values = flatten(run.params)
+    found = {name: MANY if values[name] is None else values[name] for name in SMALL}
+    options = options_of(run.params, run.plan.system)
+    steps = {f"{OPTIONS}.{run.plan.system}.steps": getattr(options, "steps", 0)}
+    return found | {name: value for name, value in steps.items() if value}
+
+
+def _entry(cell: Cell, small: dict[str, int]) -> dict[str, Any]:
+    own = {key: value for key, value in cell.overrides.items() if not key.startswith("launch.")}
+    return {"title": cell.title, "system": cell.system, "set": own | small}
+
+
+def _expected(whole: StudyPlan, small: StudyPlan, root: Path, folder: Path) -> list[str]:
+    """Lines: how long a whole run of each cell takes, and the study; stages that are complete take no time."""
+    states, todo, lines = StageStates(root / "runs"), dict[tuple[str, str], float](), []
+    for run in whole.runs:
+        tried = next(other for other in small.runs if other.cell == run.cell)
+        seconds = {stage: _seconds(stage, run, tried, folder / "runs") for stage in ("prepare", *run.plan.stages)}
+        if any(value is None for value in seconds.values()):
+            continue
+        known = {stage: value for stage, value in seconds.items() if value is not None}
+        if run.seed == whole.seeds[0]:
+            parts = ", ".join(f"{stage.replace('_', '-')} {_in_words(value)}" for stage, value in known.items())
+            lines.append(f"{run.cell}: a whole run takes about {_in_words(sum(known.values()))} ({parts})")
+        for stage, value in known.items():
+            if states.stage(stage, run.plan.key(stage)).state != "COMPLETE":
+                todo[stage, run.plan.key(stage)] = value
+    launch = whole.runs[0].params.launch
+    at_once = min(len(whole.runs), launch.processes or len(visible_gpus(launch.device)) or cores())
+    work = sum(todo.values())
+    what = f"{whole.name}, {len(whole.runs)} runs: about {_in_words(work)} of work is left"
+    return [*lines, f"{what}, {_in_words(work / at_once)} at {at_once} at a time on this machine"]
+
+
+def _seconds(stage: str, run: PlannedRun, tried: PlannedRun, runs: Path) -> float | None:
+    """How long a stage of a whole run takes, from the small one; None where that has not finished.
+
+    A training takes what begins and ends it, its steps (the quickest one of pre-training has no refresh), its
+    evaluations and its refreshes. Evaluation takes time for each question. So it is about right, and on the long side.
+    """
+    found = StageRun(stage_folder(runs, stage, tried.plan.key(stage)), stage)
+    if not found.is_complete():
+        return None
+    wall, sizes, small = found.status().wall_seconds, _sizes(run), _sizes(tried)
+    if stage == "evaluate":
+        asked = found.results().get("questions", QUESTIONS)
+        prepared = StageRun(stage_folder(runs, "prepare", tried.plan.corpus_key), "prepare").results()["counts"]
+        return float(wall * max(1.0, min(sizes["evaluate.questions"], prepared["questions_test"]) / asked))
+    rows = found.metrics.rows()
+    trained = [row["time"] for row in rows if "loss" in row]
+    if len(trained) < 2:
+        return float(wall)
+    names = [name for name in sizes if name.startswith(f"{stage}.") and name.endswith(".steps")]
+    names = names or [name for name in sizes if name.startswith(OPTIONS)]
+    ratio = sum(sizes[name] for name in names) / max(1, sum(small[name] for name in names))
+    before = {row["step"]: row["time"] for row in rows}  # of the last line of each step
+    steps = [row["time"] - before[row["step"] - 1] for row in rows if "loss" in row and row["step"] - 1 in before]
+    measuring = rows[-1]["time"] - trained[-1]
+    spent = len(trained) * (min(steps) if stage == "pretrain" else statistics.mean(steps))
+    seconds = wall - spent - 2 * measuring + ratio * spent
+    if stage == "pretrain":
+        whole_steps, refreshed = sizes["pretrain.steps"], max(row.get("refreshes", 0.0) for row in rows)
+        times = 1 + whole_steps / run.params.evaluate.interval_steps
+        seconds += times * measuring * sizes["evaluate.cloze_sentences"] / small["evaluate.cloze_sentences"]
+        if refreshed:
+            each = max(0.0, max(steps) - min(steps))
+            seconds += each * (whole_steps / run.params.pretrain.refresh.interval_steps - refreshed)
+    return float(seconds)
+
+
+def _in_words(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+        if seconds < 6000
+        else f"{seconds / 3600:.1f} h"
+    )
